@@ -1,0 +1,66 @@
+"""sparklog: a Spark-native streaming log.
+
+Topics are Arrow IPC segment files behind a light broker; Spark reads and writes them with `format("sparklog")`.
+Names are imported on first use, so that `import sparklog` costs nothing in a worker that needs one of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparklog.client.admin import Admin, TopicDescription
+    from sparklog.client.consumer import ConsumedBatch, Consumer
+    from sparklog.client.local import LocalBroker, start_local
+    from sparklog.client.producer import Producer
+    from sparklog.client.table import read_table
+    from sparklog.errors import SparklogError
+    from sparklog.spark import register
+    from sparklog.types import OffsetAndTimestamp, Record, RecordMetadata, TopicPartition
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Admin": "sparklog.client.admin",
+    "TopicDescription": "sparklog.client.admin",
+    "Consumer": "sparklog.client.consumer",
+    "ConsumedBatch": "sparklog.client.consumer",
+    "LocalBroker": "sparklog.client.local",
+    "start_local": "sparklog.client.local",
+    "Producer": "sparklog.client.producer",
+    "read_table": "sparklog.client.table",
+    "SparklogError": "sparklog.errors",
+    "register": "sparklog.spark",
+    "OffsetAndTimestamp": "sparklog.types",
+    "Record": "sparklog.types",
+    "RecordMetadata": "sparklog.types",
+    "TopicPartition": "sparklog.types",
+}
+
+__all__ = [
+    "Admin",
+    "ConsumedBatch",
+    "Consumer",
+    "LocalBroker",
+    "OffsetAndTimestamp",
+    "Producer",
+    "Record",
+    "RecordMetadata",
+    "SparklogError",
+    "TopicDescription",
+    "TopicPartition",
+    "read_table",
+    "register",
+    "start_local",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module 'sparklog' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,1 @@
+"""The `sparklog` command; the only place that may import every layer."""

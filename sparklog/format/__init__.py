@@ -1,0 +1,1 @@
+"""Bytes: one module per on-disk structure. Nothing here opens a file or a socket."""

@@ -1,0 +1,308 @@
+"""The record batch: one encapsulated Arrow IPC RecordBatch message with the log's header inside it.
+
+Layout of a batch (all sizes multiples of 8, little-endian)::
+
+    offset  size   field
+    0       4      continuation mark 0xFFFFFFFF                                (Arrow)
+    4       4      metadata_length i32, a multiple of 8                        (Arrow)
+    8       m      Message flatbuffer: RecordBatch; its custom_metadata holds
+                   the key "sparklog" with the header below as its value       (Arrow)
+    8+m     b      body: the columns' buffers, compressed or not               (Arrow)
+
+The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
+
+    offset  size   field                                      written by   covered by the CRC
+    0       4      version mark "SLB1"                        producer     yes
+    4       32     stamp, base64 of 24 bytes:                 leader       no
+                     crc32c         u32  of the whole batch except the stamp
+                     base_offset    i64  offset of the first row
+                     leader_epoch   i32
+                     append_time_ms i64  broker's clock at the append
+    36      72     seal, base64 of 54 bytes:                  producer     yes
+                     attributes         u16  bits below
+                     schema_id          i32
+                     record_count       i32  rows
+                     last_offset_delta  i32  record_count - 1 unless compacted
+                     min_timestamp_ms   i64
+                     max_timestamp_ms   i64
+                     producer_id        i64  -1: none
+                     producer_epoch     i16  -1: none
+                     base_sequence      i32  -1: none
+                     body_length_bytes  i64  b
+                     reserved           u16  0
+
+    attributes: bit 0 timestamp type (0 CreateTime, 1 LogAppendTime), bit 1 transactional, bit 2 control,
+                bit 3 has an `__offset` column (compacted), bit 4 has a delete horizon
+
+The stamp stands outside the CRC so that the leader assigns offsets by overwriting 32 characters in place, without
+touching Arrow and without a new checksum. Offsets are dense: row i has base_offset + i, unless bit 3 is set.
+
+Example: a batch of 3 rows appended at log end 50 is stamped base_offset=50; its last_offset_delta is 2, the log end
+becomes 53. If a batch is lost or damaged, nothing else can be derived from it; its neighbours do not depend on it
+(no dictionaries, no deltas: no state spans batches).
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import crc32c
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError, InvalidRequestError
+from sparklog.format.flat import Bytes, record_batch_facts
+
+HEADER_KEY = b"sparklog"
+VERSION_MARK = b"SLB1"
+
+_STAMP = struct.Struct(
+    "<"
+    "I"  # crc32c
+    "q"  # base_offset
+    "i"  # leader_epoch
+    "q"  # append_time_ms
+)
+_SEAL = struct.Struct(
+    "<"
+    "H"  # attributes
+    "i"  # schema_id
+    "i"  # record_count
+    "i"  # last_offset_delta
+    "q"  # min_timestamp_ms
+    "q"  # max_timestamp_ms
+    "q"  # producer_id
+    "h"  # producer_epoch
+    "i"  # base_sequence
+    "q"  # body_length_bytes
+    "H"  # reserved
+)
+_PREFIX = struct.Struct("<Ii")
+_CONTINUATION = 0xFFFFFFFF
+
+STAMP_CHARS = 32
+SEAL_CHARS = 72
+HEADER_CHARS = 4 + STAMP_CHARS + SEAL_CHARS
+_LENGTH_AND_MARK = struct.pack("<I", HEADER_CHARS) + VERSION_MARK
+"""A FlatBuffers string is its length and its characters: these 8 bytes find the header inside the metadata. Nothing
+else in a RecordBatch message can look like them: as an i64 they would be a buffer of 3.5 exabytes."""
+
+assert (_STAMP.size, _SEAL.size, HEADER_CHARS) == (24, 54, 108)
+
+PREFIX_BYTES = 8
+METADATA_BYTES_MAX = 4 * 1024 * 1024
+"""A schema of 10,000 columns needs about 1 MiB of metadata."""
+HEADER_READ_BYTES = 2048
+"""One read of this many bytes holds prefix and metadata of nearly every batch."""
+
+ATTRIBUTE_LOG_APPEND_TIME = 1 << 0
+ATTRIBUTE_TRANSACTIONAL = 1 << 1
+ATTRIBUTE_CONTROL = 1 << 2
+ATTRIBUTE_OFFSET_COLUMN = 1 << 3
+ATTRIBUTE_DELETE_HORIZON = 1 << 4
+
+COMPRESSIONS = ("none", "lz4", "zstd")
+
+
+class TruncatedBatchError(CorruptBatchError):
+    """The bytes end before the batch does: a torn tail if they are the end of a file."""
+
+
+class BatchHeader(NamedTuple):
+    """A decoded header. `size_bytes` is the whole batch; `stamp_position` is relative to the batch's first byte."""
+
+    crc: int
+    base_offset: int
+    leader_epoch: int
+    append_time_ms: int
+    attributes: int
+    schema_id: int
+    record_count: int
+    last_offset_delta: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    body_length_bytes: int
+    metadata_length_bytes: int
+    stamp_position: int
+
+    @property
+    def size_bytes(self) -> int:
+        return PREFIX_BYTES + self.metadata_length_bytes + self.body_length_bytes
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+
+def encode_batch(
+    batch: pa.RecordBatch,
+    *,
+    schema_id: int,
+    min_timestamp_ms: int,
+    max_timestamp_ms: int,
+    compression: str = "none",
+    attributes: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> memoryview:
+    """Encodes a batch of at least one row into its message: base offset 0, CRC set.
+
+    `batch` must have the topic's canonical schema (`sparklog.format.schema`). Returns a writable view of the bytes.
+    Raises InvalidRequestError for an empty batch or an unknown compression.
+    """
+    if batch.num_rows == 0:
+        raise InvalidRequestError("an empty batch cannot be appended")
+    if compression not in COMPRESSIONS:
+        raise InvalidRequestError(f"unknown compression {compression!r}: use one of {', '.join(COMPRESSIONS)}")
+    placeholder = VERSION_MARK + b"A" * (STAMP_CHARS + SEAL_CHARS)
+    options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression, use_threads=False)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch, custom_metadata={HEADER_KEY: placeholder})
+    # what the stream holds: schema message, our message, 8 bytes end-of-stream
+    stream = memoryview(sink.getvalue()).cast("B")
+    schema_bytes = PREFIX_BYTES + _PREFIX.unpack_from(stream, 0)[1]
+    message = stream[schema_bytes : len(stream) - 8]
+    metadata_length = _PREFIX.unpack_from(message, 0)[1]
+    mark = _find_mark(message, 0, metadata_length)
+    seal = _SEAL.pack(
+        attributes, schema_id, batch.num_rows, batch.num_rows - 1, min_timestamp_ms, max_timestamp_ms,
+        producer_id, producer_epoch, base_sequence, len(message) - PREFIX_BYTES - metadata_length, 0,
+    )  # fmt: skip
+    stamp_position = mark + 4
+    message[stamp_position + STAMP_CHARS : mark + HEADER_CHARS] = binascii.b2a_base64(seal, newline=False)
+    crc = _crc(message, stamp_position, len(message))
+    _write_stamp(message, stamp_position, crc, 0, 0, 0)
+    return message
+
+
+def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None = None) -> BatchHeader:
+    """Decodes the header of the batch at `position` of `data`, which needs to hold only its prefix and metadata.
+
+    `available_bytes`: how many bytes exist from `position` on (default: the rest of `data`); a batch that says it is
+    longer raises TruncatedBatchError. Anything that cannot be a batch raises CorruptBatchError.
+    """
+    held = len(data) - position
+    available = held if available_bytes is None else available_bytes
+    if held < PREFIX_BYTES:
+        raise TruncatedBatchError(f"{held} bytes are no batch")
+    continuation, metadata_length = _PREFIX.unpack_from(data, position)
+    if (
+        continuation != _CONTINUATION
+        or metadata_length <= 0
+        or metadata_length % 8
+        or metadata_length > METADATA_BYTES_MAX
+    ):
+        raise CorruptBatchError(f"no batch begins here (found {bytes(data[position : position + 8]).hex()})")
+    if held < PREFIX_BYTES + metadata_length:
+        raise TruncatedBatchError("the batch ends inside its metadata")
+    mark = _find_mark(data, position, metadata_length)
+    text = bytes(data[mark + 4 : mark + HEADER_CHARS])
+    try:
+        raw = binascii.a2b_base64(text, strict_mode=True)
+    except binascii.Error as e:
+        raise CorruptBatchError("the batch header is not base64") from e
+    stamp = _STAMP.unpack_from(raw, 0)
+    seal = _SEAL.unpack_from(raw, _STAMP.size)
+    header = BatchHeader(*stamp, *seal[:-1], metadata_length, mark + 4 - position)
+    if header.record_count < 0 or header.last_offset_delta < header.record_count - 1 or header.body_length_bytes < 0:
+        raise CorruptBatchError("the batch header contradicts itself")
+    if header.size_bytes > available:
+        raise TruncatedBatchError(f"the batch needs {header.size_bytes} bytes, {available} are there")
+    return header
+
+
+def verify_batch(data: Bytes, position: int, header: BatchHeader) -> None:
+    """Checks CRC, and that Arrow's own metadata agrees with the header. Raises CorruptBatchError."""
+    view = memoryview(data)[position : position + header.size_bytes]
+    crc = _crc(view, header.stamp_position, header.size_bytes)
+    if crc != header.crc:
+        raise CorruptBatchError(f"checksum is {crc:08x}, the batch says {header.crc:08x}")
+    facts = record_batch_facts(view, PREFIX_BYTES)
+    if facts.body_length_bytes != header.body_length_bytes or facts.rows != header.record_count:
+        raise CorruptBatchError(
+            f"Arrow says {facts.rows} rows in {facts.body_length_bytes} bytes, "
+            f"the header {header.record_count} in {header.body_length_bytes}"
+        )
+
+
+def stamp_batch(
+    data: bytearray | memoryview,
+    position: int,
+    header: BatchHeader,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
+) -> None:
+    """Writes what the leader assigns into the batch at `position` of the writable `data`; the CRC stays valid."""
+    _write_stamp(data, position + header.stamp_position, header.crc, base_offset, leader_epoch, append_time_ms)
+
+
+def iterate_batches(data: Bytes, *, verify: bool = True) -> Iterator[tuple[int, BatchHeader]]:
+    """Yields (position, header) of the batches that fill `data` exactly.
+
+    Raises CorruptBatchError (TruncatedBatchError if the last one is cut) after having yielded the good ones.
+    """
+    position = 0
+    while position < len(data):
+        header = decode_header(data, position)
+        if verify:
+            verify_batch(data, position, header)
+        yield position, header
+        position += header.size_bytes
+
+
+def decode_batch(data: Any, schema: pa.Schema, columns: list[int] | None = None) -> pa.RecordBatch:
+    """Decodes one batch's bytes (anything with the buffer protocol) without copying uncompressed columns.
+
+    `columns`: indexes to decode, in ascending order, so that compressed columns nobody wants are not decompressed.
+    The result keeps `data` alive. Raises CorruptBatchError.
+    """
+    buffer = pa.py_buffer(data)
+    try:
+        if columns is None:
+            return pa.ipc.read_record_batch(buffer, schema)
+        stream = pa.BufferOutputStream()
+        stream.write(schema.serialize())
+        stream.write(buffer)
+        options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
+        return pa.ipc.open_stream(stream.getvalue(), options=options).read_next_batch()
+    except (pa.ArrowException, OSError, EOFError, StopIteration) as e:
+        raise CorruptBatchError(f"Arrow cannot read the batch: {e}") from e
+
+
+def _find_mark(data: Bytes, position: int, metadata_length: int) -> int:
+    metadata = bytes(data[position + PREFIX_BYTES : position + PREFIX_BYTES + metadata_length])
+    found = metadata.find(_LENGTH_AND_MARK)
+    if found < 0 or found + 4 + HEADER_CHARS > metadata_length:
+        raise CorruptBatchError("an Arrow message without sparklog's header")
+    return position + PREFIX_BYTES + found + 4
+
+
+def _write_stamp(
+    data: bytearray | memoryview,
+    position: int,
+    crc: int,
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
+) -> None:
+    stamp = _STAMP.pack(crc, base_offset, leader_epoch, append_time_ms)
+    data[position : position + STAMP_CHARS] = binascii.b2a_base64(stamp, newline=False)
+
+
+def _crc(message: memoryview, stamp_position: int, size_bytes: int) -> int:
+    before: int = crc32c.crc32c(message[:stamp_position])
+    after: int = crc32c.crc32c(message[stamp_position + STAMP_CHARS : size_bytes], before)
+    return after

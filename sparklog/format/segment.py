@@ -1,0 +1,282 @@
+"""The segment file: an Arrow IPC file whose record batches are sparklog batches.
+
+Name: the 20-digit base offset with the ending ``.arrow``. Layout::
+
+    offset  size  part
+    0       8     "ARROW1" and two zero bytes
+    8       s     schema message; its custom metadata has the key "sparklog" with JSON:
+                  {"topic", "topic_id", "partition", "base_offset", "schema_id", "format": 1}
+    8+s     …     batches, back to back (sparklog.format.batch)
+    --- the rest only once the segment is sealed ---
+    e       8     end-of-stream mark FF FF FF FF 00 00 00 00
+    e+8     f     footer flatbuffer: version, schema, list of blocks (position, metadata length, body length)
+    e+8+f   4     f as i32
+    e+12+f  6     "ARROW1"
+
+No CRC covers head and footer: the head is compared with what the name and the metadata store say, the footer is
+derived from the batches and rebuilt when it is missing or insane. Each batch has its own CRC. An active segment has
+no footer; it is un-sealed for further appends by cutting the file at ``e``.
+
+A scan from the front ends in one of three ways (`ScanEnd`): END (the file's last byte, or the end-of-stream mark, is
+reached between two batches), TORN (the bytes end inside a batch, or what follows the last good batch is a tail that a
+crashed append can leave), CORRUPT (a complete batch that does not match its checksum, or garbage, with readable
+batches after it). Only a torn tail may ever be cut without asking.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError, LogCorruptError
+from sparklog.format.batch import (
+    HEADER_KEY,
+    HEADER_READ_BYTES,
+    PREFIX_BYTES,
+    BatchHeader,
+    TruncatedBatchError,
+    decode_header,
+    verify_batch,
+)
+from sparklog.format.flat import root_table, table_field
+
+MAGIC = b"ARROW1"
+HEAD_MAGIC = MAGIC + b"\0\0"
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+SUFFIX = ".arrow"
+TAIL = struct.Struct("<i6s")
+HEAD_BYTES_MAX = 8 * 1024 * 1024
+FOOTER_BYTES_MAX = 1 << 30
+
+_BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("body", "<i8")])
+"""File.fbs: struct Block { offset: long; metaDataLength: int; bodyLength: long; }"""
+
+PositionedRead = Callable[[int, int], bytes]
+"""read(position, size_bytes): up to size_bytes bytes, fewer only at the end of the file."""
+
+
+class SegmentInfo(NamedTuple):
+    """Who a segment belongs to, stored in its schema's metadata."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    base_offset: int
+    schema_id: int
+
+
+class SegmentHead(NamedTuple):
+    """A decoded head: `data_position` is where the first batch begins."""
+
+    schema: pa.Schema
+    info: SegmentInfo
+    data_position: int
+
+
+class ScanEnd(Enum):
+    """How a scan of a segment ended."""
+
+    END = "end"
+    TORN = "torn tail"
+    CORRUPT = "corrupt"
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """`position`: the first byte after the last good batch. `reason` is empty for END."""
+
+    end: ScanEnd
+    position: int
+    reason: str = ""
+
+
+def segment_name(base_offset: int) -> str:
+    return f"{base_offset:020d}{SUFFIX}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """The base offset in a segment's file name, or None if the name is not one."""
+    stem = name.removesuffix(SUFFIX)
+    return int(stem) if name.endswith(SUFFIX) and len(stem) == 20 and stem.isdigit() else None
+
+
+def _with_info(schema: pa.Schema, info: SegmentInfo) -> pa.Schema:
+    return schema.with_metadata({HEADER_KEY: json.dumps({**info._asdict(), "format": 1}).encode()})
+
+
+def encode_head(schema: pa.Schema, info: SegmentInfo) -> bytes:
+    """The bytes a new segment starts with."""
+    return HEAD_MAGIC + bytes(_with_info(schema, info).serialize())
+
+
+def decode_head(read: PositionedRead) -> SegmentHead:
+    """Reads a segment's head. Raises LogCorruptError if the file is not a segment, TruncatedBatchError if it is cut."""
+    first = read(0, 64 * 1024)
+    if len(first) < len(HEAD_MAGIC) + PREFIX_BYTES:
+        raise TruncatedBatchError(f"{len(first)} bytes are no segment head")
+    if first[: len(HEAD_MAGIC)] != HEAD_MAGIC:
+        raise LogCorruptError("the file does not begin as an Arrow file")
+    (length,) = struct.unpack_from("<i", first, len(HEAD_MAGIC) + 4)
+    if not 0 < length <= HEAD_BYTES_MAX:
+        raise LogCorruptError("the schema message has an impossible length")
+    data_position = len(HEAD_MAGIC) + PREFIX_BYTES + length
+    head = first if len(first) >= data_position else read(0, data_position)
+    if len(head) < data_position:
+        raise TruncatedBatchError("the file ends inside its schema message")
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(head[len(HEAD_MAGIC) : data_position]))
+        facts = json.loads((schema.metadata or {})[HEADER_KEY])
+        info = SegmentInfo(*(facts[f] for f in SegmentInfo._fields))
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as e:
+        raise LogCorruptError(f"the segment's head cannot be read: {e}") from e
+    return SegmentHead(schema.remove_metadata(), info, data_position)
+
+
+def encode_seal(
+    schema: pa.Schema, info: SegmentInfo, positions: np.ndarray, metadata_lengths: np.ndarray, end: int
+) -> bytes:
+    """End-of-stream mark and footer for batches at `positions` (i64), each with a flatbuffer of `metadata_lengths` (i32)
+    bytes, the data ending at `end`.
+
+    PyArrow writes no footer for messages it has not written itself, so the one of an empty file supplies the Schema
+    table, and a new root (Footer table, block list) is laid in front of it.
+    """
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_file(sink, _with_info(schema, info)).close()
+    empty = sink.getvalue().to_pybytes()
+    length, _ = TAIL.unpack_from(empty, len(empty) - TAIL.size)
+    old = empty[len(empty) - TAIL.size - length : len(empty) - TAIL.size]
+    root = root_table(old)
+    (version,) = struct.unpack_from("<h", old, table_field(old, root, 0))
+    schema_field = table_field(old, root, 1)
+    schema_table = schema_field + struct.unpack_from("<I", old, schema_field)[0]
+    count = len(positions)
+    blocks_position, old_position = 40, 40 + _BLOCK.itemsize * count
+    blocks = np.zeros(count, _BLOCK)
+    blocks["offset"] = positions
+    blocks["metadata"] = np.asarray(metadata_lengths) + PREFIX_BYTES
+    blocks["body"] = np.append(positions[1:], end) - positions - blocks["metadata"] if count else 0
+    front = bytearray(blocks_position)
+    struct.pack_into("<I", front, 0, 16)  # root: the Footer table at 16
+    struct.pack_into("<6H", front, 4, 12, 16, 12, 4, 0, 8)  # vtable: version at 12, schema at 4, recordBatches at 8
+    struct.pack_into("<i", front, 16, 16 - 4)
+    struct.pack_into("<I", front, 20, old_position + schema_table - 20)
+    struct.pack_into("<I", front, 24, 36 - 24)
+    struct.pack_into("<h", front, 28, version)
+    struct.pack_into("<I", front, 36, count)
+    footer: bytes = bytes(front) + blocks.tobytes() + old
+    return END_OF_STREAM + footer + TAIL.pack(len(footer), MAGIC)
+
+
+class SealedBlocks(NamedTuple):
+    """What a footer says: where each batch is, and where the data end (the end-of-stream mark)."""
+
+    positions: np.ndarray
+    metadata_lengths: np.ndarray
+    data_end: int
+
+
+def decode_seal(read: PositionedRead, file_size_bytes: int) -> SealedBlocks | None:
+    """The block list of a sealed segment, or None if the file has no (sane) footer."""
+    if file_size_bytes < len(HEAD_MAGIC) + len(END_OF_STREAM) + TAIL.size:
+        return None
+    length, magic = TAIL.unpack(read(file_size_bytes - TAIL.size, TAIL.size))
+    footer_position = file_size_bytes - TAIL.size - length
+    data_end = footer_position - len(END_OF_STREAM)
+    if magic != MAGIC or not 40 <= length <= FOOTER_BYTES_MAX or data_end < len(HEAD_MAGIC):
+        return None
+    footer = read(data_end, len(END_OF_STREAM) + length)
+    if footer[: len(END_OF_STREAM)] != END_OF_STREAM:
+        return None
+    footer = footer[len(END_OF_STREAM) :]
+    try:
+        field = table_field(footer, root_table(footer), 3)
+        vector = field + struct.unpack_from("<I", footer, field)[0] if field else 0
+        count = struct.unpack_from("<I", footer, vector)[0] if field else 0
+        if vector + 4 + count * _BLOCK.itemsize > len(footer):
+            return None
+    except (struct.error, IndexError):
+        return None
+    blocks = np.frombuffer(footer, _BLOCK, count, vector + 4) if count else np.zeros(0, _BLOCK)
+    ends = blocks["offset"] + blocks["metadata"] + blocks["body"]
+    contiguous = bool((blocks["offset"][1:] == ends[:-1]).all()) and (not count or int(ends[-1]) == data_end)
+    if not contiguous:
+        return None
+    return SealedBlocks(blocks["offset"].astype(np.int64), blocks["metadata"] - PREFIX_BYTES, data_end)
+
+
+def scan(
+    read: PositionedRead,
+    position: int,
+    end: int,
+    visit: Callable[[int, BatchHeader], None],
+    *,
+    next_offset: int,
+    verify: bool = True,
+) -> ScanResult:
+    """Walks batches from `position` to `end`, calling `visit(position, header)` for each good one.
+
+    `next_offset`: the first batch must not have a lower base offset. With `verify` each batch's CRC is checked, else
+    only headers are read.
+    """
+    while position < end:
+        head = read(position, min(HEADER_READ_BYTES, end - position))
+        if head[: len(END_OF_STREAM)] == END_OF_STREAM:
+            return ScanResult(ScanEnd.END, position)
+        try:
+            header = _header_at(read, position, end, head)
+            if header.base_offset < next_offset:
+                raise CorruptBatchError(f"base offset {header.base_offset} where at least {next_offset} is due")
+            if verify:
+                verify_batch(read(position, header.size_bytes), 0, header)
+        except TruncatedBatchError as e:
+            return ScanResult(ScanEnd.TORN, position, str(e))
+        except CorruptBatchError as e:
+            torn = _only_garbage_follows(read, position, end)
+            return ScanResult(ScanEnd.TORN if torn else ScanEnd.CORRUPT, position, str(e))
+        visit(position, header)
+        next_offset = header.next_offset
+        position += header.size_bytes
+    return ScanResult(ScanEnd.END, position)
+
+
+def _header_at(read: PositionedRead, position: int, end: int, head: bytes) -> BatchHeader:
+    """Decodes the header at `position`, reading more than `head` when the metadata are longer."""
+    if len(head) >= PREFIX_BYTES:
+        needed = PREFIX_BYTES + struct.unpack_from("<i", head, 4)[0]
+        if len(head) < needed <= end - position and needed <= HEAD_BYTES_MAX:
+            head = read(position, needed)
+    return decode_header(head, 0, available_bytes=end - position)
+
+
+def _only_garbage_follows(read: PositionedRead, position: int, end: int) -> bool:
+    """Whether no intact batch lies behind the bad bytes at `position`: what a crash during an append leaves.
+
+    Looks at every 8-byte boundary that could begin a message, so that a damaged batch in the middle of a log is told
+    from a damaged tail.
+    """
+    step = 1 << 20
+    start = position + 8
+    while start < end:
+        chunk = read(start, min(step + 8, end - start))
+        found = chunk.find(b"\xff\xff\xff\xff")
+        while found >= 0:
+            at = start + found
+            if (at - position) % 8 == 0:
+                try:
+                    header = _header_at(read, at, end, read(at, min(HEADER_READ_BYTES, end - at)))
+                    verify_batch(read(at, header.size_bytes), 0, header)
+                except CorruptBatchError:
+                    pass
+                else:
+                    return False
+            found = chunk.find(b"\xff\xff\xff\xff", found + 1)
+        start += step
+    return True

@@ -1,0 +1,1 @@
+"""One partition's log on a file system: append, read, roll, seal, reopen."""

@@ -1,0 +1,1 @@
+"""Where topics are stored."""

@@ -1,0 +1,91 @@
+"""Frames: the unit both sides send.
+
+Request and response have the same shape (little-endian)::
+
+    offset  size  field
+    0       4     frame_length u32: bytes after this field
+    4       2     api u16 (sparklog.protocol.messages.Api)
+    6       2     request: api version u16; response: error code i16 (sparklog.errors), 0 = success
+    8       4     correlation_id u32, echoed in the response
+    12      4     header_length u32
+    16      h     header: MessagePack, an array typed by a msgspec.Struct
+    16+h    p     payload: raw bytes (batches), p = frame_length - 12 - h
+
+A response with an error code has an `ErrorBody` header and no payload. After an InvalidRequest, FrameTooLarge or
+Unsupported… error the broker closes the connection; every other error leaves it open. Responses come in the order of
+the requests of their connection. There is no checksum: batches carry their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from sparklog.errors import FrameTooLargeError, InvalidRequestError
+
+PREFIX = struct.Struct("<IHHII")
+RESPONSE_PREFIX = struct.Struct("<IHhII")
+PREFIX_BYTES = 16
+assert PREFIX.size == RESPONSE_PREFIX.size == PREFIX_BYTES
+
+HEADER_BYTES_MAX = 16 * 1024 * 1024
+"""Metadata of 10,000 topics with schemas fit; nothing else comes near."""
+FRAME_LENGTH_MIN = PREFIX_BYTES - 4
+
+
+class RequestPrefix(NamedTuple):
+    """A decoded request prefix. `body_bytes` = header and payload, still to be read."""
+
+    api: int
+    version: int
+    correlation_id: int
+    header_bytes: int
+    body_bytes: int
+
+
+class ResponsePrefix(NamedTuple):
+    """A decoded response prefix. `body_bytes` = header and payload, still to be read."""
+
+    api: int
+    error_code: int
+    correlation_id: int
+    header_bytes: int
+    body_bytes: int
+
+
+def encode_request(api: int, version: int, correlation_id: int, header: bytes, payload_bytes: int = 0) -> bytes:
+    """Prefix and header of a request; `payload_bytes` bytes of payload follow it on the wire."""
+    length = FRAME_LENGTH_MIN + len(header) + payload_bytes
+    return PREFIX.pack(length, api, version, correlation_id, len(header)) + header
+
+
+def encode_response(api: int, error_code: int, correlation_id: int, header: bytes, payload_bytes: int = 0) -> bytes:
+    """Prefix and header of a response; `payload_bytes` bytes of payload follow it on the wire."""
+    length = FRAME_LENGTH_MIN + len(header) + payload_bytes
+    return RESPONSE_PREFIX.pack(length, api, error_code, correlation_id, len(header)) + header
+
+
+def decode_request_prefix(data: bytes | bytearray | memoryview, frame_bytes_max: int) -> RequestPrefix:
+    """Decodes the first 16 bytes of a request. Raises FrameTooLargeError or InvalidRequestError, nothing else."""
+    if len(data) < PREFIX_BYTES:
+        raise InvalidRequestError("a frame begins with 16 bytes")
+    length, api, version, correlation_id, header_bytes = PREFIX.unpack_from(data, 0)
+    body = _body_bytes(length, header_bytes, frame_bytes_max)
+    return RequestPrefix(api, version, correlation_id, header_bytes, body)
+
+
+def decode_response_prefix(data: bytes | bytearray | memoryview, frame_bytes_max: int) -> ResponsePrefix:
+    """Decodes the first 16 bytes of a response. Raises FrameTooLargeError or InvalidRequestError, nothing else."""
+    if len(data) < PREFIX_BYTES:
+        raise InvalidRequestError("a frame begins with 16 bytes")
+    length, api, error_code, correlation_id, header_bytes = RESPONSE_PREFIX.unpack_from(data, 0)
+    body = _body_bytes(length, header_bytes, frame_bytes_max)
+    return ResponsePrefix(api, error_code, correlation_id, header_bytes, body)
+
+
+def _body_bytes(length: int, header_bytes: int, frame_bytes_max: int) -> int:
+    if length > frame_bytes_max:
+        raise FrameTooLargeError(f"a frame of {length} bytes; at most {frame_bytes_max} are allowed")
+    if length < FRAME_LENGTH_MIN or header_bytes > min(length - FRAME_LENGTH_MIN, HEADER_BYTES_MAX):
+        raise InvalidRequestError(f"impossible frame: length {length}, header {header_bytes} bytes")
+    return length - FRAME_LENGTH_MIN

@@ -1,0 +1,369 @@
+"""The APIs: one request and one response type each, as data.
+
+Every type is encoded as a MessagePack array in the order of its fields. Evolution: a new version may only append
+fields with defaults; a decoder ignores trailing fields that it does not know and fills in defaults for missing ones.
+Limits of list lengths are part of the types (`Annotated[..., Meta(max_length=…)]`), so a decoder enforces them.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
+
+PARTITIONS_PER_REQUEST_MAX = 100_000
+TOPICS_PER_REQUEST_MAX = 10_000
+PARTITIONS_PER_TOPIC_MAX = 10_000
+CONFIGS_MAX = 200
+
+Name = Annotated[str, Meta(max_length=249)]
+Partition = Annotated[int, Meta(ge=0, le=PARTITIONS_PER_TOPIC_MAX - 1)]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Text = Annotated[str, Meta(max_length=65_536)]
+
+
+class Api(IntEnum):
+    """API numbers; never reused."""
+
+    HANDSHAKE = 0
+    METADATA = 1
+    CREATE_TOPIC = 2
+    DELETE_TOPIC = 3
+    PRODUCE = 4
+    FETCH = 5
+    LIST_OFFSETS = 6
+    LOCATE_SEGMENTS = 7
+
+
+class Message(Struct, array_like=True):
+    """Base of all messages."""
+
+
+class ErrorBody(Message):
+    """Header of every response with an error code."""
+
+    message: Text = ""
+
+
+class HandshakeRequest(Message):
+    """First request of a connection: who is calling."""
+
+    client_name: Text = ""
+    client_version: Text = ""
+
+
+class ApiRange(Message):
+    """Versions of one API that the broker speaks, both inclusive."""
+
+    api: int
+    version_min: int
+    version_max: int
+
+
+class HandshakeResponse(Message):
+    """Who answers, what it speaks, and the frame size it takes."""
+
+    broker_id: int
+    cluster_id: str
+    broker_version: str
+    apis: list[ApiRange]
+    request_bytes_max: int
+
+
+class MetadataRequest(Message):
+    """`topics` None asks for all."""
+
+    topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+
+
+class BrokerEndpoint(Message):
+    """Where a broker listens."""
+
+    broker_id: int
+    host: str
+    port: int
+
+
+class PartitionState(Message):
+    """Who leads a partition. `error_code` is not 0 if it is offline."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    error_code: int = 0
+
+
+class SchemaVersion(Message):
+    """One schema of a topic: an Arrow IPC schema message."""
+
+    schema_id: int
+    arrow_schema: bytes
+
+
+class TopicState(Message):
+    """All about a topic. `error_code` is not 0 if the asked topic does not exist; then the rest is empty.
+
+    `configs` holds only what was set for the topic; `schemas` all versions, the newest last.
+    """
+
+    error_code: int
+    name: str
+    topic_id: str = ""
+    kind: str = ""
+    partitions: list[PartitionState] = []
+    schemas: list[SchemaVersion] = []
+    key_columns: list[str] = []
+    timestamp_column: str | None = None
+    configs: dict[str, Any] = {}
+    created_ms: int = 0
+
+
+class MetadataResponse(Message):
+    """The cluster as this broker knows it."""
+
+    cluster_id: str
+    controller: int
+    brokers: list[BrokerEndpoint]
+    topics: list[TopicState]
+
+
+class CreateTopicRequest(Message):
+    """`partitions` -1: the broker's `num.partitions`. `arrow_schema` None: an envelope topic."""
+
+    name: Name
+    partitions: Annotated[int, Meta(ge=-1, le=PARTITIONS_PER_TOPIC_MAX)] = -1
+    arrow_schema: bytes | None = None
+    key_columns: Annotated[list[Text], Meta(max_length=100)] = []
+    timestamp_column: Text | None = None
+    configs: Annotated[dict[str, Any], Meta(max_length=CONFIGS_MAX)] = {}
+
+
+class CreateTopicResponse(Message):
+    """The new topic."""
+
+    topic: TopicState
+
+
+class DeleteTopicRequest(Message):
+    """Deletes a topic with all its data."""
+
+    name: Name
+
+
+class DeleteTopicResponse(Message):
+    """The deleted topic's id."""
+
+    topic_id: str
+
+
+class ProducePartition(Message):
+    """`length_bytes` bytes of whole batches for one partition, in the payload, in the order of the list."""
+
+    topic: Name
+    partition: Partition
+    length_bytes: Annotated[int, Meta(ge=1)]
+
+
+class ProduceRequest(Message):
+    """acks: 0 no response at all, 1 leader, -1 all in-sync replicas. The payload holds the batches."""
+
+    acks: Annotated[int, Meta(ge=-1, le=1)]
+    timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)]
+    partitions: Annotated[list[ProducePartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class ProduceResult(Message):
+    """Outcome for one partition. `base_offset` is that of the first batch's first row; all batches got dense offsets."""
+
+    topic: str
+    partition: int
+    error_code: int
+    base_offset: int = -1
+    append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str = ""
+
+
+class ProduceResponse(Message):
+    """One result per partition of the request, in its order."""
+
+    results: list[ProduceResult]
+
+
+class FetchPartition(Message):
+    """From where to read, and at most how much. `leader_epoch` -1: unknown."""
+
+    topic: Name
+    partition: Partition
+    fetch_offset: Int64
+    max_bytes: Annotated[int, Meta(ge=0)]
+    leader_epoch: Int32 = -1
+
+
+class FetchRequest(Message):
+    """Long poll: answered when `min_bytes` are there for all partitions together, an error occurs, or after `max_wait_ms`.
+
+    `max_bytes` 0 transfers nothing and only waits: the answer carries the high watermarks.
+    """
+
+    max_wait_ms: Annotated[int, Meta(ge=0, le=60_000)]
+    min_bytes: Annotated[int, Meta(ge=0)]
+    max_bytes: Annotated[int, Meta(ge=0)]
+    isolation: Annotated[int, Meta(ge=0, le=1)]
+    partitions: Annotated[list[FetchPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class FetchResult(Message):
+    """One partition's part: `length_bytes` bytes of whole batches in the payload, the first of which may begin below
+    the fetch offset (a batch is served whole; the reader skips rows)."""
+
+    topic: str
+    partition: int
+    error_code: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    length_bytes: int = 0
+    message: str = ""
+
+
+class FetchResponse(Message):
+    """One result per partition of the request, in its order; the payload is their data back to back."""
+
+    results: list[FetchResult]
+
+
+class ListOffsetsPartition(Message):
+    """`timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2 earliest, -3 largest timestamp."""
+
+    topic: Name
+    partition: Partition
+    timestamp_ms: Annotated[int, Meta(ge=-3, le=2**62)]
+
+
+class ListOffsetsRequest(Message):
+    """Looks up offsets."""
+
+    partitions: Annotated[list[ListOffsetsPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class ListOffsetsResult(Message):
+    """`offset` -1 and `timestamp_ms` -1: nothing matches."""
+
+    topic: str
+    partition: int
+    error_code: int
+    offset: int = -1
+    timestamp_ms: int = -1
+    message: str = ""
+
+
+class ListOffsetsResponse(Message):
+    """One result per partition of the request, in its order."""
+
+    results: list[ListOffsetsResult]
+
+
+class LocateSegmentsRequest(Message):
+    """Asks for the file ranges that hold [start_offset, end_offset), to be mapped by a client on the same host."""
+
+    topic: Name
+    partition: Partition
+    start_offset: Int64
+    end_offset: Int64
+
+
+class SegmentRange(Message):
+    """Whole batches in a segment file. `base_offset` is the segment's; the range may begin below the start offset."""
+
+    path: str
+    schema_id: int
+    base_offset: int
+    start_position: int
+    end_position: int
+
+
+class LocateSegmentsResponse(Message):
+    """Ranges in offset order, bounded by the high watermark. `data_dir_id` is the content of the file
+    `<data_dir>/meta.json` field "data_dir_id": a client that reads the same id there sees the same files."""
+
+    data_dir: str
+    data_dir_id: str
+    high_watermark: int
+    log_start_offset: int
+    ranges: list[SegmentRange]
+
+
+class ApiSpec(NamedTuple):
+    """Types and versions of one API."""
+
+    request: type[Message]
+    response: type[Message]
+    version_min: int
+    version_max: int
+
+
+APIS: dict[Api, ApiSpec] = {
+    Api.HANDSHAKE: ApiSpec(HandshakeRequest, HandshakeResponse, 0, 0),
+    Api.METADATA: ApiSpec(MetadataRequest, MetadataResponse, 0, 0),
+    Api.CREATE_TOPIC: ApiSpec(CreateTopicRequest, CreateTopicResponse, 0, 0),
+    Api.DELETE_TOPIC: ApiSpec(DeleteTopicRequest, DeleteTopicResponse, 0, 0),
+    Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 0),
+    Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
+    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
+    Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
+}
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUEST_DECODERS = {api: msgspec.msgpack.Decoder(spec.request) for api, spec in APIS.items()}
+_RESPONSE_DECODERS = {api: msgspec.msgpack.Decoder(spec.response) for api, spec in APIS.items()}
+_ERROR_DECODER = msgspec.msgpack.Decoder(ErrorBody)
+
+M = TypeVar("M", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    """The message's MessagePack bytes."""
+    return _ENCODER.encode(message)
+
+
+def decode_request(api: int, version: int, header: bytes | bytearray | memoryview) -> Message:
+    """Raises UnsupportedApiError, UnsupportedVersionError or InvalidRequestError, nothing else."""
+    spec = APIS.get(api)  # type: ignore[call-overload]
+    if spec is None:
+        raise UnsupportedApiError(f"no API {api}")
+    if not spec.version_min <= version <= spec.version_max:
+        raise UnsupportedVersionError(
+            f"{Api(api).name} version {version}: this broker speaks {spec.version_min} to {spec.version_max}"
+        )
+    try:
+        message: Message = _REQUEST_DECODERS[Api(api)].decode(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise InvalidRequestError(f"{Api(api).name} request cannot be read: {e}") from e
+    return message
+
+
+def decode_response(api: Api, header: bytes | bytearray | memoryview, response_type: type[M]) -> M:
+    """Decodes a successful response of `api`. Raises InvalidRequestError if it does not have the type."""
+    try:
+        message = _RESPONSE_DECODERS[api].decode(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise InvalidRequestError(f"{api.name} response cannot be read: {e}") from e
+    if not isinstance(message, response_type):
+        raise InvalidRequestError(f"{api.name} is answered with {type(message).__name__}, not {response_type.__name__}")
+    return message
+
+
+def decode_error(header: bytes | bytearray | memoryview) -> str:
+    """The message of an error response; a text of its own if it cannot be read."""
+    try:
+        return _ERROR_DECODER.decode(header).message
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "the error's text cannot be read"

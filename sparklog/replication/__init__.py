@@ -1,0 +1,1 @@
+"""Pure state machines: event in, effects out. No clocks, no sockets, no files."""

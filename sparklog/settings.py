@@ -1,0 +1,185 @@
+"""Every setting, declared once: name, type, default, unit, bounds and meaning.
+
+Validation, `conf/broker.toml`, the documentation's tables and the command line's help come from `SETTINGS`. Names are
+Kafka's where Kafka has the setting. Python parameters are the same names with underscores.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from sparklog.errors import InvalidConfigError
+
+Value = int | float | str | bool
+
+
+class Scope(Enum):
+    """Who reads a setting."""
+
+    BROKER = "broker"
+    TOPIC = "topic"
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. `minimum`/`maximum` are inclusive; `choices` are the only allowed values."""
+
+    name: str
+    scope: Scope
+    default: Value
+    doc: str
+    unit: str = ""
+    minimum: int | None = None
+    maximum: int | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def parameter(self) -> str:
+        """The Python parameter's name."""
+        return self.name.replace(".", "_")
+
+    @property
+    def type_name(self) -> str:
+        return type(self.default).__name__
+
+    def parse(self, value: object) -> Value:
+        """`value` (of the right type, or text) as this setting's type. Raises InvalidConfigError."""
+        expected = type(self.default)
+        parsed: Value
+        try:
+            if expected is bool:
+                parsed = _parse_bool(value)
+            elif expected is int and not isinstance(value, bool):
+                parsed = value if isinstance(value, int) else int(str(value).replace("_", ""))
+            elif expected is float and not isinstance(value, bool):
+                parsed = float(str(value))
+            elif expected is str:
+                parsed = str(value)
+            else:
+                raise ValueError
+        except ValueError as e:
+            raise InvalidConfigError(f"{self.name} = {value!r}: {_a(self.type_name)} is needed") from e
+        self._check_bounds(parsed)
+        return parsed
+
+    def _check_bounds(self, value: Value) -> None:
+        if self.choices and value not in self.choices:
+            raise InvalidConfigError(f"{self.name} = {value!r}: use one of {', '.join(self.choices)}")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if self.minimum is not None and value < self.minimum:
+                raise InvalidConfigError(f"{self.name} = {value}: at least {self.minimum} {self.unit}".rstrip())
+            if self.maximum is not None and value > self.maximum:
+                raise InvalidConfigError(f"{self.name} = {value}: at most {self.maximum} {self.unit}".rstrip())
+
+
+def _a(type_name: str) -> str:
+    return {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(type_name, "text")
+
+
+def _parse_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() in ("true", "false"):
+        return str(value).lower() == "true"
+    raise ValueError
+
+
+MIB = 1024 * 1024
+_DAY_MS = 86_400_000
+_B, _T, _P, _C = Scope.BROKER, Scope.TOPIC, Scope.PRODUCER, Scope.CONSUMER
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("broker.id", _B, 0, "This broker's number in the cluster.", minimum=0, maximum=2**31 - 1),
+    Setting("listen", _B, "127.0.0.1:9292", "Address and port to listen on; port 0 takes any free one."),
+    Setting("data.dir", _B, "./sparklog-data", "Directory of the partitions and the embedded metadata store."),
+    Setting("num.partitions", _B, 1, "Partitions of a new topic that names no number.", minimum=1, maximum=10_000),
+    Setting("num.io.threads", _B, 2, "Threads that append and read cold data, off the event loop.", "threads", 1, 64),
+    Setting("max.connections", _B, 10_000, "Connections at once; one more is told so and closed.", "connections", 1, 1_000_000),
+    Setting("connections.max.idle.ms", _B, 600_000, "An idle connection is closed after this time.", "ms", 1_000, _DAY_MS),
+    Setting("request.read.timeout.ms", _B, 30_000, "A client that stalls in the middle of a frame is disconnected after this time.", "ms", 100, 3_600_000),
+    Setting("socket.request.max.bytes", _B, 100 * MIB, "Largest frame; a larger one is refused and the connection closed.", "bytes", 64 * 1024, 1024 * MIB),
+    Setting("queued.max.request.bytes", _B, 512 * MIB, "Memory for requests being read or processed; beyond it no socket is read from.", "bytes", MIB, 64 * 1024 * MIB),
+    Setting("fetch.max.bytes", _B, 55 * MIB, "Most bytes one fetch is answered with, whatever the client asks.", "bytes", MIB, 1024 * MIB),
+    Setting("fetch.purgatory.max", _B, 100_000, "Waiting fetches; one more is answered at once.", "requests", 1, 10_000_000),
+    Setting("local.read.enabled", _B, True, "Whether clients on the same host may map the segment files instead of using the socket."),
+    Setting("log.flush.interval.ms", _B, 60_000, "Rolled segments are fsynced in the background and recovery points written at this interval.", "ms", 100, _DAY_MS),
+    Setting("segment.bytes", _T, 1024 * MIB, "A segment is rolled before it grows beyond this size.", "bytes", 4096, 2047 * MIB),
+    Setting("segment.ms", _T, 7 * _DAY_MS, "A segment is rolled when a record is this much newer than its first.", "ms", 1, 2**62),
+    Setting("index.interval.bytes", _T, 4096, "One offset-index entry per this many bytes of log.", "bytes", 1, 2**31 - 1),
+    Setting("segment.index.bytes", _T, 10 * MIB, "A segment is rolled when its offset index has this size.", "bytes", 64, 1024 * MIB),
+    Setting("max.message.bytes", _T, 8 * MIB, "Largest batch the broker takes.", "bytes", 1024, 1024 * MIB),
+    Setting("message.timestamp.type", _T, "CreateTime", "Whether a record's timestamp is the producer's or the broker's at the append.", choices=("CreateTime", "LogAppendTime")),
+    Setting("acks", _P, "all", "0: do not wait; 1: the leader has it; all: every in-sync replica has it.", choices=("0", "1", "all")),
+    Setting("linger.ms", _P, 5, "How long a batch waits for more records.", "ms", 0, 3_600_000),
+    Setting("batch.size.bytes", _P, MIB, "A batch is sent when it has this size.", "bytes", 1, 512 * MIB),
+    Setting("compression", _P, "none", "How batches are compressed (Arrow buffer compression).", choices=("none", "lz4", "zstd")),
+    Setting("buffer.memory", _P, 128 * MIB, "Memory for records not yet acknowledged; when full, send blocks.", "bytes", 64 * 1024, 64 * 1024 * MIB),
+    Setting("max.block.ms", _P, 60_000, "How long send blocks for memory or metadata before it raises.", "ms", 0, _DAY_MS),
+    Setting("delivery.timeout.ms", _P, 120_000, "How long a batch is tried before its futures fail.", "ms", 1, _DAY_MS),
+    Setting("request.timeout.ms", _P, 30_000, "How long one request waits for its answer.", "ms", 1, _DAY_MS),
+    Setting("retry.backoff.ms", _P, 50, "First pause before a retry; doubles up to retry.backoff.max.ms.", "ms", 0, 60_000),
+    Setting("retry.backoff.max.ms", _P, 1_000, "Longest pause before a retry.", "ms", 0, 600_000),
+    Setting("max.in.flight.requests.per.connection", _P, 5, "Requests sent before the first answer is needed.", "requests", 1, 100),
+    Setting("auto.offset.reset", _C, "earliest", "Where to go when there is no position, or it is out of range; none raises.", choices=("earliest", "latest", "none")),
+    Setting("fetch.min.bytes", _C, 1, "A fetch waits until this much is there.", "bytes", 1, 1024 * MIB),
+    Setting("fetch.max.wait.ms", _C, 500, "How long a fetch waits for fetch.min.bytes.", "ms", 0, 60_000),
+    Setting("fetch.max.bytes", _C, 50 * MIB, "Most bytes of one fetch.", "bytes", 1024, 1024 * MIB),
+    Setting("max.partition.fetch.bytes", _C, 8 * MIB, "Most bytes per partition of one fetch (one batch is always returned).", "bytes", 1024, 1024 * MIB),
+    Setting("max.poll.records", _C, 500, "Most records one poll returns.", "records", 1, 10_000_000),
+    Setting("prefetch.bytes", _C, 64 * MIB, "Memory for batches fetched ahead of poll.", "bytes", 0, 16 * 1024 * MIB),
+    Setting("check.crcs", _C, True, "Whether every batch's checksum is verified by the reader."),
+    Setting("request.timeout.ms", _C, 30_000, "How long one request waits for its answer.", "ms", 1, _DAY_MS),
+)  # fmt: skip
+
+
+def settings_of(scope: Scope) -> dict[str, Setting]:
+    """The settings of a scope by name, in the table's order."""
+    return {s.name: s for s in SETTINGS if s.scope is scope}
+
+
+def resolve(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
+    """All settings of `scope`: defaults, overlaid with `given` (Kafka names). Raises InvalidConfigError."""
+    known = settings_of(scope)
+    return {n: s.default for n, s in known.items()} | check(scope, given)
+
+
+def check(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
+    """`given` parsed and checked, without the defaults. Raises InvalidConfigError with a suggestion for a misspelling."""
+    known = settings_of(scope)
+    for name in given:
+        if name not in known:
+            raise InvalidConfigError(f"unknown {scope.value} setting {name!r}{did_you_mean(name, known)}")
+    return {name: known[name].parse(value) for name, value in given.items()}
+
+
+def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
+    """Like `resolve`, for Python parameters (underscores for dots; None means not given), under the dotted names."""
+    by_parameter = {s.parameter: n for n, s in settings_of(scope).items()}
+    for name in given:
+        if name not in by_parameter:
+            raise InvalidConfigError(f"unknown {scope.value} parameter {name!r}{did_you_mean(name, by_parameter)}")
+    return resolve(scope, {by_parameter[k]: v for k, v in given.items() if v is not None})
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint for an unknown name: the nearest known one, else all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f": did you mean {near[0]!r}?" if near else f" (known: {', '.join(names)})"
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested TOML tables as dotted names: {"segment": {"bytes": 1}} gives {"segment.bytes": 1}."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

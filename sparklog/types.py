@@ -1,0 +1,70 @@
+"""Small value types shared by every layer."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from sparklog.errors import InvalidTopicError
+
+EARLIEST_TIMESTAMP = -2
+"""Asked of `list_offsets`: the first offset that can still be read."""
+LATEST_TIMESTAMP = -1
+"""Asked of `list_offsets`: the offset the next record will get (bounded by the high watermark)."""
+MAX_TIMESTAMP = -3
+"""Asked of `list_offsets`: the offset of the record with the largest timestamp."""
+
+TOPIC_NAME_CHARS_MAX = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicPartition(NamedTuple):
+    """A topic's name and a partition number, as Kafka's `TopicPartition`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record landed: what a producer's future gives. `timestamp_ms` is the stored timestamp."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class Record(NamedTuple):
+    """One record of an envelope topic (or, of a typed topic, `value` is a dict of its columns)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: object
+    headers: list[tuple[str, bytes | None]]
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """Answer of a lookup: `offset` -1 and `timestamp_ms` -1 when nothing matches."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def check_topic_name(name: str) -> str:
+    """Returns `name` if it can be a topic's name (Kafka's rule; it becomes part of a path).
+
+    Raises InvalidTopicError.
+    """
+    if name in ("", ".", ".."):
+        raise InvalidTopicError(f"a topic cannot be named {name!r}")
+    if len(name) > TOPIC_NAME_CHARS_MAX:
+        raise InvalidTopicError(f"topic name has {len(name)} characters; at most {TOPIC_NAME_CHARS_MAX} are allowed")
+    if not _TOPIC_NAME.fullmatch(name):
+        raise InvalidTopicError(f"topic name {name!r}: only letters, digits, '.', '_' and '-' are allowed")
+    return name
