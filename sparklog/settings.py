@@ -7,6 +7,9 @@ Kafka's where Kafka has the setting. Python parameters are the same names with u
 from __future__ import annotations
 
 import difflib
+import math
+import numbers
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -51,14 +54,19 @@ class Setting:
     def parse(self, value: object) -> Value:
         """`value` (of the right type, or text) as this setting's type. Raises InvalidConfigError."""
         expected = type(self.default)
+        plain = isinstance(value, str | numbers.Real | os.PathLike)  # not None, not a list: they have a text, too
         parsed: Value
         try:
+            if not plain:
+                raise ValueError
             if expected is bool:
                 parsed = _parse_bool(value)
             elif expected is int and not isinstance(value, bool):
                 parsed = value if isinstance(value, int) else int(str(value).replace("_", ""))
             elif expected is float and not isinstance(value, bool):
                 parsed = float(str(value))
+                if not math.isfinite(parsed):
+                    raise ValueError
             elif expected is str:
                 parsed = str(value)
             else:

@@ -85,7 +85,7 @@ _CONTINUATION = 0xFFFFFFFF
 STAMP_CHARS = 32
 SEAL_CHARS = 72
 HEADER_CHARS = 4 + STAMP_CHARS + SEAL_CHARS
-_LENGTH_AND_MARK = struct.pack("<I", HEADER_CHARS) + VERSION_MARK
+HEADER_MARK = struct.pack("<I", HEADER_CHARS) + VERSION_MARK
 """A FlatBuffers string is its length and its characters: these 8 bytes find the header inside the metadata. Nothing
 else in a RecordBatch message can look like them: as an i64 they would be a buffer of 3.5 exabytes."""
 
@@ -104,6 +104,7 @@ ATTRIBUTE_OFFSET_COLUMN = 1 << 3
 ATTRIBUTE_DELETE_HORIZON = 1 << 4
 
 COMPRESSIONS = ("none", "lz4", "zstd")
+_OFFSET_MAX = 2**63 - 2  # the offset after it must still be an i64
 
 
 class TruncatedBatchError(CorruptBatchError):
@@ -212,10 +213,18 @@ def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None
         raw = binascii.a2b_base64(text, strict_mode=True)
     except binascii.Error as e:
         raise CorruptBatchError("the batch header is not base64") from e
+    if len(raw) != _STAMP.size + _SEAL.size:  # padding ("=") makes it shorter
+        raise CorruptBatchError("the batch header is not base64")
     stamp = _STAMP.unpack_from(raw, 0)
     seal = _SEAL.unpack_from(raw, _STAMP.size)
-    header = BatchHeader(*stamp, *seal[:-1], metadata_length, mark + 4 - position)
-    if header.record_count < 0 or header.last_offset_delta < header.record_count - 1 or header.body_length_bytes < 0:
+    header = BatchHeader._make((*stamp, *seal[:-1], metadata_length, mark + 4 - position))
+    if (
+        header.record_count < 0
+        or header.last_offset_delta < header.record_count - 1
+        or not 0 <= header.base_offset <= _OFFSET_MAX - header.last_offset_delta
+        or header.body_length_bytes < 0
+        or header.body_length_bytes % 8
+    ):
         raise CorruptBatchError("the batch header contradicts itself")
     if header.size_bytes > available:
         raise TruncatedBatchError(f"the batch needs {header.size_bytes} bytes, {available} are there")
@@ -273,18 +282,21 @@ def decode_batch(data: Any, schema: pa.Schema, columns: list[int] | None = None)
     try:
         if columns is None:
             return pa.ipc.read_record_batch(buffer, schema)
+        if not record_batch_facts(memoryview(buffer), PREFIX_BYTES).compressed:
+            return pa.ipc.read_record_batch(buffer, schema).select(columns)
         stream = pa.BufferOutputStream()
         stream.write(schema.serialize())
         stream.write(buffer)
-        options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
-        return pa.ipc.open_stream(stream.getvalue(), options=options).read_next_batch()
+        options = pa.ipc.IpcReadOptions(included_fields=columns or [0], use_threads=False)  # [] would mean all
+        batch = pa.ipc.open_stream(stream.getvalue(), options=options).read_next_batch()
+        return batch if columns else batch.select([])
     except (pa.ArrowException, OSError, EOFError, StopIteration) as e:
         raise CorruptBatchError(f"Arrow cannot read the batch: {e}") from e
 
 
 def _find_mark(data: Bytes, position: int, metadata_length: int) -> int:
     metadata = bytes(data[position + PREFIX_BYTES : position + PREFIX_BYTES + metadata_length])
-    found = metadata.find(_LENGTH_AND_MARK)
+    found = metadata.find(HEADER_MARK)
     if found < 0 or found + 4 + HEADER_CHARS > metadata_length:
         raise CorruptBatchError("an Arrow message without sparklog's header")
     return position + PREFIX_BYTES + found + 4

@@ -1,7 +1,7 @@
 """Just enough FlatBuffers to check an Arrow IPC RecordBatch message without decoding it.
 
 The broker must know two facts that the Arrow metadata states (rows and body length) to hold them against the batch
-header, and the footer writer must follow one reference. The layout is FlatBuffers' own: a root offset u32, tables that
+header, the reader whether columns are compressed, and the footer writer must follow one reference. The layout is FlatBuffers' own: a root offset u32, tables that
 begin with a signed offset to their vtable, vtables that begin with two u16 sizes followed by u16 field offsets.
 Source of the field numbers: Apache Arrow's format/Message.fbs and format/File.fbs.
 """
@@ -29,6 +29,7 @@ class RecordBatchFacts(NamedTuple):
 
     rows: int
     body_length_bytes: int
+    compressed: bool
 
 
 def table_field(data: Bytes, table: int, number: int) -> int:
@@ -61,8 +62,9 @@ def record_batch_facts(data: Bytes, position: int) -> RecordBatchFacts:
         body = table_field(data, message, 3)
         record_batch = header + _U32.unpack_from(data, header)[0]
         length = table_field(data, record_batch, 0)
+        compressed = table_field(data, record_batch, 3) != 0
         rows: int = _I64.unpack_from(data, length)[0] if length else 0
         body_length: int = _I64.unpack_from(data, body)[0] if body else 0
     except (struct.error, IndexError) as e:
         raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e
-    return RecordBatchFacts(rows, body_length)
+    return RecordBatchFacts(rows, body_length, compressed)

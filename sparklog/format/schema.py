@@ -15,7 +15,7 @@ date64                                          date32
 float16                                         float32
 duration                                        duration[us]
 large_list, fixed_size_list                     list, element field named "element"
-decimal32/64, decimal128                        decimal128
+decimal of any width                            decimal128 (precision up to 38, 0 <= scale <= precision)
 null                                            string
 struct, map, list                               the same with canonical children
 anything nullable or not                        nullable (a map's key cannot be)
@@ -44,29 +44,47 @@ ENVELOPE_SCHEMA = pa.schema(
 RESERVED_PREFIX = "_"
 RESERVED_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "__offset")
 COLUMNS_MAX = 10_000
+NESTING_MAX = 60
+"""Levels of nesting (a map counts twice). Arrow's IPC reader stops at 64."""
+SCHEMA_BYTES_MAX = 2 * 1024 * 1024
+"""Serialised schema; keeps a batch's metadata within `METADATA_BYTES_MAX`."""
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
     """The schema a typed topic stores for data of `schema`.
 
-    Raises InvalidTopicError for no columns, duplicate names, reserved names or a type that Spark has no layout for.
+    Raises InvalidTopicError for no columns, duplicate or reserved names, a type that Spark has no layout for, or a
+    schema that is too large or too deep.
     """
     if not 1 <= len(schema) <= COLUMNS_MAX:
         raise InvalidTopicError(f"a typed topic needs 1 to {COLUMNS_MAX} columns, the schema has {len(schema)}")
+    try:
+        _require_distinct(schema.names, "column")
+        for name in schema.names:
+            if name.lower() in RESERVED_COLUMNS:
+                raise InvalidTopicError(f"column name {name!r} is reserved for the record's metadata")
+        canonical = pa.schema([pa.field(f.name, canonical_type(f.type, f.name)) for f in schema])
+    except UnicodeDecodeError as e:
+        raise InvalidTopicError(f"a column's name is not UTF-8: {e}") from e
+    if (size := canonical.serialize().size) > SCHEMA_BYTES_MAX:
+        raise InvalidTopicError(f"the schema takes {size} bytes, at most {SCHEMA_BYTES_MAX} are allowed")
+    return canonical
+
+
+def _require_distinct(names: list[str], what: str) -> None:
     seen: set[str] = set()
-    for name in schema.names:
+    for name in names:
         if name.lower() in seen:
-            raise InvalidTopicError(f"column {name!r} is there twice (Spark does not tell upper from lower case)")
+            raise InvalidTopicError(f"{what} {name!r} is there twice (Spark does not tell upper from lower case)")
         seen.add(name.lower())
-        if name in RESERVED_COLUMNS:
-            raise InvalidTopicError(f"column name {name!r} is reserved for the record's metadata")
-    return pa.schema([pa.field(f.name, canonical_type(f.type, f.name)) for f in schema])
 
 
-def canonical_type(t: Any, column: str) -> Any:
+def canonical_type(t: Any, column: str, depth: int = 0) -> Any:
     """The stored type for `t`; `column` is named in the InvalidTopicError raised when there is none."""
+    if depth > NESTING_MAX:
+        raise InvalidTopicError(f"column {column[:80]!r} is nested more than {NESTING_MAX} levels deep")
     if pa.types.is_dictionary(t):
-        return canonical_type(t.value_type, column)
+        return canonical_type(t.value_type, column, depth)
     if pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t) or pa.types.is_null(t):
         return pa.string()
     if (
@@ -82,14 +100,16 @@ def canonical_type(t: Any, column: str) -> Any:
         return _SIMPLE[t]
     if pa.types.is_duration(t):
         return pa.duration("us")
-    if pa.types.is_decimal(t) and t.precision <= 38 and t.scale >= 0:
+    if pa.types.is_decimal(t) and t.precision <= 38 and 0 <= t.scale <= t.precision:
         return pa.decimal128(t.precision, t.scale)
     if pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t):
-        return pa.list_(pa.field("element", canonical_type(t.value_type, column)))
+        return pa.list_(pa.field("element", canonical_type(t.value_type, column, depth + 1)))
     if pa.types.is_struct(t):
-        return pa.struct([pa.field(f.name, canonical_type(f.type, f"{column}.{f.name}")) for f in t])
+        _require_distinct([f.name for f in t], f"column {column!r}: field")
+        return pa.struct([pa.field(f.name, canonical_type(f.type, f"{column}.{f.name}", depth + 1)) for f in t])
     if pa.types.is_map(t):
-        return pa.map_(canonical_type(t.key_type, column), canonical_type(t.item_type, column))
+        key = canonical_type(t.key_type, column, depth + 2)
+        return pa.map_(key, canonical_type(t.item_type, column, depth + 2))
     raise InvalidTopicError(f"column {column!r}: type {t} has no counterpart in Spark; cast it before")
 
 
@@ -143,11 +163,8 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-_NUMERIC_FAMILY = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-
-
 def fit_column(column: Any, target: Any) -> Any:
-    """Casts `column` to `target` without loss; refuses casts between families (a string is not a number).
+    """`column` cast to the canonical type `target` without loss; families stay apart (a string is not a number).
 
     Raises pa.ArrowInvalid or pa.ArrowNotImplementedError.
     """
@@ -155,30 +172,94 @@ def fit_column(column: Any, target: Any) -> Any:
     if pa.types.is_dictionary(source):
         column = column.cast(source.value_type)
         source = column.type
-    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    raw = (
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_binary_view,
-        pa.types.is_fixed_size_binary,
-    )
-    families = (
-        _NUMERIC_FAMILY,
-        text,
-        raw + text,  # text is bytes, so it may go into a binary column
-        (pa.types.is_temporal,),
-        (pa.types.is_boolean,),
-        (pa.types.is_nested,),
-    )
-    if pa.types.is_null(source) or any(
-        any(p(source) for p in family) and any(p(target) for p in family) for family in families
-    ):
-        if pa.types.is_string(target) and any(p(source) for p in raw):
-            raise pa.ArrowInvalid("bytes are not text: decode them first")
-        if pa.types.is_timestamp(source) and pa.types.is_timestamp(target) and bool(source.tz) != bool(target.tz):
-            raise pa.ArrowInvalid("one has a time zone, the other has not")
-        return column.cast(target, safe=True)
-    raise pa.ArrowInvalid("no implicit conversion")
+    reason = _refusal(source, target, nested=False)
+    if reason:
+        raise pa.ArrowInvalid(reason)
+    if pa.types.is_integer(source) and pa.types.is_decimal(target):
+        column = column.cast(pa.decimal128(20, 0))  # Arrow refuses by the type's width, this by the values'
+    fitted = column.cast(target, safe=True)
+    if _may_round(source, target):
+        _require_equal(column, fitted.cast(column.type, safe=False))
+    return fitted
+
+
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_RAW = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+_FAMILIES = (
+    (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    _RAW + _TEXT,  # text is bytes, so it may go into a binary column; the other way is refused by name
+    (pa.types.is_timestamp, pa.types.is_date),
+    (pa.types.is_duration,),
+    (pa.types.is_boolean,),
+    (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+    (pa.types.is_struct,),
+    (pa.types.is_map,),
+)
+
+
+def _is(t: Any, family: tuple[Any, ...]) -> bool:
+    return any(predicate(t) for predicate in family)
+
+
+def _refusal(source: Any, target: Any, *, nested: bool) -> str:
+    """Why `source` may not become `target` whatever the values are, or "". Arrow's own casts are far more generous,
+    above all inside lists and structs, where values cannot be looked at afterwards (`nested`)."""
+    if pa.types.is_dictionary(source):
+        source = source.value_type
+    if source == target or pa.types.is_null(source):
+        return ""
+    if not any(_is(source, family) and _is(target, family) for family in _FAMILIES):
+        return f"no implicit conversion from {source} to {target}"
+    if _is(source, _RAW) and pa.types.is_string(target):
+        return "bytes are not text: decode them first"
+    if bool(getattr(source, "tz", None)) != bool(getattr(target, "tz", None)):
+        return "one has a time zone, the other has not: say which zone is meant"
+    if nested and _may_round(source, target):
+        return f"{source} may lose digits as {target}: cast it before"
+    if pa.types.is_struct(target):
+        return _struct_refusal(source, target)
+    if pa.types.is_map(target):
+        key = _refusal(source.key_type, target.key_type, nested=True)
+        return key or _refusal(source.item_type, target.item_type, nested=True)
+    if pa.types.is_list(target):
+        return _refusal(source.value_type, target.value_type, nested=True)
+    return ""
+
+
+def _struct_refusal(source: Any, target: Any) -> str:
+    names = [f.name for f in source]
+    for name in names:
+        if names.count(name) > 1:
+            return f"field {name!r} is there twice"
+        if target.get_field_index(name) < 0:
+            return f"unknown field {name!r}"
+        reason = _refusal(source.field(name).type, target.field(name).type, nested=True)
+        if reason:
+            return f"field {name!r}: {reason}"
+    return ""
+
+
+def _may_round(source: Any, target: Any) -> bool:
+    """Whether Arrow's safe cast from `source` to `target` drops digits without saying so."""
+    floating, decimal = pa.types.is_floating, pa.types.is_decimal
+    if floating(target):
+        return bool(decimal(source) or (floating(source) and source.bit_width > target.bit_width))
+    if decimal(target):
+        return bool(floating(source))
+    return bool(pa.types.is_date(target) and pa.types.is_timestamp(source))
+
+
+def _require_equal(before: Any, after: Any) -> None:
+    """Raises pa.ArrowInvalid that shows the first value that a cast and its reverse have changed."""
+    import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
+
+    same = pc.equal(before, after)
+    if pa.types.is_floating(before.type):
+        same = pc.or_(same, pc.is_nan(before))
+    if not pc.all(same, min_count=0).as_py():
+        first = pc.index(same, pa.scalar(False)).as_py()
+        was, now = (c.slice(first, 1).cast(pa.string())[0] for c in (before, after))
+        raise pa.ArrowInvalid(f"{was} would become {now}: cast it before")
 
 
 def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column: str | None) -> None:

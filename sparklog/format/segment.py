@@ -18,16 +18,16 @@ derived from the batches and rebuilt when it is missing or insane. Each batch ha
 no footer; it is un-sealed for further appends by cutting the file at ``e``.
 
 A scan from the front ends in one of three ways (`ScanEnd`): END (the file's last byte, or the end-of-stream mark, is
-reached between two batches), TORN (the bytes end inside a batch, or what follows the last good batch is a tail that a
-crashed append can leave), CORRUPT (a complete batch that does not match its checksum, or garbage, with readable
-batches after it). Only a torn tail may ever be cut without asking.
+reached between two batches), TORN (what follows the last good batch is a tail that a crashed append can leave: half a
+batch, zeros, garbage), CORRUPT (bad bytes with an intact batch, or an intact footer, after them: what a crashed append
+cannot leave). Only a torn tail may ever be cut without asking.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -38,22 +38,27 @@ import pyarrow as pa
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format.batch import (
     HEADER_KEY,
+    HEADER_MARK,
     HEADER_READ_BYTES,
+    METADATA_BYTES_MAX,
     PREFIX_BYTES,
     BatchHeader,
     TruncatedBatchError,
     decode_header,
     verify_batch,
 )
-from sparklog.format.flat import root_table, table_field
+from sparklog.format.flat import Bytes, root_table, table_field
 
 MAGIC = b"ARROW1"
 HEAD_MAGIC = MAGIC + b"\0\0"
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 SUFFIX = ".arrow"
+FORMAT = 1
+"""Version of the segment's layout."""
 TAIL = struct.Struct("<i6s")
 HEAD_BYTES_MAX = 8 * 1024 * 1024
 FOOTER_BYTES_MAX = 1 << 30
+_SEARCH_STEP_BYTES = 1 << 20  # a multiple of 8
 
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("body", "<i8")])
 """File.fbs: struct Block { offset: long; metaDataLength: int; bodyLength: long; }"""
@@ -104,11 +109,14 @@ def segment_name(base_offset: int) -> str:
 def parse_segment_name(name: str) -> int | None:
     """The base offset in a segment's file name, or None if the name is not one."""
     stem = name.removesuffix(SUFFIX)
-    return int(stem) if name.endswith(SUFFIX) and len(stem) == 20 and stem.isdigit() else None
+    if not (name.endswith(SUFFIX) and len(stem) == 20 and stem.isascii() and stem.isdigit()):
+        return None
+    base_offset = int(stem)
+    return base_offset if base_offset < 2**63 else None
 
 
 def _with_info(schema: pa.Schema, info: SegmentInfo) -> pa.Schema:
-    return schema.with_metadata({HEADER_KEY: json.dumps({**info._asdict(), "format": 1}).encode()})
+    return schema.with_metadata({HEADER_KEY: json.dumps({**info._asdict(), "format": FORMAT}).encode()})
 
 
 def encode_head(schema: pa.Schema, info: SegmentInfo) -> bytes:
@@ -123,20 +131,40 @@ def decode_head(read: PositionedRead) -> SegmentHead:
         raise TruncatedBatchError(f"{len(first)} bytes are no segment head")
     if first[: len(HEAD_MAGIC)] != HEAD_MAGIC:
         raise LogCorruptError("the file does not begin as an Arrow file")
-    (length,) = struct.unpack_from("<i", first, len(HEAD_MAGIC) + 4)
-    if not 0 < length <= HEAD_BYTES_MAX:
+    data_position = _data_position(first)
+    if data_position is None:
         raise LogCorruptError("the schema message has an impossible length")
-    data_position = len(HEAD_MAGIC) + PREFIX_BYTES + length
     head = first if len(first) >= data_position else read(0, data_position)
     if len(head) < data_position:
         raise TruncatedBatchError("the file ends inside its schema message")
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(head[len(HEAD_MAGIC) : data_position]))
-        facts = json.loads((schema.metadata or {})[HEADER_KEY])
-        info = SegmentInfo(*(facts[f] for f in SegmentInfo._fields))
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as e:
+        list(schema.names)  # raises if one is not UTF-8
+        info = _parse_info((schema.metadata or {})[HEADER_KEY])
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, RecursionError) as e:
         raise LogCorruptError(f"the segment's head cannot be read: {e}") from e
     return SegmentHead(schema.remove_metadata(), info, data_position)
+
+
+def _data_position(head: Bytes) -> int | None:
+    """Where the first batch begins, by the length of the schema message; None if that is impossible."""
+    continuation, length = struct.unpack_from("<Ii", head, len(HEAD_MAGIC))
+    if continuation != 0xFFFFFFFF or not 0 < length <= HEAD_BYTES_MAX or length % 8:
+        return None
+    return len(HEAD_MAGIC) + PREFIX_BYTES + int(length)
+
+
+def _parse_info(text: bytes) -> SegmentInfo:
+    facts = json.loads(text)
+    if facts["format"] != FORMAT:
+        raise ValueError(f"its format is {facts['format']!r}, this version reads {FORMAT}: use a newer sparklog")
+    for name in ("topic", "topic_id"):
+        if not isinstance(facts[name], str):
+            raise TypeError(f"{name} is {facts[name]!r}")
+    for name in ("partition", "base_offset", "schema_id"):
+        if type(facts[name]) is not int or not 0 <= facts[name] < 2**63:
+            raise TypeError(f"{name} is {facts[name]!r}")
+    return SegmentInfo(*(facts[f] for f in SegmentInfo._fields))
 
 
 def encode_seal(
@@ -184,16 +212,23 @@ class SealedBlocks(NamedTuple):
 
 
 def decode_seal(read: PositionedRead, file_size_bytes: int) -> SealedBlocks | None:
-    """The block list of a sealed segment, or None if the file has no (sane) footer."""
-    if file_size_bytes < len(HEAD_MAGIC) + len(END_OF_STREAM) + TAIL.size:
+    """The block list of a sealed segment, or None if the file has no (sane) footer.
+
+    Sane: the blocks fill the file from the end of the head to the end-of-stream mark.
+    """
+    if file_size_bytes < len(HEAD_MAGIC) + PREFIX_BYTES + len(END_OF_STREAM) + TAIL.size:
         return None
-    length, magic = TAIL.unpack(read(file_size_bytes - TAIL.size, TAIL.size))
-    footer_position = file_size_bytes - TAIL.size - length
-    data_end = footer_position - len(END_OF_STREAM)
-    if magic != MAGIC or not 40 <= length <= FOOTER_BYTES_MAX or data_end < len(HEAD_MAGIC):
+    head = read(0, len(HEAD_MAGIC) + PREFIX_BYTES)
+    tail = read(file_size_bytes - TAIL.size, TAIL.size)
+    if len(head) < len(HEAD_MAGIC) + PREFIX_BYTES or len(tail) < TAIL.size:
+        return None
+    data_position = _data_position(head)
+    length, magic = TAIL.unpack(tail)
+    data_end = file_size_bytes - TAIL.size - length - len(END_OF_STREAM)
+    if data_position is None or magic != MAGIC or not 40 <= length <= FOOTER_BYTES_MAX or data_end < data_position:
         return None
     footer = read(data_end, len(END_OF_STREAM) + length)
-    if footer[: len(END_OF_STREAM)] != END_OF_STREAM:
+    if len(footer) < len(END_OF_STREAM) + length or footer[: len(END_OF_STREAM)] != END_OF_STREAM:
         return None
     footer = footer[len(END_OF_STREAM) :]
     try:
@@ -205,11 +240,12 @@ def decode_seal(read: PositionedRead, file_size_bytes: int) -> SealedBlocks | No
     except (struct.error, IndexError):
         return None
     blocks = np.frombuffer(footer, _BLOCK, count, vector + 4) if count else np.zeros(0, _BLOCK)
-    ends = blocks["offset"] + blocks["metadata"] + blocks["body"]
-    contiguous = bool((blocks["offset"][1:] == ends[:-1]).all()) and (not count or int(ends[-1]) == data_end)
-    if not contiguous:
+    starts = np.append(blocks["offset"], np.int64(data_end))
+    lengths = blocks["metadata"] + blocks["body"]
+    sane = (blocks["metadata"] > PREFIX_BYTES) & (blocks["body"] >= 0) & (starts[:-1] + lengths == starts[1:])
+    if int(starts[0]) != data_position or not sane.all():
         return None
-    return SealedBlocks(blocks["offset"].astype(np.int64), blocks["metadata"] - PREFIX_BYTES, data_end)
+    return SealedBlocks(starts[:-1].astype(np.int64), blocks["metadata"] - PREFIX_BYTES, data_end)
 
 
 def scan(
@@ -229,6 +265,8 @@ def scan(
     while position < end:
         head = read(position, min(HEADER_READ_BYTES, end - position))
         if head[: len(END_OF_STREAM)] == END_OF_STREAM:
+            if _intact_data_follow(read, position, end, next_offset, seal_counts=False):
+                return ScanResult(ScanEnd.CORRUPT, position, "an end-of-stream mark in the middle")
             return ScanResult(ScanEnd.END, position)
         try:
             header = _header_at(read, position, end, head)
@@ -236,11 +274,9 @@ def scan(
                 raise CorruptBatchError(f"base offset {header.base_offset} where at least {next_offset} is due")
             if verify:
                 verify_batch(read(position, header.size_bytes), 0, header)
-        except TruncatedBatchError as e:
-            return ScanResult(ScanEnd.TORN, position, str(e))
         except CorruptBatchError as e:
-            torn = _only_garbage_follows(read, position, end)
-            return ScanResult(ScanEnd.TORN if torn else ScanEnd.CORRUPT, position, str(e))
+            corrupt = _intact_data_follow(read, position, end, next_offset)
+            return ScanResult(ScanEnd.CORRUPT if corrupt else ScanEnd.TORN, position, str(e))
         visit(position, header)
         next_offset = header.next_offset
         position += header.size_bytes
@@ -256,27 +292,52 @@ def _header_at(read: PositionedRead, position: int, end: int, head: bytes) -> Ba
     return decode_header(head, 0, available_bytes=end - position)
 
 
-def _only_garbage_follows(read: PositionedRead, position: int, end: int) -> bool:
-    """Whether no intact batch lies behind the bad bytes at `position`: what a crash during an append leaves.
+def _intact_data_follow(
+    read: PositionedRead, position: int, end: int, next_offset: int, *, seal_counts: bool = True
+) -> bool:
+    """Whether an intact batch, or (`seal_counts`) an intact footer, lies behind the bad bytes at `position`.
 
-    Looks at every 8-byte boundary that could begin a message, so that a damaged batch in the middle of a log is told
-    from a damaged tail.
+    A crash during an append leaves nothing intact behind the place it stopped at, so this tells a damaged batch in the
+    middle of a log from a damaged tail. A batch that a record's value happens to contain would count, too, if its
+    offset fits: the error is on the side of not cutting.
     """
-    step = 1 << 20
-    start = position + 8
-    while start < end:
-        chunk = read(start, min(step + 8, end - start))
-        found = chunk.find(b"\xff\xff\xff\xff")
-        while found >= 0:
-            at = start + found
-            if (at - position) % 8 == 0:
-                try:
-                    header = _header_at(read, at, end, read(at, min(HEADER_READ_BYTES, end - at)))
-                    verify_batch(read(at, header.size_bytes), 0, header)
-                except CorruptBatchError:
-                    pass
-                else:
-                    return False
-            found = chunk.find(b"\xff\xff\xff\xff", found + 1)
-        start += step
-    return True
+    if seal_counts and decode_seal(read, end) is not None:
+        return True
+    marks = _find_all(read, position + PREFIX_BYTES, end)
+    for at, metadata_length in _candidates(read, position + 8, end) if len(marks) else ():
+        behind = np.searchsorted(marks, at + PREFIX_BYTES)
+        if behind == len(marks) or marks[behind] >= at + PREFIX_BYTES + metadata_length:
+            continue
+        try:
+            header = _header_at(read, at, end, read(at, min(HEADER_READ_BYTES, end - at)))
+            if header.base_offset < next_offset:
+                continue
+            verify_batch(read(at, header.size_bytes), 0, header)
+        except CorruptBatchError:
+            continue
+        return True
+    return False
+
+
+def _find_all(read: PositionedRead, start: int, end: int) -> np.ndarray:
+    """Positions of all header marks in [start, end), in ascending order."""
+    found: list[int] = []
+    overlap = len(HEADER_MARK) - 1
+    for chunk_position in range(start, end, _SEARCH_STEP_BYTES):
+        chunk = read(chunk_position, min(_SEARCH_STEP_BYTES + overlap, end - chunk_position))
+        at = chunk.find(HEADER_MARK)
+        while at >= 0:
+            found.append(chunk_position + at)
+            at = chunk.find(HEADER_MARK, at + 1)
+    return np.array(found, np.int64)
+
+
+def _candidates(read: PositionedRead, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(position, metadata length) of every place a batch could begin at: a multiple of 8 bytes from `start`."""
+    for chunk_position in range(start, end - 7, _SEARCH_STEP_BYTES):
+        chunk = read(chunk_position, min(_SEARCH_STEP_BYTES, end - chunk_position))
+        words = np.frombuffer(chunk, "<u4", len(chunk) // 8 * 2).reshape(-1, 2)
+        lengths = words[:, 1]
+        plausible = (words[:, 0] == 0xFFFFFFFF) & (lengths > 0) & (lengths <= METADATA_BYTES_MAX) & (lengths % 8 == 0)
+        for i in np.flatnonzero(plausible).tolist():
+            yield chunk_position + 8 * i, int(lengths[i])

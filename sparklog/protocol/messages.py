@@ -45,9 +45,9 @@ class Message(Struct, array_like=True):
 
 
 class ErrorBody(Message):
-    """Header of every response with an error code."""
+    """Header of every response with an error code. The text has no limit of its own: better long than lost."""
 
-    message: Text = ""
+    message: str = ""
 
 
 class HandshakeRequest(Message):

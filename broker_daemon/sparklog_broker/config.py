@@ -1,0 +1,106 @@
+"""The broker's configuration: a TOML file, overlaid with command-line flags, checked against the table of settings.
+
+The file has the broker settings at the top level and, in the table `[topic]`, defaults of topic settings for topics
+that do not set them. Dotted names may be written as they are (`log.flush.interval.ms = 1000`) or as nested tables.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sparklog.errors import InvalidConfigError
+from sparklog.settings import Scope, Value, check, flatten, resolve
+
+TOPIC_TABLE = "topic"
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """Every broker setting under its Python name, and the defaults of topic settings (Kafka names)."""
+
+    broker_id: int
+    listen: str
+    data_dir: Path
+    num_partitions: int
+    num_io_threads: int
+    max_connections: int
+    connections_max_idle_ms: int
+    request_read_timeout_ms: int
+    socket_request_max_bytes: int
+    queued_max_request_bytes: int
+    fetch_max_bytes: int
+    fetch_purgatory_max: int
+    local_read_enabled: bool
+    log_flush_interval_ms: int
+    topic_defaults: Mapping[str, Value]
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of `listen`."""
+        return parse_address(self.listen)
+
+
+def load_config(
+    path: Path | None = None, *, data_dir: str | None = None, listen: str | None = None, **overrides: object
+) -> BrokerConfig:
+    """The configuration of the file at `path` (None: defaults only), overlaid with the arguments that are given.
+
+    `overrides` are broker settings by their Python names. Raises InvalidConfigError, which names the file.
+    """
+    given: dict[str, Any] = {}
+    topic_given: dict[str, Any] = {}
+    if path is not None:
+        given, topic_given = _read(path)
+    given |= {"data.dir": data_dir} if data_dir is not None else {}
+    given |= {"listen": listen} if listen is not None else {}
+    try:
+        return make_config(given | {k.replace("_", "."): v for k, v in overrides.items()}, topic_given)
+    except InvalidConfigError as e:
+        raise InvalidConfigError(f"{path}: {e}" if path is not None else str(e)) from e
+
+
+def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object] | None = None) -> BrokerConfig:
+    """The configuration of settings by their dotted names. Raises InvalidConfigError."""
+    values = resolve(Scope.BROKER, given)
+    parse_address(str(values["listen"]))
+    by_parameter: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
+    by_parameter["data_dir"] = Path(by_parameter["data_dir"]).expanduser().absolute()
+    by_parameter["topic_defaults"] = check(Scope.TOPIC, topic_defaults or {})
+    # A setting without a field here belongs to a part of the program that reads it from the table itself.
+    return BrokerConfig(**{f.name: by_parameter[f.name] for f in fields(BrokerConfig)})
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT` (an IPv6 host in brackets) as a pair. Raises InvalidConfigError."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise InvalidConfigError(f"listen = {text!r}: put an IPv6 address in brackets, as in [::1]:9292")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise InvalidConfigError(f"listen = {text!r}: HOST:PORT is needed, as in 127.0.0.1:9292 (port 0: any free one)")
+    return host, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """The inverse of `parse_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Broker settings and topic defaults of a file. Raises InvalidConfigError."""
+    try:
+        with path.open("rb") as f:
+            table = tomllib.load(f)
+    except OSError as e:
+        raise InvalidConfigError(f"the configuration file {path} cannot be read: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise InvalidConfigError(f"{path} is not TOML: {e}") from e
+    topic = table.pop(TOPIC_TABLE, {})
+    if not isinstance(topic, dict):
+        raise InvalidConfigError(f"{path}: `{TOPIC_TABLE}` has to be a table: [topic]")
+    return flatten(table), flatten(topic)

@@ -1,0 +1,455 @@
+"""One connection: frames in, replies out, over a non-blocking socket that it drives itself.
+
+Reading: 16 bytes of prefix, then the body straight into the frame's own buffer, which grows with what has arrived, so
+that announcing a large frame costs the broker nothing. One request is processed at a time; meanwhile one more frame is
+read ahead and then the socket is left alone (TCP's window tells the peer), so a peer that goes away is noticed and its
+waiting fetch cancelled. Writing: bytes are sent, file slices go through `os.sendfile`; a slice whose file is shorter
+than announced ends the connection, for nothing may be padded.
+
+States: open → (stop, a broken protocol) draining: what is queued is sent, nothing more is read → lingering: our side is
+shut down and what the peer still sends is thrown away for a moment, else the kernel would answer it with a reset that
+overtakes the error frame → closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from enum import Enum
+from types import coroutine
+from typing import Any, Protocol
+
+from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
+from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
+from sparklog_broker.memory import MemoryBudget
+from sparklog_broker.reply import Reply, Slice, error_reply
+
+log = logging.getLogger(__name__)
+
+READ_AHEAD_BYTES = 1024 * 1024 + 64 * 1024
+"""Buffer taken ahead of what has arrived: one batch of the default size and its header in one piece."""
+READS_PER_EVENT = 4
+WRITE_BYTES_PER_EVENT = 8 * 1024 * 1024
+"""A fast reader must not keep the loop to itself."""
+PROGRESS_BYTES = 64 * 1024
+"""A frame must get on by this much, or be complete, per `request.read.timeout.ms`: one byte now and then is a stall."""
+LINGER_S = 1.0
+_DISCARD = bytearray(64 * 1024)
+_BYTES = (bytes, memoryview)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a connection may do; see the settings of the same names."""
+
+    frame_bytes_max: int
+    read_timeout_s: float
+    idle_timeout_s: float
+
+
+class Answer(Protocol):
+    """Processes one request. `body` is header and payload, writable. None: there is no answer to send."""
+
+    def __call__(
+        self, prefix: RequestPrefix, body: memoryview, connection: Connection
+    ) -> Coroutine[Any, Any, Reply | None]: ...
+
+
+class State(Enum):
+    OPEN = "open"
+    DRAINING = "draining"
+    LINGERING = "lingering"
+    CLOSED = "closed"
+
+
+class _Frame:
+    """A request being read or processed; the owner of its reservation."""
+
+    __slots__ = ("buffer", "prefix", "received", "reserved")
+
+    def __init__(self, prefix: RequestPrefix) -> None:
+        self.prefix = prefix
+        self.buffer = bytearray()
+        self.received = 0
+        self.reserved = 0
+
+
+class Connection:
+    """Drives `sock`, which it owns from now on. `on_close` is called once, when all is released."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        answer: Answer,
+        limits: Limits,
+        budget: MemoryBudget,
+        on_close: Callable[[Connection], None],
+        refusal: SparklogError | None = None,
+    ) -> None:
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):  # not a TCP socket: nothing to switch off
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._loop = loop
+        self._answer = answer
+        self._limits = limits
+        self._budget = budget
+        self._on_close = on_close
+        self._refusal = refusal
+        self.local_address, self.peer_host, self.peer_name = _addresses(sock)
+        self._prefix = bytearray(PREFIX_BYTES)
+        self._prefix_received = 0
+        self._reading: _Frame | None = None
+        self._ready: _Frame | None = None
+        self._current: _Frame | None = None
+        self._task: asyncio.Task[Reply | None] | None = None
+        self._out: deque[bytes | memoryview | Slice] = deque()
+        self._out_sent = 0
+        self._last_words: Reply | None = None
+        self._state = State.OPEN
+        self._reader_on = False
+        self._writer_on = False
+        self._active_at = loop.time()
+        self._progress_at = self._active_at
+        self._progress_bytes = 0
+        self._resume_reading()
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being processed or answered."""
+        return self._current is not None
+
+    # -- reading
+
+    def _resume_reading(self) -> None:
+        if not self._reader_on and self._state in (State.OPEN, State.LINGERING):
+            self._progress_at = self._loop.time()
+            self._loop.add_reader(self._fd, self._on_readable)
+            self._reader_on = True
+
+    def _pause_reading(self) -> None:
+        if self._reader_on:
+            self._loop.remove_reader(self._fd)
+            self._reader_on = False
+
+    def _on_readable(self) -> None:
+        try:
+            if self._state is State.LINGERING:
+                if self._sock.recv_into(_DISCARD) == 0:
+                    self.close()
+            else:
+                self._read()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:  # reset by the peer
+            self.close()
+
+    def _read(self) -> None:
+        for _ in range(READS_PER_EVENT):
+            frame = self._reading
+            if frame is None:
+                count = self._sock.recv_into(memoryview(self._prefix)[self._prefix_received :])
+                self._prefix_received += count
+                if count and self._prefix_received == PREFIX_BYTES and not self._begin_frame():
+                    return
+            else:
+                if frame.received == len(frame.buffer) and not self._grow(frame):
+                    return
+                with memoryview(frame.buffer) as view:
+                    count = self._sock.recv_into(view[frame.received :])
+                frame.received += count
+                if count and frame.received == frame.prefix.body_bytes:
+                    self._end_frame(frame)
+                    return
+            if count == 0:
+                self.close()
+                return
+            self._note_progress(count)
+
+    def _note_progress(self, count: int) -> None:
+        self._active_at = self._loop.time()
+        self._progress_bytes += count
+        if self._progress_bytes >= PROGRESS_BYTES:
+            self._progress_bytes, self._progress_at = 0, self._active_at
+
+    def _begin_frame(self) -> bool:
+        """Whether the frame whose prefix is there may be read on."""
+        self._progress_bytes, self._progress_at = 0, self._loop.time()
+        self._prefix_received = 0
+        try:
+            prefix = decode_request_prefix(self._prefix, self._limits.frame_bytes_max)
+        except (FrameTooLargeError, InvalidRequestError) as e:
+            _, api, _, correlation_id, _ = PREFIX.unpack(self._prefix)
+            self._break_off(api, correlation_id, e)
+            return False
+        if self._refusal is not None:
+            self._break_off(prefix.api, prefix.correlation_id, self._refusal)
+            return False
+        self._reading = _Frame(prefix)
+        if prefix.body_bytes == 0:
+            self._end_frame(self._reading)
+            return False
+        return True
+
+    def _grow(self, frame: _Frame) -> bool:
+        """Makes room for more of `frame`; False: there is no memory now, reading is paused."""
+        ahead = min(frame.prefix.body_bytes - frame.received, max(READ_AHEAD_BYTES, frame.received))
+        if not self._budget.reserve(frame, ahead, self._resume_reading):
+            self._pause_reading()
+            return False
+        frame.reserved += ahead
+        if frame.buffer:
+            frame.buffer.extend(bytes(ahead))
+        else:
+            frame.buffer = bytearray(ahead)
+        return True
+
+    def _end_frame(self, frame: _Frame) -> None:
+        self._active_at = self._loop.time()
+        self._reading = None
+        if self._current is None:
+            self._process(frame)
+        else:
+            self._ready = frame
+            self._pause_reading()
+
+    def _break_off(self, api: int, correlation_id: int, error: SparklogError) -> None:
+        """Answers bytes that are no request; nothing more is read."""
+        log.info("%s: %s; disconnecting", self.peer_name, error)
+        self._pause_reading()
+        reply = error_reply(api, correlation_id, error, close=True)
+        if self._current is None:
+            self._send(reply)
+        else:  # the request before it is answered first
+            self._last_words = reply
+
+    # -- processing
+
+    def _process(self, frame: _Frame) -> None:
+        self._current = frame
+        work = self._answer(frame.prefix, memoryview(frame.buffer), self)
+        try:
+            waits_for = work.send(None)
+        except StopIteration as done:  # most requests never wait: no task is needed
+            self._send(done.value)
+            return
+        except Exception:  # noqa: BLE001 - logged there
+            self._on_defect(sys.exc_info())
+            return
+        self._task = self._loop.create_task(_go_on(work, waits_for))
+        self._task.add_done_callback(self._on_answered)
+
+    def _on_answered(self, task: asyncio.Task[Reply | None]) -> None:
+        self._task = None
+        if task.cancelled():
+            self.close()
+            return
+        error = task.exception()
+        if error is not None:
+            self._on_defect((type(error), error, error.__traceback__))
+            return
+        reply = task.result()
+        if self._state is State.CLOSED:
+            if reply is not None:
+                reply.release()
+            return
+        self._send(reply)
+
+    def _on_defect(self, error: Any) -> None:
+        """`answer` turns errors into replies; that one comes out of it is a defect of the broker."""
+        log.error("%s: a request ended with an error nobody caught", self.peer_name, exc_info=error)
+        self.close()
+
+    def _send(self, reply: Reply | None) -> None:
+        if reply is not None:
+            self._out.extend(reply.parts)
+            if reply.close:
+                self._state = State.DRAINING
+                self._pause_reading()
+        self._on_writable()
+
+    def _request_done(self) -> None:
+        """All of the reply is in the kernel's hands."""
+        frame, self._current = self._current, None
+        if frame is not None:
+            self._give_back(frame)
+        self._active_at = self._loop.time()
+        if self._last_words is not None:
+            reply, self._last_words = self._last_words, None
+            self._send(reply)
+        elif self._state is State.DRAINING:
+            self._linger()
+        elif self._ready is not None:
+            frame, self._ready = self._ready, None
+            self._resume_reading()
+            # Not a plain call: a peer that has a hundred requests in its buffer must not keep the loop to itself.
+            self._current = frame
+            self._loop.call_soon(self._process_if_open, frame)
+
+    def _process_if_open(self, frame: _Frame) -> None:
+        if self._state is State.CLOSED:
+            return
+        self._process(frame)
+
+    def _give_back(self, frame: _Frame) -> None:
+        reserved, frame.reserved = frame.reserved, 0
+        self._budget.release(frame, reserved)
+
+    # -- writing
+
+    def _on_writable(self) -> None:
+        try:
+            blocked = self._write()
+        except OSError as e:
+            if e.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN):
+                log.warning("%s: sending failed: %s; disconnecting", self.peer_name, e)
+            self.close()
+            return
+        if self._state is State.CLOSED:
+            return
+        if blocked and not self._writer_on:
+            self._loop.add_writer(self._fd, self._on_writable)
+            self._writer_on = True
+        elif not blocked:
+            self._stop_writer()
+            self._request_done()
+
+    def _stop_writer(self) -> None:
+        if self._writer_on:
+            self._loop.remove_writer(self._fd)
+            self._writer_on = False
+
+    def _write(self) -> bool:
+        """Sends what the socket takes; whether something is left."""
+        left = WRITE_BYTES_PER_EVENT
+        while self._out:
+            if left <= 0:
+                return True
+            part = self._out[0]
+            try:
+                if isinstance(part, _BYTES):
+                    size = len(part)
+                    rest = part[self._out_sent :] if self._out_sent else part
+                    count = self._sock.send(rest, socket.MSG_MORE if len(self._out) > 1 else 0)
+                else:
+                    size = part.length_bytes
+                    count = os.sendfile(
+                        self._fd, part.fileno(), part.position + self._out_sent, min(size - self._out_sent, left)
+                    )
+                    if count == 0:
+                        log.error("%s: a file is shorter than announced; disconnecting", self.peer_name)
+                        self.close()
+                        return False
+            except (BlockingIOError, InterruptedError):
+                return True
+            self._active_at = self._loop.time()
+            left -= count
+            self._out_sent += count
+            if self._out_sent == size:
+                self._out_sent = 0
+                self._out.popleft()
+                if not isinstance(part, _BYTES):
+                    part.release()
+        return False
+
+    # -- ending
+
+    def check_deadlines(self, now: float) -> None:
+        """Closes the connection if it has stalled or been idle for too long. Called a few times per timeout."""
+        if self._state is State.LINGERING:
+            if now - self._active_at > LINGER_S:
+                self.close()
+        elif self._reader_on and (self._reading is not None or self._prefix_received):
+            if now - self._progress_at > self._limits.read_timeout_s:
+                log.info("%s: stalled in the middle of a frame; disconnecting", self.peer_name)
+                self.close()
+        elif (
+            (self._current is None or self._out)
+            and self._reading is None
+            and now - self._active_at > self._limits.idle_timeout_s
+        ):
+            log.debug("%s: idle; disconnecting", self.peer_name)
+            self.close()
+
+    def stop(self) -> None:
+        """Finishes the request that is being processed, then closes; at once when there is none."""
+        if self._state is not State.OPEN:
+            return
+        if self._current is None:
+            self.close()
+            return
+        self._state = State.DRAINING
+        self._pause_reading()
+
+    def _linger(self) -> None:
+        self._state = State.LINGERING
+        self._active_at = self._loop.time()
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        self._resume_reading()
+
+    def close(self) -> None:
+        """Ends it now: cancels the running request, releases slices and memory."""
+        if self._state is State.CLOSED:
+            return
+        self._state = State.CLOSED
+        self._pause_reading()
+        self._stop_writer()
+        if self._task is not None:
+            self._task.cancel()
+        for part in self._out:
+            if not isinstance(part, _BYTES):
+                part.release()
+        self._out.clear()
+        for frame in (self._reading, self._ready, self._current):
+            if frame is not None:
+                self._budget.forget(frame)
+                self._give_back(frame)
+        self._reading = self._ready = self._current = None
+        self._sock.close()
+        self._on_close(self)
+
+
+@coroutine
+def _go_on(work: Coroutine[Any, Any, Reply | None], waits_for: Any) -> Any:
+    """Continues, inside a task, a coroutine that has been started outside and waits for the future `waits_for`."""
+    while True:
+        try:
+            try:
+                value = yield waits_for
+            except BaseException as e:  # noqa: BLE001 - handed on to the coroutine
+                waits_for = work.throw(e)
+            else:
+                waits_for = work.send(value)
+        except StopIteration as done:
+            return done.value
+
+
+def _addresses(sock: socket.socket) -> tuple[tuple[str, int], str, str]:
+    """Our own address as the peer sees it, the peer's host, and the peer's name for the log."""
+    unknown = (("", 0), "", "unknown peer")
+    try:
+        local, peer = sock.getsockname(), sock.getpeername()
+    except OSError:  # gone already
+        return unknown
+    if not isinstance(local, tuple) or not isinstance(peer, tuple):  # a socket pair
+        return unknown
+    return (str(local[0]), int(local[1])), str(peer[0]), f"{peer[0]}:{peer[1]}"

@@ -1,0 +1,145 @@
+"""FETCH: file ranges of whole batches, bounded by the high watermark; waits when there is not enough yet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+
+from sparklog.errors import InvalidRequestError, SparklogError
+from sparklog.log.slices import FileSlice
+from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
+from sparklog.types import TopicPartition
+from sparklog_broker import page_cache
+from sparklog_broker.broker import Broker
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.partition import Partition
+from sparklog_broker.reply import Response
+
+SLICES_PER_PARTITION_MAX = 32
+"""A partition of tiny segments must not take a request's time for itself."""
+
+
+async def fetch(request: FetchRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Answers at once when there are `min_bytes`, an error, or nothing to wait for; else waits in the purgatory."""
+    if len(payload):
+        raise InvalidRequestError("a FETCH request has no payload")
+    reading = _Reading(context.broker, request)
+    reading.read()
+    if not reading.complete:
+        reading.release()
+        await context.broker.fetches.wait(reading.keys, reading.satisfied, request.max_wait_ms / 1000)
+        reading.read()
+    try:
+        await page_cache.warm(reading.slices, context.broker.io)
+    except BaseException:
+        reading.release()
+        raise
+    return Response(FetchResponse(reading.results), list(reading.slices))
+
+
+class _Reading:
+    """One fetch request: can be read several times, and says when reading (again) is worth it."""
+
+    def __init__(self, broker: Broker, request: FetchRequest) -> None:
+        self._broker = broker
+        self._request = request
+        self._max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
+        # More than the answer may hold cannot be waited for.
+        room = min(self._max_bytes, sum(p.max_bytes for p in request.partitions))
+        self._min_bytes = min(request.min_bytes, room) if request.max_bytes else request.min_bytes
+        self._available = [0] * len(request.partitions)
+        self.results: list[FetchResult] = []
+        self.slices: list[FileSlice] = []
+        self._positions: dict[Hashable, list[int]] = {}
+        for i, p in enumerate(request.partitions):
+            self._positions.setdefault(TopicPartition(p.topic, p.partition), []).append(i)
+        self._failed = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last `read` is worth an answer."""
+        return (
+            self._failed
+            or self._request.max_wait_ms == 0
+            or sum(s.length_bytes for s in self.slices) >= self._min_bytes
+        )
+
+    def release(self) -> None:
+        for file_slice in self.slices:
+            file_slice.release()
+        self.slices = []
+
+    def read(self) -> None:
+        """Fills `results` and `slices` with what is there now."""
+        self.results, self._failed = [], False
+        left = self._max_bytes
+        try:
+            for wanted in self._request.partitions:
+                result, slices = self._read_partition(wanted, left, first=not self.slices)
+                self.results.append(result)
+                self.slices += slices
+                left -= result.length_bytes
+                self._failed = self._failed or result.error_code != 0
+        except BaseException:
+            self.release()
+            raise
+
+    def _read_partition(self, wanted: FetchPartition, left: int, *, first: bool) -> tuple[FetchResult, list[FileSlice]]:
+        high_watermark = log_start_offset = -1
+        slices: list[FileSlice] = []
+        try:
+            partition = self._partition(wanted)
+            log = partition.log
+            high_watermark, log_start_offset = log.high_watermark, log.log_start_offset
+            room = min(wanted.max_bytes, left)
+            offset = wanted.fetch_offset
+            # Asked once even without room: an offset out of range is told in any case.
+            while len(slices) < SLICES_PER_PARTITION_MAX:
+                # The very first batch of an answer is given even if it is too large, or nobody could get past it.
+                given = log.read(
+                    offset, max(room, 0), min_one_batch=first and not slices and left > 0 and wanted.max_bytes > 0
+                )
+                if given is None:
+                    break
+                slices.append(given)
+                room -= given.length_bytes
+                offset = given.next_offset
+                if room <= 0 or offset >= high_watermark:
+                    break
+        except SparklogError as e:
+            if slices:  # what has been read before is good; the error comes with the next fetch
+                return self._result(wanted, high_watermark, log_start_offset, slices), slices
+            return (
+                FetchResult(
+                    wanted.topic, wanted.partition, e.code, high_watermark, high_watermark, log_start_offset, 0, str(e)
+                ),
+                [],
+            )
+        return self._result(wanted, high_watermark, log_start_offset, slices), slices
+
+    def _result(
+        self, wanted: FetchPartition, high_watermark: int, log_start_offset: int, slices: list[FileSlice]
+    ) -> FetchResult:
+        length = sum(s.length_bytes for s in slices)
+        # Without transactions the last stable offset is the high watermark.
+        return FetchResult(wanted.topic, wanted.partition, 0, high_watermark, high_watermark, log_start_offset, length)
+
+    def _partition(self, wanted: FetchPartition) -> Partition:
+        partition = self._broker.partition(wanted.topic, wanted.partition)
+        partition.check_leader_epoch(wanted.leader_epoch)
+        return partition
+
+    @property
+    def keys(self) -> Collection[Hashable]:
+        """The partitions whose changes matter."""
+        return self._positions
+
+    def satisfied(self, key: Hashable | None) -> bool:
+        """Whether `read` would give enough now, or an error. Looks only at what `key` has changed."""
+        for i in range(len(self._available)) if key is None else self._positions[key]:
+            wanted = self._request.partitions[i]
+            try:
+                available = self._partition(wanted).log.bytes_available(wanted.fetch_offset)
+            except SparklogError:
+                return True
+            self._available[i] = min(available, wanted.max_bytes) if self._request.max_bytes else available
+        return sum(self._available) >= max(self._min_bytes, 1)

@@ -1,0 +1,45 @@
+"""LOCATE_SEGMENTS: where a range of offsets lies in files, for a client on the same host that maps them itself."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from sparklog.errors import LocalReadUnavailableError
+from sparklog.protocol.messages import LocateSegmentsRequest, LocateSegmentsResponse, SegmentRange
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.reply import Response
+
+
+async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Only for peers on this host; whether they see the files is theirs to find out (`data_dir_id`)."""
+    broker = context.broker
+    if not broker.config.local_read_enabled:
+        raise LocalReadUnavailableError("reading files on the same host is switched off (local.read.enabled)")
+    if not is_same_host(context.peer_host, context.local_address[0]):
+        raise LocalReadUnavailableError(f"{context.peer_host} is another host")
+    log = broker.partition(request.topic, request.partition).log
+    high_watermark = log.high_watermark
+    ranges = log.locate(request.start_offset, min(request.end_offset, high_watermark))
+    return Response(
+        LocateSegmentsResponse(
+            data_dir=str(broker.config.data_dir),
+            data_dir_id=broker.data_dir_id,
+            high_watermark=high_watermark,
+            log_start_offset=log.log_start_offset,
+            ranges=[SegmentRange(*r) for r in ranges],
+        )
+    )
+
+
+def is_same_host(peer_host: str, local_host: str) -> bool:
+    """Whether the peer's address is this machine's."""
+    if not peer_host:
+        return False
+    if peer_host == local_host:
+        return True
+    try:
+        address = ipaddress.ip_address(peer_host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)

@@ -1,0 +1,84 @@
+"""HANDSHAKE and METADATA: who this broker is, what it speaks, and which topics there are."""
+
+from __future__ import annotations
+
+import sparklog
+from sparklog.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from sparklog.metadata.store import Topic
+from sparklog.protocol.messages import (
+    APIS,
+    ApiRange,
+    BrokerEndpoint,
+    HandshakeRequest,
+    HandshakeResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionState,
+    SchemaVersion,
+    TopicState,
+)
+from sparklog_broker.broker import Broker
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.reply import Response
+
+
+async def handshake(request: HandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
+    broker = context.broker
+    return Response(
+        HandshakeResponse(
+            broker_id=broker.config.broker_id,
+            cluster_id=broker.cluster_id,
+            broker_version=sparklog.__version__,
+            apis=[ApiRange(int(api), spec.version_min, spec.version_max) for api, spec in APIS.items()],
+            request_bytes_max=broker.config.socket_request_max_bytes,
+        )
+    )
+
+
+async def metadata(request: MetadataRequest, payload: memoryview, context: RequestContext) -> Response:
+    """The host is the one the client has connected to: with one broker, the only one it certainly reaches."""
+    if len(payload):
+        raise InvalidRequestError("a METADATA request has no payload")
+    broker = context.broker
+    host, port = context.local_address
+    names = sorted(broker.topics) if request.topics is None else request.topics
+    return Response(
+        MetadataResponse(
+            cluster_id=broker.cluster_id,
+            controller=broker.config.broker_id,
+            brokers=[BrokerEndpoint(broker.config.broker_id, host, port)],
+            topics=[topic_state(broker, name) for name in names],
+        )
+    )
+
+
+def topic_state(broker: Broker, name: str) -> TopicState:
+    """What clients are told of a topic; an unknown one has only its error code."""
+    topic = broker.topics.get(name)
+    if topic is None:
+        return TopicState(UnknownTopicOrPartitionError.code, name)
+    return TopicState(
+        error_code=0,
+        name=name,
+        topic_id=topic.topic_id,
+        kind=topic.kind,
+        partitions=[_partition_state(broker, topic, p) for p in range(topic.partitions)],
+        schemas=[SchemaVersion(i, schema) for i, schema in broker.schema_bytes(topic)],
+        key_columns=list(topic.key_columns),
+        timestamp_column=topic.timestamp_column,
+        configs=dict(topic.configs),
+        created_ms=topic.created_ms,
+    )
+
+
+def _partition_state(broker: Broker, topic: Topic, number: int) -> PartitionState:
+    partition = broker.partition(topic.name, number)
+    replicas = partition.replicas
+    return PartitionState(
+        partition=number,
+        leader=replicas.leader,
+        leader_epoch=replicas.leader_epoch,
+        replicas=list(replicas.replicas),
+        isr=list(replicas.isr),
+        error_code=partition.error.code if partition.error is not None else 0,
+    )

@@ -1,0 +1,62 @@
+"""LIST_OFFSETS: from a timestamp, or one of the special ones, to an offset."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sparklog.errors import SparklogError, UnknownServerError
+from sparklog.log.partition_log import PartitionLog
+from sparklog.protocol.messages import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+)
+from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, OffsetAndTimestamp
+from sparklog_broker.broker import Broker
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.reply import Response
+
+log = logging.getLogger(__name__)
+
+_NO_TIMESTAMP = -1
+
+
+async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Looking a timestamp up reads files, so that goes to the I/O threads; earliest and latest are known."""
+    found: list[OffsetAndTimestamp | BaseException | None] = [None] * len(request.partitions)
+    lookups: dict[int, asyncio.Future[OffsetAndTimestamp]] = {}
+    for i, wanted in enumerate(request.partitions):
+        try:
+            partition_log = context.broker.partition(wanted.topic, wanted.partition).log
+            if wanted.timestamp_ms == EARLIEST_TIMESTAMP:
+                found[i] = OffsetAndTimestamp(partition_log.log_start_offset, _NO_TIMESTAMP)
+            elif wanted.timestamp_ms == LATEST_TIMESTAMP:
+                found[i] = OffsetAndTimestamp(partition_log.high_watermark, _NO_TIMESTAMP)
+            else:
+                lookups[i] = _look_up(context.broker, partition_log, wanted.timestamp_ms)
+        except SparklogError as e:
+            found[i] = e
+    if lookups:
+        answers = await asyncio.gather(*lookups.values(), return_exceptions=True)
+        for i, answer in zip(lookups, answers, strict=True):
+            found[i] = answer
+    return Response(ListOffsetsResponse([_result(*r) for r in zip(request.partitions, found, strict=True)]))
+
+
+def _look_up(broker: Broker, partition_log: PartitionLog, timestamp_ms: int) -> asyncio.Future[OffsetAndTimestamp]:
+    if timestamp_ms == MAX_TIMESTAMP:
+        return broker.io.run(broker.io.idlest(), partition_log.offset_of_max_timestamp)
+    return broker.io.run(broker.io.idlest(), lambda: partition_log.offset_for_timestamp(timestamp_ms))
+
+
+def _result(wanted: ListOffsetsPartition, found: OffsetAndTimestamp | BaseException | None) -> ListOffsetsResult:
+    if isinstance(found, OffsetAndTimestamp):
+        return ListOffsetsResult(wanted.topic, wanted.partition, 0, found.offset, found.timestamp_ms)
+    if isinstance(found, SparklogError):
+        return ListOffsetsResult(wanted.topic, wanted.partition, found.code, message=str(found))
+    log.error("%s-%d: looking up an offset failed", wanted.topic, wanted.partition, exc_info=found)
+    return ListOffsetsResult(
+        wanted.topic, wanted.partition, UnknownServerError.code, message="the lookup failed; see the broker's log"
+    )

@@ -1,0 +1,118 @@
+"""Threads that append and read cold data, so that the event loop never waits for a disk.
+
+One queue per thread, and the same key always on the same thread: the jobs of a partition run one after the other, in
+the order they were submitted. A thread takes all that is queued (up to a limit), runs it, and hands all outcomes to
+the event loop with one wake-up. The queues are bounded by `queued.max.request.bytes`: a job exists only as long as its
+request does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar, cast
+
+log = logging.getLogger(__name__)
+
+JOBS_PER_WAKEUP_MAX = 32
+
+T = TypeVar("T")
+Deliver = Callable[[Any, Exception | None], None]
+"""Called on the event loop with a job's result or its exception."""
+_Job = tuple[Callable[[], Any], Deliver]
+
+
+class IoThreads:
+    """A fixed number of threads. `submit`, `run` and `stop` belong to the event loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        self._loop = loop
+        self._queues: list[SimpleQueue[_Job | None]] = [SimpleQueue() for _ in range(count)]
+        self._threads = [
+            Thread(target=self._work, args=(queue,), name=f"io-{i}", daemon=True)
+            for i, queue in enumerate(self._queues)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def index_of(self, key: object) -> int:
+        """The thread that `key` belongs to."""
+        return hash(key) % len(self._queues)
+
+    def idlest(self) -> int:
+        """The thread with the shortest queue, for jobs that need no order."""
+        return min(range(len(self._queues)), key=lambda i: self._queues[i].qsize())
+
+    def submit(self, index: int, job: Callable[[], Any], deliver: Deliver) -> None:
+        """Runs `job` on thread `index`; `deliver(result, error)` follows on the event loop, even if nobody waits."""
+        self._queues[index].put((job, deliver))
+
+    def run(self, index: int, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Like `submit`, with a future. Cancelling the future does not take the job back."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def deliver(result: Any, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(cast(T, result))
+
+        self.submit(index, job, deliver)
+        return future
+
+    def stop(self) -> None:
+        """Lets the threads finish what is queued and end; blocks until they have."""
+        for queue in self._queues:
+            queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, queue: SimpleQueue[_Job | None]) -> None:
+        while True:
+            first = queue.get()
+            if first is None:
+                return
+            jobs, ended = [first], False
+            while len(jobs) < JOBS_PER_WAKEUP_MAX:
+                try:
+                    job = queue.get_nowait()
+                except Empty:
+                    break
+                if job is None:
+                    ended = True
+                    break
+                jobs.append(job)
+            outcomes = [(deliver, *_outcome(job)) for job, deliver in jobs]
+            # Nothing may keep the last requests' memory alive while the thread sleeps.
+            jobs.clear()
+            del first
+            try:
+                self._loop.call_soon_threadsafe(_deliver, outcomes)
+            except RuntimeError:  # the loop is closed: the process ends
+                return
+            del outcomes
+            if ended:
+                return
+
+
+def _outcome(job: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return job(), None
+    except Exception as e:  # noqa: BLE001 - carried to the event loop, where the request is answered with it
+        return None, e
+
+
+def _deliver(outcomes: list[tuple[Deliver, Any, Exception | None]]) -> None:
+    for deliver, result, error in outcomes:
+        try:
+            deliver(result, error)
+        except Exception:
+            log.exception("the outcome of a job could not be delivered")

@@ -1,0 +1,120 @@
+"""Starting and stopping the broker: `python -m sparklog_broker`, and what `sparklog broker` calls.
+
+Start: bind (a taken port is found before any file is touched), open the data directory, listen, say so on stdout.
+Stop (SIGTERM, SIGINT): stop accepting, end waiting fetches, finish running requests, seal and close the logs. A second
+signal ends the process at once; the data directory then recovers at the next start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from sparklog.errors import InvalidConfigError, SparklogError
+from sparklog_broker.broker import Broker
+from sparklog_broker.config import BrokerConfig, load_config
+from sparklog_broker.dispatcher import Dispatcher
+from sparklog_broker.registry import HANDLERS
+from sparklog_broker.server import ListenError, Server, bind
+
+log = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+STOP_TIMEOUT_S = 10.0
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter while another wants it: an I/O thread that verifies batches would make
+the event loop wait for Python's default of 5 ms."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit code: 0 stopped, 1 failed, 2 wrong usage or configuration."""
+    parser = argparse.ArgumentParser(
+        prog="sparklog_broker",
+        description="Runs a sparklog broker in the foreground until SIGTERM or Ctrl-C.",
+        epilog="When it is ready it prints one line, `listening on HOST:PORT`. Messages go to stderr.",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="TOML file with settings (conf/broker.toml shows all)"
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help="directory of the partitions (default ./sparklog-data)")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="address to listen on (default 127.0.0.1:9292; port 0: any)"
+    )
+    parser.add_argument(
+        "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="default INFO"
+    )
+    given = parser.parse_args(arguments)
+    set_up_logging(given.log_level)
+    try:
+        config = load_config(given.config, data_dir=given.data_dir, listen=given.listen)
+    except InvalidConfigError as e:
+        return _fail(str(e), EXIT_USAGE)
+    return run(config)
+
+
+def set_up_logging(level: str = "INFO") -> None:
+    """Log lines to stderr."""
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+
+
+def run(config: BrokerConfig) -> int:
+    """Runs a broker until it is told to stop by a signal. Returns the exit code."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        return asyncio.run(_run(config))
+    except (ListenError, SparklogError) as e:
+        return _fail(str(e), EXIT_FAILED)
+
+
+def _fail(message: str, code: int) -> int:
+    """One line on stderr; what was wrong is in the message, a traceback would hide it."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+async def _run(config: BrokerConfig) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, partial(_on_signal, stop, number))
+    sock = bind(*config.address)
+    try:
+        # On a thread, so that a second signal can end a long recovery.
+        broker = await loop.run_in_executor(None, Broker.open, config, loop)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        server = Server(sock, config, loop=loop, answer=Dispatcher(broker, HANDLERS).answer)
+        server.start()
+        broker.start()
+        print(f"listening on {server.address}", flush=True)
+        log.info("broker %d serves %s", config.broker_id, config.data_dir)
+        await stop.wait()
+        server.stop_accepting()
+        broker.stop_waiting()
+        await server.stop(STOP_TIMEOUT_S)
+    finally:
+        sock.close()
+        clean = await broker.close()
+    log.info("stopped" if clean else "stopped, but not cleanly; the next start checks the logs")
+    return EXIT_OK if clean else EXIT_FAILED
+
+
+def _on_signal(stop: asyncio.Event, number: int) -> None:
+    if stop.is_set():
+        log.warning("%s again: ending at once", signal.Signals(number).name)
+        logging.shutdown()
+        os._exit(EXIT_FAILED)
+    log.info("%s: stopping", signal.Signals(number).name)
+    stop.set()

@@ -1,0 +1,104 @@
+"""A partition as the broker serves it: its log, its replicas, and its waiting requests. Event-loop thread only."""
+
+from __future__ import annotations
+
+from sparklog.errors import (
+    FencedLeaderEpochError,
+    SparklogError,
+    UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.log.model import AppendInfo
+from sparklog.log.partition_log import PartitionLog
+from sparklog.replication.partition import PartitionReplicas
+from sparklog.types import TopicPartition
+from sparklog_broker.purgatory import Purgatory
+
+UNKNOWN_LEADER_EPOCH = -1
+
+
+class Partition:
+    """`log` None: the partition is offline because of `error`."""
+
+    __slots__ = (
+        "_fetches",
+        "_log",
+        "_produces",
+        "appends_pending",
+        "deleted",
+        "error",
+        "key",
+        "replicas",
+        "storage_failing",
+        "thread",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        key: TopicPartition,
+        topic_id: str,
+        *,
+        broker_id: int,
+        thread: int,
+        fetches: Purgatory,
+        produces: Purgatory,
+        log: PartitionLog | None,
+        error: SparklogError | None = None,
+    ) -> None:
+        self.key = key
+        self.topic_id = topic_id
+        self.thread = thread
+        """The I/O thread that appends to it."""
+        self.appends_pending = 0
+        self.deleted = False
+        self.error = error
+        self.storage_failing = False
+        self._log = log
+        self._fetches = fetches
+        self._produces = produces
+        self.replicas = PartitionReplicas(
+            leader=broker_id,
+            log_end_offset=log.log_end_offset if log is not None else 0,
+            high_watermark=log.high_watermark if log is not None else 0,
+        )
+        if log is not None:
+            log.raise_high_watermark(self.replicas.high_watermark)
+
+    @property
+    def log(self) -> PartitionLog:
+        """Raises the error for which the partition is offline."""
+        if self.deleted:
+            raise UnknownTopicOrPartitionError(f"partition {self.key} has been deleted")
+        if self._log is None:
+            assert self.error is not None
+            # A fresh exception: one that is raised again and again would gather tracebacks.
+            raise type(self.error)(str(self.error))
+        return self._log
+
+    def check_leader_epoch(self, leader_epoch: int) -> None:
+        """Raises FencedLeaderEpochError or UnknownLeaderEpochError if the client knows another epoch."""
+        ours = self.replicas.leader_epoch
+        if leader_epoch in (UNKNOWN_LEADER_EPOCH, ours):
+            return
+        kind = FencedLeaderEpochError if leader_epoch < ours else UnknownLeaderEpochError
+        raise kind(f"partition {self.key}: the request names leader epoch {leader_epoch}, it is {ours}")
+
+    def on_appended(self, info: AppendInfo) -> None:
+        """Something has been appended: the high watermark may rise, and requests that wait for it end."""
+        if self._log is None:
+            return
+        before = self.replicas.high_watermark
+        high_watermark = self.replicas.on_append(info.last_offset + 1)
+        if high_watermark > before:
+            self._log.raise_high_watermark(high_watermark)
+            self._fetches.check(self.key)
+            self._produces.check(self.key)
+
+    def on_deleted(self) -> PartitionLog | None:
+        """The partition is no longer served; whoever waits is told so. Returns its log, to be closed."""
+        self.deleted = True
+        log, self._log = self._log, None
+        self._fetches.check(self.key)
+        self._produces.check(self.key)
+        return log

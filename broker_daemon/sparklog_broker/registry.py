@@ -1,0 +1,23 @@
+"""Which handler answers which API."""
+
+from __future__ import annotations
+
+from sparklog.protocol.messages import Api
+from sparklog_broker.dispatcher import Handler
+from sparklog_broker.handlers.fetch import fetch
+from sparklog_broker.handlers.locate import locate_segments
+from sparklog_broker.handlers.metadata import handshake, metadata
+from sparklog_broker.handlers.offsets import list_offsets
+from sparklog_broker.handlers.produce import produce
+from sparklog_broker.handlers.topics import create_topic, delete_topic
+
+HANDLERS: dict[Api, Handler] = {
+    Api.HANDSHAKE: handshake,
+    Api.METADATA: metadata,
+    Api.CREATE_TOPIC: create_topic,
+    Api.DELETE_TOPIC: delete_topic,
+    Api.PRODUCE: produce,
+    Api.FETCH: fetch,
+    Api.LIST_OFFSETS: list_offsets,
+    Api.LOCATE_SEGMENTS: locate_segments,
+}

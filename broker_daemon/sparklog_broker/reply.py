@@ -1,0 +1,69 @@
+"""What is sent back: a message and payload parts (bytes or slices of files), framed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sparklog.errors import SparklogError
+from sparklog.protocol.frames import encode_response
+from sparklog.protocol.messages import ErrorBody, Message, encode
+
+ERROR_TEXT_CHARS_MAX = 4096
+
+
+class Slice(Protocol):
+    """A range of an open file (`sparklog.log` gives them). `release` has to be called exactly once."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def length_bytes(self) -> int: ...
+    def fileno(self) -> int: ...
+    def release(self) -> None: ...
+
+
+@dataclass
+class Response:
+    """A handler's answer: the header message, and the payload's parts in order.
+
+    `message` None: no answer is sent. `close`: the connection is closed afterwards.
+    """
+
+    message: Message | None
+    payload: list[Slice] = field(default_factory=list)
+    close: bool = False
+
+    def release(self) -> None:
+        """Gives back the slices of an answer that is not sent."""
+        for part in self.payload:
+            part.release()
+
+
+@dataclass
+class Reply:
+    """A framed answer: what the connection writes, in order."""
+
+    parts: list[bytes | memoryview | Slice]
+    close: bool = False
+
+    def release(self) -> None:
+        """Gives back the slices of an answer that is not sent."""
+        for part in self.parts:
+            if not isinstance(part, bytes | memoryview):
+                part.release()
+
+
+def frame_response(api: int, correlation_id: int, response: Response) -> Reply | None:
+    """`response` as a frame whose announced length is that of its parts. None: nothing to send, go on."""
+    if response.message is None:
+        return Reply([], close=True) if response.close else None
+    length = sum(part.length_bytes for part in response.payload)
+    head = encode_response(api, 0, correlation_id, encode(response.message), length)
+    return Reply([head, *response.payload], response.close)
+
+
+def error_reply(api: int, correlation_id: int, error: SparklogError, *, close: bool = False) -> Reply:
+    """An error frame."""
+    body = encode(ErrorBody(str(error)[:ERROR_TEXT_CHARS_MAX]))
+    return Reply([encode_response(api, error.code, correlation_id, body)], close)

@@ -1,0 +1,186 @@
+"""Listening and accepting, and the clock that all connections' deadlines are checked by."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+
+from sparklog.errors import TooManyConnectionsError
+from sparklog_broker.config import BrokerConfig, format_address
+from sparklog_broker.connection import Answer, Connection, Limits
+from sparklog_broker.memory import MemoryBudget
+
+log = logging.getLogger(__name__)
+
+ACCEPTS_PER_EVENT = 100
+BACKLOG = 1024
+REFUSALS_AT_ONCE_MAX = 100
+"""Connections above `max.connections` that are kept long enough to tell them so."""
+ACCEPT_PAUSE_S = 0.5
+SWEEP_S_MAX = 5.0
+SWEEPS_PER_TIMEOUT = 4
+
+
+class ListenError(Exception):
+    """The broker cannot listen where it was told to; the message says what to do."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet, so that a wrong address is found before any file is touched.
+
+    Raises ListenError.
+    """
+    where = format_address(host, port)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as e:
+        raise ListenError(f"cannot listen on {where}: host {host!r} is not known; use --listen HOST:PORT") from e
+    # A name may stand for both kinds of address; clients of `localhost` try IPv4 too.
+    family, kind, protocol, _, address = min(found, key=lambda f: f[0] != socket.AF_INET)
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as e:
+        sock.close()
+        raise ListenError(_why_not(where, e)) from e
+    sock.setblocking(False)
+    return sock
+
+
+def _why_not(where: str, error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            hint = "the port is in use; stop the program that has it, or choose another with --listen HOST:PORT"
+        case errno.EACCES:
+            hint = "not permitted; choose a port above 1023 with --listen HOST:PORT"
+        case errno.EADDRNOTAVAIL:
+            hint = "this machine has no such address; choose another with --listen HOST:PORT"
+        case _:
+            hint = error.strerror or str(error)
+    return f"cannot listen on {where}: {hint}"
+
+
+class Server:
+    """Accepts connections on `sock` (bound) and keeps them. Event-loop thread only."""
+
+    def __init__(
+        self, sock: socket.socket, config: BrokerConfig, *, loop: asyncio.AbstractEventLoop, answer: Answer
+    ) -> None:
+        self._sock = sock
+        self._loop = loop
+        self._answer = answer
+        self._connections_max = config.max_connections
+        self._budget = MemoryBudget(config.queued_max_request_bytes)
+        self._limits = Limits(
+            frame_bytes_max=config.socket_request_max_bytes,
+            read_timeout_s=config.request_read_timeout_ms / 1000,
+            idle_timeout_s=config.connections_max_idle_ms / 1000,
+        )
+        self._sweep_s = min(
+            SWEEP_S_MAX, min(self._limits.read_timeout_s, self._limits.idle_timeout_s) / SWEEPS_PER_TIMEOUT
+        )
+        self._sweep: asyncio.TimerHandle | None = None
+        self._connections: set[Connection] = set()
+        self._all_closed: asyncio.Event = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as `HOST:PORT`."""
+        host, port = self._sock.getsockname()[:2]
+        return format_address(host, port)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def start(self) -> None:
+        """Begins to accept. Raises ListenError."""
+        where = self.address
+        try:
+            self._sock.listen(BACKLOG)
+        except OSError as e:
+            raise ListenError(_why_not(where, e)) from e
+        self._loop.add_reader(self._sock.fileno(), self._on_acceptable)
+        self._check_deadlines()
+
+    def _on_acceptable(self) -> None:
+        for _ in range(ACCEPTS_PER_EVENT):
+            try:
+                sock, _ = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as e:
+                if e.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                log.error(  # noqa: TRY400
+                    "cannot accept a connection: %s; trying again in %.1f s (see `ulimit -n`)",
+                    e.strerror,
+                    ACCEPT_PAUSE_S,
+                )
+                self._loop.remove_reader(self._sock.fileno())
+                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
+                return
+            self._add(sock)
+
+    def _accept_again(self) -> None:
+        if self._sock.fileno() >= 0:
+            self._loop.add_reader(self._sock.fileno(), self._on_acceptable)
+
+    def _add(self, sock: socket.socket) -> None:
+        refusal = None
+        if len(self._connections) >= self._connections_max:
+            if len(self._connections) >= self._connections_max + REFUSALS_AT_ONCE_MAX:
+                sock.close()
+                return
+            refusal = TooManyConnectionsError(
+                f"the broker has {self._connections_max} connections already (max.connections); close some or raise it"
+            )
+        self._connections.add(
+            Connection(
+                sock,
+                loop=self._loop,
+                answer=self._answer,
+                limits=self._limits,
+                budget=self._budget,
+                on_close=self._remove,
+                refusal=refusal,
+            )
+        )
+
+    def _remove(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_closed.set()
+
+    def _check_deadlines(self) -> None:
+        now = self._loop.time()
+        for connection in list(self._connections):
+            connection.check_deadlines(now)
+        self._sweep = self._loop.call_later(self._sweep_s, self._check_deadlines)
+
+    def stop_accepting(self) -> None:
+        """New connections are refused by the kernel from now on."""
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Lets running requests finish, for at most `timeout_s`, then closes every connection."""
+        self.stop_accepting()
+        for connection in list(self._connections):
+            connection.stop()
+        if self._connections:
+            self._all_closed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_closed.wait(), timeout_s)
+        if self._sweep is not None:
+            self._sweep.cancel()
+        unfinished = sum(c.busy for c in self._connections)
+        if unfinished:
+            log.warning("%d requests did not finish within %.0f s", unfinished, timeout_s)
+        for connection in list(self._connections):
+            connection.close()

@@ -1,0 +1,60 @@
+"""The PySpark data source `format("sparklog")`.
+
+Spark imports every `pyspark_*` package on its path and registers its `DefaultSource`. A failing import here would switch
+that off for all sources, so this module imports PySpark only; the rest comes in when a method needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """Reads and writes sparklog topics, in batches and as a stream; options as Spark's Kafka source and sink have them."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "sparklog"
+
+    def schema(self) -> StructType:
+        """The columns of the subscribed topics, or of those picked by the option `columns`."""
+        from pyspark_sparklog.source import infer_schema
+
+        return infer_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads what is there between the starting and ending offsets."""
+        from pyspark_sparklog.source import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Reads on and on."""
+        from pyspark_sparklog.source import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Appends a DataFrame's rows."""
+        from pyspark_sparklog.writer import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Appends a streaming query's rows."""
+        from pyspark_sparklog.writer import stream_writer
+
+        return stream_writer(self.options, schema, overwrite=overwrite)

@@ -1,0 +1,239 @@
+"""What the data source asks brokers on Spark's driver: topics, offsets, and a wait for new data.
+
+Every question is asked again while the broker is gone, up to a time limit, so that a broker's restart does not end a
+running query.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pyspark_sparklog.options import Subscription
+from pyspark_sparklog.planning import Extent
+from pyspark_sparklog.schemas import TopicShape
+from sparklog.client.addresses import Endpoint
+from sparklog.client.cluster import Cluster, TopicInfo, cluster, topic_info
+from sparklog.errors import (
+    InvalidPartitionsError,
+    NotLeaderError,
+    SparklogError,
+    UnknownTopicOrPartitionError,
+    error_from_code,
+)
+from sparklog.protocol.messages import (
+    Api,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+)
+from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+T = TypeVar("T")
+log = logging.getLogger("pyspark_sparklog")
+
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 1.0
+
+
+class BrokerWait:
+    """Patience with a broker that is gone: pauses that grow, a line in the log, and a limit.
+
+    `pause(error)` returns after a pause, or raises `error` when it is not retriable or `wait_ms` have passed since the
+    first failure; `reset()` after a success.
+    """
+
+    def __init__(self, what: str, wait_ms: int) -> None:
+        self._what = what
+        self._wait_s = wait_ms / 1000
+        self._since: float | None = None
+        self._pause_s = BACKOFF_FIRST_S
+
+    def pause(self, error: SparklogError) -> None:
+        now = time.monotonic()
+        if not error.retriable or self._wait_s <= 0:
+            raise error
+        if self._since is None:
+            self._since = now
+            log.warning("%s: %s; trying again for %g s", self._what, error, self._wait_s)
+        left = self._since + self._wait_s - now
+        if left <= 0:
+            raise type(error)(f"{error}; gave up after {self._wait_s:g} s (sparklog.broker.wait.ms)") from error
+        time.sleep(min(self._pause_s, left))
+        self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
+
+    def reset(self) -> None:
+        if self._since is not None:
+            log.warning("%s: the broker answers again", self._what)
+        self._since = None
+        self._pause_s = BACKOFF_FIRST_S
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Questions to the cluster at `bootstrap_servers`; holds no connection itself, so it can be pickled.
+
+    `wait_ms`: how long a question is asked again while no broker answers.
+    """
+
+    bootstrap_servers: str
+    wait_ms: int
+
+    def topics(self, subscription: Subscription, *, missing_is_error: bool) -> dict[str, TopicInfo]:
+        """The subscribed topics there are, by name.
+
+        Raises UnknownTopicOrPartitionError if a named one does not exist and `missing_is_error`, and
+        InvalidPartitionsError for an assigned partition that does not exist.
+        """
+        if subscription.pattern is not None:
+            matches = re.compile(subscription.pattern).fullmatch
+            found = {n: t for n, t in self._describe(None).items() if matches(n)}
+            if not found and missing_is_error:
+                raise UnknownTopicOrPartitionError(
+                    f"no topic at {self.bootstrap_servers} matches {subscription.describe()}; "
+                    "the pattern must match the whole name"
+                )
+            return found
+        names = sorted(subscription.assign or subscription.topics)
+        found = self._describe(names)
+        missing = [n for n in names if n not in found]
+        if missing and missing_is_error:
+            raise UnknownTopicOrPartitionError(
+                f"no topic {', '.join(map(repr, missing))} at {self.bootstrap_servers}: create it with "
+                f"`sparklog topic create {missing[0]}` or Admin.create_topic"
+            )
+        for name, partitions in subscription.assign.items():
+            if name in found and partitions[-1] >= found[name].partitions:
+                raise InvalidPartitionsError(
+                    f"assign: topic {name!r} has partitions 0 to {found[name].partitions - 1}, "
+                    f"there is no {partitions[-1]}"
+                )
+        return found
+
+    def _describe(self, names: list[str] | None) -> dict[str, TopicInfo]:
+        response = self._asking("topics", lambda c: c.metadata(names))
+        found = {}
+        for state in response.topics:
+            if state.error_code == 0:
+                found[state.name] = topic_info(state)
+            elif state.error_code != UnknownTopicOrPartitionError.code:
+                raise error_from_code(state.error_code, f"topic {state.name!r} cannot be used")
+        return found
+
+    def extents(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
+        """First offset and end of every partition that exists."""
+        wanted = sorted(partitions)
+        asked = [(tp, t) for tp in wanted for t in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)]
+        answers = iter(self._list_offsets(asked))
+        result = {}
+        for tp in wanted:
+            first, last = next(answers), next(answers)
+            if first is not None and last is not None:
+                result[tp] = Extent(first, last)
+        return result
+
+    def offsets_for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset with at least that timestamp, None where there is none."""
+        asked = sorted(timestamps_ms.items())
+        answers = self._list_offsets(asked)
+        return {tp: None if o is None or o < 0 else o for (tp, _), o in zip(asked, answers, strict=True)}
+
+    def _list_offsets(self, asked: list[tuple[TopicPartition, int]]) -> list[int | None]:
+        """One offset per question, in order; None for a partition that does not exist."""
+        return self._asking("offsets", lambda c: _list_offsets(c, asked)) if asked else []
+
+    def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
+        """Waits until any partition grows beyond its position, at most `max_wait_ms`. Whether one has, or might have."""
+        if not positions:
+            time.sleep(max_wait_ms / 1000)
+            return True
+        return self._asking("new data", lambda c: _wait_for_data(c, positions, max_wait_ms))
+
+    def _asking(self, what: str, ask: Callable[[Cluster], T]) -> T:
+        wait = BrokerWait(f"asking {self.bootstrap_servers} for {what}", self.wait_ms)
+        while True:
+            try:
+                answer = ask(cluster(self.bootstrap_servers))
+            except SparklogError as e:
+                wait.pause(e)
+            else:
+                wait.reset()
+                return answer
+
+
+def _by_leader(c: Cluster, partitions: Iterable[TopicPartition]) -> dict[Endpoint, list[TopicPartition]]:
+    """Partitions by the broker to ask; partitions that do not exist are left out."""
+    result: dict[Endpoint, list[TopicPartition]] = {}
+    for tp in partitions:
+        try:
+            result.setdefault(c.leader(tp), []).append(tp)
+        except UnknownTopicOrPartitionError:
+            continue
+    return result
+
+
+def _list_offsets(c: Cluster, asked: list[tuple[TopicPartition, int]]) -> list[int | None]:
+    answers: dict[tuple[TopicPartition, int], int | None] = {}
+    for endpoint, partitions in _by_leader(c, dict.fromkeys(tp for tp, _ in asked)).items():
+        here = set(partitions)
+        questions = [q for q in asked if q[0] in here]
+        request = ListOffsetsRequest([ListOffsetsPartition(tp.topic, tp.partition, t) for tp, t in questions])
+        response = c.request(Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=endpoint)
+        answers |= {q: _offset(c, r) for q, r in zip(questions, response.results, strict=True)}
+    return [answers.get(q) for q in asked]
+
+
+def _offset(c: Cluster, result: ListOffsetsResult) -> int | None:
+    if result.error_code == 0:
+        return result.offset
+    c.invalidate(result.topic)
+    if result.error_code == UnknownTopicOrPartitionError.code:
+        return None
+    raise error_from_code(result.error_code, result.message or f"{result.topic}-{result.partition}")
+
+
+def _wait_for_data(c: Cluster, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
+    with ExitStack() as stack:
+        waiting = []
+        for endpoint, partitions in _by_leader(c, positions).items():
+            connection = stack.enter_context(c.connection(endpoint, purpose="wait"))
+            asked = [FetchPartition(tp.topic, tp.partition, positions[tp], 0) for tp in partitions]
+            # max_bytes 0: nothing is transferred, the answer comes when there is something to transfer
+            connection.send(Api.FETCH, FetchRequest(max_wait_ms, 1, 0, 0, asked))
+            waiting.append(connection)
+        grown = not waiting
+        for connection in waiting:
+            response, _ = connection.receive(FetchResponse)
+            for r in response.results:
+                if r.error_code == NotLeaderError.code:
+                    c.invalidate(r.topic)
+                grown |= r.error_code != 0 or r.high_watermark > positions[TopicPartition(r.topic, r.partition)]
+        return grown
+
+
+def partitions_of(subscription: Subscription, topics: Mapping[str, TopicInfo]) -> list[TopicPartition]:
+    """The topic partitions to read, in order."""
+    result = []
+    for name in sorted(topics):
+        numbers = subscription.assign.get(name, ()) if subscription.assign else range(topics[name].partitions)
+        result += [TopicPartition(name, p) for p in numbers]
+    return result
+
+
+def shapes_of(topics: Mapping[str, TopicInfo]) -> dict[str, TopicShape]:
+    """What decides the topics' columns."""
+    return {n: TopicShape(t.kind, t.schema) for n, t in topics.items()}
+
+
+def ids_of(topics: Mapping[str, TopicInfo]) -> dict[str, str]:
+    """Topic ids by name."""
+    return {n: t.topic_id for n, t in topics.items()}

@@ -1,0 +1,40 @@
+"""What happens when records that were still to be read are gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from pyspark_sparklog.planning import Loss
+from sparklog.errors import DataLossError
+
+log = logging.getLogger("pyspark_sparklog")
+
+REMEMBERED_MAX = 10_000
+LISTED_MAX = 20
+
+
+class LossReporter:
+    """Raises DataLossError, or with failOnDataLoss=false warns, once for each loss."""
+
+    def __init__(self, *, fail: bool) -> None:
+        self._fail = fail
+        self._told: set[Loss] = set()
+
+    def report(self, losses: Iterable[Loss]) -> None:
+        fresh = [loss for loss in losses if self._fail or loss not in self._told]
+        if not fresh:
+            return
+        listed = "; ".join(loss.describe() for loss in fresh[:LISTED_MAX])
+        if len(fresh) > LISTED_MAX:
+            listed += f"; and {len(fresh) - LISTED_MAX} more"
+        if self._fail:
+            raise DataLossError(
+                f"records that were still to be read are gone: {listed}. To go on with what is there, restart the query "
+                'with .option("failOnDataLoss", "false"); to read everything again, use a new checkpoint location with '
+                '.option("startingOffsets", "earliest")'
+            )
+        log.warning("records that were still to be read are gone, going on without them: %s", listed)
+        if len(self._told) + len(fresh) > REMEMBERED_MAX:
+            self._told.clear()
+        self._told.update(fresh)

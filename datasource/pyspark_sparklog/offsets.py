@@ -1,0 +1,77 @@
+"""Source offsets: positions per topic partition as Spark's checkpoint keeps them.
+
+The form is Kafka's `{"topic": {"0": 12}}` (the next offset to read) with two more keys that cannot be topics:
+
+- `"$ids": {"topic": topic_id}`: which incarnation of the topic the offsets belong to, so that a topic that was deleted
+  and created again is recognised;
+- `"$initial": {"topic": {"0": 5}}`, only in the end of a query's first batch: where that batch begins. Spark does not
+  keep a query's initial offsets: if the first batch dies, it asks for them again, and "latest" would then answer with a
+  later place and skip what the batch was to read.
+
+Topics, and partitions within a topic, are in ascending order: Spark compares offsets as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparklog.errors import InvalidConfigError
+from sparklog.types import TopicPartition
+
+IDS = "$ids"
+INITIAL = "$initial"
+
+Positions = dict[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class SourceOffset:
+    """Positions of a source; `ids` maps topic to topic id; `initial` is set only in the end of a first batch."""
+
+    positions: Positions
+    ids: dict[str, str]
+    initial: Positions | None = field(default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, in a fixed order."""
+        result: dict[str, Any] = nested(self.positions)
+        result[IDS] = {t: self.ids[t] for t in sorted(self.ids)}
+        if self.initial is not None:
+            result[INITIAL] = nested(self.initial)
+        return result
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SourceOffset:
+        """Reads what `to_dict` made, also after a round through JSON. Raises InvalidConfigError."""
+        try:
+            topics = {t: p for t, p in data.items() if t not in (IDS, INITIAL)}
+            ids = {str(t): str(i) for t, i in data.get(IDS, {}).items()}
+            initial = _flat(data[INITIAL]) if INITIAL in data else None
+            return cls(_flat(topics), ids, initial)
+        except (AttributeError, ValueError, TypeError) as e:
+            raise InvalidConfigError(
+                f"the offsets {data!r} are not sparklog's ({e}): does the checkpoint belong to another query?"
+            ) from e
+
+    def same_place(self, other: SourceOffset) -> bool:
+        """Whether nothing lies between the two."""
+        return self.positions == other.positions and self.ids == other.ids
+
+
+def nested(positions: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """`{"topic": {"0": 12}}`, sorted."""
+    result: dict[str, dict[str, int]] = {}
+    for tp in sorted(positions):
+        result.setdefault(tp.topic, {})[str(tp.partition)] = positions[tp]
+    return result
+
+
+def _flat(data: Mapping[str, Mapping[str, int]]) -> Positions:
+    return {TopicPartition(t, int(p)): int(o) for t, partitions in data.items() for p, o in partitions.items()}
+
+
+def topics_of(partitions: Iterable[TopicPartition]) -> list[str]:
+    """The topics of `partitions`, each once, sorted."""
+    return sorted({tp.topic for tp in partitions})

@@ -1,0 +1,168 @@
+"""Planning, as pure functions: how much of the backlog a micro-batch takes, which tasks read it, and what is lost.
+
+The arithmetic is that of Spark's Kafka source, so that the same options give the same batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from pyspark_sparklog.offsets import Positions
+from sparklog.types import TopicPartition
+
+
+class OffsetRange(NamedTuple):
+    """Offsets [start, end) of one partition: what one task reads."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+class Extent(NamedTuple):
+    """What of a partition can be read now: offsets [start, end)."""
+
+    start: int
+    end: int
+
+
+class Loss(NamedTuple):
+    """Offsets of a partition that were still to be read and are gone. `end` None: up to wherever it had grown."""
+
+    partition: TopicPartition
+    start: int
+    end: int | None
+    reason: str
+
+    def describe(self) -> str:
+        upto = f" up to {self.end - 1}" if self.end is not None else " on"
+        return f"{self.partition.topic} partition {self.partition.partition}, offsets from {self.start}{upto}: {self.reason}"
+
+
+def backlog(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
+    """Records between `start` and `end`; a partition that `start` does not know counts nothing."""
+    return sum(max(0, e - start.get(tp, e)) for tp, e in end.items())
+
+
+def limit_end(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Positions:
+    """The end of a micro-batch of about `limit` records: every partition gives in proportion to its backlog.
+
+    A share is rounded down, but is at least 1 where there is anything to read (nothing starves), so up to one record
+    per partition more than `limit` can be taken. `start` must know all partitions of `end`.
+    """
+    total = backlog(start, end)
+    if total <= limit:
+        return dict(end)
+    result: Positions = {}
+    for tp, last in end.items():
+        size = last - start[tp]
+        result[tp] = min(last, start[tp] + max(1, limit * size // total)) if size > 0 else last
+    return result
+
+
+def split_ranges(
+    ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
+) -> list[OffsetRange]:
+    """The tasks for `ranges`: none of more than `max_records`, about `min_partitions` or more of them, none empty."""
+    result = [r for r in ranges if r.size > 0]
+    if max_records is not None:
+        result = [piece for r in result for piece in _divide(r, -(-r.size // max_records))]
+    if min_partitions is None or len(result) >= min_partitions:
+        return result
+    total = sum(r.size for r in result)
+    # ranges too small to be split take one task each and no part in the proportion of the others
+    small = {r for r in result if _parts(r.size, total, min_partitions) == 1}
+    rest_total = total - sum(r.size for r in small)
+    rest_parts = max(min_partitions - len(small), 1)
+    return [piece for r in result for piece in _divide(r, 1 if r in small else _parts(r.size, rest_total, rest_parts))]
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    return max(1, (2 * size * wanted + total) // (2 * total))
+
+
+def _divide(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    edges = [whole.start + whole.size * i // parts for i in range(parts + 1)]
+    return [OffsetRange(whole.partition, a, b) for a, b in itertools.pairwise(edges) if b > a]
+
+
+class Plan(NamedTuple):
+    """Ranges that can be read, and what is lost."""
+
+    ranges: list[OffsetRange]
+    losses: list[Loss]
+
+
+def readable_ranges(
+    start: Positions,
+    start_ids: Mapping[str, str],
+    end: Positions,
+    end_ids: Mapping[str, str],
+    extents: Mapping[TopicPartition, Extent],
+    ids: Mapping[str, str],
+) -> Plan:
+    """What of the batch [start, end) can be read, given the partitions' `extents` and topics' `ids` of now.
+
+    A partition unknown to `start`, or known from an earlier incarnation of its topic, is read from its first offset.
+    """
+    ranges, losses = [], []
+    for tp in sorted(end):
+        stop = end[tp]
+        same_start = tp in start and start_ids.get(tp.topic) == end_ids.get(tp.topic)
+        if tp in start and not same_start:
+            losses.append(Loss(tp, start[tp], None, _RECREATED))
+        begin = start[tp] if same_start else 0
+        if tp not in extents:
+            if stop > begin:
+                losses.append(Loss(tp, begin, stop, _DELETED))
+            continue
+        if end_ids.get(tp.topic) != ids.get(tp.topic):
+            if stop > begin:
+                losses.append(Loss(tp, begin, stop, _RECREATED))
+            continue
+        first, last = extents[tp]
+        if begin < first:
+            if same_start and stop > begin:
+                losses.append(Loss(tp, begin, min(first, stop), f"the log begins at {first} now"))
+            begin = first
+        if stop > last:
+            losses.append(Loss(tp, max(begin, last), stop, f"the log ends at {last} now"))
+            stop = last
+        ranges.append(OffsetRange(tp, begin, max(begin, stop)))
+    return Plan(ranges, losses)
+
+
+def next_end(
+    start: Positions, start_ids: Mapping[str, str], extents: Mapping[TopicPartition, Extent], ids: Mapping[str, str]
+) -> tuple[Positions, Positions, list[Loss]]:
+    """(where reading goes on, where it could go to, what is lost) for a query that stands at `start`.
+
+    Both positions cover exactly the partitions there are now (`extents`); what `start` has beyond them is lost.
+    """
+    begin: Positions = {}
+    losses = []
+    for tp, (first, last) in extents.items():
+        begin[tp] = first
+        if tp not in start:
+            continue
+        if start_ids.get(tp.topic) != ids.get(tp.topic):
+            losses.append(Loss(tp, start[tp], None, _RECREATED))
+        elif start[tp] < first:
+            losses.append(Loss(tp, start[tp], first, f"the log begins at {first} now"))
+        elif start[tp] > last:
+            losses.append(Loss(tp, last, start[tp], f"the log ends at {last} now"))
+            begin[tp] = last
+        else:
+            begin[tp] = start[tp]
+    losses += [Loss(tp, start[tp], None, _DELETED) for tp in sorted(start) if tp not in extents]
+    return begin, {tp: e.end for tp, e in extents.items()}, losses
+
+
+_RECREATED = "the topic was deleted and created again"
+_DELETED = "the topic was deleted"

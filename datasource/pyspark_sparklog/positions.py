@@ -1,0 +1,89 @@
+"""From `startingOffsets` and its kin to numbers: where a new query begins and where a batch read ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from pyspark_sparklog.catalog import Catalog
+from pyspark_sparklog.offsets import Positions
+from pyspark_sparklog.options import EARLIEST_OFFSET, LATEST_OFFSET, Position, SourceOptions
+from pyspark_sparklog.planning import Extent
+from sparklog.errors import InvalidConfigError, OffsetOutOfRangeError
+from sparklog.types import TopicPartition
+
+log = logging.getLogger("pyspark_sparklog")
+
+
+def resolve_starting(options: SourceOptions, catalog: Catalog, extents: Mapping[TopicPartition, Extent]) -> Positions:
+    """Where to begin, for every partition of `extents`.
+
+    Raises InvalidConfigError if the option does not name exactly those partitions, or no record has a timestamp and the
+    strategy is `error`; OffsetOutOfRangeError for an offset that cannot be read (with failOnDataLoss).
+    """
+    return _resolve(options, options.starting, catalog, extents, none_is_error=options.timestamp_strategy == "error")
+
+
+def resolve_ending(options: SourceOptions, catalog: Catalog, extents: Mapping[TopicPartition, Extent]) -> Positions:
+    """Where to end (exclusive), for every partition of `extents`. Raises as `resolve_starting`."""
+    return _resolve(options, options.ending, catalog, extents, none_is_error=False)
+
+
+def _resolve(
+    options: SourceOptions,
+    position: Position,
+    catalog: Catalog,
+    extents: Mapping[TopicPartition, Extent],
+    *,
+    none_is_error: bool,
+) -> Positions:
+    if position.kind == "earliest":
+        return {tp: e.start for tp, e in extents.items()}
+    if position.kind == "latest":
+        return {tp: e.end for tp, e in extents.items()}
+    if position.kind == "timestamp":
+        wanted = dict.fromkeys(extents, position.timestamp_ms)
+    else:
+        wanted = _per_partition(position, extents)
+    if position.kind == "offsets":
+        return {tp: _checked(options, position, tp, o, extents[tp]) for tp, o in wanted.items()}
+    found = catalog.offsets_for_timestamps(wanted)
+    without = [tp for tp in sorted(wanted) if found[tp] is None]
+    if without and none_is_error:
+        raise InvalidConfigError(
+            f"{position.option}: {without[0]} has no record with a timestamp of at least {wanted[without[0]]}; "
+            "choose an earlier one, or set startingOffsetsByTimestampStrategy to latest to begin at the end there"
+        )
+    # a record beyond the end seen before is none of this read
+    return {tp: e.end if (o := found[tp]) is None else min(max(o, e.start), e.end) for tp, e in extents.items()}
+
+
+def _per_partition(position: Position, extents: Mapping[TopicPartition, Extent]) -> Positions:
+    given = {TopicPartition(t, p): o for t, ps in position.per_partition.items() for p, o in ps.items()}
+    missing = ", ".join(map(str, sorted(extents.keys() - given.keys())))
+    surplus = ", ".join(map(str, sorted(given.keys() - extents.keys())))
+    if missing:
+        how = f" ({EARLIEST_OFFSET} is earliest, {LATEST_OFFSET} latest)" if position.kind == "offsets" else ""
+        raise InvalidConfigError(f"{position.option} must name every partition that is read; missing: {missing}{how}")
+    if surplus:
+        raise InvalidConfigError(f"{position.option} names partitions that are not read: {surplus}")
+    return given
+
+
+def _checked(options: SourceOptions, position: Position, tp: TopicPartition, offset: int, extent: Extent) -> int:
+    if offset == EARLIEST_OFFSET:
+        return extent.start
+    if offset == LATEST_OFFSET:
+        return extent.end
+    if extent.start <= offset <= extent.end:
+        return offset
+    problem = (
+        f"{position.option}: offset {offset} of {tp} is out of range, it has offsets {extent.start} to {extent.end}"
+    )
+    if options.fail_on_data_loss:
+        raise OffsetOutOfRangeError(
+            f"{problem}; name an offset in the range, or set failOnDataLoss to false to use the nearest one"
+        )
+    nearest = min(max(offset, extent.start), extent.end)
+    log.warning("%s; going on at %d (failOnDataLoss is false)", problem, nearest)
+    return nearest

@@ -1,0 +1,193 @@
+"""What a read's rows look like: columns of the topics, what a user's schema or `columns` picks, Spark's and Arrow's types.
+
+An envelope topic has exactly the columns of Spark's Kafka source; a typed topic has its own, after which
+`includeMetadata` adds `_topic`, `_partition`, `_offset`, `_timestamp`. All columns are nullable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.types import StructType
+
+from sparklog.errors import SchemaMismatchError
+from sparklog.format.schema import HEADER_TYPE, KIND_ENVELOPE, TIMESTAMP_TYPE
+from sparklog.settings import did_you_mean
+
+STORED = "stored"
+TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE_ID = "topic", "partition", "offset", "timestamp", "timestampType"
+
+
+class OutputColumn(NamedTuple):
+    """One column of a read's rows. `origin`: STORED (a column of that name in the log), or which metadata it is."""
+
+    name: str
+    type: Any
+    origin: str
+
+
+ENVELOPE_COLUMNS = (
+    OutputColumn("key", pa.binary(), STORED),
+    OutputColumn("value", pa.binary(), STORED),
+    OutputColumn("topic", pa.string(), TOPIC),
+    OutputColumn("partition", pa.int32(), PARTITION),
+    OutputColumn("offset", pa.int64(), OFFSET),
+    OutputColumn("timestamp", TIMESTAMP_TYPE, TIMESTAMP),
+    OutputColumn("timestampType", pa.int32(), TIMESTAMP_TYPE_ID),
+)
+HEADERS_COLUMN = OutputColumn("headers", HEADER_TYPE, STORED)
+METADATA_COLUMNS = (
+    OutputColumn("_topic", pa.string(), TOPIC),
+    OutputColumn("_partition", pa.int32(), PARTITION),
+    OutputColumn("_offset", pa.int64(), OFFSET),
+    OutputColumn("_timestamp", TIMESTAMP_TYPE, TIMESTAMP),
+)
+
+
+class TopicShape(NamedTuple):
+    """What decides a topic's columns."""
+
+    kind: str
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class ReadSchema:
+    """The columns of a read, and the Arrow schema its batches must have."""
+
+    kind: str
+    columns: tuple[OutputColumn, ...]
+    arrow: pa.Schema
+    cheapest: str
+
+    @property
+    def stored_columns(self) -> list[str]:
+        """The columns that have to be read from the log. An envelope's timestamp is one."""
+        names = [c.name for c in self.columns if c.origin == STORED]
+        if self.kind == KIND_ENVELOPE and any(c.origin == TIMESTAMP for c in self.columns):
+            names.append("timestamp")
+        return names
+
+    @property
+    def decoded_columns(self) -> list[str]:
+        """`stored_columns`, or one that costs little where only metadata are read: rows have to be counted."""
+        return self.stored_columns or [self.cheapest]
+
+    def spark(self) -> StructType:
+        """The schema Spark is told."""
+        return from_arrow_schema(self.arrow, prefer_timestamp_ntz=True)
+
+
+def common_shape(topics: Mapping[str, TopicShape]) -> TopicShape:
+    """The shape all `topics` (at least one) share. Raises SchemaMismatchError that names those that differ."""
+    names = sorted(topics)
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(topics[name].kind, []).append(name)
+    if len(kinds) > 1:
+        parts = "; ".join(f"{kind}: {', '.join(of_kind)}" for kind, of_kind in sorted(kinds.items()))
+        raise SchemaMismatchError(
+            f"topics of different kinds cannot be read together ({parts}): use one query for each kind"
+        )
+    first = topics[names[0]]
+    for name in names[1:]:
+        if not topics[name].schema.equals(first.schema):
+            raise SchemaMismatchError(
+                f"topics {names[0]!r} and {name!r} cannot be read together, their columns differ "
+                f"({_difference(first.schema, topics[name].schema)}): use one query for each"
+            )
+    return first
+
+
+def _difference(a: pa.Schema, b: pa.Schema) -> str:
+    for f in a:
+        if b.get_field_index(f.name) < 0:
+            return f"only the first has {f.name!r}"
+        if b.field(f.name).type != f.type:
+            return f"{f.name!r} is {f.type} and {b.field(f.name).type}"
+    extra = [n for n in b.names if a.get_field_index(n) < 0]
+    return f"only the second has {extra[0]!r}" if extra else "the order"
+
+
+def full_schema(shape: TopicShape, *, include_headers: bool, include_metadata: bool) -> ReadSchema:
+    """All columns of topics of `shape`."""
+    if shape.kind == KIND_ENVELOPE:
+        columns = ENVELOPE_COLUMNS + ((HEADERS_COLUMN,) if include_headers else ())
+    else:
+        columns = tuple(OutputColumn(f.name, f.type, STORED) for f in shape.schema)
+        columns += METADATA_COLUMNS if include_metadata else ()
+    fixed = [f.name for f in shape.schema if pa.types.is_primitive(f.type)]
+    return _read_schema(shape.kind, columns, fixed[0] if fixed else shape.schema.names[0])
+
+
+def _read_schema(
+    kind: str, columns: tuple[OutputColumn, ...], cheapest: str, not_null: frozenset[str] = frozenset()
+) -> ReadSchema:
+    arrow = pa.schema([pa.field(c.name, c.type, nullable=c.name not in not_null) for c in columns])
+    return ReadSchema(kind, columns, arrow, cheapest)
+
+
+def select(schema: ReadSchema, names: Sequence[str]) -> ReadSchema:
+    """The columns `names` of `schema`, in that order. Raises SchemaMismatchError for a name that is not there."""
+    by_name = {c.name: c for c in schema.columns}
+    unknown = [n for n in names if n not in by_name]
+    if unknown:
+        raise SchemaMismatchError(f"the topic has no column {unknown[0]!r}{_hint(unknown[0], by_name)}")
+    return _read_schema(schema.kind, tuple(by_name[n] for n in names), schema.cheapest)
+
+
+def project(schema: ReadSchema, wanted: StructType) -> ReadSchema:
+    """The columns a user's schema names, in its order.
+
+    Raises SchemaMismatchError that names every column that is not there or has another type. A column declared NOT NULL
+    is accepted; a null in it fails the read (`check_not_null`).
+    """
+    by_name = {c.name: c for c in schema.columns}
+    spark = {f.name: f.dataType for f in schema.spark().fields}
+    problems, not_null = [], set()
+    for f in wanted.fields:
+        if f.name not in spark:
+            problems.append(f"no column {f.name!r}{_hint(f.name, by_name)}")
+            continue
+        if f.dataType != spark[f.name]:
+            given, has = f.dataType.simpleString(), spark[f.name].simpleString()
+            more = " (declare what is inside it nullable)" if given == has else ""
+            problems.append(f"column {f.name!r} is {has}, the schema says {given}{more}")
+        if not f.nullable:
+            not_null.add(f.name)
+    if not wanted.fields:
+        problems.append("the schema has no columns")
+    if problems:
+        raise SchemaMismatchError("the given schema does not fit the topic: " + "; ".join(problems))
+    return _read_schema(
+        schema.kind, tuple(by_name[f.name] for f in wanted.fields), schema.cheapest, frozenset(not_null)
+    )
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    if name in {c.name for c in METADATA_COLUMNS}:
+        return " (set includeMetadata to true)"
+    if name == HEADERS_COLUMN.name:
+        return " (set includeHeaders to true)"
+    return did_you_mean(name, known)
+
+
+def arrow_schema_of(schema: StructType) -> pa.Schema:
+    """The Arrow layout Spark hands a DataFrame of `schema` over in, with UTC timestamps.
+
+    Raises SchemaMismatchError for a type Spark has no Arrow layout for.
+    """
+    fields = []
+    for f in schema.fields:
+        try:
+            arrow = to_arrow_type(f.dataType, timezone="UTC")
+        except Exception as e:
+            raise SchemaMismatchError(
+                f"column {f.name!r} of type {f.dataType.simpleString()} cannot be written: {e}"
+            ) from e
+        fields.append(pa.field(f.name, arrow))
+    return pa.schema(fields)

@@ -1,0 +1,119 @@
+"""What may be written: the DataFrame's columns held against the topic, and batches brought into the log's form.
+
+For an envelope topic the columns are those of Spark's Kafka sink: `value` (string or binary, required), `key` (string or
+binary), `headers`, `topic` (unless the option of that name is given, which goes before it), `partition`; and `timestamp`,
+the record's. For a typed topic they are the topic's own, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_sparklog.schemas import TopicShape
+from sparklog.errors import SchemaMismatchError
+from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, fit_column, fit_table
+from sparklog.settings import did_you_mean
+
+_ENVELOPE_INPUT: dict[str, tuple[Any, str]] = {
+    "key": (pa.binary(), "string or binary"),
+    "value": (pa.binary(), "string or binary"),
+    "headers": (ENVELOPE_SCHEMA.field("headers").type, "array<struct<key:string,value:binary>>"),
+    "timestamp": (ENVELOPE_SCHEMA.field("timestamp").type, "timestamp"),
+    "topic": (pa.string(), "string"),
+    "partition": (pa.int32(), "int"),
+}
+_SOURCE_ONLY = ("offset", "timestampType", "_topic", "_partition", "_offset", "_timestamp")
+
+
+class TopicBatch(NamedTuple):
+    """Rows for one topic, in the log's columns (and `partition` if the rows name it)."""
+
+    topic: str
+    data: pa.RecordBatch
+
+
+def check_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None) -> None:
+    """Checks that rows of `schema` can be written to `topic` of `shape`; `topic` None: a column names the topic.
+
+    Raises SchemaMismatchError that names the columns and types.
+    """
+    if topic is not None and shape is not None and shape.kind != KIND_ENVELOPE:
+        _check_typed(schema, topic, shape)
+        return
+    problems = []
+    if topic is None and "topic" not in schema.names:
+        raise SchemaMismatchError('no topic to write to: set .option("topic", "…") or give the rows a column topic')
+    if "value" not in schema.names:
+        problems.append(f"column 'value' is missing (columns: {', '.join(schema.names)})")
+    for f in schema:
+        if f.name not in _ENVELOPE_INPUT:
+            problems.append(_unknown(f.name, _ENVELOPE_INPUT))
+        elif not _accepts(f.name, f.type):
+            problems.append(f"column {f.name!r} is {f.type}, it must be {_ENVELOPE_INPUT[f.name][1]}")
+    if problems:
+        where = f"topic {topic!r}" if topic is not None else "an envelope topic"
+        more = "" if topic is not None else "; for a typed topic set the option topic"
+        raise SchemaMismatchError(f"the rows do not fit {where}: " + "; ".join(problems) + more)
+
+
+def _check_typed(schema: pa.Schema, topic: str, shape: TopicShape) -> None:
+    surplus = [n for n in schema.names if n in _SOURCE_ONLY and shape.schema.get_field_index(n) < 0]
+    if surplus:
+        raise SchemaMismatchError(
+            f"the rows do not fit topic {topic!r}: " + "; ".join(_unknown(n, shape.schema.names) for n in surplus)
+        )
+    fit_table(schema.empty_table(), shape.schema, topic)
+
+
+def _unknown(name: str, known: Any) -> str:
+    if name in _SOURCE_ONLY:
+        return f"column {name!r} comes from reading and cannot be written: drop it"
+    return f"unknown column {name!r}{did_you_mean(name, known)}"
+
+
+def _accepts(name: str, given: Any) -> bool:
+    if name in ("key", "value"):
+        return bool(pa.types.is_string(given) or pa.types.is_binary(given) or pa.types.is_null(given))
+    if name == "partition":
+        return bool(pa.types.is_integer(given) and given.bit_width <= 32)
+    if name == "timestamp":
+        return bool(pa.types.is_timestamp(given) and given.tz)
+    try:
+        fit_column(pa.nulls(0, given), _ENVELOPE_INPUT[name][0])
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) -> Iterator[TopicBatch]:
+    """The rows of `batch` per topic, in the log's columns, order kept inside a topic.
+
+    Raises SchemaMismatchError for a row without a topic or without a usable partition.
+    """
+    if not envelope and topic is not None:
+        yield TopicBatch(topic, batch)
+        return
+    data = batch.drop_columns(["topic"]) if "topic" in batch.schema.names else batch
+    if topic is not None:
+        yield TopicBatch(topic, data)
+        return
+    names = batch.column(batch.schema.get_field_index("topic"))
+    if names.null_count:
+        row = pc.index(pc.is_null(names), True).as_py()
+        raise SchemaMismatchError(
+            f"{names.null_count} of {len(names)} rows have a null topic (the first is row {row} of its batch): fill the "
+            "column topic, filter those rows out, or set the option topic"
+        )
+    encoded = names.dictionary_encode()
+    topics = encoded.dictionary.to_pylist()
+    if len(topics) == 1:
+        yield TopicBatch(topics[0], data)
+        return
+    indices = encoded.indices.to_numpy(zero_copy_only=False)
+    for i, name in enumerate(topics):
+        yield TopicBatch(name, data.take(pa.array(np.flatnonzero(indices == i))))

@@ -1,0 +1,191 @@
+"""The streaming source: where the query stands, how far the next micro-batch goes, which tasks read it.
+
+One instance lives as long as the query's run, in one Python process beside the driver; a copy of it goes to the tasks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pyspark_sparklog.catalog import Catalog, ids_of, partitions_of, shapes_of
+from pyspark_sparklog.compatibility import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark_sparklog.losses import LossReporter
+from pyspark_sparklog.offsets import Positions, SourceOffset
+from pyspark_sparklog.options import SourceOptions
+from pyspark_sparklog.planning import Extent, backlog, limit_end, next_end, readable_ranges
+from pyspark_sparklog.positions import resolve_starting
+from pyspark_sparklog.reader import RangePartition, RangeRead, to_tasks
+from pyspark_sparklog.schemas import ReadSchema, TopicShape, common_shape
+from sparklog.types import TopicPartition
+
+IDLE_WAIT_MS = 100
+"""Spark asks an idle source every 12 ms or so; a question is answered no later than this."""
+
+
+class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`: micro-batches of all subscribed partitions."""
+
+    def __init__(self, options: SourceOptions, schema: ReadSchema, topics: dict[str, TopicShape]) -> None:
+        self._options = options
+        self._reads = RangeRead(options, schema)
+        self._shapes = topics
+        self._catalog = Catalog(options.bootstrap_servers, options.broker_wait_ms)
+        self._losses = LossReporter(fail=options.fail_on_data_loss)
+        self._initial: SourceOffset | None = None
+        self._frozen: SourceOffset | None = None
+        self._latest: SourceOffset | None = None
+        self._position: SourceOffset | None = None
+        self._batch_start: Positions = {}
+        self._batch_begun_s = -float("inf")
+        self._asked = False
+
+    # -- offsets
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins. Asked twice by Spark: the answer stays the same."""
+        if self._initial is None:
+            ids, extents = self._look(missing_is_error=True)
+            if self._frozen is not None:
+                extents = {
+                    tp: Extent(e.start, max(e.start, min(e.end, self._frozen.positions.get(tp, e.start))))
+                    for tp, e in extents.items()
+                }
+            self._initial = SourceOffset(resolve_starting(self._options, self._catalog, extents), ids)
+        self._position = self._position or self._initial
+        return self._initial.to_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What Spark hands back to `latestOffset`: ReadMaxRows for maxOffsetsPerTrigger, else all."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes the end of Trigger.AvailableNow: what is there at this moment."""
+        ids, extents = self._look(missing_is_error=True)
+        self._frozen = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """The end of the next micro-batch that begins at `start`; `start` itself when there is nothing to read.
+
+        With nothing to read it waits up to 100 ms for data, instead of being asked again at once. Spark 4.0 and 4.1 give
+        neither argument; then the batch goes on from the last position known.
+        """
+        limit = self.getDefaultReadLimit() if limit is None else limit
+        begin = self._position if start is None else SourceOffset.from_dict(start)
+        end = self._next(begin, limit)
+        may_wait = self._frozen is None and self._asked
+        self._asked = True
+        if begin is not None and end.same_place(begin):
+            # the first question is answered at once: Spark runs a first batch in any case
+            if may_wait and self._latest is not None and self._wait(self._latest):
+                end = self._next(begin, limit)
+            if end.same_place(begin):
+                return begin.to_dict()
+        if begin is not None and self._initial is not None and begin.same_place(self._initial):
+            end = SourceOffset(end.positions, end.ids, self._batch_start)
+        self._position = end
+        return end.to_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the topics end, as seen at the last question: shown as `latestOffset` in the query's progress."""
+        return None if self._latest is None else self._latest.to_dict()
+
+    def _next(self, begin: SourceOffset | None, limit: ReadLimit) -> SourceOffset:
+        """The end of the next batch after `begin`, as things are now."""
+        ids, extents = self._look(missing_is_error=False)
+        self._latest = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
+        if begin is None:
+            return self._latest
+        if self._frozen is not None:
+            extents = {tp: self._thaw(tp, e, begin, ids) for tp, e in extents.items() if self._counts(tp, begin)}
+        start, available, losses = next_end(begin.positions, begin.ids, extents, ids)
+        self._losses.report(losses)
+        self._batch_start = start
+        end = self._admit(start, available, limit)
+        return SourceOffset(end, {t: i for t, i in ids.items() if any(tp.topic == t for tp in end)})
+
+    def _counts(self, tp: TopicPartition, begin: SourceOffset) -> bool:
+        """Whether a partition takes part in a Trigger.AvailableNow run: it was there when the run began."""
+        assert self._frozen is not None
+        return tp in self._frozen.positions or tp in begin.positions
+
+    def _thaw(self, tp: TopicPartition, extent: Extent, begin: SourceOffset, ids: dict[str, str]) -> Extent:
+        """What of a partition a Trigger.AvailableNow run may still read."""
+        assert self._frozen is not None
+        here = begin.positions.get(tp, extent.start) if begin.ids.get(tp.topic) == ids[tp.topic] else extent.start
+        same = self._frozen.ids.get(tp.topic) == ids[tp.topic]
+        most = min(extent.end, self._frozen.positions.get(tp, here)) if same else extent.start
+        # a position beyond the log's end must stay visible as a loss
+        return Extent(extent.start, min(extent.end, max(most, here)))
+
+    def _admit(self, start: Positions, available: Positions, limit: ReadLimit) -> Positions:
+        """`available`, cut to what the read limits let through."""
+        if isinstance(limit, ReadAllAvailable):
+            return available
+        minimum = self._options.min_offsets_per_trigger
+        if minimum is not None and self._frozen is None:
+            now = time.monotonic()
+            waited_ms = (now - self._batch_begun_s) * 1000
+            if waited_ms < self._options.max_trigger_delay_ms and backlog(start, available) < minimum:
+                return start
+            self._batch_begun_s = now
+        if isinstance(limit, ReadMaxRows):
+            return limit_end(start, available, limit.max_rows)
+        return available
+
+    def _wait(self, latest: SourceOffset) -> bool:
+        return self._catalog.wait_for_data(latest.positions, IDLE_WAIT_MS)
+
+    def _look(self, *, missing_is_error: bool) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
+        """Ids of the subscribed topics and extents of their partitions, of this moment.
+
+        Raises SchemaMismatchError for a topic that joined a running query and has other columns.
+        """
+        topics = self._catalog.topics(self._options.subscription, missing_is_error=missing_is_error)
+        shapes = shapes_of(topics)
+        if any(self._shapes.get(name) != shape for name, shape in shapes.items()):
+            common_shape({**self._shapes, **shapes})
+            self._shapes = {**self._shapes, **shapes}
+        extents = self._catalog.extents(partitions_of(self._options.subscription, topics))
+        ids = ids_of(topics)
+        return {t: i for t, i in ids.items() if any(tp.topic == t for tp in extents)}, extents
+
+    # -- reading
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of the micro-batch [start, end)."""
+        first, last = SourceOffset.from_dict(start), SourceOffset.from_dict(end)
+        self._position = last
+        if last.initial is not None:
+            first = SourceOffset(last.initial, last.ids)
+        topics = self._catalog.topics(self._options.subscription, missing_is_error=False)
+        extents = self._catalog.extents(tp for tp in last.positions if tp.topic in topics)
+        ids = ids_of(topics)
+        plan = readable_ranges(first.positions, first.ids, last.positions, last.ids, extents, ids)
+        self._losses.report(plan.losses)
+        return list(to_tasks(plan.ranges, self._options, ids))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Reads one task's range."""
+        assert isinstance(partition, RangePartition)
+        return self._reads.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark keeps the positions in its checkpoint; there is nothing to keep here."""
+
+    def stop(self) -> None:
+        """Nothing to release: connections belong to the process."""

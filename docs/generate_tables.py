@@ -1,0 +1,82 @@
+"""Writes the tables of docs/guide.md that have a source in the code: settings, options, errors, types.
+
+    python docs/generate_tables.py [--check]
+
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from pyspark_sparklog.options import OPTIONS, PRODUCER_OPTIONS, Option, Where
+
+from sparklog.cli.conf import markdown_table
+from sparklog.cli.errors import HINTS
+from sparklog.errors import NAMES, SparklogError
+from sparklog.settings import Scope
+
+GUIDE = Path(__file__).resolve().parent / "guide.md"
+_TABLE = re.compile(r"(<!-- table: ([a-z -]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+
+
+def tables() -> dict[str, str]:
+    """Every generated table by its name in the guide."""
+    made = {f"{scope.value} settings": markdown_table(scope) for scope in Scope}
+    made["source options"] = _options([o for o in OPTIONS if o.where & Where.SOURCE])
+    made["sink options"] = _options([o for o in (*OPTIONS, *PRODUCER_OPTIONS) if o.where & Where.SINK])
+    made["errors"] = _errors()
+    return made
+
+
+def regenerate(text: str) -> str:
+    """The guide's text with every table made anew. Raises KeyError for a table nobody makes."""
+    made = tables()
+    return _TABLE.sub(lambda m: f"{m[1]}{made[m[2]]}\n{m[4]}", text)
+
+
+def _options(options: list[Option]) -> str:
+    rows = [
+        f"| `{o.name}` | {_cell(o.type_name)} | {_cell(o.default)} | {_where(o.where)} | {_cell(o.doc)} |"
+        for o in options
+    ]
+    return "\n".join(["| option | value | default | for | meaning |", "|---|---|---|---|---|", *rows])
+
+
+def _where(where: Where) -> str:
+    names = {Where.STREAM: "stream", Where.BATCH: "batch", Where.SINK: "sink"}
+    return ", ".join(name for flag, name in names.items() if where & flag)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _errors() -> str:
+    by_code: dict[int, type[SparklogError]] = {cls.code: cls for cls in HINTS}
+    rows = [
+        f"| `{NAMES[code]}` | {_cell((cls.__doc__ or '').strip().splitlines()[0])} | {_cell(HINTS[cls])} |"
+        for code, cls in sorted(by_code.items())
+    ]
+    return "\n".join(["| error | what it says | what to do |", "|---|---|---|", *rows])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the generated tables of docs/guide.md anew.")
+    parser.add_argument("--check", action="store_true", help="only say whether they are up to date (exit status 1: no)")
+    arguments = parser.parse_args()
+    old = GUIDE.read_text(encoding="utf-8")
+    new = regenerate(old)
+    if arguments.check:
+        print("the tables are up to date" if old == new else "the tables are old: make conf")
+        return int(old != new)
+    GUIDE.write_text(new, encoding="utf-8")
+    print(f"wrote the tables of {GUIDE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The demo's command line: `python notebooks/flights_demo [options]`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+EXIT_CANNOT_RUN = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+if not __package__:  # run as a directory: make its modules a package all the same
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    __package__ = "flights_demo"
+
+_terminated = False
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line, parsed."""
+    parser = argparse.ArgumentParser(
+        prog="flights_demo",
+        description="Feeds every flight of 2013 from New York into a sparklog broker while Spark aggregates the departure "
+        "delay per airport and hour into another topic and a Delta table; then verifies every row against PyArrow.",
+        epilog="Exit status: 0 all checks hold, 1 a check failed, 2 the demo could not run, 130 interrupted.",
+    )
+    parser.add_argument("--rows", type=_positive, metavar="N", help="only the first N flights (default: all 336,776)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="feed a whole year in S seconds; 0: as fast as it goes (default: 20)",
+    )
+    parser.add_argument("--no-delta", action="store_true", help="write the table as Parquet; needs no download")
+    parser.add_argument(
+        "--keep", action="store_true", help="at the end leave the broker running until Ctrl-C, to look around"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("demo-output"),
+        metavar="DIR",
+        help="where everything goes; replaced by the next run (default: demo-output)",
+    )
+    return parser.parse_args(argv)
+
+
+def _positive(text: str) -> int:
+    number = int(text.replace(",", "").replace("_", ""))
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the demo and gives the exit status."""
+    given = arguments(argv)
+    signal.signal(signal.SIGTERM, _on_terminate)
+    try:
+        return _run(given)
+    except KeyboardInterrupt:
+        print("interrupted: everything the demo started has been stopped", file=sys.stderr)
+        return EXIT_TERMINATED if _terminated else EXIT_INTERRUPTED
+
+
+def _run(given: argparse.Namespace) -> int:
+    try:
+        from flights_demo import steps
+    except ModuleNotFoundError as e:
+        return _cannot(f"{e}: run `make demo`, or pip install 'sparklog[demo]'")
+    from flights_demo.data import DataMissingError
+    from flights_demo.jvm import JavaMissingError, JvmStartError
+    from flights_demo.query import QueryFailedError
+    from sparklog import SparklogError
+
+    options = steps.Options(
+        output=given.output.resolve(),
+        rows=given.rows,
+        year_s=max(0.0, given.seconds),
+        delta=not given.no_delta,
+        keep=given.keep,
+    )
+    try:
+        return steps.Demo(options).run()
+    except (DataMissingError, JavaMissingError, JvmStartError, QueryFailedError, steps.DemoBusyError) as e:
+        return _cannot(str(e))
+    except SparklogError as e:
+        return _cannot(f"{type(e).__name__}: {e}")
+
+
+def _cannot(message: str) -> int:
+    print(f"the demo cannot go on: {message}", file=sys.stderr)
+    return EXIT_CANNOT_RUN
+
+
+def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM is answered like Ctrl-C: stop everything, say so."""
+    global _terminated
+    _terminated = True
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

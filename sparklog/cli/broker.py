@@ -1,0 +1,54 @@
+"""`sparklog broker`: runs a broker in the foreground."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EPILOG = """\
+**Examples**
+
+`sparklog broker`
+
+`sparklog broker --data-dir /var/lib/sparklog --listen 0.0.0.0:9292`
+
+`sparklog config broker --output broker.toml && sparklog broker --config broker.toml`
+
+When it is ready it prints one line, *listening on HOST:PORT*. Ctrl-C or SIGTERM stops it cleanly. It has no
+authentication yet: listen on 127.0.0.1 or inside a network you trust.
+"""
+
+
+class LogLevel(StrEnum):
+    """Python's names of log levels."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+def broker(
+    config: Annotated[Path | None, typer.Option(help="Configuration file (TOML).")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where topics are stored. [default: ./sparklog-data]", show_default=False)
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 = any free one. [default: 127.0.0.1:9292]"),
+    ] = None,
+    log_level: Annotated[LogLevel, typer.Option(help="What is logged to stderr.")] = LogLevel.INFO,
+) -> None:
+    """Run a broker in the foreground."""
+    from sparklog_broker import main
+
+    arguments = [
+        *(("--config", str(config)) if config else ()),
+        *(("--data-dir", str(data_dir)) if data_dir else ()),
+        *(("--listen", listen) if listen else ()),
+        *("--log-level", log_level.value),
+    ]
+    raise typer.Exit(main.main(arguments))

@@ -1,0 +1,110 @@
+"""`sparklog config`: every setting, annotated, from the settings table.
+
+`conf/broker.toml` is what `sparklog config broker` prints; the user guide's tables come from `markdown_table`. Tests
+hold both against the settings table.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparklog.settings import Scope, Setting, Value, settings_of
+
+EPILOG = """\
+**Examples**
+
+`sparklog config broker --output broker.toml`
+
+`sparklog broker --config broker.toml`
+
+`sparklog config topic`
+
+Names are Kafka's where Kafka has the setting. On the command line topic settings are given as --config NAME=VALUE, in
+Python as parameters with underscores (linger_ms=20).
+"""
+
+_LINE_WIDTH = 110
+
+
+class ConfigScope(StrEnum):
+    """Whose settings."""
+
+    broker = "broker"
+    topic = "topic"
+    producer = "producer"
+    consumer = "consumer"
+
+
+def config(
+    scope: Annotated[ConfigScope, typer.Argument(help="Whose settings.")] = ConfigScope.broker,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+) -> None:
+    """Print an annotated configuration: every setting with its default, unit, bounds and meaning."""
+    text = broker_toml() if scope is ConfigScope.broker else settings_toml(Scope(scope.value))
+    if output is None:
+        print(text, end="")
+        return
+    output.write_text(text, encoding="utf-8")
+    print(f"wrote {output}")
+
+
+def broker_toml() -> str:
+    """The annotated broker configuration: broker settings, then the `[topic]` table; everything at its default."""
+    head = _comment(
+        "Configuration of a sparklog broker: `sparklog broker --config broker.toml`. Every setting is here, commented out, with its "
+        "default. Command-line options win over this file. An unknown or misspelt name is refused. This file is "
+        "generated from the table of settings (`make conf`)."
+    )
+    topic = _comment(
+        "Defaults for topics that do not set them themselves (`sparklog topic create NAME --config segment.ms=3600000`)."
+    )
+    return f"{head}\n\n{settings_toml(Scope.BROKER)}\n{topic}\n\n[topic]\n\n{settings_toml(Scope.TOPIC)}"
+
+
+def settings_toml(scope: Scope) -> str:
+    """The settings of one scope, each a comment and its commented-out default."""
+    return "\n".join(
+        f"{_comment(s.doc)}\n{_comment(facts(s))}\n# {s.name} = {toml_value(s.default)}\n"
+        for s in settings_of(scope).values()
+    )
+
+
+def facts(setting: Setting) -> str:
+    """Type, unit and bounds of a setting in words: "whole number, ms, 100 to 3600000"."""
+    parts = [{"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}[setting.type_name]]
+    if setting.choices:
+        parts = ["one of " + ", ".join(setting.choices)]
+    if setting.unit:
+        parts.append(setting.unit)
+    if setting.minimum is not None and setting.maximum is not None:
+        parts.append(f"{setting.minimum} to {setting.maximum}")
+    elif setting.minimum is not None:
+        parts.append(f"at least {setting.minimum}")
+    elif setting.maximum is not None:
+        parts.append(f"at most {setting.maximum}")
+    return ", ".join(parts)
+
+
+def toml_value(value: Value) -> str:
+    """A setting's value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return str(value)
+
+
+def markdown_table(scope: Scope) -> str:
+    """The settings of one scope as a Markdown table."""
+    rows = [f"| `{s.name}` | `{toml_value(s.default)}` | {facts(s)} | {s.doc} |" for s in settings_of(scope).values()]
+    return "\n".join(["| setting | default | values | meaning |", "|---|---|---|---|", *rows])
+
+
+def _comment(text: str) -> str:
+    return textwrap.fill(text, _LINE_WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)

@@ -1,0 +1,58 @@
+"""Rich consoles, and how numbers and times are shown. Import inside a command, never at a module's top."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+
+_PIPE_WIDTH = 200
+
+
+def stdout() -> Console:
+    """Console for results. Without a terminal it is wide, so that a table is never cut in a file or a pipe."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
+
+
+def stderr() -> Console:
+    """Console for progress and remarks."""
+    return Console(stderr=True, highlight=False, markup=False)
+
+
+def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table; the columns named in `right` are numbers."""
+    made = Table(show_edge=False, pad_edge=False, header_style="bold")
+    for heading in headings:
+        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    return made
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def size(size_bytes: float) -> str:
+    """A size with a unit: 1536 gives "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size_bytes) < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
+def time(timestamp_ms: int) -> str:
+    """A timestamp as ISO 8601 in UTC, "-" when there is none."""
+    if timestamp_ms < 0:
+        return "-"
+    return iso_time(timestamp_ms)
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """A timestamp as ISO 8601 in UTC with milliseconds; the bare number where the calendar ends."""
+    try:
+        at = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,223 @@
+"""`sparklog consume`: records of a topic to the terminal, a pipe or a file."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_list, parse_pairs
+
+if TYPE_CHECKING:
+    from sparklog.cli.output import Writer
+    from sparklog.client.admin import Admin, TopicDescription
+    from sparklog.client.consumer import Consumer
+    from sparklog.types import TopicPartition
+
+EPILOG = """\
+**Examples**
+
+`sparklog consume events`
+
+`sparklog consume flights --max-records 5 --format table`
+
+`sparklog consume flights --from -100 --columns carrier,dep_delay | jq .carrier`
+
+`sparklog consume flights --format parquet --output flights.parquet`
+
+On a terminal it goes on reading, as kafka-console-consumer does, until Ctrl-C; into a pipe or a file it stops at the
+end the topic had when it started. --follow and --no-follow choose; --max-records stops in any case. JSON is one object per
+line; bytes that are not text are written as {"base64": "…"}.
+"""
+
+TABLE_RECORDS = 50
+POLL_MS = 200
+
+
+class OutputFormat(StrEnum):
+    """How records are written."""
+
+    json = "json"
+    table = "table"
+    arrow = "arrow"
+    parquet = "parquet"
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="earliest|latest|OFFSET", help="Also -N: N before the end; or a time, 2024-03-01T12:30Z."
+        ),
+    ] = "earliest",
+    max_records: Annotated[int | None, typer.Option("--max-records", "-n", min=0, help="Stop after this many.")] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
+    format: Annotated[OutputFormat, typer.Option(help="How to write.")] = OutputFormat.json,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+    metadata: Annotated[
+        bool, typer.Option("--metadata", "-m", help="Add _topic, _partition, _offset, _timestamp.")
+    ] = False,
+    follow: Annotated[
+        bool | None,
+        typer.Option(
+            "--follow/--no-follow", "-f", help="Go on at the end. [default: on a terminal]", show_default=False
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A consumer setting; repeatable.")
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Print or save a topic's records."""
+    parameters = {k.replace(".", "_"): v for k, v in parse_pairs(config or [], "--config").items()}
+    to_file = format in (OutputFormat.arrow, OutputFormat.parquet)
+    if to_file and output is None:
+        raise typer.BadParameter(f"--format {format.value} needs --output FILE")
+    if format is OutputFormat.table and max_records is None:
+        max_records = TABLE_RECORDS
+    if follow is None:
+        follow = format is OutputFormat.json and output is None and sys.stdout.isatty()
+    from sparklog.client.admin import Admin
+    from sparklog.client.consumer import Consumer
+
+    with Admin(bootstrap_servers) as admin:
+        described = admin.describe_topic(topic)
+        tps = _partitions(described, partition or [])
+        begin = _start_offsets(admin, tps, start)
+        latest = admin.list_offsets(dict.fromkeys(tps, "latest"))
+    end = None if follow else {tp: latest[tp].offset for tp in tps}
+    wanted = parse_list(columns) or None
+    if wanted:
+        unknown = [c for c in wanted if c not in described.schema.names]
+        if unknown:
+            names = ", ".join(described.schema.names)
+            raise typer.BadParameter(f"--columns: topic {topic} has no column {', '.join(unknown)} (columns: {names})")
+    consumer = Consumer(bootstrap_servers, columns=wanted, **parameters)
+    try:
+        consumer.assign(tps)
+        for tp, offset in begin.items():
+            consumer.seek(tp, offset)
+        writer = _writer(format, output, described, wanted, metadata)
+        try:
+            count = _copy(consumer, writer, begin, end, max_records)
+        finally:
+            writer.close()
+    except KeyboardInterrupt:
+        return
+    finally:
+        consumer.close()
+    _remark(format, output, topic, count, end, begin)
+
+
+def _partitions(topic: TopicDescription, wanted: list[int]) -> list[TopicPartition]:
+    from sparklog.types import TopicPartition
+
+    for p in wanted:
+        if p >= topic.partitions:
+            raise typer.BadParameter(f"--partition {p}: topic {topic.name} has partitions 0 to {topic.partitions - 1}")
+    return [TopicPartition(topic.name, p) for p in (sorted(set(wanted)) or range(topic.partitions))]
+
+
+def _start_offsets(admin: Admin, tps: list[TopicPartition], start: str) -> dict[TopicPartition, int]:
+    """The first offset to read of every partition, for `--from`. An offset outside of the log is moved to its edge, because
+    one number stands for all partitions."""
+    earliest = admin.list_offsets(dict.fromkeys(tps, "earliest"))
+    latest = admin.list_offsets(dict.fromkeys(tps, "latest"))
+    if start == "earliest":
+        return {tp: earliest[tp].offset for tp in tps}
+    if start == "latest":
+        return {tp: latest[tp].offset for tp in tps}
+    try:
+        offset = int(start)
+    except ValueError:
+        by_time = admin.list_offsets(dict.fromkeys(tps, _timestamp_ms(start)))
+        return {tp: by_time[tp].offset if by_time[tp].offset >= 0 else latest[tp].offset for tp in tps}
+    if offset < 0:
+        return {tp: max(earliest[tp].offset, latest[tp].offset + offset) for tp in tps}
+    if len(tps) == 1 and not earliest[tps[0]].offset <= offset <= latest[tps[0]].offset:
+        low, high = earliest[tps[0]].offset, latest[tps[0]].offset
+        raise typer.BadParameter(f"--from {offset}: partition {tps[0].partition} holds offsets {low} to {high}")
+    return {tp: min(max(offset, earliest[tp].offset), latest[tp].offset) for tp in tps}
+
+
+def _timestamp_ms(text: str) -> int:
+    from datetime import UTC, datetime
+
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as e:
+        raise typer.BadParameter(
+            f"--from {text!r}: use earliest, latest, an offset, -N, or a time as 2024-03-01T12:30Z"
+        ) from e
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _writer(
+    format: OutputFormat, output: Path | None, topic: TopicDescription, columns: list[str] | None, metadata: bool
+) -> Writer:
+    from sparklog.cli import output as out
+
+    envelope = topic.kind == "envelope"
+    if format is OutputFormat.table:
+        return out.TableWriter(envelope=envelope, metadata=metadata)
+    if format is OutputFormat.json:
+        to = sys.stdout.buffer if output is None else output.open("wb")
+        return out.JsonWriter(to, envelope=envelope, metadata=metadata)
+    import pyarrow as pa
+
+    schema = topic.schema if columns is None else pa.schema([f for f in topic.schema if f.name in columns])
+    return out.FileWriter(str(output), format.value, schema, metadata=metadata)
+
+
+def _copy(
+    consumer: Consumer,
+    writer: Writer,
+    begin: dict[TopicPartition, int],
+    end: dict[TopicPartition, int] | None,
+    max_records: int | None,
+) -> int:
+    """Copies until every partition's `end` (None: for ever) or `max_records`; returns the number of records."""
+    from sparklog.types import TopicPartition
+
+    open_ends = {} if end is None else {tp: e for tp, e in end.items() if begin[tp] < e}
+    left = sys.maxsize if max_records is None else max_records
+    count = 0
+    while count < left and (end is None or open_ends):
+        for batch in consumer.poll_batches(timeout_ms=POLL_MS):
+            tp = TopicPartition(batch.topic, batch.partition)
+            rows = batch.data.num_rows
+            keep = min(rows, left - count)
+            if end is not None:
+                keep = min(keep, max(0, end[tp] - batch.base_offset))
+                if batch.base_offset + rows >= end[tp]:
+                    open_ends.pop(tp, None)
+            if keep:
+                writer.write(batch, keep)
+                count += keep
+    return count
+
+
+def _remark(
+    format: OutputFormat,
+    output: Path | None,
+    topic: str,
+    count: int,
+    end: dict[TopicPartition, int] | None,
+    begin: dict[TopicPartition, int],
+) -> None:
+    """What the user should know and cannot see, on stderr."""
+    if output is not None:
+        print(f"wrote {count:,} records to {output}", file=sys.stderr)
+        return
+    there = sum(max(0, e - begin[tp]) for tp, e in (end or {}).items())
+    if format is OutputFormat.table and there > count:
+        print(f"{count:,} of {there:,} records; --max-records shows more", file=sys.stderr)
+    elif not count and sys.stderr.isatty():
+        print(f"nothing to read in {topic} from there", file=sys.stderr)

@@ -1,0 +1,204 @@
+"""Spark DDL strings (`a INT, b ARRAY<STRING>`) as Arrow schemas, without Spark.
+
+Grammar (case does not matter; names may stand in backquotes, where anything is allowed)::
+
+    columns = column { "," column }
+    column  = name [":"] type ["NOT" "NULL"] ["COMMENT" 'text']
+    type    = word | DECIMAL ["(" precision ["," scale] ")"] | VARCHAR "(" n ")" | CHAR "(" n ")"
+            | ARRAY "<" type ">" | MAP "<" type "," type ">" | STRUCT "<" [columns] ">"
+            | INTERVAL DAY TO SECOND
+
+The result has Spark's own Arrow layout (`sparklog.format.schema`): every column may be null, so NOT NULL and COMMENT
+are read and dropped.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from sparklog.errors import InvalidTopicError
+
+DEPTH_MAX = 64
+
+_SIMPLE: dict[str, Any] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "BYTE": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "SHORT": pa.int16(),
+    "INT": pa.int32(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "LONG": pa.int64(),
+    "FLOAT": pa.float32(),
+    "REAL": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP_LTZ": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+}
+_DECIMAL = ("DECIMAL", "DEC", "NUMERIC")
+_TEXT = ("VARCHAR", "CHAR", "CHARACTER")
+_NESTED = ("ARRAY", "MAP", "STRUCT")
+TYPE_NAMES = (*_SIMPLE, *_DECIMAL, *_TEXT, *_NESTED, "INTERVAL")
+
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(\w+)|(.))", re.DOTALL)
+
+
+class _Token(NamedTuple):
+    """`kind`: "quoted name", "text", "word", "mark" or "end"."""
+
+    kind: str
+    text: str
+    position: int
+
+
+def parse_ddl(text: str) -> pa.Schema:
+    """The Arrow schema of a Spark DDL string.
+
+    Raises InvalidTopicError that says where the text is wrong and what was expected.
+    """
+    return pa.schema(_Parser(text).parse())
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens = []
+    stripped = text.rstrip()
+    position = 0
+    while position < len(stripped):
+        match = _TOKEN.match(stripped, position)
+        assert match is not None and match.lastindex is not None
+        kind = ("quoted name", "text", "word", "mark")[match.lastindex - 1]
+        tokens.append(_Token(kind, match[match.lastindex], match.start(match.lastindex)))
+        position = match.end()
+    return [*tokens, _Token("end", "", len(stripped))]
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = _tokens(text)
+        self._at = 0
+        self._depth = 0
+
+    def parse(self) -> list[pa.Field]:
+        fields = self._columns()
+        if self._next.kind != "end":
+            raise self._error("',' or the end is expected")
+        return fields
+
+    @property
+    def _next(self) -> _Token:
+        return self._tokens[self._at]
+
+    def _take(self) -> _Token:
+        token = self._next
+        if token.kind != "end":
+            self._at += 1
+        return token
+
+    def _skip(self, mark: str) -> bool:
+        """Takes the next token if it is `mark` (a mark, or a word in any case)."""
+        token = self._next
+        if token.kind in ("mark", "word") and token.text.upper() == mark:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, mark: str) -> None:
+        if not self._skip(mark):
+            raise self._error(f"{mark!r} is expected")
+
+    def _error(self, what: str, token: _Token | None = None) -> InvalidTopicError:
+        token = token or self._next
+        found = f"found {token.text!r}" if token.kind != "end" else "the text ends"
+        pointer = f"\n  {self._text}\n  {' ' * token.position}^" if "\n" not in self._text else ""
+        return InvalidTopicError(f"schema: {what}, {found} at character {token.position + 1}{pointer}")
+
+    def _columns(self) -> list[pa.Field]:
+        fields = [self._column()]
+        while self._skip(","):
+            fields.append(self._column())
+        return fields
+
+    def _column(self) -> pa.Field:
+        token = self._take()
+        if token.kind == "quoted name":
+            name = token.text[1:-1].replace("``", "`")
+        elif token.kind == "word":
+            name = token.text
+        else:
+            raise self._error("a column name is expected", token)
+        self._skip(":")
+        field = pa.field(name, self._type())
+        if self._skip("NOT"):
+            self._expect("NULL")
+        if self._skip("COMMENT") and self._take().kind != "text":
+            raise self._error("a text in quotes is expected after COMMENT", self._tokens[self._at - 1])
+        return field
+
+    def _type(self) -> Any:
+        token = self._take()
+        word = token.text.upper()
+        if token.kind != "word":
+            raise self._error("a type is expected", token)
+        if word in _SIMPLE:
+            return _SIMPLE[word]
+        if word in _DECIMAL:
+            return self._decimal(token)
+        if word in _TEXT:
+            self._expect("(")
+            self._integer()
+            self._expect(")")
+            return pa.string()
+        if word == "INTERVAL":
+            for part in ("DAY", "TO", "SECOND"):
+                self._expect(part)
+            return pa.duration("us")
+        if word in _NESTED:
+            return self._nested(word, token)
+        near = difflib.get_close_matches(word, TYPE_NAMES, n=1, cutoff=0.6)
+        known = f"did you mean {near[0]}?" if near else f"the types are {', '.join(TYPE_NAMES)}"
+        raise self._error(f"unknown type ({known})", token)
+
+    def _decimal(self, token: _Token) -> Any:
+        precision, scale = 10, 0
+        if self._skip("("):
+            precision = self._integer()
+            if self._skip(","):
+                scale = self._integer()
+            self._expect(")")
+        if not 1 <= precision <= 38 or scale > precision:
+            raise self._error(f"DECIMAL({precision},{scale}): 1 to 38 digits, of which at most all are decimals", token)
+        return pa.decimal128(precision, scale)
+
+    def _nested(self, word: str, token: _Token) -> Any:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise self._error(f"types are nested more than {DEPTH_MAX} deep", token)
+        self._expect("<")
+        made: Any
+        if word == "ARRAY":
+            made = pa.list_(pa.field("element", self._type()))
+        elif word == "MAP":
+            key = self._type()
+            self._expect(",")
+            made = pa.map_(key, self._type())
+        else:
+            made = pa.struct([] if self._next.text == ">" else self._columns())
+        self._expect(">")
+        self._depth -= 1
+        return made
+
+    def _integer(self) -> int:
+        token = self._take()
+        if not token.text.isdecimal():
+            raise self._error("a number is expected", token)
+        return int(token.text)

@@ -1,0 +1,60 @@
+"""What a person does next when a command fails: one hint per error class.
+
+The user guide's troubleshooting table is made from `HINTS`, so the two never disagree.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from sparklog import errors
+from sparklog.errors import SparklogError
+
+HINTS: dict[type[SparklogError], str] = {
+    errors.UnknownServerError: "look into the broker's log (its stderr); the details are there",
+    errors.OffsetOutOfRangeError: "`sparklog offsets TOPIC` shows the offsets that exist; `--from earliest` always works",
+    errors.CorruptBatchError: "`sparklog log dump PATH` on the segment file shows which batch is damaged",
+    errors.UnknownTopicOrPartitionError: "`sparklog topic list` shows the topics; `sparklog topic create NAME` makes one",
+    errors.InvalidTopicError: "`sparklog topic create --help` shows names, schemas and columns that work",
+    errors.TopicAlreadyExistsError: "choose another name, or remove the old one with `sparklog topic delete NAME`",
+    errors.MessageTooLargeError: "send smaller batches, or create the topic with `--config max.message.bytes=N`",
+    errors.InvalidRequestError: "check that client and broker have the same sparklog version, and what the message names",
+    errors.UnsupportedVersionError: "client and broker are too far apart: install the same sparklog version on both sides",
+    errors.UnsupportedApiError: "the broker is older than this client: install the same sparklog version on both sides",
+    errors.FrameTooLargeError: "send smaller batches (`batch.size.bytes`), or raise the broker's `socket.request.max.bytes`",
+    errors.RequestTimedOutError: "is the broker overloaded or stopped? Try again; `request.timeout.ms` sets the limit",
+    errors.BrokerNotAvailableError: "start a broker with `sparklog broker`, or name one with `--bootstrap-servers HOST:PORT`",
+    errors.NotLeaderError: "try again: the client reads the metadata anew",
+    errors.StorageFullError: "free space on the broker's disk (or delete a topic), then send again; reading goes on meanwhile",
+    errors.StorageError: "check the broker's data directory (`data.dir`): does it exist, may the broker write there?",
+    errors.SchemaMismatchError: "`sparklog topic describe NAME` shows the topic's columns and types; cast or rename yours",
+    errors.UnknownSchemaError: "try again; if it stays, the topic was deleted and made anew: restart the producer",
+    errors.InvalidConfigError: "`sparklog config broker|topic|producer|consumer` lists every setting with its bounds",
+    errors.InvalidPartitionsError: "`sparklog topic describe NAME` shows the partitions; a topic has 1 to 10000",
+    errors.BrokerShuttingDownError: "wait until the broker is back, then try again",
+    errors.LogCorruptError: "the partition is offline, its files untouched: `sparklog log dump DIRECTORY` shows where the damage is",
+    errors.TooManyConnectionsError: "close unused clients, or raise the broker's `max.connections`",
+    errors.BufferExhaustedError: "the broker is slower than the producer: raise `buffer.memory` or `max.block.ms`, or send less",
+    errors.FencedLeaderEpochError: "try again: the client reads the metadata anew",
+    errors.UnknownLeaderEpochError: "try again: the broker learns of the new leader in a moment",
+    errors.LocalReadUnavailableError: "read through the socket: option `sparklog.local.read=off`",
+    errors.DataDirLockedError: "stop the other broker, or give this one a directory of its own with `--data-dir`",
+    errors.ClosedError: "make a new producer or consumer; one that is closed, or came through a fork, cannot be used",
+    errors.DataLossError: "start anew from what exists (`startingOffsets`, a new checkpoint), or set `failOnDataLoss=false`",
+}
+
+
+def hint_for(error: SparklogError) -> str:
+    """The next step for `error`: the hint of its class or of the nearest base class that has one; "" if none has."""
+    for cls in type(error).__mro__:
+        if cls in HINTS:
+            return HINTS[cls]
+    return ""
+
+
+def report(title: str, message: str, hint: str = "") -> None:
+    """One line on stderr, red where stderr is a terminal, and the next step below it. Does without rich."""
+    red, dim, off = ("\033[31m", "\033[2m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
+    print(f"{red}{title}:{off} {message}", file=sys.stderr)
+    if hint:
+        print(f"  {dim}next:{off} {hint}", file=sys.stderr)

@@ -1,0 +1,193 @@
+"""What `sparklog consume` writes: JSON lines, a table, an Arrow or a Parquet file."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from sparklog.client.consumer import ConsumedBatch
+
+METADATA = ("_topic", "_partition", "_offset", "_timestamp")
+BINARY_MARK = "base64"
+"""Bytes that are not UTF-8 text are written as {"base64": "…"}."""
+
+_CELL_CHARS_MAX = 120
+
+
+class Writer(Protocol):
+    """Takes the first `rows` rows of batches, in order; `close` finishes what has to be finished."""
+
+    def write(self, batch: ConsumedBatch, rows: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def with_metadata(batch: ConsumedBatch) -> pa.Table:
+    """The batch's columns, behind `_topic`, `_partition`, `_offset`, `_timestamp` (as the Spark source names them)."""
+    rows = batch.data.num_rows
+    timestamps = np.asarray(batch.timestamps_ms()).astype("datetime64[ms]")
+    columns = {
+        "_topic": pa.repeat(pa.scalar(batch.topic), rows),
+        "_partition": pa.repeat(pa.scalar(batch.partition, pa.int32()), rows),
+        "_offset": pa.array(np.asarray(batch.offsets()), pa.int64()),
+        "_timestamp": pa.array(timestamps).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")),
+    }
+    columns |= dict(zip(batch.data.schema.names, batch.data.columns, strict=True))
+    return pa.table(columns)
+
+
+def _rows(batch: ConsumedBatch, rows: int, *, metadata: bool) -> pa.Table:
+    return (with_metadata(batch) if metadata else pa.table(batch.data)).slice(0, rows)
+
+
+def printable(column: Any) -> list[Any]:
+    """A column's values for JSON: bytes as text, maps as objects, times in ISO 8601."""
+    if pa.types.is_binary(column.type):
+        try:
+            return list(column.cast(pa.string()).to_pylist())
+        except pa.ArrowInvalid:
+            return [_text(v) for v in column.to_pylist()]
+    values = column.to_pylist()
+    if pa.types.is_nested(column.type):
+        return [_plain(v, column.type) for v in values]
+    return list(values)
+
+
+def _text(value: bytes | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {BINARY_MARK: base64.b64encode(value).decode()}
+
+
+def _plain(value: Any, t: Any) -> Any:
+    """A nested value with what JSON has no form for replaced."""
+    if value is None:
+        return None
+    if pa.types.is_binary(t):
+        return _text(value)
+    if pa.types.is_list(t):
+        return [_plain(v, t.value_type) for v in value]
+    if pa.types.is_struct(t):
+        return {f.name: _plain(value[f.name], f.type) for f in t}
+    if pa.types.is_map(t):
+        return {_map_key(_plain(k, t.key_type)): _plain(v, t.item_type) for k, v in value}
+    return value
+
+
+def _map_key(key: Any) -> str:
+    return key if isinstance(key, str) else msgspec.json.encode(key).decode().strip('"')
+
+
+class JsonWriter:
+    """One JSON object per line. Typed topics show their columns, and the record's metadata on demand; envelope topics
+    always show partition, offset and timestamp, then key, value and headers."""
+
+    def __init__(self, out: BinaryIO, *, envelope: bool, metadata: bool) -> None:
+        self._out = out
+        self._envelope = envelope
+        self._metadata = metadata
+        self._encoder = msgspec.json.Encoder(decimal_format="number")
+
+    def write(self, batch: ConsumedBatch, rows: int) -> None:
+        table = _rows(batch, rows, metadata=self._metadata or self._envelope)
+        if self._envelope:
+            table = _envelope_view(table, topic=self._metadata)
+        names = table.column_names
+        columns = [printable(c.combine_chunks() if c.num_chunks != 1 else c.chunk(0)) for c in table.columns]
+        records = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        self._out.write(self._encoder.encode_lines(records))
+        self._out.flush()
+
+    def close(self) -> None:
+        self._out.flush()
+
+
+def _envelope_view(table: pa.Table, *, topic: bool) -> pa.Table:
+    """The envelope as one reads it: the record's own timestamp is the log's, headers only where there are any."""
+    wanted = {"_topic": "topic"} if topic else {}
+    wanted |= {
+        "_partition": "partition",
+        "_offset": "offset",
+        "_timestamp": "timestamp",
+        "key": "key",
+        "value": "value",
+    }
+    if "headers" in table.column_names and table.column("headers").null_count < table.num_rows:
+        wanted["headers"] = "headers"
+    wanted = {have: name for have, name in wanted.items() if have in table.column_names}
+    return table.select(list(wanted)).rename_columns(list(wanted.values()))
+
+
+class TableWriter:
+    """Collects rows (a table needs them all for its widths) and prints one table at the end."""
+
+    def __init__(self, *, envelope: bool, metadata: bool) -> None:
+        self._envelope = envelope
+        self._metadata = metadata
+        self._rows: list[list[str]] = []
+        self._names: list[str] = []
+
+    def write(self, batch: ConsumedBatch, rows: int) -> None:
+        table = _rows(batch, rows, metadata=self._metadata or self._envelope)
+        if self._envelope:
+            # headers stay away: the table's columns must not depend on the batch
+            table = _envelope_view(
+                table.drop_columns(["headers"]) if "headers" in table.column_names else table, topic=self._metadata
+            )
+        self._names = table.column_names
+        columns = [printable(c.combine_chunks() if c.num_chunks != 1 else c.chunk(0)) for c in table.columns]
+        self._rows.extend([_cell(v) for v in row] for row in zip(*columns, strict=True))
+
+    def close(self) -> None:
+        if not self._rows:
+            return
+        from sparklog.cli import console
+
+        table = console.table(*self._names)
+        for row in self._rows:
+            table.add_row(*row)
+        console.stdout().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode().strip('"')
+    return text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…"
+
+
+class FileWriter:
+    """Writes an Arrow IPC or Parquet file as batches come; `schema` is the file's, so that an empty result has one too."""
+
+    def __init__(self, path: str, format: str, schema: pa.Schema, *, metadata: bool) -> None:
+        self._metadata = metadata
+        if metadata:
+            own = [("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())]
+            schema = pa.schema([*own, ("_timestamp", pa.timestamp("us", tz="UTC")), *schema])
+        self._schema = schema
+        self._sink: Any = sys.stdout.buffer if path == "-" else path
+        self._writer = self._open(format)
+
+    def _open(self, format: str) -> Any:
+        if format == "parquet":
+            import pyarrow.parquet as pq
+
+            return pq.ParquetWriter(self._sink, self._schema, compression="zstd")
+        make = pa.ipc.new_stream if self._sink is sys.stdout.buffer else pa.ipc.new_file
+        return make(self._sink, self._schema)
+
+    def write(self, batch: ConsumedBatch, rows: int) -> None:
+        table = _rows(batch, rows, metadata=self._metadata)
+        self._writer.write_table(table.cast(self._schema))
+
+    def close(self) -> None:
+        self._writer.close()

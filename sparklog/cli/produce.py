@@ -1,0 +1,206 @@
+"""`sparklog produce`: a file or stdin into a topic."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sparklog.cli.input import Source
+    from sparklog.client.producer import Producer
+
+EPILOG = """\
+**Examples**
+
+`sparklog produce flights flights.parquet`
+
+`sparklog produce trips trips.csv --null-value NA`
+
+`printf 'alice:hello\\nbob:hi\\n' | sparklog produce chat --key-separator :`
+
+`tail -F app.log | sparklog produce app-log`
+
+A typed topic takes columns by name (csv, jsonl, parquet, arrow); stdin is then read as JSON lines. An envelope topic
+takes lines of text (.jsonl, .txt, .log, stdin), or files with a column *value* and, if wanted, *key*, *headers*,
+*timestamp*, *partition*. Times without a zone are taken as UTC.
+"""
+
+IN_FLIGHT_MAX = 256
+
+
+class InputFormat(StrEnum):
+    """How the input is read."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+    parquet = "parquet"
+    arrow = "arrow"
+    lines = "lines"
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    file: Annotated[Path | None, typer.Argument(help="The file to read; without it, or with -, stdin.")] = None,
+    format: Annotated[InputFormat | None, typer.Option(help="How to read [default: by the file's ending].")] = None,
+    key_separator: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Lines are KEY, this text, VALUE (envelope topics).")
+    ] = None,
+    delimiter: Annotated[str | None, typer.Option(metavar="C", help="Column delimiter of a csv. [default: , ]")] = None,
+    null_value: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Unquoted csv text that means null, besides nothing at all; repeatable."),
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Send all to this one.")] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="K=V", help="A producer setting such as acks=1; repeatable."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Send a file, or the lines of stdin, to a topic."""
+    path = None if file is None or str(file) == "-" else file
+    parameters = {k.replace(".", "_"): v for k, v in parse_pairs(config or [], "--config").items()}
+    from sparklog.cli.input import FORMATS, InputError, InputOptions, open_input
+    from sparklog.client.admin import Admin
+    from sparklog.client.producer import Producer
+
+    with Admin(bootstrap_servers) as admin:
+        described = admin.describe_topic(topic)
+    envelope = described.kind == "envelope"
+    if format is not None:
+        chosen = format.value
+    elif path is None:
+        chosen = "lines" if envelope else "jsonl"
+    elif path.suffix.lower() in FORMATS:
+        chosen = FORMATS[path.suffix.lower()]
+    else:
+        raise typer.BadParameter(
+            f"{path}: unknown ending; say how to read it with --format csv|jsonl|parquet|arrow|lines"
+        )
+    if chosen == "lines" and not envelope:
+        raise typer.BadParameter(
+            f"topic {topic} is typed: lines of text do not fit; use --format jsonl, csv, parquet or arrow"
+        )
+    if key_separator is not None and (not envelope or chosen not in ("lines", "jsonl")):
+        raise typer.BadParameter("--key-separator is for lines of text into an envelope topic")
+    if path is None and sys.stdin.isatty() and not quiet:
+        print("reading from the keyboard: one record per line, Ctrl-D ends", file=sys.stderr)
+    tabs = path is not None and path.suffix.lower() == ".tsv"
+    options = InputOptions(
+        schema=None if envelope else described.schema,
+        key_separator=key_separator,
+        delimiter=delimiter or ("\t" if tabs else ","),
+        null_values=("", *(null_value or [])),
+    )
+    _check_file(path)
+    try:
+        source = open_input(path, sys.stdin.buffer, chosen, options)
+        with Producer(bootstrap_servers, **parameters) as producer:
+            sent = _Sent(topic, partition, producer)
+            with _progress(source, quiet) as advance:
+                sent.send_all(source, advance)
+    except InputError as e:
+        from sparklog.cli.errors import report
+
+        report(str(path or "stdin"), str(e), "nothing after the last complete block was sent")
+        raise typer.Exit(1) from e
+    except KeyboardInterrupt:
+        print(f"stopped: {sent.records:,} records were acknowledged", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if not quiet:
+        print(sent.summary(described.partitions), file=sys.stderr)
+
+
+def _check_file(path: Path | None) -> None:
+    if path is not None and not path.is_file():
+        raise typer.BadParameter(f"{path}: {'a directory' if path.is_dir() else 'no such file'}", param_hint="FILE")
+
+
+class _Sent:
+    """Sends chunks and counts what was acknowledged; at most `IN_FLIGHT_MAX` sends wait for their answer."""
+
+    def __init__(self, topic: str, partition: int | None, producer: Producer) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._producer = producer
+        self._waiting: deque[tuple[Any, int]] = deque()
+        self._partitions: set[int] = set()
+        self.records = 0
+        self._bytes = 0
+        self._started = time.monotonic()
+
+    def send_all(self, source: Source, advance: Callable[[int, int], None]) -> None:
+        try:
+            for table, done in source.chunks:
+                future = self._producer.send_batch(self._topic, table, partition=self._partition)
+                self._waiting.append((future, table.num_rows))
+                self._bytes += table.nbytes
+                self._collect(IN_FLIGHT_MAX)
+                advance(done, self.records)
+            self._producer.flush()
+            self._collect(0)
+        except KeyboardInterrupt:
+            self._producer.flush()
+            self._collect(0)
+            raise
+        except Exception:
+            self._report_partial()
+            raise
+        advance(source.total or 0, self.records)
+
+    def _collect(self, leave: int) -> None:
+        while self._waiting and (len(self._waiting) > leave or self._waiting[0][0].done()):
+            future, rows = self._waiting[0]
+            self._partitions.update(metadata.partition for metadata in future.result())
+            self._waiting.popleft()
+            self.records += rows
+
+    def _report_partial(self) -> None:
+        """After a failure people need to know what did arrive."""
+        while self._waiting and self._waiting[0][0].done() and self._waiting[0][0].exception() is None:
+            self.records += self._waiting.popleft()[1]
+        print(f"{self.records:,} records were acknowledged before the failure", file=sys.stderr)
+
+    def summary(self, partitions: int) -> str:
+        """One line: records, partitions, time, rates."""
+        seconds = max(time.monotonic() - self._started, 1e-6)
+        rate, mib_rate = self.records / seconds, self._bytes / seconds / 2**20
+        return (
+            f"{self.records:,} records to {self._topic} ({len(self._partitions)} of {partitions} partitions) "
+            f"in {seconds:.1f} s: {rate:,.0f} records/s, {mib_rate:.1f} MiB/s"
+        )
+
+
+@contextmanager
+def _progress(source: Source, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr when that is a terminal; yields `advance(done, records)`."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, records: None
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from sparklog.cli import console
+
+    columns = (
+        SpinnerColumn(),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[records]} records"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console.stderr(), transient=True) as progress:
+        task = progress.add_task("", total=source.total, records="0")
+        yield lambda done, records: progress.update(task, completed=done, records=f"{records:,}")

@@ -1,0 +1,113 @@
+"""Where `--schema` comes from: a Spark DDL string, or a file (Spark's schema JSON, Arrow, Parquet)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.cli.ddl import parse_ddl
+from sparklog.errors import InvalidTopicError
+
+FILE_ENDINGS = (".json", ".arrow", ".ipc", ".feather", ".arrows", ".parquet", ".avsc", ".csv", ".jsonl")
+
+_SPARK_TYPES = {
+    "integer": "INT",
+    "long": "BIGINT",
+    "short": "SMALLINT",
+    "byte": "TINYINT",
+    "interval day to second": "INTERVAL DAY TO SECOND",
+}
+"""Names in Spark's JSON that differ from the DDL's."""
+
+
+def load_schema(text: str) -> pa.Schema:
+    """The schema that `text` (a path or a DDL string) stands for. Raises InvalidTopicError."""
+    path = Path(text)
+    if path.suffix.lower() not in FILE_ENDINGS:
+        return parse_ddl(text)
+    ending = path.suffix.lower()
+    try:
+        if ending == ".json":
+            return parse_spark_json(path.read_text(encoding="utf-8"))
+        if ending in (".arrow", ".ipc", ".feather", ".arrows"):
+            return _arrow_schema(path)
+        if ending == ".parquet":
+            import pyarrow.parquet as pq
+
+            return pq.read_schema(path).remove_metadata()
+    except OSError as e:
+        raise InvalidTopicError(f"schema file {text!r} cannot be read: {e.strerror or e}") from e
+    except (pa.ArrowException, UnicodeDecodeError) as e:
+        raise InvalidTopicError(f"schema file {text!r} is no {ending[1:]} file: {e}") from e
+    raise InvalidTopicError(
+        f"schema file {text!r}: {ending} files hold no Arrow or Spark schema; "
+        'use .json (df.schema.json()), .arrow, .parquet or a DDL string such as "a INT, b STRING"'
+    )
+
+
+def _arrow_schema(path: Path) -> pa.Schema:
+    with pa.OSFile(str(path)) as file:
+        is_file_format = file.read(6) == b"ARROW1"
+        file.seek(8 if is_file_format else 0)
+        # both formats begin with the schema message, so that an unsealed segment serves as well
+        return pa.ipc.read_schema(file).remove_metadata()
+
+
+def parse_spark_json(text: str) -> pa.Schema:
+    """The schema in Spark's JSON form, as `df.schema.json()` gives it. Raises InvalidTopicError."""
+    try:
+        root = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as e:
+        raise InvalidTopicError(f"schema: not JSON ({e})") from e
+    if not isinstance(root, dict) or root.get("type") != "struct":
+        raise InvalidTopicError('schema: Spark\'s JSON begins with {"type": "struct", …}: write df.schema.json() there')
+    return pa.schema(list(_spark_type(root, "the schema")))
+
+
+def _spark_type(given: Any, where: str) -> Any:
+    try:
+        if isinstance(given, str):
+            return parse_ddl("x " + _SPARK_TYPES.get(given, given)).field(0).type
+        kind = given["type"]
+        if kind == "struct":
+            return pa.struct([(f["name"], _spark_type(f["type"], f"column {f['name']!r}")) for f in given["fields"]])
+        if kind == "array":
+            return pa.list_(pa.field("element", _spark_type(given["elementType"], where)))
+        if kind == "map":
+            return pa.map_(_spark_type(given["keyType"], where), _spark_type(given["valueType"], where))
+    except (KeyError, TypeError, IndexError) as e:
+        raise InvalidTopicError(f"schema: {where} is not Spark's JSON form ({e!r} is missing or wrong)") from e
+    raise InvalidTopicError(f"schema: {where} has the type {given!r}, which a topic cannot hold")
+
+
+_DDL_NAMES = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date32[day]": "DATE",
+    "timestamp[us, tz=UTC]": "TIMESTAMP",
+    "timestamp[us]": "TIMESTAMP_NTZ",
+    "string": "STRING",
+    "binary": "BINARY",
+    "duration[us]": "INTERVAL DAY TO SECOND",
+}
+
+
+def ddl_type(t: Any) -> str:
+    """A canonical Arrow type as Spark writes it in DDL: what users read in `topic describe`."""
+    if pa.types.is_decimal(t):
+        return f"DECIMAL({t.precision},{t.scale})"
+    if pa.types.is_list(t):
+        return f"ARRAY<{ddl_type(t.value_type)}>"
+    if pa.types.is_map(t):
+        return f"MAP<{ddl_type(t.key_type)}, {ddl_type(t.item_type)}>"
+    if pa.types.is_struct(t):
+        return f"STRUCT<{', '.join(f'{f.name}: {ddl_type(f.type)}' for f in t)}>"
+    return _DDL_NAMES.get(str(t), str(t))

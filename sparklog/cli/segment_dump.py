@@ -1,0 +1,203 @@
+"""What is in a segment file, read without a broker: head, batches, seal, indexes. Used by `sparklog log dump`."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError, LogCorruptError
+from sparklog.format import batch as batches
+from sparklog.format import segment
+from sparklog.format.flat import root_table, table_field
+
+INDEX_ENTRY_BYTES = 8
+TIME_INDEX_ENTRY_BYTES = 12
+_CODECS = {0: "lz4", 1: "zstd"}
+"""Message.fbs: enum CompressionType { LZ4_FRAME = 0, ZSTD = 1 }."""
+
+
+@dataclass
+class BatchFacts:
+    """One batch. `position` and `size_bytes` are in the file; `crc_ok` is False for a damaged one."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    records: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    append_time_ms: int
+    timestamp_type: str
+    leader_epoch: int
+    schema_id: int
+    compression: str
+    crc: str
+    crc_ok: bool
+
+
+@dataclass
+class SegmentFacts:
+    """One segment file. `end`: how the scan ended (`ScanEnd`), `problem` why if not at the end."""
+
+    path: str
+    size_bytes: int
+    topic: str
+    topic_id: str
+    partition: int
+    base_offset: int
+    schema_id: int
+    schema: pa.Schema
+    sealed: bool
+    end: str
+    problem: str
+    data_end: int
+    index_entries: int | None
+    time_index_entries: int | None
+    batches: list[BatchFacts] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        return sum(b.records for b in self.batches)
+
+    def as_json(self) -> dict[str, Any]:
+        facts = asdict(self)
+        facts["schema"] = {f.name: str(f.type) for f in self.schema}
+        facts["records"] = self.records
+        return facts
+
+
+def segment_paths(path: Path) -> list[Path]:
+    """The segment files that `path` (a segment file or a partition's directory) stands for, in offset order.
+
+    Raises LogCorruptError if there is none.
+    """
+    if path.is_dir():
+        found = sorted(p for p in path.iterdir() if segment.parse_segment_name(p.name) is not None)
+        if found:
+            return found
+        deeper = sorted(p.parent.name for p in path.glob(f"*/*{segment.SUFFIX}"))
+        hint = f"; partitions in it: {', '.join(dict.fromkeys(deeper))}" if deeper else ""
+        raise LogCorruptError(f"{path}: no segment files in this directory{hint}")
+    return [path]
+
+
+def dump_segment(path: Path) -> SegmentFacts:
+    """Reads a whole segment, checking every batch. Raises OSError, LogCorruptError or TruncatedBatchError for a bad head."""
+    with path.open("rb") as file:
+        read = _reader(file.fileno())
+        size = os.fstat(file.fileno()).st_size
+        try:
+            head = segment.decode_head(read)
+        except (LogCorruptError, CorruptBatchError) as e:
+            raise type(e)(f"{path}: {e}") from e
+        seal = segment.decode_seal(read, size)
+        facts: list[BatchFacts] = []
+        result = segment.scan(
+            read,
+            head.data_position,
+            seal.data_end if seal else size,
+            lambda position, header: facts.append(_batch_facts(read, position, header)),
+            next_offset=head.info.base_offset,
+        )
+        if result.end is not segment.ScanEnd.END:
+            facts.extend(_damaged(read, result.position, size))
+    return SegmentFacts(
+        path=str(path),
+        size_bytes=size,
+        **head.info._asdict(),
+        schema=head.schema,
+        sealed=seal is not None,
+        end=result.end.value,
+        problem=result.reason,
+        data_end=result.position,
+        index_entries=_entries(path.with_suffix(".index"), INDEX_ENTRY_BYTES),
+        time_index_entries=_entries(path.with_suffix(".timeindex"), TIME_INDEX_ENTRY_BYTES),
+        batches=facts,
+    )
+
+
+def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
+    """The first `limit` records of a dumped segment's good batches, with their offsets."""
+    from sparklog.cli.output import printable
+
+    left = limit
+    with Path(facts.path).open("rb") as file:
+        read = _reader(file.fileno())
+        for b in facts.batches:
+            if left <= 0 or not b.crc_ok:
+                return
+            rows = batches.decode_batch(read(b.position, b.size_bytes), facts.schema).slice(0, left)
+            names = rows.schema.names
+            columns = [printable(column) for column in rows.columns]
+            for i, row in enumerate(zip(*columns, strict=True)):
+                yield {"_offset": b.base_offset + i, **dict(zip(names, row, strict=True))}
+            left -= rows.num_rows
+
+
+def _reader(descriptor: int) -> segment.PositionedRead:
+    def read(position: int, size: int) -> bytes:
+        return os.pread(descriptor, size, position)
+
+    return read
+
+
+def _batch_facts(
+    read: segment.PositionedRead, position: int, header: batches.BatchHeader, *, crc_ok: bool = True
+) -> BatchFacts:
+    by_broker = header.attributes & batches.ATTRIBUTE_LOG_APPEND_TIME
+    return BatchFacts(
+        position=position,
+        size_bytes=header.size_bytes,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        records=header.record_count,
+        min_timestamp_ms=header.min_timestamp_ms,
+        max_timestamp_ms=header.max_timestamp_ms,
+        append_time_ms=header.append_time_ms,
+        timestamp_type="LogAppendTime" if by_broker else "CreateTime",
+        leader_epoch=header.leader_epoch,
+        schema_id=header.schema_id,
+        compression=_compression(read(position, batches.PREFIX_BYTES + header.metadata_length_bytes)),
+        crc=f"{header.crc:08x}",
+        crc_ok=crc_ok,
+    )
+
+
+def _damaged(read: segment.PositionedRead, position: int, size: int) -> list[BatchFacts]:
+    """The batch at which a scan stopped, if its header at least can be read."""
+    try:
+        head = read(position, batches.HEADER_READ_BYTES)
+        header = batches.decode_header(head, 0, available_bytes=size - position)
+    except CorruptBatchError:
+        return []
+    return [_batch_facts(read, position, header, crc_ok=False)]
+
+
+def _compression(message: bytes) -> str:
+    """The codec that Arrow's metadata name: Message.header (2) is a RecordBatch, whose field 3 is BodyCompression.
+    The batch may be a damaged one: then the answer is "unknown"."""
+    try:
+        table = root_table(message, batches.PREFIX_BYTES)
+        record_batch = _follow(message, table_field(message, table, 2))
+        compression = table_field(message, record_batch, 3)
+        if not compression:
+            return "none"
+        codec = table_field(message, _follow(message, compression), 0)
+        return _CODECS.get(message[codec] if codec else 0, "unknown")
+    except (IndexError, ValueError, ArithmeticError, struct.error):
+        return "unknown"
+
+
+def _follow(message: bytes, field_position: int) -> int:
+    return root_table(message, field_position)
+
+
+def _entries(path: Path, entry_bytes: int) -> int | None:
+    return path.stat().st_size // entry_bytes if path.is_file() else None

@@ -1,0 +1,174 @@
+"""`sparklog topic`: create, list, describe, delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_list, parse_pairs
+
+if TYPE_CHECKING:
+    from sparklog.client.admin import Admin, TopicDescription
+
+app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+
+_CREATE_EPILOG = """\
+**Examples**
+
+`sparklog topic create events --partitions 4`
+
+`sparklog topic create trips --schema "id BIGINT, zone STRING, at TIMESTAMP, fare DECIMAL(8,2)" --key-columns zone --timestamp-column at`
+
+`sparklog topic create flights --partitions 4 --schema flights.parquet --config segment.bytes=67108864`
+
+Without --schema the topic is an *envelope* topic (key, value, headers, timestamp: what Kafka has); with it, a *typed*
+topic with your columns. `sparklog config topic` lists the settings for --config.
+"""
+
+
+@app.command("create", epilog=_CREATE_EPILOG)
+def create(
+    name: Annotated[str, typer.Argument(help="The topic's name: letters, digits, '.', '_' and '-'.")],
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions (default: the broker's)."),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="F|DDL",
+            help='Columns of a typed topic: a file (.json, .arrow, .parquet) or DDL: "a INT, b STRING".',
+        ),
+    ] = None,
+    key_columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Columns whose values choose the partition.")
+    ] = None,
+    timestamp_column: Annotated[
+        str | None, typer.Option(metavar="C", help="Column that holds the record's time.")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A setting of the topic; repeatable.")
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create a topic."""
+    if schema is None and (key_columns or timestamp_column):
+        raise typer.BadParameter("--key-columns and --timestamp-column need --schema: an envelope topic has no columns")
+    configs = parse_pairs(config or [], "--config")
+    from sparklog import settings
+    from sparklog.cli.schema_source import load_schema
+
+    arrow_schema = None if schema is None else load_schema(schema)
+    checked = settings.check(settings.Scope.TOPIC, configs)
+    with _admin(bootstrap_servers) as admin:
+        made = admin.create_topic(
+            name,
+            partitions=partitions,
+            schema=arrow_schema,
+            key_columns=parse_list(key_columns),
+            timestamp_column=timestamp_column,
+            configs=checked,
+        )
+    print(f"created {made.kind} topic {made.name} with {_plural(made.partitions, 'partition')}")
+    if arrow_schema is not None:
+        _print_schema(made)
+
+
+@app.command("list", epilog="**Example**\n\n`sparklog topic list --verbose`")
+def list_topics(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="A table with kind, partitions and records.")
+    ] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List the topics, one name per line."""
+    import sys
+
+    with _admin(bootstrap_servers) as admin:
+        names = sorted(admin.list_topics())
+        if not names:
+            print("no topics yet: make one with `sparklog topic create NAME`", file=sys.stderr)
+        if not verbose:
+            print("".join(f"{name}\n" for name in names), end="")
+            return
+        from sparklog.cli import console
+        from sparklog.cli.offsets import partition_offsets
+
+        table = console.table("topic", "kind", "partitions", "records", right=("partitions", "records"))
+        for name in names:
+            topic = admin.describe_topic(name)
+            records = sum(p.records for p in partition_offsets(admin, name, topic.partitions))
+            table.add_row(name, topic.kind, console.number(topic.partitions), console.number(records))
+        if names:
+            console.stdout().print(table)
+
+
+@app.command("describe", epilog="**Example**\n\n`sparklog topic describe flights`")
+def describe(
+    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show a topic's columns, settings and partitions."""
+    from sparklog import settings
+    from sparklog.cli import console
+    from sparklog.cli.offsets import offsets_table, partition_offsets
+
+    with _admin(bootstrap_servers) as admin:
+        topic = admin.describe_topic(name)
+        rows = partition_offsets(admin, name, topic.partitions)
+    print(f"topic       {topic.name}  ({topic.kind})")
+    print(f"id          {topic.topic_id}")
+    print(f"created     {console.time(topic.created_ms)}")
+    print(f"partitions  {topic.partitions}")
+    print(f"records     {console.number(sum(row.records for row in rows))}")
+    if topic.key_columns:
+        print(f"key         {', '.join(topic.key_columns)}")
+    if topic.timestamp_column:
+        print(f"timestamp   {topic.timestamp_column}")
+    print("columns")
+    _print_schema(topic)
+    print("settings")
+    for setting in settings.settings_of(settings.Scope.TOPIC).values():
+        own = setting.name in topic.configs
+        value = topic.configs.get(setting.name, setting.default)
+        print(f"  {setting.name:<24}{value}{'' if own else '  (default)'}")
+    print()
+    console.stdout().print(offsets_table(rows))
+
+
+@app.command("delete", epilog="**Example**\n\n`sparklog topic delete events --yes`")
+def delete(
+    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete a topic with all its data."""
+    import sys
+
+    with _admin(bootstrap_servers) as admin:
+        topic = admin.describe_topic(name)
+        if not yes and sys.stdin.isatty():
+            typer.confirm(
+                f"Delete topic {name} with {_plural(topic.partitions, 'partition')} and all its data?", abort=True
+            )
+        admin.delete_topic(name)
+    print(f"deleted topic {name}")
+
+
+def _admin(bootstrap_servers: str) -> Admin:
+    from sparklog.client.admin import Admin
+
+    return Admin(bootstrap_servers)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _print_schema(topic: TopicDescription) -> None:
+    from sparklog.cli.schema_source import ddl_type
+
+    width = max((len(n) for n in topic.schema.names), default=0)
+    for field in topic.schema:
+        print(f"  {field.name:<{width}}  {ddl_type(field.type)}")

@@ -1,0 +1,58 @@
+"""Bootstrap addresses: `host:port,host:port`, IPv6 in brackets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sparklog.errors import InvalidConfigError
+
+BOOTSTRAP_VARIABLE = "SPARKLOG_BOOTSTRAP_SERVERS"
+BOOTSTRAP_DEFAULT = "127.0.0.1:9292"
+PORT_DEFAULT = 9292
+
+
+class Endpoint(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def resolve_bootstrap(given: str | Sequence[str] | None) -> str:
+    """The bootstrap servers to use: `given`, else SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292, as one text."""
+    if given is None or given == "":
+        given = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
+    text = given if isinstance(given, str) else ",".join(given)
+    return ",".join(str(e) for e in parse_bootstrap(text))
+
+
+def parse_bootstrap(text: str) -> list[Endpoint]:
+    """The addresses of a comma-separated list, in its order. Raises InvalidConfigError."""
+    endpoints = [_parse_endpoint(part.strip(), text) for part in text.split(",") if part.strip()]
+    if not endpoints:
+        raise InvalidConfigError(f"bootstrap servers {text!r}: give host:port, for example {BOOTSTRAP_DEFAULT}")
+    return endpoints
+
+
+def _parse_endpoint(part: str, whole: str) -> Endpoint:
+    if part.startswith("["):
+        host, closed, rest = part[1:].partition("]")
+        good = bool(closed) and (rest == "" or rest.startswith(":"))
+        port = rest[1:]
+    elif part.count(":") > 1:
+        raise InvalidConfigError(
+            f"bootstrap server {part!r}: write an IPv6 address in brackets, as [::1]:{PORT_DEFAULT}"
+        )
+    else:
+        host, colon, port = part.partition(":")
+        good = not (colon and not port)
+    if port == "" and good:
+        port = str(PORT_DEFAULT)
+    if not good or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise InvalidConfigError(f"bootstrap servers {whole!r}: {part!r} is not host:port")
+    return Endpoint(host, int(port))

@@ -1,0 +1,156 @@
+"""Topics: create, list, describe, delete, look up offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.client.cluster import TopicInfo, cluster, topic_info
+from sparklog.client.offsets import list_offsets
+from sparklog.errors import InvalidPartitionsError
+from sparklog.format.schema import canonical_schema, require_columns
+from sparklog.protocol.messages import (
+    PARTITIONS_PER_TOPIC_MAX,
+    Api,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
+)
+from sparklog.settings import Scope, check
+from sparklog.types import OffsetAndTimestamp, TopicPartition, check_topic_name
+
+__all__ = ["Admin", "TopicDescription"]
+
+
+@dataclass(frozen=True)
+class TopicDescription:
+    """A topic. `kind` is "envelope" or "typed", `partitions` their number, `schema` the newest version in the stored
+    layout, `configs` what was set for this topic, `created_ms` its creation in ms since 1970."""
+
+    name: str
+    topic_id: str
+    kind: str
+    partitions: int
+    schema: pa.Schema
+    schema_id: int
+    key_columns: tuple[str, ...]
+    timestamp_column: str | None
+    configs: dict[str, object]
+    created_ms: int
+
+
+def _description(info: TopicInfo) -> TopicDescription:
+    return TopicDescription(
+        name=info.name,
+        topic_id=info.topic_id,
+        kind=info.kind,
+        partitions=info.partitions,
+        schema=info.schema,
+        schema_id=info.schema_id,
+        key_columns=info.key_columns,
+        timestamp_column=info.timestamp_column,
+        configs=dict(info.configs),
+        created_ms=info.created_ms,
+    )
+
+
+class Admin:
+    """Administers the topics of a cluster; thread-safe.
+
+    `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method raises
+    BrokerNotAvailableError when no broker answers.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str] | None = None, *, request_timeout_ms: int = 30_000
+    ) -> None:
+        """Does not connect yet. Raises InvalidConfigError."""
+        self._cluster = cluster(bootstrap_servers)
+        self._timeout_ms = request_timeout_ms
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        schema: pa.Schema | None = None,
+        key_columns: Iterable[str] = (),
+        timestamp_column: str | None = None,
+        configs: Mapping[str, object] | None = None,
+    ) -> TopicDescription:
+        """Creates a topic: without `schema` an envelope topic (key, value, headers, timestamp), else a typed one.
+
+        `partitions` default: the broker's `num.partitions`. `key_columns` choose the partition of a row,
+        `timestamp_column` is its event time. `configs` are topic settings under Kafka's names.
+        Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError.
+        """
+        check_topic_name(name)
+        if partitions is not None and (
+            isinstance(partitions, bool)
+            or not isinstance(partitions, int)
+            or not 1 <= partitions <= PARTITIONS_PER_TOPIC_MAX
+        ):
+            raise InvalidPartitionsError(f"partitions = {partitions!r}: 1 to {PARTITIONS_PER_TOPIC_MAX}")
+        keys = [key_columns] if isinstance(key_columns, str) else list(key_columns)
+        checked = check(Scope.TOPIC, configs or {})
+        arrow_schema = None
+        if schema is not None:
+            stored = canonical_schema(_arrow_schema(schema))
+            require_columns(stored, keys, timestamp_column)
+            arrow_schema = stored.serialize().to_pybytes()
+        request = CreateTopicRequest(
+            name, -1 if partitions is None else partitions, arrow_schema, keys, timestamp_column, dict(checked)
+        )
+        self._cluster.invalidate(name)
+        response = self._cluster.request(Api.CREATE_TOPIC, request, CreateTopicResponse, timeout_ms=self._timeout_ms)
+        info = topic_info(response.topic)
+        self._cluster.remember(info)
+        return _description(info)
+
+    def list_topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return sorted(t.name for t in self._cluster.metadata(timeout_ms=self._timeout_ms).topics if t.error_code == 0)
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """Raises UnknownTopicOrPartitionError."""
+        return _description(self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms))
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic with all its data. Raises UnknownTopicOrPartitionError."""
+        try:
+            self._cluster.request(
+                Api.DELETE_TOPIC, DeleteTopicRequest(name), DeleteTopicResponse, timeout_ms=self._timeout_ms
+            )
+        finally:
+            self._cluster.invalidate(name)
+
+    def list_offsets(self, partitions: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp", or
+        a time in ms since 1970 (the first record at or after it; offset -1 if there is none).
+
+        Raises UnknownTopicOrPartitionError.
+        """
+        return list_offsets(self._cluster, partitions, timeout_ms=self._timeout_ms)
+
+    def close(self) -> None:
+        """Nothing is held: connections are shared by the process and closed when they have been idle."""
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _arrow_schema(schema: Any) -> pa.Schema:
+    if isinstance(schema, pa.Schema):
+        return schema
+    if hasattr(schema, "__arrow_c_schema__"):
+        return pa.schema(schema)
+    raise TypeError(f"schema must be a pyarrow.Schema (or have __arrow_c_schema__), not {type(schema).__name__}")

@@ -1,0 +1,361 @@
+"""What the clients of one process share: connections that are idle, and what is known about topics.
+
+`cluster(bootstrap_servers)` gives the same `Cluster` for the same addresses. A forked child starts with none: the
+parent's sockets are never used by two processes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+
+from sparklog.client.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
+from sparklog.client.connection import Connection
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    InvalidPartitionsError,
+    RequestTimedOutError,
+    SparklogError,
+    UnknownSchemaError,
+    UnknownTopicOrPartitionError,
+    error_from_code,
+)
+from sparklog.format.schema import KIND_ENVELOPE
+from sparklog.protocol.messages import (
+    Api,
+    Message,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionState,
+    TopicState,
+)
+from sparklog.settings import Scope, settings_of
+from sparklog.types import TopicPartition
+
+METADATA_MAX_AGE_S = 300.0
+TOPICS_CACHED_MAX = 10_000
+IDLE_CONNECTIONS_MAX = 8
+"""Per broker and purpose."""
+IDLE_S_MAX = 60.0
+CLUSTERS_MAX = 64
+
+M = TypeVar("M", bound=Message)
+
+_MAX_MESSAGE_BYTES = settings_of(Scope.TOPIC)["max.message.bytes"]
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic as the broker describes it. `partitions` is their number, `schema` the newest version."""
+
+    name: str
+    topic_id: str
+    kind: str
+    partitions: int
+    schema_id: int
+    schemas: dict[int, pa.Schema]
+    key_columns: tuple[str, ...]
+    timestamp_column: str | None
+    configs: dict[str, object]
+    created_ms: int
+    partition_states: tuple[PartitionState, ...] = field(repr=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.schemas[self.schema_id]
+
+    @property
+    def is_envelope(self) -> bool:
+        return self.kind == KIND_ENVELOPE
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Largest batch the topic takes."""
+        value = _MAX_MESSAGE_BYTES.parse(self.configs.get("max.message.bytes", _MAX_MESSAGE_BYTES.default))
+        return int(value)
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether the broker's clock, not the producer's, stamps the records."""
+        return self.configs.get("message.timestamp.type") == "LogAppendTime"
+
+    def schema_of(self, schema_id: int) -> pa.Schema:
+        """Raises UnknownSchemaError."""
+        schema = self.schemas.get(schema_id)
+        if schema is None:
+            raise UnknownSchemaError(
+                f"topic {self.name!r} has no schema {schema_id} (known: {', '.join(map(str, self.schemas))})"
+            )
+        return schema
+
+    def check_partition(self, partition: int) -> int:
+        """Returns `partition` if the topic has it. Raises InvalidPartitionsError."""
+        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < self.partitions:
+            raise InvalidPartitionsError(
+                f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, there is no {partition!r}"
+            )
+        return partition
+
+
+def topic_info(state: TopicState) -> TopicInfo:
+    """Decodes a topic's state."""
+    schemas = {s.schema_id: pa.ipc.read_schema(pa.py_buffer(s.arrow_schema)).remove_metadata() for s in state.schemas}
+    return TopicInfo(
+        name=state.name,
+        topic_id=state.topic_id,
+        kind=state.kind,
+        partitions=len(state.partitions),
+        schema_id=max(schemas),
+        schemas=schemas,
+        key_columns=tuple(state.key_columns),
+        timestamp_column=state.timestamp_column,
+        configs=dict(state.configs),
+        created_ms=state.created_ms,
+        partition_states=tuple(sorted(state.partitions, key=lambda p: p.partition)),
+    )
+
+
+class Cluster:
+    """Connections and metadata of one cluster; thread-safe. Get it with `cluster(bootstrap_servers)`."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._bootstrap = parse_bootstrap(bootstrap_servers)
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[Endpoint, str], list[Connection]] = {}
+        self._topics: OrderedDict[str, tuple[TopicInfo, float]] = OrderedDict()
+        self._brokers: dict[int, Endpoint] = {}
+        self._no_local_until: dict[Endpoint, float] = {}
+
+    # -- metadata
+
+    def metadata(self, topics: Sequence[str] | None = None, *, timeout_ms: int = 30_000) -> MetadataResponse:
+        """Asks the cluster; `topics` None means all. Keeps what it learns. Raises BrokerNotAvailableError and others."""
+        request = MetadataRequest(None if topics is None else list(topics))
+        response = self.request(Api.METADATA, request, MetadataResponse, timeout_ms=timeout_ms)
+        now = time.monotonic()
+        known = [topic_info(t) for t in response.topics if t.error_code == 0]
+        with self._lock:
+            self._brokers = {b.broker_id: Endpoint(b.host, b.port) for b in response.brokers}
+            for info in known:
+                self._topics[info.name] = (info, now)
+                self._topics.move_to_end(info.name)
+            while len(self._topics) > TOPICS_CACHED_MAX:
+                self._topics.popitem(last=False)
+        return response
+
+    def topic(self, name: str, *, refresh: bool = False, timeout_ms: int = 30_000) -> TopicInfo:
+        """The topic, from the cache if it is not older than 5 minutes. Raises UnknownTopicOrPartitionError."""
+        if not refresh:
+            with self._lock:
+                cached = self._topics.get(name)
+            if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S:
+                return cached[0]
+        response = self.metadata([name], timeout_ms=timeout_ms)
+        for state in response.topics:
+            if state.name == name and state.error_code == 0:
+                return topic_info(state)
+        self.invalidate(name)
+        code = next((t.error_code for t in response.topics if t.name == name), UnknownTopicOrPartitionError.code)
+        if code == UnknownTopicOrPartitionError.code:
+            raise UnknownTopicOrPartitionError(
+                f"no topic {name!r} at {self.bootstrap_servers}: create it with `sparklog topic create {name}` "
+                "or Admin.create_topic"
+            )
+        raise error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")
+
+    def remember(self, info: TopicInfo) -> None:
+        """Keeps what another answer told about a topic."""
+        with self._lock:
+            self._topics[info.name] = (info, time.monotonic())
+
+    def invalidate(self, name: str) -> None:
+        """Forgets a topic: the next use asks the broker."""
+        with self._lock:
+            self._topics.pop(name, None)
+
+    def leader(self, tp: TopicPartition, *, timeout_ms: int = 30_000) -> Endpoint:
+        """Where the partition is written and read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
+        info = self.topic(tp.topic, timeout_ms=timeout_ms)
+        if not 0 <= tp.partition < info.partitions:
+            raise UnknownTopicOrPartitionError(
+                f"topic {tp.topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
+            )
+        state = info.partition_states[tp.partition]
+        with self._lock:
+            endpoint = self._brokers.get(state.leader)
+        if endpoint is None:
+            self.invalidate(tp.topic)
+            raise BrokerNotAvailableError(f"{tp} has no leader at the moment (broker {state.leader} is not known)")
+        return endpoint
+
+    def local_reads(self, endpoint: Endpoint) -> bool:
+        """Whether it is worth asking this broker for its files."""
+        return time.monotonic() >= self._no_local_until.get(endpoint, 0.0)
+
+    def no_local_reads(self, endpoint: Endpoint, seconds: float) -> None:
+        """The broker's files cannot be read here: do not ask again for a while."""
+        self._no_local_until[endpoint] = time.monotonic() + seconds
+
+    # -- connections
+
+    def connect(self, endpoint: Endpoint | None = None, *, timeout_ms: int = 30_000) -> Connection:
+        """A new connection that belongs to the caller, to `endpoint` or to the first bootstrap server that answers."""
+        candidates = [endpoint] if endpoint else self._bootstrap
+        failures: list[SparklogError] = []
+        for candidate in candidates:
+            try:
+                return Connection(candidate, timeout_ms=timeout_ms)
+            except (BrokerNotAvailableError, RequestTimedOutError) as e:
+                failures.append(e)
+        if len(failures) == 1:
+            raise failures[0]
+        raise BrokerNotAvailableError("; ".join(str(f) for f in failures))
+
+    @contextlib.contextmanager
+    def connection(
+        self, endpoint: Endpoint | None = None, *, purpose: str = "", timeout_ms: int = 30_000
+    ) -> Iterator[Connection]:
+        """A connection from the pool; it goes back if nothing is in flight on it at the end."""
+        connection = self._take_idle(endpoint, purpose) or self.connect(endpoint, timeout_ms=timeout_ms)
+        connection.timeout_ms = timeout_ms
+        try:
+            yield connection
+        finally:
+            self._give_back(connection, purpose)
+
+    def request(
+        self,
+        api: Api,
+        message: Message,
+        response: type[M],
+        *,
+        endpoint: Endpoint | None = None,
+        timeout_ms: int = 30_000,
+    ) -> M:
+        """One request on a pooled connection. An idle connection that turns out to be dead is replaced once, except for
+        requests that must not take effect twice."""
+        repeatable = api not in (Api.PRODUCE, Api.CREATE_TOPIC, Api.DELETE_TOPIC)
+        for attempt in (1, 2):
+            fresh = attempt == 2 or not self._has_idle(endpoint)
+            try:
+                with self.connection(endpoint, timeout_ms=timeout_ms) as connection:
+                    return connection.request(api, message, response, timeout_ms=timeout_ms)[0]
+            except BrokerNotAvailableError:
+                if fresh or not repeatable:
+                    raise
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Closes the idle connections and forgets the metadata."""
+        with self._lock:
+            idle = [c for pool in self._idle.values() for c in pool]
+            self._idle.clear()
+            self._topics.clear()
+            self._brokers.clear()
+        for connection in idle:
+            connection.close()
+
+    def _pools(self, endpoint: Endpoint | None, purpose: str) -> list[list[Connection]]:
+        endpoints = [endpoint] if endpoint else self._bootstrap
+        return [pool for e in endpoints if (pool := self._idle.get((e, purpose)))]
+
+    def _has_idle(self, endpoint: Endpoint | None) -> bool:
+        with self._lock:
+            return bool(self._pools(endpoint, ""))
+
+    def _take_idle(self, endpoint: Endpoint | None, purpose: str) -> Connection | None:
+        while True:
+            with self._lock:
+                pools = self._pools(endpoint, purpose)
+                if not pools:
+                    return None
+                connection = pools[0].pop()
+            if time.monotonic() - connection.used_at < IDLE_S_MAX and connection.is_idle():
+                return connection
+            connection.close()
+
+    def _give_back(self, connection: Connection, purpose: str) -> None:
+        stale: list[Connection] = []
+        now = time.monotonic()
+        with self._lock:
+            for key, pool in list(self._idle.items()):
+                stale += [c for c in pool if now - c.used_at >= IDLE_S_MAX]
+                self._idle[key] = [c for c in pool if now - c.used_at < IDLE_S_MAX]
+                if not self._idle[key]:
+                    del self._idle[key]
+            if not connection.closed and connection.in_flight == 0:
+                pool = self._idle.setdefault((connection.endpoint, purpose), [])
+                if len(pool) < IDLE_CONNECTIONS_MAX:
+                    pool.append(connection)
+                else:
+                    stale.append(connection)
+            else:
+                stale.append(connection)
+        for c in stale:
+            c.close()
+
+
+_clusters: OrderedDict[str, Cluster] = OrderedDict()
+_clusters_lock = threading.Lock()
+
+
+def cluster(bootstrap_servers: str | Sequence[str] | None = None) -> Cluster:
+    """This process's `Cluster` for the addresses (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292).
+
+    Does not connect. Raises InvalidConfigError.
+    """
+    key = resolve_bootstrap(bootstrap_servers)
+    dropped: list[Cluster] = []
+    with _clusters_lock:
+        found = _clusters.get(key)
+        if found is None:
+            found = _clusters[key] = Cluster(key)
+        _clusters.move_to_end(key)
+        while len(_clusters) > CLUSTERS_MAX:
+            dropped.append(_clusters.popitem(last=False)[1])
+    for c in dropped:
+        c.close()
+    return found
+
+
+def forget(bootstrap_servers: str) -> None:
+    """Drops the shared state of a cluster that is gone."""
+    with _clusters_lock:
+        found = _clusters.pop(resolve_bootstrap(bootstrap_servers), None)
+    if found is not None:
+        found.close()
+
+
+def _close_all() -> None:
+    with _clusters_lock:
+        clusters = list(_clusters.values())
+        _clusters.clear()
+    for c in clusters:
+        c.close()
+
+
+def _drop_after_fork() -> None:
+    # the sockets are dropped by the connection module; locks may be held by threads that the child does not have
+    global _clusters_lock
+    _clusters_lock = threading.Lock()
+    for c in _clusters.values():
+        c._lock = threading.Lock()
+        c._idle = {}
+        c._topics = OrderedDict()
+        c._brokers = {}
+    _clusters.clear()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)

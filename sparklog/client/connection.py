@@ -1,0 +1,295 @@
+"""One blocking connection to a broker: handshake, requests out, responses in.
+
+Requests may be sent ahead (`send`) and their answers taken later (`receive`), in the same order. A connection on
+which anything went wrong in the middle of a frame is closed and never used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from sparklog.client.addresses import Endpoint
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    ClosedError,
+    FrameTooLargeError,
+    InvalidRequestError,
+    RequestTimedOutError,
+    SparklogError,
+    UnsupportedApiError,
+    UnsupportedVersionError,
+    error_from_code,
+)
+from sparklog.protocol import frames
+from sparklog.protocol.messages import (
+    APIS,
+    Api,
+    HandshakeRequest,
+    HandshakeResponse,
+    Message,
+    decode_error,
+    decode_response,
+    encode,
+)
+
+RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
+"""A fetch response holds at most `fetch.max.bytes` or, if it is larger, one batch; both end at 1 GiB."""
+CONNECT_TIMEOUT_MS = 10_000
+_IOV_MAX = 512
+
+M = TypeVar("M", bound=Message)
+Part = bytes | bytearray | memoryview
+
+_FATAL = (InvalidRequestError, FrameTooLargeError, UnsupportedApiError, UnsupportedVersionError)
+"""Answers after which the broker closes the connection."""
+
+
+class _Expected(NamedTuple):
+    correlation_id: int
+    api: Api
+    deadline: float
+
+
+_open: dict[int, weakref.ref[Connection]] = {}
+"""Open connections of this process by id: what a forked child has to drop."""
+
+
+class Connection:
+    """A connection to one broker. Not thread-safe: one thread sends and receives at a time; `abort` is for others."""
+
+    def __init__(self, endpoint: Endpoint, *, timeout_ms: int = 30_000) -> None:
+        """Connects and shakes hands.
+
+        Raises BrokerNotAvailableError (nobody listens there), RequestTimedOutError, UnsupportedVersionError (the broker
+        does not speak this client's versions) and TooManyConnectionsError.
+        """
+        self.endpoint = endpoint
+        self.timeout_ms = timeout_ms
+        self._next_id = 0
+        self._expected: deque[_Expected] = deque()
+        self._closed = False
+        self._socket = _connect(endpoint, min(timeout_ms, CONNECT_TIMEOUT_MS))
+        key = id(self)
+        _open[key] = weakref.ref(self, lambda _: _open.pop(key, None))
+        self.used_at = time.monotonic()
+        try:
+            self.broker = self._shake_hands()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def in_flight(self) -> int:
+        """Requests whose answers have not been received."""
+        return len(self._expected)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def request(
+        self,
+        api: Api,
+        message: Message,
+        response: type[M],
+        payload: Sequence[Part] = (),
+        *,
+        timeout_ms: int | None = None,
+    ) -> tuple[M, pa.Buffer]:
+        """Sends a request and waits for its answer: the decoded header and the payload (possibly of 0 bytes).
+
+        Raises the broker's error, RequestTimedOutError, or BrokerNotAvailableError if the connection breaks.
+        """
+        self.send(api, message, payload, timeout_ms=timeout_ms)
+        return self.receive(response)
+
+    def send(
+        self,
+        api: Api,
+        message: Message,
+        payload: Sequence[Part] = (),
+        *,
+        timeout_ms: int | None = None,
+        answered: bool = True,
+    ) -> None:
+        """Sends a request whose answer is taken later with `receive`. `answered=False`: none will come (acks=0)."""
+        self._check_open()
+        size = sum(len(p) for p in payload)
+        self._next_id = (self._next_id + 1) & 0xFFFFFFFF
+        head = frames.encode_request(api, APIS[api].version_max, self._next_id, encode(message), size)
+        limit = self.broker.request_bytes_max if api is not Api.HANDSHAKE else 0
+        if limit and len(head) + size > limit:
+            raise FrameTooLargeError(
+                f"a request of {len(head) + size} bytes; this broker takes {limit} (socket.request.max.bytes)"
+            )
+        deadline = time.monotonic() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        try:
+            self._send_all([head, *payload], deadline)
+        except BaseException:
+            self.close()
+            raise
+        if answered:
+            self._expected.append(_Expected(self._next_id, api, deadline))
+        self.used_at = time.monotonic()
+
+    def receive(self, response: type[M]) -> tuple[M, pa.Buffer]:
+        """Waits for the answer of the oldest request that has none yet. Raises as `request`."""
+        self._check_open()
+        expected = self._expected.popleft()
+        try:
+            prefix, header, payload = self._receive_frame(expected.deadline)
+            if prefix.api != expected.api or prefix.correlation_id != expected.correlation_id:
+                raise InvalidRequestError(
+                    f"{self.endpoint} answered request {prefix.correlation_id} of API {prefix.api} where "
+                    f"{expected.correlation_id} of {expected.api.name} was due"
+                )
+            if prefix.error_code == 0:
+                self.used_at = time.monotonic()
+                return decode_response(expected.api, header, response), payload
+        except BaseException:
+            self.close()
+            raise
+        error = error_from_code(prefix.error_code, decode_error(header))
+        if isinstance(error, _FATAL):
+            self.close()
+        raise error
+
+    def abort(self) -> None:
+        """Breaks the connection from another thread: whoever waits on it gets BrokerNotAvailableError."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def is_idle(self) -> bool:
+        """Whether it can be used for a new request: open, nothing in flight, not closed by the broker."""
+        if self._closed or self._expected:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        """Closes the socket; again is fine."""
+        self._closed = True
+        _open.pop(id(self), None)
+        self._socket.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the connection to {self.endpoint} is closed")
+
+    def _shake_hands(self) -> HandshakeResponse:
+        from sparklog import __version__
+
+        hello = HandshakeRequest("sparklog-python", __version__)
+        answer, _ = self.request(Api.HANDSHAKE, hello, HandshakeResponse)
+        spoken = {r.api: (r.version_min, r.version_max) for r in answer.apis}
+        for api, spec in APIS.items():
+            low, high = spoken.get(int(api), (0, -1))
+            if not low <= spec.version_max <= high:
+                raise UnsupportedVersionError(
+                    f"the broker at {self.endpoint} (sparklog {answer.broker_version}) does not speak {api.name} version "
+                    f"{spec.version_max}; this client is sparklog {__version__}: install the same version on both sides"
+                )
+        return answer
+
+    def _set_timeout(self, deadline: float) -> None:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        self._socket.settimeout(remaining)
+
+    def _send_all(self, parts: Sequence[Part], deadline: float) -> None:
+        views = [memoryview(p).cast("B") for p in parts if len(p)]
+        first = 0
+        try:
+            while first < len(views):
+                self._set_timeout(deadline)
+                sent = self._socket.sendmsg(views[first : first + _IOV_MAX])
+                while first < len(views) and sent >= len(views[first]):
+                    sent -= len(views[first])
+                    first += 1
+                if sent:
+                    views[first] = views[first][sent:]
+        except TimeoutError as e:
+            raise self._timed_out() from e
+        except OSError as e:
+            raise self._broken(e) from e
+
+    def _receive_frame(self, deadline: float) -> tuple[frames.ResponsePrefix, bytearray, pa.Buffer]:
+        try:
+            start = bytearray(frames.PREFIX_BYTES)
+            self._receive_into(memoryview(start), deadline)
+            prefix = frames.decode_response_prefix(start, RESPONSE_BYTES_MAX)
+            header = bytearray(prefix.header_bytes)
+            self._receive_into(memoryview(header), deadline)
+            payload = pa.allocate_buffer(prefix.body_bytes - prefix.header_bytes)
+            if payload.size:
+                self._receive_into(memoryview(payload).cast("B"), deadline)
+        except TimeoutError as e:
+            raise self._timed_out() from e
+        except OSError as e:
+            raise self._broken(e) from e
+        return prefix, header, payload
+
+    def _receive_into(self, view: memoryview, deadline: float) -> None:
+        received = 0
+        while received < len(view):
+            self._set_timeout(deadline)
+            count = self._socket.recv_into(view[received:])
+            if count == 0:
+                raise ConnectionResetError("closed by the broker")
+            received += count
+
+    def _timed_out(self) -> SparklogError:
+        return RequestTimedOutError(
+            f"no answer from the broker at {self.endpoint} in time; it may be overloaded or stopped "
+            "(see its log, or raise request.timeout.ms)"
+        )
+
+    def _broken(self, e: OSError) -> SparklogError:
+        return BrokerNotAvailableError(f"the connection to the broker at {self.endpoint} broke: {_reason(e)}")
+
+
+def _connect(endpoint: Endpoint, timeout_ms: int) -> socket.socket:
+    try:
+        sock = socket.create_connection(endpoint, timeout=timeout_ms / 1000)
+    except OSError as e:
+        raise BrokerNotAvailableError(
+            f"no broker at {endpoint} ({_reason(e)}): start one with `sparklog broker`, "
+            "or check the bootstrap servers (SPARKLOG_BOOTSTRAP_SERVERS)"
+        ) from e
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _reason(e: OSError) -> str:
+    return (e.strerror or str(e) or type(e).__name__).lower()
+
+
+def drop_after_fork() -> None:
+    """Closes a forked child's copies of all sockets; the parent's connections stay as they are."""
+    for reference in list(_open.values()):
+        connection: Any = reference()
+        if connection is not None:
+            connection._closed = True
+            connection._expected.clear()
+            with contextlib.suppress(OSError):
+                connection._socket.close()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=drop_after_fork)

@@ -1,0 +1,225 @@
+"""Batches as a reader gets them: rows of one partition with their offsets, decoded off the wire without copying."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.cluster import TopicInfo
+from sparklog.errors import CorruptBatchError, SchemaMismatchError, UnsupportedVersionError
+from sparklog.format.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_OFFSET_COLUMN,
+    PREFIX_BYTES,
+    BatchHeader,
+    decode_batch,
+    decode_header,
+    verify_batch,
+)
+from sparklog.format.flat import root_table, table_field
+from sparklog.settings import did_you_mean
+
+
+class ConsumedBatch:
+    """Rows of one partition in offset order.
+
+    `base_offset` is the first row's offset, `data` the rows in the topic's layout (only the wanted columns),
+    `schema_id` the version of the schema they were written with.
+    """
+
+    __slots__ = ("_first_row", "_header", "_projection", "_source", "base_offset", "data", "schema_id", "tp")
+
+    def __init__(
+        self,
+        tp: Any,
+        base_offset: int,
+        data: pa.RecordBatch,
+        header: BatchHeader,
+        *,
+        first_row: int,
+        source: tuple[Any, pa.Schema],
+        projection: Projection,
+    ) -> None:
+        self.tp = tp
+        self.base_offset = base_offset
+        self.data = data
+        self.schema_id = header.schema_id
+        self._header = header
+        self._first_row = first_row
+        self._source = source
+        self._projection = projection
+
+    @property
+    def topic(self) -> str:
+        return str(self.tp.topic)
+
+    @property
+    def partition(self) -> int:
+        return int(self.tp.partition)
+
+    @property
+    def is_envelope(self) -> bool:
+        return self._projection.info.is_envelope
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.data.num_rows)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last row."""
+        return self.base_offset + self.num_rows
+
+    def offsets(self) -> np.ndarray:
+        """Every row's offset, int64."""
+        return np.arange(self.base_offset, self.base_offset + self.num_rows, dtype=np.int64)
+
+    def timestamps_ms(self) -> np.ndarray:
+        """Every row's stored timestamp in ms since 1970, int64: the broker's clock for LogAppendTime topics, else the
+        topic's timestamp column (a row without one has the batch's largest), else the time of sending."""
+        header = self._header
+        if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+            return np.full(self.num_rows, header.append_time_ms, np.int64)
+        if self._projection.timestamp_column is None:
+            return np.full(self.num_rows, header.max_timestamp_ms, np.int64)
+        column = self._stored_timestamps()
+        micros = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        if micros.null_count:
+            micros = micros.fill_null(header.max_timestamp_ms * 1000)
+        return np.asarray(micros.to_numpy(zero_copy_only=False) // 1000, np.int64)
+
+    def _stored_timestamps(self) -> Any:
+        index = self.data.schema.get_field_index(self._projection.timestamp_column)
+        if index >= 0:
+            return self.data.column(index)
+        data, schema = self._source  # the column was not wanted, so it has not been decoded
+        whole = decode_batch(data, schema, [schema.get_field_index(self._projection.timestamp_column)])
+        return whole.column(0).slice(self._first_row, self.num_rows)
+
+    def slice(self, start: int, rows: int) -> ConsumedBatch:
+        """Rows [start, start + rows), without copying."""
+        return ConsumedBatch(
+            self.tp,
+            self.base_offset + start,
+            self.data.slice(start, rows),
+            self._header,
+            first_row=self._first_row + start,
+            source=self._source,
+            projection=self._projection,
+        )
+
+    def __repr__(self) -> str:
+        return f"<ConsumedBatch {self.tp} offsets {self.base_offset} to {self.next_offset - 1}>"
+
+
+class Projection:
+    """Which columns a reader wants of a topic, in the order it wants them; None: all."""
+
+    def __init__(self, info: TopicInfo, columns: Sequence[str] | None) -> None:
+        """Raises SchemaMismatchError for a column that the topic does not have."""
+        self.info = info
+        self.columns = None if columns is None else list(dict.fromkeys(columns))
+        self.timestamp_column = "timestamp" if info.is_envelope else info.timestamp_column
+        for name in self.columns or ():
+            if info.schema.get_field_index(name) < 0:
+                raise SchemaMismatchError(
+                    f"topic {info.name!r} has no column {name!r}{did_you_mean(name, info.schema.names)}"
+                )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of what is read."""
+        schema = self.info.schema
+        return schema if self.columns is None else pa.schema([schema.field(c) for c in self.columns])
+
+    def decode(self, data: Any, header: BatchHeader) -> tuple[pa.RecordBatch, pa.Schema]:
+        """The wanted columns of one batch, and the schema it was written with."""
+        schema = self.info.schema_of(header.schema_id)
+        if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
+            raise UnsupportedVersionError("the batch was compacted; install a newer sparklog to read it")
+        if self.columns is None:
+            return decode_batch(data, schema), schema
+        if self.columns and _is_compressed(data):
+            indexes = sorted(schema.get_field_index(c) for c in self.columns)
+            return decode_batch(data, schema, indexes).select(self.columns), schema
+        # uncompressed columns cost nothing until they are touched
+        return decode_batch(data, schema).select(self.columns), schema
+
+
+def decode_batches(
+    data: Any,
+    tp: Any,
+    projection: Projection,
+    start_offset: int,
+    end_offset: int | None = None,
+    *,
+    check_crcs: bool = True,
+    first_position: int = 0,
+) -> list[ConsumedBatch]:
+    """The rows of [start_offset, end_offset) in `data` (whole batches back to back), as batches.
+
+    Raises CorruptBatchError (its note names the offset) and UnknownSchemaError.
+    """
+    view = memoryview(data).cast("B")
+    found: list[ConsumedBatch] = []
+    position = first_position
+    while position < len(view):
+        header = decode_header(view, position)
+        batch = decode_one(
+            data, view, position, header, tp, projection, start_offset, end_offset, check_crcs=check_crcs
+        )
+        if batch is not None:
+            found.append(batch)
+        position += header.size_bytes
+    return found
+
+
+def decode_one(
+    data: pa.Buffer,
+    view: memoryview,
+    position: int,
+    header: BatchHeader,
+    tp: Any,
+    projection: Projection,
+    start_offset: int,
+    end_offset: int | None,
+    *,
+    check_crcs: bool,
+) -> ConsumedBatch | None:
+    """The rows of [start_offset, end_offset) of the batch at `position`; None if it has none."""
+    if check_crcs:
+        try:
+            verify_batch(view, position, header)
+        except CorruptBatchError as e:
+            raise CorruptBatchError(f"{tp} at offset {header.base_offset}: {e}") from e
+    first = max(start_offset - header.base_offset, 0)
+    last = header.record_count if end_offset is None else min(header.record_count, end_offset - header.base_offset)
+    if first >= last or header.attributes & ATTRIBUTE_CONTROL:
+        return None
+    message = data.slice(position, header.size_bytes)
+    rows, schema = projection.decode(message, header)
+    if first or last < header.record_count:
+        rows = rows.slice(first, last - first)
+    return ConsumedBatch(
+        tp,
+        header.base_offset + first,
+        rows,
+        header,
+        first_row=first,
+        source=(message, schema),
+        projection=projection,
+    )
+
+
+def _is_compressed(message: Any) -> bool:
+    """Whether the RecordBatch message's buffers are compressed (Message.fbs: RecordBatch.compression, field 3)."""
+    view = memoryview(message)
+    table = root_table(view, PREFIX_BYTES)
+    field = table_field(view, table, 2)
+    record_batch = field + int(struct.unpack_from("<I", view, field)[0])
+    return bool(table_field(view, record_batch, 3))

@@ -1,0 +1,268 @@
+"""The consumer: assigned partitions, read ahead in the background, as records or as Arrow batches."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import repeat
+from types import TracebackType
+from typing import Any
+
+from sparklog.client.cluster import cluster
+from sparklog.client.consumed import ConsumedBatch, Projection
+from sparklog.client.fetcher import RESET_TO, Fetched, Fetcher, FetcherConfig, Position
+from sparklog.client.offsets import list_offsets
+from sparklog.errors import ClosedError, InvalidRequestError, OffsetOutOfRangeError
+from sparklog.settings import Scope, from_parameters
+from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Record, TopicPartition
+
+__all__ = ["ConsumedBatch", "Consumer"]
+
+CONVERT_ROWS = 10_000
+"""Rows that `poll` turns into records at once."""
+
+_live: weakref.WeakSet[Consumer] = weakref.WeakSet()
+_new_record = partial(tuple.__new__, Record)
+
+
+class Consumer:
+    """Reads assigned partitions; for one thread.
+
+    `columns`: only these columns are decoded (None: all). Settings are the consumer settings of `sparklog.settings` with
+    underscores: auto_offset_reset, fetch_max_bytes, max_poll_records, prefetch_bytes, …
+
+    While the broker is away, poll returns nothing and goes on when it is back; every other error of a partition
+    (an offset out of range with auto.offset.reset=none, a damaged batch, a deleted topic) is raised by poll once all that
+    was read before is delivered, again and again, until the partition is sought or assigned anew.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Does not connect yet. Raises InvalidConfigError."""
+        config: dict[str, Any] = from_parameters(Scope.CONSUMER, settings)
+        self.settings = config
+        self._columns = None if columns is None else list(columns)
+        self._cluster = cluster(bootstrap_servers)
+        self._max_poll_records: int = config["max.poll.records"]
+        self._reset: str = config["auto.offset.reset"]
+        self._fetcher = Fetcher(
+            self._cluster,
+            FetcherConfig(
+                min_bytes=config["fetch.min.bytes"],
+                max_wait_ms=config["fetch.max.wait.ms"],
+                max_bytes=config["fetch.max.bytes"],
+                partition_max_bytes=config["max.partition.fetch.bytes"],
+                prefetch_bytes=config["prefetch.bytes"],
+                request_timeout_ms=config["request.timeout.ms"],
+                check_crcs=config["check.crcs"],
+                reset=self._reset,
+            ),
+        )
+        self._closed = ""
+        self._rest: Fetched | None = None
+        self._records: list[Record] = []
+        self._records_taken = 0
+        self._records_position: Position | None = None
+        self._records_batch: ConsumedBatch | None = None
+        _live.add(self)
+
+    # -- assignment and positions
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads these partitions from now on; those assigned already keep their positions.
+
+        Raises UnknownTopicOrPartitionError, SchemaMismatchError (`columns` that a topic does not have) and
+        BrokerNotAvailableError.
+        """
+        self._check_open()
+        positions: dict[TopicPartition, Position] = {}
+        for given in partitions:
+            tp = TopicPartition(*given)
+            self._cluster.leader(tp)
+            current = self._fetcher.positions.get(tp)
+            positions[tp] = current or self._position(tp, None, RESET_TO.get(self._reset))
+        self._replace(positions)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The assigned partitions."""
+        return sorted(self._fetcher.positions)
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """The next poll of `tp` begins at `offset`. Raises InvalidRequestError if it is not assigned."""
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise InvalidRequestError(f"cannot seek {tp} to {offset!r}: an offset is a whole number from 0 on")
+        self._move([tp], offset, None)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """To the first offset that can be read; without arguments for all assigned partitions."""
+        self._move(partitions or self.assignment(), None, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """To the offset the next record will get; without arguments for all assigned partitions."""
+        self._move(partitions or self.assignment(), None, LATEST_TIMESTAMP)
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset of the next record that poll returns. Asks the broker if it is not known yet.
+
+        Raises InvalidRequestError (not assigned), OffsetOutOfRangeError (no position, auto.offset.reset=none).
+        """
+        self._check_open()
+        position = self._assigned(tp)
+        with self._fetcher.changed:
+            if position.consumed is not None:
+                return position.consumed
+        if position.reset_to is None:
+            raise OffsetOutOfRangeError(f"{tp} has no position and auto.offset.reset is none: seek to an offset first")
+        found = list_offsets(self._cluster, {position.tp: position.reset_to})[position.tp].offset
+        with self._fetcher.changed:
+            if position.consumed is None:
+                position.offset = position.consumed = found
+            return position.consumed
+
+    # -- reading
+
+    def poll(self, timeout_ms: int = 1000, max_records: int | None = None) -> list[Record]:
+        """The next records of one partition, at most `max_records` (default max.poll.records); none after `timeout_ms`.
+
+        Of typed topics `value` is a dict of the columns.
+        """
+        self._check_open()
+        limit = self._max_poll_records if max_records is None else max_records
+        if limit < 1:
+            raise InvalidRequestError(f"max_records = {limit}: at least 1")
+        if self._records_taken >= len(self._records):
+            fetched = self._take(timeout_ms)
+            if fetched is None:
+                return []
+            batch = fetched.batch
+            if batch.num_rows > CONVERT_ROWS:
+                self._rest = fetched._replace(batch=batch.slice(CONVERT_ROWS, batch.num_rows - CONVERT_ROWS))
+                batch = batch.slice(0, CONVERT_ROWS)
+            self._records, self._records_taken, self._records_batch = records_of(batch), 0, batch
+            self._records_position = fetched.position
+        chosen = self._records[self._records_taken : self._records_taken + limit]
+        self._records_taken += len(chosen)
+        assert self._records_position is not None
+        self._records_position.consumed = chosen[-1].offset + 1
+        return chosen
+
+    def poll_batches(self, timeout_ms: int = 1000) -> list[ConsumedBatch]:
+        """All batches that are there, at least one unless none came within `timeout_ms`; without any copy."""
+        self._check_open()
+        batches: list[ConsumedBatch] = []
+        if self._records_taken < len(self._records) and self._records_batch is not None:
+            rest = self._records_batch.slice(self._records_taken, len(self._records) - self._records_taken)
+            assert self._records_position is not None
+            self._records_position.consumed = rest.next_offset
+            batches.append(rest)
+        self._drop_records()
+        while (fetched := self._take(0 if batches else timeout_ms, only_ready=bool(batches))) is not None:
+            fetched.position.consumed = fetched.batch.next_offset
+            batches.append(fetched.batch)
+        return batches
+
+    def close(self) -> None:
+        """Stops reading; again is fine."""
+        if not self._closed:
+            self._closed = "the consumer is closed"
+            self._fetcher.close()
+            self._rest = None
+            self._drop_records()
+            _live.discard(self)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside
+
+    def _take(self, timeout_ms: int, *, only_ready: bool = False) -> Fetched | None:
+        if self._rest is not None:
+            fetched, self._rest = self._rest, None
+            return fetched
+        if only_ready and not self._fetcher.ready:
+            return None
+        return self._fetcher.take(max(timeout_ms, 0) / 1000)
+
+    def _position(self, tp: TopicPartition, offset: int | None, reset_to: int | None) -> Position:
+        return Position(tp, Projection(self._cluster.topic(tp.topic), self._columns), offset, reset_to)
+
+    def _move(self, partitions: Iterable[TopicPartition], offset: int | None, reset_to: int | None) -> None:
+        self._check_open()
+        positions = dict(self._fetcher.positions)
+        for tp in partitions:
+            positions[tp] = self._position(self._assigned(tp).tp, offset, reset_to)
+        self._replace(positions)
+
+    def _replace(self, positions: dict[TopicPartition, Position]) -> None:
+        if self._rest is not None and positions.get(self._rest.position.tp) is not self._rest.position:
+            self._rest = None
+        left = self._records_position
+        if left is not None and positions.get(left.tp) is not left:
+            self._drop_records()
+        self._fetcher.replace(positions)
+
+    def _drop_records(self) -> None:
+        self._records, self._records_taken, self._records_position, self._records_batch = [], 0, None, None
+
+    def _assigned(self, tp: TopicPartition) -> Position:
+        position = self._fetcher.positions.get(TopicPartition(*tp))
+        if position is None:
+            raise InvalidRequestError(f"{TopicPartition(*tp)} is not assigned: call assign first")
+        return position
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(self._closed)
+
+
+def records_of(batch: ConsumedBatch) -> list[Record]:
+    """The batch's rows as records, column by column."""
+    n = batch.num_rows
+    stamps = batch.timestamps_ms().tolist()
+    offsets = range(batch.base_offset, batch.base_offset + n)
+    data = batch.data
+    no_headers: Iterable[list[tuple[str, bytes | None]]] = ([] for _ in range(n))
+    keys: Iterable[Any] = repeat(None, n)
+    values: Iterable[Any] = repeat(None, n)
+    headers: Iterable[Any] = no_headers
+    if batch.is_envelope:
+        names = data.schema.names
+        if "key" in names and data.column("key").null_count < n:
+            keys = data.column("key").to_pylist()
+        if "value" in names:
+            values = data.column("value").to_pylist()
+        if "headers" in names and data.column("headers").null_count < n:
+            rows = data.column("headers").to_pylist()
+            headers = [[(h["key"], h["value"]) for h in row] if row else [] for row in rows]
+    else:
+        values = data.to_pylist()
+    return list(
+        map(
+            _new_record,
+            zip(
+                repeat(batch.topic, n), repeat(batch.partition, n), offsets, stamps, keys, values, headers, strict=True
+            ),
+        )
+    )
+
+
+def _drop_after_fork() -> None:
+    for consumer in list(_live):
+        consumer._closed = "this consumer belongs to the parent process: create one in the child"
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)

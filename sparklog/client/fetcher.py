@@ -1,0 +1,329 @@
+"""The consumer's background thread: resolves positions, fetches ahead of `poll`, decodes.
+
+What belongs to a position is one `Position` object; `seek` and `assign` replace it, so that an answer to an older
+request is recognised (its object is no longer the current one) and dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import NamedTuple
+
+from sparklog.client.addresses import Endpoint
+from sparklog.client.cluster import Cluster
+from sparklog.client.connection import Connection
+from sparklog.client.consumed import ConsumedBatch, Projection, decode_batches
+from sparklog.client.offsets import list_offsets
+from sparklog.errors import (
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    SparklogError,
+    error_from_code,
+)
+from sparklog.format.batch import decode_header
+from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
+
+RESET_TO = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+
+
+class FetcherConfig(NamedTuple):
+    """What the fetcher needs of the consumer's settings."""
+
+    min_bytes: int
+    max_wait_ms: int
+    max_bytes: int
+    partition_max_bytes: int
+    prefetch_bytes: int
+    request_timeout_ms: int
+    check_crcs: bool
+    reset: str
+
+
+class Position:
+    """Where one assigned partition is: `offset` is the next one to fetch (None: not known yet, `reset_to` says which),
+    `consumed` the next one that poll returns."""
+
+    __slots__ = ("consumed", "error", "offset", "projection", "reset_to", "tp")
+
+    def __init__(self, tp: TopicPartition, projection: Projection, offset: int | None, reset_to: int | None) -> None:
+        self.tp = tp
+        self.projection = projection
+        self.offset = offset
+        self.consumed = offset
+        self.reset_to = reset_to
+        self.error: SparklogError | None = None
+
+
+class Fetched(NamedTuple):
+    """A batch that waits for poll. `size_bytes` is what it takes of prefetch.bytes."""
+
+    position: Position
+    batch: ConsumedBatch
+    size_bytes: int
+
+
+class Fetcher:
+    """Starts its thread with the first assignment; `changed` guards and announces all shared state."""
+
+    def __init__(self, cluster: Cluster, config: FetcherConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self.changed = threading.Condition()
+        self.positions: dict[TopicPartition, Position] = {}
+        self.ready: deque[Fetched] = deque()
+        self.ready_bytes = 0
+        self.polling = 0
+        self.failure: BaseException | None = None
+        self._closed = False
+        self._connection: Connection | None = None
+        self._aborted: list[Connection] = []
+        self._thread: threading.Thread | None = None
+
+    # -- the consumer's side
+
+    def replace(self, positions: dict[TopicPartition, Position]) -> None:
+        """Sets the assignment; partitions that are not in it, or whose Position is another object, start afresh."""
+        with self.changed:
+            self.positions = positions
+            kept = [f for f in self.ready if positions.get(f.position.tp) is f.position]
+            self.ready = deque(kept)
+            self.ready_bytes = sum(f.size_bytes for f in kept)
+            if self._thread is None and positions:
+                self._thread = threading.Thread(target=self._run, name="sparklog-consumer", daemon=True)
+                self._thread.start()
+            self._abort_fetch()
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        with self.changed:
+            self._closed = True
+            self.ready.clear()
+            self._abort_fetch()
+            self.changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    def _abort_fetch(self) -> None:
+        """Ends a request that may be waiting for data of positions that are gone. Its thread closes the connection."""
+        if self._connection is not None:
+            self._connection.abort()
+            self._aborted.append(self._connection)
+            self._connection = None
+
+    def take(self, timeout_s: float) -> Fetched | None:
+        """The next batch, waiting for one up to `timeout_s`. Raises what a partition failed with."""
+        deadline = time.monotonic() + timeout_s
+        with self.changed:
+            self.polling += 1
+            try:
+                while True:
+                    if self.ready:
+                        fetched = self.ready.popleft()
+                        self.ready_bytes -= fetched.size_bytes
+                        self.changed.notify_all()
+                        return fetched
+                    self._raise_failure()
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0:
+                        return None
+                    self.changed.notify_all()
+                    self.changed.wait(remaining)
+            finally:
+                self.polling -= 1
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise SparklogError(f"the consumer's fetch thread failed: {self.failure!r}") from self.failure
+        for position in self.positions.values():
+            if position.error is not None:
+                raise position.error
+
+    # -- the thread
+
+    def _run(self) -> None:
+        backoff = BACKOFF_S
+        try:
+            while True:
+                wanted = self._wait_for_work()
+                if wanted is None:
+                    return
+                try:
+                    self._fetch_once(wanted)
+                    backoff = BACKOFF_S
+                except SparklogError as e:
+                    self._drop_connection()
+                    if self._is_current(wanted):
+                        if not e.retriable:
+                            self._fail(wanted, e)
+                            continue
+                        _log.info("fetching fails, trying again: %s", e)
+                        for topic in {p.tp.topic for p in wanted}:
+                            self._cluster.invalidate(topic)
+                        with self.changed:
+                            if not self._closed:
+                                self.changed.wait(backoff)
+                        backoff = min(2 * backoff, BACKOFF_S_MAX)
+        except BaseException as e:
+            _log.exception("the consumer's fetch thread failed")
+            with self.changed:
+                self.failure = e
+                self.changed.notify_all()
+        finally:
+            self._drop_connection()
+
+    def _wait_for_work(self) -> list[Position] | None:
+        """The positions to fetch for, least recently served first, when there is memory for more; None at the end."""
+        with self.changed:
+            while not self._closed:
+                wanted = [p for p in self.positions.values() if p.error is None]
+                room = self.ready_bytes < self._config.prefetch_bytes or (self.polling and not self.ready)
+                if wanted and room:
+                    return wanted
+                self.changed.wait()
+        return None
+
+    def _is_current(self, positions: list[Position]) -> bool:
+        with self.changed:
+            return not self._closed and all(self.positions.get(p.tp) is p for p in positions)
+
+    def _fail(self, positions: list[Position], error: SparklogError) -> None:
+        with self.changed:
+            for position in positions:
+                position.error = error
+            self.changed.notify_all()
+
+    def _drop_connection(self) -> None:
+        with self.changed:
+            dropped, self._aborted = self._aborted, []
+            if self._connection is not None:
+                dropped.append(self._connection)
+                self._connection = None
+        for connection in dropped:
+            connection.close()
+
+    def _connect(self, leader: Endpoint) -> Connection:
+        connection = self._connection
+        if connection is None or connection.closed or connection.endpoint != leader:
+            self._drop_connection()
+            connection = self._cluster.connect(leader, timeout_ms=self._config.request_timeout_ms)
+            with self.changed:
+                self._connection = connection
+        return connection
+
+    def _fetch_once(self, wanted: list[Position]) -> None:
+        unresolved = [p for p in wanted if p.offset is None]
+        if unresolved:
+            self._resolve(unresolved)
+        by_leader: dict[Endpoint, list[Position]] = {}
+        for position in wanted:
+            if position.error is None and position.offset is not None:
+                by_leader.setdefault(self._cluster.leader(position.tp), []).append(position)
+        for leader, positions in by_leader.items():
+            self._fetch_from(leader, positions, wait=len(by_leader) == 1)
+
+    def _resolve(self, positions: list[Position]) -> None:
+        """Finds the offsets of positions that say only earliest or latest."""
+        for position in positions:
+            if position.reset_to is None:
+                error = OffsetOutOfRangeError(
+                    f"{position.tp} has no position and auto.offset.reset is none: seek to an offset first"
+                )
+                self._fail([position], error)
+        asked = {p.tp: p.reset_to for p in positions if p.reset_to is not None}
+        if not asked:
+            return
+        found = list_offsets(self._cluster, asked, timeout_ms=self._config.request_timeout_ms)
+        with self.changed:
+            for position in positions:
+                if position.tp in found:
+                    position.offset = position.consumed = found[position.tp].offset
+            self.changed.notify_all()
+
+    def _fetch_from(self, leader: Endpoint, positions: list[Position], *, wait: bool) -> None:
+        config = self._config
+        with self.changed:
+            room = max(config.prefetch_bytes - self.ready_bytes, 1)
+        max_bytes = max(min(config.max_bytes, room), 1)
+        asked = [
+            (p, FetchPartition(*p.tp, p.offset, min(config.partition_max_bytes, max_bytes)))
+            for p in positions
+            if p.offset is not None
+        ]
+        request = FetchRequest(config.max_wait_ms if wait else 0, config.min_bytes, max_bytes, 0, [a[1] for a in asked])
+        connection = self._connect(leader)
+        if not self._is_current(positions):
+            return
+        timeout_ms = config.request_timeout_ms + config.max_wait_ms
+        response, payload = connection.request(Api.FETCH, request, FetchResponse, timeout_ms=timeout_ms)
+        if len(response.results) != len(asked) or sum(r.length_bytes for r in response.results) != payload.size:
+            connection.close()
+            raise InvalidRequestError("the answer to a fetch does not have the announced parts")
+        start = 0
+        for (position, _), result in zip(asked, response.results, strict=True):
+            data = payload.slice(start, result.length_bytes)
+            start += result.length_bytes
+            try:
+                self._take_result(position, result, data)
+            except SparklogError as e:
+                if e.retriable:
+                    raise
+                self._fail([position], e)
+        self._rotate([p for (p, _), r in zip(asked, response.results, strict=True) if r.length_bytes])
+
+    def _take_result(self, position: Position, result: FetchResult, data: object) -> None:
+        if result.error_code == OffsetOutOfRangeError.code:
+            self._out_of_range(position, result)
+            return
+        if result.error_code:
+            raise error_from_code(result.error_code, result.message)
+        if not result.length_bytes:
+            return
+        offset = position.offset or 0
+        batches = decode_batches(data, position.tp, position.projection, offset, check_crcs=self._config.check_crcs)
+        next_offset = _next_offset(data)
+        with self.changed:
+            if self.positions.get(position.tp) is not position or self._closed:
+                return
+            position.offset = max(offset, next_offset)
+            size = result.length_bytes // len(batches) if batches else 0
+            self.ready.extend(Fetched(position, b, size) for b in batches)
+            self.ready_bytes += size * len(batches)
+            self.changed.notify_all()
+
+    def _rotate(self, served: list[Position]) -> None:
+        """Puts partitions that got data behind those that did not, so that none starves."""
+        with self.changed:
+            for position in served:
+                if self.positions.get(position.tp) is position:
+                    self.positions[position.tp] = self.positions.pop(position.tp)
+
+    def _out_of_range(self, position: Position, result: FetchResult) -> None:
+        where = f"offset {position.offset} of {position.tp} is outside of {result.log_start_offset} to {result.high_watermark}"
+        if self._config.reset not in RESET_TO:
+            self._fail(
+                [position], OffsetOutOfRangeError(f"{where}, and auto.offset.reset is none: seek to a valid offset")
+            )
+            return
+        _log.warning("%s: going on at the %s", where, self._config.reset)
+        with self.changed:
+            position.reset_to = RESET_TO[self._config.reset]
+            position.offset = None
+
+
+def _next_offset(data: object) -> int:
+    """The offset after the last of the batches in `data`."""
+    view = memoryview(data)  # type: ignore[arg-type]
+    position = next_offset = 0
+    while position < len(view):
+        header = decode_header(view, position)
+        next_offset = header.next_offset
+        position += header.size_bytes
+    return next_offset

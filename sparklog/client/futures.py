@@ -1,0 +1,210 @@
+"""What `send` and `send_batch` return: futures with the interface of `concurrent.futures.Future`.
+
+All records of a stored batch share one `Delivery`; a record's future is two words. They cannot be cancelled, and
+`concurrent.futures.wait` does not take them: wait with `result`, or for all with `Producer.flush`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sparklog.types import RecordMetadata, TopicPartition
+
+_log = logging.getLogger(__name__)
+_callbacks_lock = threading.Lock()
+
+
+class BatchMetadata(RecordMetadata):
+    """Where a stored batch landed: `offset` is its first row's, `timestamp_ms` its largest; it has `record_count` rows."""
+
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last row; -1 if the offsets are not known (acks=0)."""
+        return self.offset + self.record_count - 1 if self.offset >= 0 else -1
+
+
+class Delivery:
+    """The outcome of one batch."""
+
+    __slots__ = (
+        "_callbacks",
+        "_event",
+        "append_time_ms",
+        "base_offset",
+        "error",
+        "max_timestamp_ms",
+        "record_count",
+        "seen",
+        "timestamps_us",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.record_count = 0
+        self.base_offset = -1
+        self.append_time_ms = -1
+        self.max_timestamp_ms = -1
+        self.timestamps_us: list[int] | None = None
+        self.error: BaseException | None = None
+        self.seen = False
+        self._event = threading.Event()
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def done(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return self._event.wait(timeout_s)
+
+    def complete(self, base_offset: int, append_time_ms: int) -> None:
+        """The broker has stored the batch. `append_time_ms` >= 0: its clock stamped the records."""
+        self.base_offset = base_offset
+        self.append_time_ms = append_time_ms
+        self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        with _callbacks_lock:
+            self._event.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, at completion (on the sender's thread) or now."""
+        with _callbacks_lock:
+            if not self._event.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def raise_error(self) -> None:
+        if self.error is not None:
+            self.seen = True
+            raise self.error
+
+    def timestamp_ms(self, index: int) -> int:
+        if self.append_time_ms >= 0:
+            return self.append_time_ms
+        return self.timestamps_us[index] // 1000 if self.timestamps_us is not None else self.max_timestamp_ms
+
+    def metadata(self) -> BatchMetadata:
+        stamp = self.append_time_ms if self.append_time_ms >= 0 else self.max_timestamp_ms
+        found = BatchMetadata(self.tp.topic, self.tp.partition, self.base_offset, stamp)
+        found.record_count = self.record_count
+        return found
+
+
+class _Future:
+    """The part of the interface that record and batch futures share."""
+
+    __slots__ = ()
+
+    def cancel(self) -> bool:
+        """Always False: what was accepted is sent."""
+        return False
+
+    def cancelled(self) -> bool:
+        return False
+
+    def done(self) -> bool:
+        raise NotImplementedError
+
+    def running(self) -> bool:
+        """Whether the outcome is still open."""
+        return not self.done()
+
+    def _call(self, callback: Callable[[Any], object]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            _log.exception("a producer callback failed")
+
+
+class RecordFuture(_Future):
+    """The outcome of one `send`: a RecordMetadata, or an error."""
+
+    __slots__ = ("_delivery", "_index")
+
+    def __init__(self, delivery: Delivery, index: int) -> None:
+        self._delivery = delivery
+        self._index = index
+
+    def done(self) -> bool:
+        return self._delivery.done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Waits at most `timeout` seconds. Raises TimeoutError (still sending) or the SparklogError of the delivery."""
+        delivery = self._delivery
+        if not delivery.wait(timeout):
+            raise TimeoutError("the record is not acknowledged yet")
+        delivery.raise_error()
+        offset = delivery.base_offset + self._index if delivery.base_offset >= 0 else -1
+        return RecordMetadata(*delivery.tp, offset, delivery.timestamp_ms(self._index))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The delivery's error, None if it succeeded. Raises TimeoutError."""
+        if not self._delivery.wait(timeout):
+            raise TimeoutError("the record is not acknowledged yet")
+        self._delivery.seen = True
+        return self._delivery.error
+
+    def add_done_callback(self, fn: Callable[[RecordFuture], object]) -> None:
+        """Calls `fn(self)` when the outcome is known, on the producer's thread (at once if it is): do not block in it."""
+        self._delivery.when_done(lambda: self._call(fn))
+
+
+class BatchFuture(_Future):
+    """The outcome of one `send_batch`: one BatchMetadata per stored batch, in partition order; or the first error."""
+
+    __slots__ = ("_deliveries",)
+
+    def __init__(self, deliveries: list[Delivery]) -> None:
+        self._deliveries = sorted(deliveries, key=lambda d: d.tp.partition)
+
+    def done(self) -> bool:
+        return all(d.done for d in self._deliveries)
+
+    def result(self, timeout: float | None = None) -> list[RecordMetadata]:
+        """Waits at most `timeout` seconds for all. Raises TimeoutError or the first error."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return [d.metadata() for d in self._deliveries]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The first error, None if all were stored. Raises TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for delivery in self._deliveries:
+            if not delivery.wait(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                raise TimeoutError("not all batches are acknowledged yet")
+        errors = [d.error for d in self._deliveries if d.error is not None]
+        for delivery in self._deliveries:
+            delivery.seen = True
+        return errors[0] if errors else None
+
+    def add_done_callback(self, fn: Callable[[BatchFuture], object]) -> None:
+        """Calls `fn(self)` when all outcomes are known, on the producer's thread (at once if they are)."""
+        if not self._deliveries:
+            self._call(fn)
+            return
+        counter = itertools.count(1)  # its step is atomic: deliveries end on the sender's thread or here
+
+        def one_done() -> None:
+            if next(counter) == len(self._deliveries):
+                self._call(fn)
+
+        for delivery in self._deliveries:
+            delivery.when_done(one_done)

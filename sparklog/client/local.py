@@ -1,0 +1,210 @@
+"""`start_local`: a broker daemon of its own for notebooks, demos and tests."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+
+from sparklog.client.addresses import parse_bootstrap
+from sparklog.client.cluster import forget
+from sparklog.errors import BrokerNotAvailableError
+
+__all__ = ["LocalBroker", "start_local"]
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+LOG_LINES_KEPT = 200
+_READY = "listening on "
+
+_live: weakref.WeakSet[LocalBroker] = weakref.WeakSet()
+
+
+class LocalBroker:
+    """A running broker process. `bootstrap_servers` is its address, `data_dir` its directory, `pid` its process."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], data_dir: Path, temporary: bool, address: str, log: _Log
+    ) -> None:
+        self._process = process
+        self._temporary = temporary
+        self._log = log
+        self._owner = os.getpid()
+        self.data_dir = data_dir
+        self.bootstrap_servers = address
+        _live.add(self)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """The last lines the broker logged."""
+        return self._log.text()
+
+    def stop(self) -> int:
+        """Stops the broker cleanly, removes a temporary data directory; again is fine. Returns the exit code."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        return self._reap()
+
+    def kill(self) -> None:
+        """Ends the process with SIGKILL, as a crash would; the data directory stays, also a temporary one."""
+        self._process.kill()
+        self._temporary = False
+        self._reap()
+
+    def __enter__(self) -> LocalBroker:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "stopped"
+        return f"<LocalBroker {self.bootstrap_servers} {self.data_dir} {state}>"
+
+    def _reap(self) -> int:
+        code = self._process.wait()
+        self._log.close()
+        forget(self.bootstrap_servers)
+        _live.discard(self)
+        if self._temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+        return code
+
+
+class _Log:
+    """Reads the broker's stderr in a thread so that it never blocks; keeps the last lines."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._lines: collections.deque[str] = collections.deque(maxlen=LOG_LINES_KEPT)
+        self._stream = process.stderr
+        self._thread = threading.Thread(target=self._read, name="sparklog-local-log", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._stream is not None
+        with contextlib.suppress(ValueError, OSError):
+            for line in self._stream:
+                self._lines.append(line.decode(errors="replace").rstrip())
+
+    def text(self) -> str:
+        return "\n".join(list(self._lines))
+
+    def close(self) -> None:
+        self._thread.join(5.0)
+        if self._stream is not None:
+            self._stream.close()
+
+
+def start_local(data_dir: str | os.PathLike[str] | None = None, listen: str = "127.0.0.1:0") -> LocalBroker:
+    """Starts a broker as a process of its own and waits until it listens.
+
+    `data_dir` None: a temporary directory that `stop` removes. `listen` port 0: any free port. Use it in a `with`
+    block; it stops at the end of the block, of this process, or when this process is killed (on Linux).
+    Raises BrokerNotAvailableError with the broker's own words if it does not start.
+    """
+    temporary = data_dir is None
+    directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
+    command = [sys.executable, "-m", "sparklog_broker", "--data-dir", str(directory), "--listen", listen]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=_die_with_parent(),  # noqa: PLW1509  only two system calls, prepared beforehand
+        start_new_session=True,  # Ctrl-C is for the program, which then stops the broker
+    )
+    log = _Log(process)
+    try:
+        address = _wait_until_ready(process)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
+    if address is None:
+        process.kill()
+        code = process.wait()
+        log.close()
+        if temporary:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'it said nothing'}")
+    forget(address)  # another broker may have used the port before
+    return LocalBroker(process, directory, temporary, address, log)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes]) -> str | None:
+    """The address in the broker's `listening on` line; None if it ended or said nothing in time."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + START_TIMEOUT_S
+    said = b""
+    while b"\n" not in said:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0 or not select.select([process.stdout], [], [], remaining)[0]:
+            return None
+        chunk = os.read(process.stdout.fileno(), 4096)
+        if not chunk:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            return None
+        said += chunk
+    line = said.decode(errors="replace").splitlines()[0]
+    if not line.startswith(_READY):
+        return None
+    return str(parse_bootstrap(line.removeprefix(_READY).strip())[0])
+
+
+def _die_with_parent() -> object:
+    """What the child runs before it becomes the broker: the kernel ends it when this process is gone. Linux only."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (OSError, AttributeError):
+        return None
+    parent = os.getpid()
+    pr_set_pdeathsig = 1
+
+    def in_child() -> None:
+        prctl(pr_set_pdeathsig, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return in_child
+
+
+def _stop_all() -> None:
+    for broker in list(_live):
+        if broker._owner == os.getpid():
+            broker.stop()
+
+
+atexit.register(_stop_all)

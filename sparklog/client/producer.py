@@ -1,0 +1,329 @@
+"""The producer: records and tables to topics, in the background, in order, acknowledged through futures."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from sparklog.client.accumulator import Accumulator, PartitionQueue, row_bytes
+from sparklog.client.cluster import TopicInfo, cluster
+from sparklog.client.encoding import (
+    METADATA_BYTES,
+    ROW_OVERHEAD_BYTES,
+    Headers,
+    encode_within,
+    pieces_of,
+    rows_of,
+    too_large,
+)
+from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
+from sparklog.client.partitioner import StickyPartition, partition_for_key
+from sparklog.client.sender import Sender, SenderConfig
+from sparklog.errors import ClosedError, RequestTimedOutError, SchemaMismatchError, SparklogError
+from sparklog.settings import Scope, from_parameters
+from sparklog.types import TopicPartition
+
+__all__ = ["BatchFuture", "BatchMetadata", "Producer", "RecordFuture"]
+
+_log = logging.getLogger(__name__)
+
+EXIT_FLUSH_S = 10.0
+KEY_CACHE_ENTRIES_MAX = 65_536
+KEY_CACHE_KEY_BYTES_MAX = 128
+_ACKS = {"0": 0, "1": 1, "all": -1}
+
+_live: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+class _Topic:
+    """What the producer keeps per topic."""
+
+    __slots__ = ("info", "is_envelope", "key_partitions", "max_bytes", "queues", "sticky", "target_bytes")
+
+    def __init__(self, info: TopicInfo, batch_size_bytes: int, queues: list[PartitionQueue]) -> None:
+        self.info = info
+        self.is_envelope = info.is_envelope
+        self.queues = queues
+        self.sticky = StickyPartition(info.partitions)
+        self.max_bytes = info.max_message_bytes
+        self.target_bytes = min(batch_size_bytes, self.max_bytes - min(4 * METADATA_BYTES, self.max_bytes // 2))
+        self.key_partitions: dict[bytes, int] = {}
+
+    def partition_of(self, key: bytes) -> int:
+        """The key's partition; recent short keys are remembered, because hashing costs more than all the rest of a send."""
+        found = partition_for_key(key, self.info.partitions)
+        if len(key) <= KEY_CACHE_KEY_BYTES_MAX:
+            if len(self.key_partitions) >= KEY_CACHE_ENTRIES_MAX:
+                self.key_partitions.clear()
+            self.key_partitions[key] = found
+        return found
+
+
+class Producer:
+    """Sends records to topics; thread-safe.
+
+    `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Settings are the
+    producer settings of `sparklog.settings` with underscores: acks, linger_ms, batch_size_bytes, compression, …
+
+    Records of a partition are stored in the order of the calls that sent them, also across retries. Delivery is
+    at-least-once: after a lost connection a batch may be stored twice. Nothing fails silently: a failure is raised by
+    the future, or by `flush` or `close` if nobody looked at the future.
+    """
+
+    def __init__(self, bootstrap_servers: str | Sequence[str] | None = None, **settings: Any) -> None:
+        """Does not connect yet. Raises InvalidConfigError."""
+        if "acks" in settings and str(settings["acks"]) == "-1":
+            settings["acks"] = "all"
+        config: dict[str, Any] = from_parameters(Scope.PRODUCER, settings)
+        self.settings = config
+        self._cluster = cluster(bootstrap_servers)
+        self._topics: dict[str, _Topic] = {}
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._batch_size_bytes = config["batch.size.bytes"]
+        self._compression = config["compression"]
+        self._accumulator = Accumulator(
+            buffer_bytes=config["buffer.memory"],
+            linger_s=config["linger.ms"] / 1000,
+            max_block_s=config["max.block.ms"] / 1000,
+            delivery_timeout_s=config["delivery.timeout.ms"] / 1000,
+        )
+        sender_config = SenderConfig(
+            acks=_ACKS[config["acks"]],
+            compression=self._compression,
+            request_timeout_ms=config["request.timeout.ms"],
+            max_in_flight=config["max.in.flight.requests.per.connection"],
+            backoff_s=config["retry.backoff.ms"] / 1000,
+            backoff_max_s=config["retry.backoff.max.ms"] / 1000,
+        )
+        self._sender = Sender(self._cluster, self._accumulator, sender_config, self._forget_topic)
+        self._accumulator.wake_sender = self._sender.wake
+        _live.add(self)
+
+    # -- sending
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> RecordFuture:
+        """Sends one record to an envelope topic and returns at once (unless `buffer.memory` is full).
+
+        Partition: the given one, else by the key's hash (Kafka's murmur2), else sticky. `timestamp_ms` default: now.
+        Raises TypeError, SchemaMismatchError (a typed topic), UnknownTopicOrPartitionError, InvalidPartitionsError,
+        MessageTooLargeError, BufferExhaustedError, ClosedError.
+        """
+        state = self._topics.get(topic) or self._topic(topic)
+        if (
+            (value is not None and value.__class__ is not bytes)
+            or (key is not None and key.__class__ is not bytes)
+            or headers
+            or timestamp_ms is not None
+            or not state.is_envelope
+        ):
+            value, key, headers = _check_record(state, topic, value, key, headers, timestamp_ms)
+        if partition is not None:
+            state.info.check_partition(partition)
+        elif key is not None:
+            partition = state.key_partitions.get(key)
+            if partition is None:
+                partition = state.partition_of(key)
+        size = len(value) + ROW_OVERHEAD_BYTES if value is not None else ROW_OVERHEAD_BYTES
+        if key is not None or headers:
+            size = row_bytes(value, key, headers)
+        if size > state.max_bytes:
+            raise too_large(topic, size, state.max_bytes)
+        accumulator = self._accumulator
+        with accumulator.lock:
+            if accumulator.closed:
+                raise ClosedError(accumulator.closed)
+            if accumulator.used_bytes + size > accumulator.buffer_bytes:
+                accumulator.locked_reserve(size)
+            else:
+                accumulator.used_bytes += size
+            queue = state.queues[state.sticky.current if partition is None else partition]
+            batch = queue.open
+            if batch is None:
+                batch = accumulator.locked_open(queue)
+            elif batch.size_bytes + size > state.target_bytes:
+                accumulator.locked_close_open(queue)
+                if partition is None:
+                    state.sticky.advance()
+                    queue = state.queues[state.sticky.current]
+                batch = queue.open or accumulator.locked_open(queue)
+            values = batch.values
+            index = len(values)
+            if key is not None or batch.keys is not None:
+                if batch.keys is None:
+                    batch.keys = [None] * index
+                batch.keys.append(key)
+            if headers or batch.headers is not None:
+                if batch.headers is None:
+                    batch.headers = [None] * index
+                batch.headers.append(headers)
+            values.append(value)
+            batch.timestamps_us.append(time.time_ns() // 1000 if timestamp_ms is None else timestamp_ms * 1000)
+            batch.size_bytes += size
+        return RecordFuture(batch.delivery, index)
+
+    def send_batch(self, topic: str, data: Any, *, partition: int | None = None) -> BatchFuture:
+        """Sends a table: anything with `__arrow_c_stream__` or `__arrow_c_array__` (PyArrow, polars, …), pandas, a dict
+        of columns or a list of dicts. Columns are matched to the topic's by name; envelope topics take `value` and
+        optionally `key`, `headers`, `timestamp` and `partition`.
+
+        Rows go to `partition`, else by their key columns, else sticky; they are stored in batches of about
+        `batch.size.bytes`, encoded on the calling thread. The future's result is one BatchMetadata per stored batch, in
+        partition order; no rows, no batches. Raises SchemaMismatchError (nothing was sent), MessageTooLargeError
+        (nothing was sent), BufferExhaustedError (the message says how many rows had been taken), and as `send`.
+        """
+        self._accumulator.check_open()
+        state = self._topic(topic)
+        rows = rows_of(data, state.info, partition)
+        deliveries: list[Delivery] = []
+        if rows.table.num_rows:
+            taken = 0
+            try:
+                for chosen, piece in pieces_of(rows, state.info, state.sticky, self._batch_size_bytes):
+                    for encoded in encode_within(piece, state.info, self._compression):
+                        deliveries.append(self._accumulator.enqueue(state.queues[chosen], encoded))
+                        taken += encoded.record_count
+            except SparklogError as e:
+                if taken:
+                    raise type(e)(
+                        f"{e} ({taken} of the {rows.table.num_rows} rows had been taken and may be stored)"
+                    ) from e
+                raise
+        return BatchFuture(deliveries)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Sends what is collected and waits for everything accepted so far.
+
+        Raises the first failure since the last flush that nobody has looked at, and RequestTimedOutError after
+        `timeout_s`.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for delivery in self._accumulator.close_all_open():
+            if not delivery.wait(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                raise RequestTimedOutError(f"not everything was acknowledged within {timeout_s} s")
+        error = self._accumulator.take_failure()
+        if error is not None:
+            raise error
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flushes and ends the producer; again is fine. Raises what `flush` raises (the producer is closed then, too)."""
+        with self._accumulator.lock:
+            if self._accumulator.closed:
+                return
+            self._accumulator.closed = "the producer is closed"
+        _live.discard(self)
+        try:
+            self.flush(timeout_s)
+        finally:
+            self._sender.stop(5.0)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except SparklogError as e:
+            if exc is None:
+                raise
+            exc.add_note(f"closing the producer failed, too: {e}")
+
+    # -- inside
+
+    def _topic(self, name: str) -> _Topic:
+        """The topic's state, looked up again when its metadata are old or it was re-created."""
+        info = self._cluster.topic(name)
+        state = self._topics.get(name)
+        if state is None or state.info is not info:
+            with self._accumulator.lock:
+                queues = []
+                for tp in (TopicPartition(name, p) for p in range(info.partitions)):
+                    queue = self._queues.setdefault(tp, PartitionQueue(tp, info))
+                    queue.info = info
+                    queues.append(queue)
+                state = self._topics[name] = _Topic(info, self._batch_size_bytes, queues)
+        return state
+
+    def _forget_topic(self, name: str) -> None:
+        self._topics.pop(name, None)
+
+    def _forked(self) -> None:
+        self._accumulator.reset_after_fork()
+        self._sender.drop_after_fork()
+
+    def _at_exit(self) -> None:
+        with self._accumulator.lock:
+            records = bool(self._accumulator.outstanding)
+        if records:
+            warnings.warn("a sparklog Producer was not closed: flushing it at exit", RuntimeWarning, stacklevel=1)
+        try:
+            self.close(EXIT_FLUSH_S)
+        except SparklogError as e:
+            _log.error("records were lost at exit: %s", e)  # noqa: TRY400  the traceback says nothing more
+
+
+def _check_record(
+    state: _Topic, topic: str, value: Any, key: Any, headers: Any, timestamp_ms: Any
+) -> tuple[bytes | None, bytes | None, Headers | None]:
+    """The slow path of `send`: everything that is not plain bytes."""
+    if not state.is_envelope:
+        raise SchemaMismatchError(
+            f"topic {topic!r} is typed (columns {', '.join(state.info.schema.names)}): send tables with "
+            "send_batch(topic, data); send() is for envelope topics"
+        )
+    checked = None
+    if headers:
+        if not isinstance(headers, Sequence) or isinstance(headers, str | bytes):
+            raise TypeError('headers must be a list of (str, bytes) pairs, for example [("source", b"web")]')
+        checked = [_check_header(h) for h in headers]
+    if timestamp_ms is not None and (isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int)):
+        raise TypeError(f"timestamp_ms must be an int (milliseconds since 1970), not {type(timestamp_ms).__name__}")
+    if timestamp_ms is not None and not 0 <= timestamp_ms < 2**53:
+        raise ValueError(f"timestamp_ms = {timestamp_ms} is out of bounds")
+    return _as_bytes(value, "value"), _as_bytes(key, "key"), checked
+
+
+def _check_header(header: Any) -> tuple[str, bytes | None]:
+    if not isinstance(header, Sequence) or len(header) != 2 or not isinstance(header[0], str):
+        raise TypeError(f"a header must be a (str, bytes) pair, not {header!r}")
+    return header[0], _as_bytes(header[1], "a header's value")
+
+
+def _as_bytes(content: Any, what: str) -> bytes | None:
+    if content is None or isinstance(content, bytes):
+        return content
+    if isinstance(content, bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"{what} must be bytes, not {type(content).__name__}: encode it, for example text.encode()")
+
+
+def _flush_at_exit() -> None:
+    for producer in list(_live):
+        producer._at_exit()
+
+
+def _drop_after_fork() -> None:
+    for producer in list(_live):
+        producer._forked()
+    _live.clear()
+
+
+atexit.register(_flush_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)

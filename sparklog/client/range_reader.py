@@ -1,0 +1,232 @@
+"""Reads [start, end) of one partition: by mapping the segment files where they are visible, else by fetching.
+
+Files are visible when the broker offers them (same host) and its `meta.json` can be read and shows the same data
+directory. Anything that goes wrong with the files leads to the socket, never to an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.client.addresses import Endpoint
+from sparklog.client.cluster import Cluster
+from sparklog.client.connection import Connection
+from sparklog.client.consumed import ConsumedBatch, Projection, decode_one
+from sparklog.errors import (
+    DataLossError,
+    InvalidConfigError,
+    InvalidRequestError,
+    LocalReadUnavailableError,
+    OffsetOutOfRangeError,
+    SparklogError,
+    error_from_code,
+)
+from sparklog.format.batch import BatchHeader, decode_header
+from sparklog.protocol.messages import (
+    Api,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LocateSegmentsRequest,
+    LocateSegmentsResponse,
+    SegmentRange,
+)
+from sparklog.settings import MIB
+from sparklog.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+FETCH_BYTES = 4 * MIB
+FETCH_WAIT_MS = 500
+LOCAL_RETRY_S = 60.0
+BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
+
+
+def read_range(
+    cluster: Cluster,
+    tp: TopicPartition,
+    start_offset: int,
+    end_offset: int,
+    *,
+    columns: Sequence[str] | None = None,
+    local: str = "auto",
+    check_crcs: bool = True,
+    retry_timeout_ms: int = 30_000,
+) -> Iterator[ConsumedBatch]:
+    """Yields the rows of [start_offset, end_offset), every offset once and in order.
+
+    `columns`: only these are decoded, in this order. `local`: "auto" maps the files where possible, "off" uses the
+    socket. A broker that is away is waited for up to `retry_timeout_ms` since the last progress.
+    Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (unknown column).
+    """
+    if local not in ("auto", "off"):
+        raise InvalidConfigError(f"local read {local!r}: use auto or off")
+    if not 0 <= start_offset <= end_offset:
+        raise InvalidRequestError(f"{tp}: cannot read offsets {start_offset} to {end_offset}")
+    if start_offset == end_offset:
+        return
+    reader = _RangeReader(cluster, tp, end_offset, columns, check_crcs, retry_timeout_ms / 1000)
+    expected = start_offset
+    for batch in reader.batches(start_offset, local == "auto"):
+        if batch.base_offset != expected:
+            raise _lost(tp, expected, batch.base_offset, "they are missing in the log")
+        expected = batch.next_offset
+        yield batch
+
+
+def _lost(tp: TopicPartition, start: int, end: int, why: str) -> DataLossError:
+    return DataLossError(f"offsets {start} to {end - 1} of {tp} cannot be read: {why}")
+
+
+class _RangeReader:
+    def __init__(
+        self,
+        cluster: Cluster,
+        tp: TopicPartition,
+        end_offset: int,
+        columns: Sequence[str] | None,
+        check_crcs: bool,
+        retry_s: float,
+    ) -> None:
+        self._cluster = cluster
+        self._tp = tp
+        self._end = end_offset
+        self._columns = columns
+        self._check_crcs = check_crcs
+        self._retry_s = retry_s
+
+    def batches(self, start: int, local: bool) -> Iterator[ConsumedBatch]:
+        offset = start
+        deadline = time.monotonic() + self._retry_s
+        backoff = BACKOFF_S
+        while offset < self._end:
+            try:
+                leader = self._cluster.leader(self._tp)
+                projection = Projection(self._cluster.topic(self._tp.topic), self._columns)
+                source = self._fetched(leader, offset, projection)
+                if local and self._cluster.local_reads(leader):
+                    source = self._local(leader, offset, projection)
+                for batch in source:
+                    yield batch
+                    offset = batch.next_offset
+                    deadline = time.monotonic() + self._retry_s
+                    backoff = BACKOFF_S
+            except (LocalReadUnavailableError, OSError) as e:
+                _log.debug("%s is read through the socket: %s", self._tp, e)
+                local = False
+            except SparklogError as e:
+                if not e.retriable or time.monotonic() >= deadline:
+                    raise
+                self._cluster.invalidate(self._tp.topic)
+                time.sleep(backoff)
+                backoff = min(2 * backoff, BACKOFF_S_MAX)
+            else:
+                local = False  # what the files did not have is fetched
+
+    # -- files
+
+    def _local(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
+        request = LocateSegmentsRequest(*self._tp, offset, self._end)
+        try:
+            located = self._cluster.request(Api.LOCATE_SEGMENTS, request, LocateSegmentsResponse, endpoint=leader)
+            _check_same_directory(located)
+        except OffsetOutOfRangeError:
+            return  # the fetch finds out what exactly is gone
+        except (LocalReadUnavailableError, OSError):
+            self._cluster.no_local_reads(leader, LOCAL_RETRY_S)
+            raise
+        for found in located.ranges:
+            data = _map(found)
+            view = memoryview(data)
+            position = 0
+            while position < len(view) and offset < self._end:
+                header = decode_header(view, position)
+                batch = self._decode(data, view, position, header, projection, offset)
+                if batch is not None:
+                    yield batch
+                    offset = batch.next_offset
+                position += header.size_bytes
+
+    def _decode(
+        self, data: Any, view: memoryview, position: int, header: BatchHeader, projection: Projection, offset: int
+    ) -> ConsumedBatch | None:
+        return decode_one(
+            data, view, position, header, self._tp, projection, offset, self._end, check_crcs=self._check_crcs
+        )
+
+    # -- socket
+
+    def _fetched(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
+        """Fetches until the end; the next request is under way while the rows of the last one are worked on."""
+        stalled_until = time.monotonic() + self._retry_s
+        with self._cluster.connection(leader, purpose="range") as connection:
+            self._request(connection, offset)
+            while offset < self._end:
+                payload = self._receive(connection, offset, stalled_until)
+                view = memoryview(payload)
+                headers: list[tuple[int, BatchHeader]] = []
+                position, next_offset = 0, offset
+                while position < len(view):
+                    header = decode_header(view, position)
+                    headers.append((position, header))
+                    position += header.size_bytes
+                    next_offset = max(next_offset, header.next_offset)
+                if next_offset > offset:
+                    stalled_until = time.monotonic() + self._retry_s
+                if next_offset < self._end:
+                    self._request(connection, next_offset)
+                for position, header in headers:
+                    batch = self._decode(payload, view, position, header, projection, offset)
+                    if batch is not None:
+                        yield batch
+                offset = next_offset
+
+    def _request(self, connection: Connection, offset: int) -> None:
+        partition = FetchPartition(*self._tp, offset, FETCH_BYTES)
+        connection.send(Api.FETCH, FetchRequest(FETCH_WAIT_MS, 1, FETCH_BYTES, 0, [partition]))
+
+    def _receive(self, connection: Connection, offset: int, stalled_until: float) -> Any:
+        response, payload = connection.receive(FetchResponse)
+        if len(response.results) != 1 or response.results[0].length_bytes != payload.size:
+            connection.close()
+            raise InvalidRequestError(f"the answer to a fetch of {self._tp} does not have the announced length")
+        result = response.results[0]
+        if result.error_code == OffsetOutOfRangeError.code:
+            if offset < result.log_start_offset:
+                end = min(result.log_start_offset, self._end)
+                raise _lost(self._tp, offset, end, f"the log starts at offset {result.log_start_offset} now")
+            raise _lost(self._tp, offset, self._end, f"the log ends at offset {result.high_watermark} now")
+        if result.error_code:
+            raise error_from_code(result.error_code, result.message)
+        if payload.size == 0 and time.monotonic() >= stalled_until:
+            raise _lost(self._tp, offset, self._end, f"the log ends at offset {result.high_watermark}")
+        return payload
+
+
+def _check_same_directory(located: LocateSegmentsResponse) -> None:
+    """Raises LocalReadUnavailableError unless the broker's data directory is the one seen here under its path."""
+    try:
+        meta = json.loads(Path(located.data_dir, "meta.json").read_bytes())
+        same = meta["data_dir_id"] == located.data_dir_id
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise LocalReadUnavailableError(f"{located.data_dir}/meta.json cannot be read: {e}") from e
+    if not same:
+        raise LocalReadUnavailableError(f"{located.data_dir} is not the broker's data directory")
+
+
+def _map(found: SegmentRange) -> Any:
+    """The range's bytes, mapped. Raises OSError (the file is gone), LocalReadUnavailableError (it is shorter)."""
+    with pa.memory_map(found.path, "r") as mapped:
+        if mapped.size() < found.end_position:
+            raise LocalReadUnavailableError(
+                f"{found.path} has {mapped.size()} bytes, {found.end_position} were announced"
+            )
+        mapped.seek(found.start_position)
+        return mapped.read_buffer(found.end_position - found.start_position)

@@ -1,0 +1,359 @@
+"""The producer's sender thread: takes ready batches, sends produce requests, reads the answers, retries.
+
+One thread, one connection per broker, several requests under way per connection. Order inside a partition holds
+because a partition has at most one request under way (see `accumulator`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sparklog.client.accumulator import Accumulator, PartitionQueue, PendingBatch
+from sparklog.client.addresses import Endpoint
+from sparklog.client.cluster import Cluster
+from sparklog.client.connection import Connection
+from sparklog.client.encoding import encode, envelope_batch
+from sparklog.errors import (
+    NAMES,
+    BrokerNotAvailableError,
+    RequestTimedOutError,
+    SparklogError,
+    error_from_code,
+)
+from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
+from sparklog.settings import MIB
+
+_log = logging.getLogger(__name__)
+
+REQUEST_BYTES = 32 * MIB
+"""A request takes no further partition beyond this size."""
+REQUEST_HEADER_BYTES = MIB
+
+
+class Entry(NamedTuple):
+    """One partition's part of a request."""
+
+    queue: PartitionQueue
+    batches: list[PendingBatch]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(b.encoded.payload) for b in self.batches if b.encoded is not None)
+
+
+class SenderConfig(NamedTuple):
+    """What the sender needs of the producer's settings. `acks`: -1, 0 or 1."""
+
+    acks: int
+    compression: str
+    request_timeout_ms: int
+    max_in_flight: int
+    backoff_s: float
+    backoff_max_s: float
+
+
+class _Channel:
+    """The connection to one broker and the requests under way on it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.in_flight: deque[tuple[list[Entry], float]] = deque()
+
+
+class Sender:
+    """Runs until `stop`; everything but `wake` and `stop` belongs to its thread."""
+
+    def __init__(
+        self, cluster: Cluster, accumulator: Accumulator, config: SenderConfig, forget_topic: Callable[[str], None]
+    ) -> None:
+        """`forget_topic(name)` is called when something is wrong with a topic: what is known of it may be old."""
+        self._cluster = cluster
+        self._forget_topic = forget_topic
+        self._accumulator = accumulator
+        self._config = config
+        self._channels: dict[Endpoint, _Channel] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._woken = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="sparklog-producer", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Makes the thread look at the accumulator. Cheap when it has been woken already."""
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(OSError):
+                self._wake_write.send(b"w")
+
+    def stop(self, timeout_s: float) -> None:
+        """Ends the thread; batches that are still waiting fail."""
+        self._stopping = True
+        self._woken = False
+        self.wake()
+        self._thread.join(timeout_s)
+
+    def drop_after_fork(self) -> None:
+        """Closes a forked child's copies of the wake-up sockets."""
+        self._wake_read.close()
+        self._wake_write.close()
+        self._selector.close()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._step()
+            self._fail_all(SparklogError("the producer was closed before these records were acknowledged"))
+        except BaseException as e:
+            _log.exception("the producer's sender thread failed")
+            with self._accumulator.lock:
+                self._accumulator.closed = f"the producer's sender thread failed: {e!r}"
+            error = SparklogError(f"the producer's sender thread failed: {e!r}")
+            error.__cause__ = e
+            self._fail_all(error)
+            if not isinstance(e, Exception):
+                raise
+        finally:
+            for channel in self._channels.values():
+                channel.connection.close()
+            self._selector.close()
+            self._wake_read.close()
+            self._wake_write.close()
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        accumulator = self._accumulator
+        with accumulator.lock:
+            expired = list(accumulator.locked_expired(now))
+            ready, next_at = accumulator.locked_ready(now)
+        for queue, batch in expired:
+            self._fail(Entry(queue, [batch]), _expired(batch), release=False)
+        if ready:
+            self._send_ready(ready)
+        self._wait(next_at)
+
+    def _wait(self, next_at: float | None) -> None:
+        """Sleeps until an answer comes, somebody wakes us, or it is `next_at`; reads the answers."""
+        deadlines = [c.in_flight[0][1] for c in self._channels.values() if c.in_flight]
+        if next_at is not None:
+            deadlines.append(next_at)
+        timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        for key, _ in self._selector.select(timeout):
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    self._wake_read.recv(4096)
+                self._woken = False
+            else:
+                self._read_answer(key.data)
+        now = time.monotonic()
+        for endpoint, channel in list(self._channels.items()):
+            if channel.in_flight and channel.in_flight[0][1] <= now:
+                late = RequestTimedOutError(f"the broker at {endpoint} did not answer within request.timeout.ms")
+                self._drop_channel(endpoint, late)
+
+    # -- sending
+
+    def _send_ready(self, ready: list[PartitionQueue]) -> None:
+        by_leader: dict[Endpoint, list[PartitionQueue]] = {}
+        for queue in ready:
+            try:
+                leader = self._cluster.leader(queue.tp, timeout_ms=self._config.request_timeout_ms)
+            except SparklogError as e:
+                with self._accumulator.lock:
+                    batches = self._accumulator.locked_take(queue)
+                self._failed_attempt(Entry(queue, batches), e)
+                continue
+            by_leader.setdefault(leader, []).append(queue)
+        for leader, queues in by_leader.items():
+            self._send_to(leader, deque(queues))
+
+    def _send_to(self, leader: Endpoint, queues: deque[PartitionQueue]) -> None:
+        """Sends requests to one broker until nothing is ready or enough are under way."""
+        while queues:
+            channel = self._channels.get(leader)
+            if channel is not None and len(channel.in_flight) >= self._config.max_in_flight:
+                return
+            entries: list[Entry] = []
+            size = 0
+            while queues and (not entries or size < REQUEST_BYTES):
+                queue = queues.popleft()
+                with self._accumulator.lock:
+                    entry = Entry(queue, self._accumulator.locked_take(queue))
+                if self._encode(entry):
+                    entries.append(entry)
+                    size += entry.size_bytes
+            if not entries:
+                return
+            try:
+                channel = channel or self._open_channel(leader)
+                limit = channel.connection.broker.request_bytes_max - REQUEST_HEADER_BYTES
+                while len(entries) > 1 and sum(e.size_bytes for e in entries) > limit:
+                    back = entries.pop()
+                    self._accumulator.put_back(back.queue, back.batches, retry_at=0.0)
+                self._send(channel, entries)
+            except SparklogError as e:
+                if channel is not None and leader in self._channels and channel.connection.closed:
+                    self._drop_channel(leader, e)
+                for entry in entries:
+                    self._failed_attempt(entry, e)
+                return
+
+    def _encode(self, entry: Entry) -> bool:
+        """Encodes records that were collected by `send`. False if that failed and the entry is settled."""
+        try:
+            for batch in entry.batches:
+                if batch.encoded is None and batch.rows is not None:
+                    rows = batch.rows
+                    table = envelope_batch(rows.values, rows.keys, rows.headers, rows.timestamps_us)
+                    batch.encoded = encode(table, entry.queue.info, self._config.compression)
+                    batch.rows = None
+        except SparklogError as e:
+            self._failed_attempt(entry, e)
+            return False
+        return True
+
+    def _open_channel(self, leader: Endpoint) -> _Channel:
+        connection = self._cluster.connect(leader, timeout_ms=self._config.request_timeout_ms)
+        channel = self._channels[leader] = _Channel(connection)
+        self._selector.register(connection, selectors.EVENT_READ, leader)
+        return channel
+
+    def _send(self, channel: _Channel, entries: list[Entry]) -> None:
+        config = self._config
+        parts = [b.encoded.payload for e in entries for b in e.batches if b.encoded is not None]
+        partitions = [ProducePartition(*e.queue.tp, e.size_bytes) for e in entries]
+        request = ProduceRequest(config.acks, config.request_timeout_ms, partitions)
+        deadline = time.monotonic() + config.request_timeout_ms / 1000
+        channel.connection.send(
+            Api.PRODUCE, request, parts, timeout_ms=config.request_timeout_ms, answered=config.acks != 0
+        )
+        if config.acks != 0:
+            channel.in_flight.append((entries, deadline))
+            return
+        for entry in entries:
+            self._stored(entry, -1, -1)
+
+    # -- answers
+
+    def _read_answer(self, leader: Endpoint) -> None:
+        channel = self._channels.get(leader)
+        if channel is None:
+            return
+        try:
+            if not channel.in_flight:
+                raise BrokerNotAvailableError(f"the broker at {leader} closed the connection")
+            response, _ = channel.connection.receive(ProduceResponse)
+        except SparklogError as e:
+            if channel.connection.closed or not channel.in_flight:
+                self._drop_channel(leader, e)
+                return
+            entries, _ = channel.in_flight.popleft()
+            for entry in entries:
+                self._failed_attempt(entry, e)
+            return
+        entries, _ = channel.in_flight.popleft()
+        if len(response.results) != len(entries):
+            self._drop_channel(leader, BrokerNotAvailableError(f"the broker at {leader} answered with too few results"))
+            for entry in entries:
+                self._failed_attempt(entry, BrokerNotAvailableError("an answer with too few results"))
+            return
+        for entry, result in zip(entries, response.results, strict=True):
+            self._take_result(entry, result)
+
+    def _take_result(self, entry: Entry, result: ProduceResult) -> None:
+        if result.error_code == 0:
+            self._stored(entry, result.base_offset, result.append_time_ms)
+            return
+        tp = entry.queue.tp
+        message = result.message or f"the broker answered {NAMES.get(result.error_code, result.error_code)} for {tp}"
+        self._failed_attempt(entry, error_from_code(result.error_code, message))
+
+    def _stored(self, entry: Entry, base_offset: int, append_time_ms: int) -> None:
+        self._accumulator.settle(entry.queue, entry.batches, error=None)
+        for batch in entry.batches:
+            stamped = batch.encoded is not None and batch.encoded.log_append_time
+            batch.delivery.complete(base_offset, append_time_ms if stamped else -1)
+            if base_offset >= 0:
+                base_offset += batch.delivery.record_count
+
+    # -- failures
+
+    def _drop_channel(self, leader: Endpoint, error: SparklogError) -> None:
+        """The connection is lost: everything under way on it is tried again, in order."""
+        channel = self._channels.pop(leader)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(channel.connection)
+        channel.connection.close()
+        for entries, _ in channel.in_flight:
+            for entry in entries:
+                self._failed_attempt(entry, error)
+
+    def _failed_attempt(self, entry: Entry, error: SparklogError) -> None:
+        """Back into the queue if it can be tried again, else the batches fail."""
+        queue, batches = entry
+        self._cluster.invalidate(queue.tp.topic)
+        self._forget_topic(queue.tp.topic)
+        for batch in batches:
+            batch.error = error
+        if error.retriable:
+            queue.attempts += 1
+            backoff = min(self._config.backoff_s * 2 ** min(queue.attempts - 1, 30), self._config.backoff_max_s)
+            backoff *= random.uniform(0.8, 1.2)
+            if queue.attempts == 1:
+                _log.warning("%s: %s; trying again", queue.tp, error)
+            self._accumulator.put_back(queue, batches, retry_at=time.monotonic() + backoff)
+        elif len(batches) > 1:
+            # one of them is to blame: each is tried in a request of its own
+            for batch in batches:
+                batch.alone = True
+            self._accumulator.put_back(queue, batches, retry_at=0.0)
+        else:
+            self._fail(entry, error)
+
+    def _fail(self, entry: Entry, error: BaseException, *, release: bool = True) -> None:
+        self._accumulator.settle(entry.queue, entry.batches, error=error, release=release)
+        for batch in entry.batches:
+            batch.delivery.fail(error)
+
+    def _fail_all(self, error: SparklogError) -> None:
+        accumulator = self._accumulator
+        for channel in self._channels.values():
+            for entries, _ in channel.in_flight:
+                for entry in entries:
+                    self._fail(entry, error)
+            channel.in_flight.clear()
+        with accumulator.lock:
+            left = []
+            for queue in accumulator.active.values():
+                accumulator.locked_close_open(queue)
+                left.append(Entry(queue, list(queue.batches)))
+                queue.batches.clear()
+        for entry in left:
+            self._fail(entry, error)
+        with accumulator.lock:
+            rest = list(accumulator.outstanding)
+            accumulator.outstanding.clear()
+        for delivery in rest:
+            delivery.fail(error)
+
+
+def _expired(batch: PendingBatch) -> SparklogError:
+    records, tp = batch.delivery.record_count, batch.delivery.tp
+    reason = f"; the last attempt failed with: {batch.error}" if batch.error else ""
+    error = RequestTimedOutError(f"{records} records for {tp} were not delivered within delivery.timeout.ms{reason}")
+    error.__cause__ = batch.error
+    return error

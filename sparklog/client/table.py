@@ -1,0 +1,104 @@
+"""`read_table`: what a topic holds now, as one Arrow table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.cluster import Cluster, TopicInfo, cluster
+from sparklog.client.consumed import ConsumedBatch, Projection
+from sparklog.client.offsets import list_offsets
+from sparklog.client.range_reader import read_range
+from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
+from sparklog.format.schema import TIMESTAMP_TYPE
+from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+METADATA_FIELDS = (
+    pa.field("_topic", pa.string()),
+    pa.field("_partition", pa.int32()),
+    pa.field("_offset", pa.int64()),
+    pa.field("_timestamp", TIMESTAMP_TYPE),
+)
+
+Bound = str | int | Mapping[int, int]
+
+
+def read_table(
+    bootstrap_servers: str | Sequence[str] | None,
+    topic: str,
+    columns: Sequence[str] | None = None,
+    start: Bound = "earliest",
+    end: Bound = "latest",
+    include_metadata: bool = False,
+    *,
+    local: str = "auto",
+) -> pa.Table:
+    """Reads a topic's rows up to now, partition after partition, in the topic's layout.
+
+    `columns`: only these, in this order. `start` (inclusive) and `end` (exclusive): "earliest", "latest", an offset for all
+    partitions, or {partition: offset} (partitions that it does not name are not read). `include_metadata` adds the
+    columns _topic, _partition, _offset, _timestamp. `local="off"` does not map the broker's files.
+    Raises UnknownTopicOrPartitionError, SchemaMismatchError (unknown column), OffsetOutOfRangeError (a start below the
+    log's), DataLossError.
+    """
+    shared = cluster(bootstrap_servers)
+    info = shared.topic(topic, refresh=True)
+    schema = Projection(info, columns).schema
+    if include_metadata:
+        for field in METADATA_FIELDS:
+            schema = schema.append(field)
+    batches: list[pa.RecordBatch] = []
+    for tp, (first, last) in _ranges(shared, info, start, end).items():
+        for batch in read_range(shared, tp, first, last, columns=columns, local=local):
+            batches.append(_with_metadata(batch, schema) if include_metadata else batch.data)
+    return pa.Table.from_batches(batches, schema)
+
+
+def _ranges(shared: Cluster, info: TopicInfo, start: Bound, end: Bound) -> dict[TopicPartition, tuple[int, int]]:
+    partitions = list(range(info.partitions))
+    for bound in (start, end):
+        if isinstance(bound, Mapping):
+            for p in bound:
+                info.check_partition(p)
+            partitions = [p for p in partitions if p in bound]
+    tps = [TopicPartition(info.name, p) for p in partitions]
+    if not tps:
+        return {}
+    earliest = list_offsets(shared, dict.fromkeys(tps, EARLIEST_TIMESTAMP))
+    latest = list_offsets(shared, dict.fromkeys(tps, LATEST_TIMESTAMP))
+    ranges: dict[TopicPartition, tuple[int, int]] = {}
+    for tp in tps:
+        low, high = earliest[tp].offset, latest[tp].offset
+        first = _resolve(start, tp, low, high, "start")
+        last = min(_resolve(end, tp, low, high, "end"), high)
+        if first < low:
+            raise OffsetOutOfRangeError(f"{tp} begins at offset {low}: offset {first} is gone; use start='earliest'")
+        if first < last:
+            ranges[tp] = (first, last)
+    return ranges
+
+
+def _resolve(bound: Bound, tp: TopicPartition, low: int, high: int, what: str) -> int:
+    value = bound[tp.partition] if isinstance(bound, Mapping) else bound
+    if value == "earliest":
+        return low
+    if value == "latest":
+        return high
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidRequestError(
+            f"{what}={value!r}: use earliest, latest, an offset, or a dict of offsets by partition"
+        )
+    return value
+
+
+def _with_metadata(batch: ConsumedBatch, schema: pa.Schema) -> pa.RecordBatch:
+    n = batch.num_rows
+    added = [
+        pa.repeat(pa.scalar(batch.topic), n),
+        pa.repeat(pa.scalar(batch.partition, pa.int32()), n),
+        pa.array(batch.offsets()),
+        pa.array(batch.timestamps_ms() * np.int64(1000)).view(TIMESTAMP_TYPE),
+    ]
+    return pa.RecordBatch.from_arrays([*batch.data.columns, *added], schema=schema)

@@ -1,0 +1,121 @@
+"""Anything tabular as an Arrow table: Arrow objects of any library, pandas, polars, dicts of columns, lists of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.errors import SchemaMismatchError
+from sparklog.format.schema import fit_table
+
+
+def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
+    """`data` as a table. `schema` is the topic's: it decides the types of Python objects, nothing is cast to it yet.
+
+    Raises SchemaMismatchError for objects that do not have the topic's type, TypeError for what is not tabular.
+    """
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if _is_pandas(data):
+        return _from_pandas(data, schema, topic)
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    if hasattr(data, "__arrow_c_array__"):
+        return pa.Table.from_batches([pa.record_batch(data)])
+    if isinstance(data, Mapping):
+        return _from_columns(data, schema, topic)
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
+        return _from_rows(data, schema, topic)
+    raise TypeError(
+        f"send_batch takes tables (PyArrow, pandas, polars, anything with __arrow_c_stream__), a dict of columns or a "
+        f"list of dicts, not {type(data).__name__}"
+    )
+
+
+def fit(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
+    """`table` in the topic's layout (`format.schema.fit_table`); a column of nothing but nulls fits every type.
+
+    Raises SchemaMismatchError.
+    """
+    if table.schema.equals(schema):
+        return table
+    for i, field in enumerate(schema):
+        found = table.schema.get_all_field_indices(field.name)
+        if not found:
+            table = table.append_column(pa.field(field.name, field.type), null_column(table.num_rows, field.type))
+        elif len(found) == 1 and schema.types[i] != table.schema.types[found[0]]:
+            column = table.column(found[0])
+            if column.null_count == len(column):
+                empty = null_column(table.num_rows, field.type)
+                table = table.set_column(found[0], pa.field(field.name, field.type), empty)
+    return fit_table(table, schema, topic)
+
+
+def null_column(rows: int, t: pa.DataType) -> pa.Array:
+    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored)."""
+    bitmap = pa.py_buffer(bytes((rows + 7) // 8))
+    if pa.types.is_struct(t):
+        children = [null_column(rows, f.type) for f in t]
+        return pa.Array.from_buffers(t, rows, [bitmap], rows, children=children)
+    if pa.types.is_map(t):
+        entries = pa.struct([t.key_field, t.item_field])
+        offsets = pa.py_buffer(bytes(4 * (rows + 1)))
+        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.array([], entries)])
+    if pa.types.is_list(t):
+        offsets = pa.py_buffer(bytes(4 * (rows + 1)))
+        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.array([], t.value_type)])
+    return pa.nulls(rows, t)
+
+
+def _is_pandas(data: Any) -> bool:
+    return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns") and hasattr(data, "dtypes")
+
+
+def _from_pandas(frame: Any, schema: pa.Schema, topic: str) -> pa.Table:
+    """A pandas frame without its index; NaN and NaT become null."""
+    arrays, names = [], []
+    for position, name in enumerate(frame.columns):
+        series = frame.iloc[:, position]
+        index = schema.get_field_index(str(name))
+        as_objects = series.dtype == object and index >= 0
+        arrays.append(_array(series, schema.field(index).type if as_objects else None, str(name), topic))
+        names.append(str(name))
+    return pa.Table.from_arrays(arrays, names=names)
+
+
+def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> pa.Table:
+    arrays = []
+    for name, values in columns.items():
+        index = schema.get_field_index(name)
+        typed = index >= 0 and isinstance(values, list | tuple)
+        arrays.append(_array(values, schema.field(index).type if typed else None, name, topic))
+    lengths = {n: len(a) for n, a in zip(columns, arrays, strict=True)}
+    if len(set(lengths.values())) > 1:
+        raise SchemaMismatchError(f"data for topic {topic!r}: columns of different lengths: {lengths}")
+    return pa.Table.from_arrays(arrays, names=list(columns))
+
+
+def _from_rows(rows: Sequence[Any], schema: pa.Schema, topic: str) -> pa.Table:
+    names: dict[str, None] = {}
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise TypeError(f"send_batch takes a list of dicts, this one holds {type(row).__name__}")
+        names.update(dict.fromkeys(row))
+    if not names:
+        return schema.empty_table()
+    return _from_columns({n: [row.get(n) for row in rows] for n in names}, schema, topic)
+
+
+def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> Any:
+    try:
+        if isinstance(values, pa.Array | pa.ChunkedArray):
+            return values
+        return pa.array(values, type=target, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
+        reason = str(e).splitlines()[0]
+        wanted = f", the topic has {target}" if target is not None else ""
+        raise SchemaMismatchError(f"data do not fit topic {topic!r}: column {name!r}{wanted} ({reason})") from e

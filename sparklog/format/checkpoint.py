@@ -1,0 +1,83 @@
+"""The small JSON files of a data directory. Each is written whole: temporary file, fsync, rename, fsync of the directory.
+
+===========================  ================================================================================
+file                         content
+===========================  ================================================================================
+meta.json                    `DataDirMeta`: whose directory this is; written once
+<topic>-<n>/partition.json   `PartitionMeta`: which topic's partition a directory holds; written once
+recovery-points.json         `RecoveryPoints`: per partition log start, recovery point and high watermark
+clean-shutdown               `CleanShutdown`: there only after a clean stop, removed before anything is loaded
+===========================  ================================================================================
+
+If recovery-points.json is lost or unreadable, log starts come from the first segments, recovery points are 0 and high
+watermarks are worked out anew; if clean-shutdown is lost, the newest segments are scanned. Both cost time, not data.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+META_FILE = "meta.json"
+PARTITION_FILE = "partition.json"
+RECOVERY_POINTS_FILE = "recovery-points.json"
+CLEAN_SHUTDOWN_FILE = "clean-shutdown"
+
+
+class DataDirMeta(Struct, frozen=True):
+    """Identity of a data directory. `format` is the version of its layout."""
+
+    data_dir_id: str
+    cluster_id: str
+    broker_id: int
+    format: int = 1
+
+
+class PartitionMeta(Struct, frozen=True):
+    """Identity of a partition's directory."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+class PartitionPoints(Struct, frozen=True):
+    """What is remembered of one partition. Everything below `recovery_point` is known to be on the disk."""
+
+    topic_id: str
+    log_start_offset: int
+    recovery_point: int
+    high_watermark: int
+
+
+class RecoveryPoints(Struct, frozen=True):
+    """By partition directory name (``<topic>-<partition>``)."""
+
+    partitions: dict[str, PartitionPoints]
+    version: int = 1
+
+
+class CleanShutdown(Struct, frozen=True):
+    """`unclean` names the partition directories that the clean stop does not vouch for (they were offline)."""
+
+    broker_id: int
+    unclean: list[str]
+    version: int = 1
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def encode(content: Struct) -> bytes:
+    """The file's bytes: JSON, indented for people."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+
+
+def decode(data: bytes, content_type: type[S]) -> S | None:
+    """The content of a file, or None if it cannot be read as `content_type`."""
+    try:
+        return msgspec.json.decode(data, type=content_type)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,106 @@
+"""The offset index: for a sparse set of batches of one segment, where each begins.
+
+File ``<20-digit base offset>.index``, little-endian, no header, no CRC::
+
+    offset  size  field
+    8·i     4     relative_offset u32: the batch's base offset minus the segment's base offset
+    8·i+4   4     position u32: where the batch begins in the segment file
+
+Both columns are strictly increasing. An entry is added for a batch when more than `index.interval.bytes` of batches
+lie since the last entry; the first batch needs none. To find offset o: take the entry with the largest
+relative_offset <= o - base (or the first batch), then walk batch headers forward.
+
+Example: a segment with base offset 1000 whose second batch begins at offset 1050 and position 70,000 has the entry
+(50, 70000). If the file is missing or insane nothing is lost: it is rebuilt by walking the segment's batch headers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import NamedTuple
+
+import numpy as np
+
+SUFFIX = ".index"
+ENTRY = np.dtype([("relative_offset", "<u4"), ("position", "<u4")])
+RELATIVE_OFFSET_MAX = 2**32 - 1
+
+
+class OffsetEntry(NamedTuple):
+    """One entry: a batch's base offset relative to the segment's, and its position in the file."""
+
+    relative_offset: int
+    position: int
+
+
+class OffsetIndex:
+    """The index in memory: 8 bytes per entry. One thread may append while others look up."""
+
+    __slots__ = ("_positions", "_relative_offsets")
+
+    def __init__(self) -> None:
+        self._relative_offsets = array("I")
+        self._positions = array("I")
+
+    def __len__(self) -> int:
+        return len(self._relative_offsets)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file the index makes."""
+        return len(self) * ENTRY.itemsize
+
+    def append(self, relative_offset: int, position: int) -> None:
+        """Adds the next entry; both values must be larger than the last entry's."""
+        self._positions.append(position)  # first: a reader that sees the offset must find the position
+        self._relative_offsets.append(relative_offset)
+
+    def floor(self, relative_offset: int) -> OffsetEntry | None:
+        """The last entry that is not beyond `relative_offset`; None: before the first entry."""
+        i = bisect_right(self._relative_offsets, relative_offset) - 1
+        return OffsetEntry(self._relative_offsets[i], self._positions[i]) if i >= 0 else None
+
+    def floor_position(self, position: int) -> OffsetEntry | None:
+        """The last entry that does not begin beyond `position`; None: before the first entry."""
+        i = bisect_right(self._positions, position, 0, len(self._relative_offsets)) - 1
+        return OffsetEntry(self._relative_offsets[i], self._positions[i]) if i >= 0 else None
+
+    def last(self) -> OffsetEntry | None:
+        return OffsetEntry(self._relative_offsets[-1], self._positions[-1]) if self._relative_offsets else None
+
+    def truncate(self, relative_offset: int) -> None:
+        """Drops the entries of batches that begin at `relative_offset` or beyond."""
+        keep = bisect_right(self._relative_offsets, relative_offset - 1)
+        del self._relative_offsets[keep:]
+        del self._positions[keep:]
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        entries = np.empty(len(self), ENTRY)
+        entries["relative_offset"] = np.array(self._relative_offsets, np.uint32)
+        entries["position"] = np.array(self._positions, np.uint32)
+        return entries.tobytes()
+
+
+def decode_offset_index(data: bytes, *, batch_positions: np.ndarray, relative_offset_end: int) -> OffsetIndex | None:
+    """The index in `data`, or None if it is insane: not whole entries, not increasing, or not at batches.
+
+    `batch_positions`: where the segment's batches begin (its footer's list, ascending); `relative_offset_end`: the
+    offset after the segment's last record, relative to its base offset.
+    """
+    if len(data) % ENTRY.itemsize:
+        return None
+    entries = np.frombuffer(data, ENTRY)
+    offsets, positions = entries["relative_offset"], entries["position"]
+    if len(entries) and (
+        not (np.diff(offsets.astype(np.int64)) > 0).all()
+        or not (np.diff(positions.astype(np.int64)) > 0).all()
+        or int(offsets[-1]) >= relative_offset_end
+        or not np.isin(positions, batch_positions).all()
+    ):
+        return None
+    index = OffsetIndex()
+    index._relative_offsets.frombytes(offsets.astype("=u4").tobytes())
+    index._positions.frombytes(positions.astype("=u4").tobytes())
+    return index

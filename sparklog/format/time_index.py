@@ -1,0 +1,101 @@
+"""The time index: the largest timestamp so far, at a sparse set of points of one segment.
+
+File ``<20-digit base offset>.timeindex``, little-endian, no header, no CRC::
+
+    offset  size  field
+    12·i    8     timestamp_ms i64: the largest timestamp of all batches so far
+    12·i+8  4     relative_offset u32: base offset of the batch that reached it first, minus the segment's
+
+Both columns are strictly increasing: an entry is added together with an offset-index entry, and once more when the
+segment is sealed, but only if the timestamp has grown since the last entry. So every batch before the one an entry
+names has smaller timestamps only, and the last entry of a sealed segment holds the segment's largest timestamp.
+
+Example: batches at offsets 0, 10, 20 with largest timestamps 100, 300, 200 give, when sealed, the entry (300, 10).
+If the file is missing or insane it is rebuilt, together with the offset index, from the segment's batch headers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import NamedTuple
+
+import numpy as np
+
+SUFFIX = ".timeindex"
+ENTRY = np.dtype([("timestamp_ms", "<i8"), ("relative_offset", "<u4")])
+assert ENTRY.itemsize == 12
+
+
+class TimeEntry(NamedTuple):
+    """One entry: the largest timestamp so far, and the relative base offset of the batch that reached it first."""
+
+    timestamp_ms: int
+    relative_offset: int
+
+
+class TimeIndex:
+    """The index in memory: 12 bytes per entry. One thread may append while others look up."""
+
+    __slots__ = ("_relative_offsets", "_timestamps")
+
+    def __init__(self) -> None:
+        self._timestamps = array("q")
+        self._relative_offsets = array("I")
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    def append_if_later(self, timestamp_ms: int, relative_offset: int) -> None:
+        """Adds an entry if the timestamp is larger than the last entry's."""
+        if not self._timestamps or timestamp_ms > self._timestamps[-1]:
+            self._relative_offsets.append(relative_offset)  # first: see OffsetIndex.append
+            self._timestamps.append(timestamp_ms)
+
+    def ceiling(self, timestamp_ms: int) -> TimeEntry | None:
+        """The first entry with at least this timestamp; None when all are smaller."""
+        i = bisect_left(self._timestamps, timestamp_ms)
+        return TimeEntry(self._timestamps[i], self._relative_offsets[i]) if i < len(self._timestamps) else None
+
+    def last(self) -> TimeEntry | None:
+        return TimeEntry(self._timestamps[-1], self._relative_offsets[-1]) if self._timestamps else None
+
+    def truncate(self, relative_offset: int) -> None:
+        """Drops the entries of batches that begin at `relative_offset` or beyond."""
+        keep = bisect_left(self._relative_offsets, relative_offset)
+        del self._timestamps[keep:]
+        del self._relative_offsets[keep:]
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        entries = np.empty(len(self), ENTRY)
+        entries["timestamp_ms"] = np.array(self._timestamps, np.int64)
+        entries["relative_offset"] = np.array(self._relative_offsets, np.uint32)
+        return entries.tobytes()
+
+
+def decode_time_index(data: bytes, *, relative_offset_end: int) -> TimeIndex | None:
+    """The index in `data`, or None if it is insane: not whole entries, not increasing, beyond the segment.
+
+    `relative_offset_end`: the offset after the segment's last record, relative to its base offset. The index of a
+    segment with records has at least one entry.
+    """
+    if len(data) % ENTRY.itemsize:
+        return None
+    entries = np.frombuffer(data, ENTRY)
+    timestamps, offsets = entries["timestamp_ms"], entries["relative_offset"].astype(np.int64)
+    if bool(len(entries)) != (relative_offset_end > 0):
+        return None
+    if (
+        len(entries)
+        and (
+            not (timestamps[1:] > timestamps[:-1]).all()  # not np.diff: it may overflow
+            or not (offsets[1:] > offsets[:-1]).all()
+            or int(offsets[-1]) >= relative_offset_end
+        )
+    ):
+        return None
+    index = TimeIndex()
+    index._timestamps.frombytes(timestamps.astype("=i8").tobytes())
+    index._relative_offsets.frombytes(offsets.astype("=u4").tobytes())
+    return index

@@ -1,0 +1,115 @@
+"""What may be appended, and into which segment: rules without side effects, except that the stamp is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from sparklog.errors import InvalidRequestError, MessageTooLargeError, UnknownSchemaError
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, iterate_batches, stamp_batch
+from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
+from sparklog.log.model import LogConfig
+from sparklog.log.segment import LogSegment, PlacedBatch, batch_timestamp_ms
+
+_ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME
+
+
+def check_payload(
+    view: memoryview, config: LogConfig, schema_of: Callable[[int], pa.Schema]
+) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of the batches that fill `view`, each of which may be appended.
+
+    Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError.
+    """
+    found = []
+    for position, header in iterate_batches(view, verify=True):
+        if header.size_bytes > config.max_message_bytes:
+            raise MessageTooLargeError(
+                f"a batch of {header.size_bytes} bytes; the topic's max.message.bytes is {config.max_message_bytes}: "
+                f"send smaller batches (batch.size.bytes) or raise it"
+            )
+        _check_header(header, config)
+        try:
+            schema_of(header.schema_id)
+        except KeyError as e:
+            raise UnknownSchemaError(f"the topic has no schema {header.schema_id}; read its metadata again") from e
+        found.append((position, header))
+    if not found:
+        raise InvalidRequestError("there is no batch to append")
+    return found
+
+
+def _check_header(header: BatchHeader, config: LogConfig) -> None:
+    if header.attributes & ~_ALLOWED_ATTRIBUTES:
+        raise InvalidRequestError(f"a client cannot append a batch with attributes {header.attributes:#x}")
+    if bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME) != config.log_append_time:
+        wanted = "LogAppendTime" if config.log_append_time else "CreateTime"
+        raise InvalidRequestError(f"the topic's message.timestamp.type is {wanted}, the batch says otherwise")
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise InvalidRequestError(
+            f"a batch of {header.record_count} records cannot have last offset delta {header.last_offset_delta}"
+        )
+    if header.min_timestamp_ms > header.max_timestamp_ms:
+        raise InvalidRequestError(
+            f"a batch whose smallest timestamp {header.min_timestamp_ms} is above its largest {header.max_timestamp_ms}"
+        )
+
+
+def stamp_payload(
+    view: memoryview,
+    found: Sequence[tuple[int, BatchHeader]],
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
+) -> list[PlacedBatch]:
+    """Stamps the batches with dense offsets from `base_offset` on; their headers with what was stamped."""
+    placed = []
+    for position, header in found:
+        stamp_batch(
+            view, position, header, base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=append_time_ms
+        )
+        stamped = header._replace(base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=append_time_ms)
+        placed.append(PlacedBatch(position, stamped))
+        base_offset = stamped.next_offset
+    return placed
+
+
+def fits(
+    segment: LogSegment,
+    header: BatchHeader,
+    pending_bytes: int,
+    config: LogConfig,
+    first_timestamp_ms: int | None = None,
+) -> bool:
+    """Whether a batch goes into `segment` behind `pending_bytes` of batches not yet written, or a new one is due.
+
+    A new one is due for another schema, beyond `segment.bytes`, when the batch is more than `segment.ms` newer than
+    the segment's first (`first_timestamp_ms` if that is pending), when the index is full, or when the offset does not
+    fit the index. A batch larger than `segment.bytes` has a segment of its own.
+    """
+    if header.schema_id != segment.info.schema_id:
+        return False
+    if not segment.data_bytes and not pending_bytes:
+        return True
+    if segment.end.position + pending_bytes + header.size_bytes > config.segment_bytes:
+        return False
+    first = segment.first_timestamp_ms if segment.first_timestamp_ms is not None else first_timestamp_ms
+    if first is not None and batch_timestamp_ms(header) - first > config.segment_ms:
+        return False
+    if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+        return False
+    return segment.indexes.offsets.size_bytes < config.segment_index_bytes
+
+
+def fitting(segment: LogSegment, batches: Sequence[PlacedBatch], first: int, config: LogConfig) -> int:
+    """How many batches from number `first` on, which fits, go into `segment` together."""
+    pending = batches[first].header.size_bytes
+    first_timestamp_ms = batch_timestamp_ms(batches[first].header)
+    count = 1
+    for batch in batches[first + 1 :]:
+        if not fits(segment, batch.header, pending, config, first_timestamp_ms):
+            break
+        pending += batch.header.size_bytes
+        count += 1
+    return count

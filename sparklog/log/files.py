@@ -1,0 +1,247 @@
+"""Files, passed in: the few operations the log needs, and their implementation on the real file system.
+
+A full disk raises StorageFullError, every other failure StorageError; both name the path and what was tried. What a
+failed write left behind is the caller's to cut off.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from sparklog.errors import StorageError, StorageFullError
+
+
+class File(Protocol):
+    """An open file, read and written at positions; safe for use by several threads."""
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Up to `size_bytes` bytes; fewer only at the end of the file."""
+        ...
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        """Writes all of `data`, or raises StorageFullError or StorageError with any part of it written."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None: ...
+
+    def sync(self) -> None:
+        """Returns when content and size are on the disk."""
+        ...
+
+    def size(self) -> int: ...
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """What the log does with paths."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Opens for reading and writing; with `create` an absent file is made."""
+        ...
+
+    def list_directory(self, path: Path) -> list[str]: ...
+
+    def make_directory(self, path: Path) -> None:
+        """With its parents; an existing directory is fine."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def remove(self, path: Path) -> None:
+        """Removes a file; an absent one is fine."""
+        ...
+
+    def remove_tree(self, path: Path) -> None: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def is_directory(self, path: Path) -> bool: ...
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        """Replaces a small file so that a crash leaves the old or the new content, durable on return."""
+        ...
+
+    def sync_directory(self, path: Path) -> None: ...
+
+    def lock(self, path: Path) -> File | None:
+        """Takes the exclusive lock `path` stands for until the file is closed; None when another holds it."""
+        ...
+
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def read_whole(files: FileSystem, path: Path) -> bytes | None:
+    """The content of a small file, or None if there is none."""
+    if not files.exists(path):
+        return None
+    file = files.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+def write_whole(files: FileSystem, path: Path, data: bytes) -> None:
+    """Replaces a file's content in place; for files that can be rebuilt."""
+    file = files.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.write(0, data)
+    finally:
+        file.close()
+
+
+def storage_error(what: str, path: Path, e: OSError) -> StorageError | StorageFullError:
+    """The typed error for an OSError met while doing `what` with `path`."""
+    if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFullError(f"the disk is full: cannot {what} {path}; free space there, then try again")
+    return StorageError(f"cannot {what} {path}: {e.strerror or e}")
+
+
+class RealFile:
+    """A file descriptor, used with pread and pwrite only."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, fd: int, path: Path) -> None:
+        self._fd = fd
+        self._path = path
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        try:
+            data = os.pread(self._fd, size_bytes, position)
+            if len(data) == size_bytes or not data:
+                return data
+            parts = [data]
+            got = len(data)
+            while got < size_bytes and (data := os.pread(self._fd, size_bytes - got, position + got)):
+                parts.append(data)
+                got += len(data)
+            return b"".join(parts)
+        except OSError as e:
+            raise storage_error("read", self._path, e) from e
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        try:
+            written = os.pwrite(self._fd, data, position)
+            if written < len(data):
+                view = memoryview(data)
+                while written < len(view):
+                    written += os.pwrite(self._fd, view[written:], position + written)
+        except OSError as e:
+            raise storage_error("write", self._path, e) from e
+
+    def truncate(self, size_bytes: int) -> None:
+        try:
+            os.ftruncate(self._fd, size_bytes)
+        except OSError as e:
+            raise storage_error("truncate", self._path, e) from e
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._fd)  # writes the size too, when it is needed to read the data back
+        except OSError as e:
+            raise storage_error("fsync", self._path, e) from e
+
+    def size(self) -> int:
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as e:
+            raise storage_error("look at", self._path, e) from e
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class RealFiles:
+    """The machine's file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        try:
+            return RealFile(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644), path)
+        except OSError as e:
+            raise storage_error("create" if create else "open", path, e) from e
+
+    def list_directory(self, path: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(path))  # noqa: PTH208  (names are what is wanted)
+        except OSError as e:
+            raise storage_error("list", path, e) from e
+
+    def make_directory(self, path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise storage_error("create directory", path, e) from e
+
+    def rename(self, source: Path, target: Path) -> None:
+        try:
+            source.rename(target)
+        except OSError as e:
+            raise storage_error(f"rename to {target}", source, e) from e
+
+    def remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as e:
+            raise storage_error("remove", path, e) from e
+
+    def remove_tree(self, path: Path) -> None:
+        try:
+            shutil.rmtree(path)
+        except OSError as e:
+            raise storage_error("remove", path, e) from e
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def is_directory(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        file = self.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.write(0, data)
+            file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def sync_directory(self, path: Path) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as e:
+            raise storage_error("fsync directory", path, e) from e
+
+    def lock(self, path: Path) -> File | None:
+        file = self.open(path, create=True)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        except OSError as e:
+            file.close()
+            raise storage_error("lock", path, e) from e
+        return file

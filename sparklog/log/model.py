@@ -1,0 +1,77 @@
+"""Value types of the log: whose log it is, how it behaves, and what its operations answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from sparklog.settings import Scope, resolve
+from sparklog.types import TopicPartition
+
+
+@dataclass(frozen=True)
+class LogOwner:
+    """The partition a log belongs to.
+
+    `timestamp_column`: the column that holds the records' timestamps ("timestamp" for an envelope topic); None: a
+    record has its batch's timestamp.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    timestamp_column: str | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def directory_name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """A topic's settings as the log uses them; see `sparklog.settings` for their meaning."""
+
+    segment_bytes: int
+    segment_ms: int
+    index_interval_bytes: int
+    segment_index_bytes: int
+    max_message_bytes: int
+    log_append_time: bool
+
+    @classmethod
+    def from_settings(cls, given: Mapping[str, object]) -> Self:
+        """From topic settings (Kafka names); what is not given has its default. Raises InvalidConfigError."""
+        settings = resolve(Scope.TOPIC, given)
+        return cls(
+            segment_bytes=int(settings["segment.bytes"]),
+            segment_ms=int(settings["segment.ms"]),
+            index_interval_bytes=int(settings["index.interval.bytes"]),
+            segment_index_bytes=int(settings["segment.index.bytes"]),
+            max_message_bytes=int(settings["max.message.bytes"]),
+            log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
+        )
+
+
+class AppendInfo(NamedTuple):
+    """Where a payload landed: offsets of its first and last record, and the broker's clock."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    batch_count: int
+    record_count: int
+
+
+class LocatedRange(NamedTuple):
+    """Whole batches [start_position, end_position) of a segment file; `base_offset` is the segment's."""
+
+    path: str
+    schema_id: int
+    base_offset: int
+    start_position: int
+    end_position: int

@@ -1,0 +1,405 @@
+"""One segment: its file, its indexes, and where its batches are.
+
+A segment is active (batches are appended, everything about it is in memory) or sealed (it has a footer, its indexes
+are files that are loaded when first needed). One thread appends, seals and cuts; others may look up and read at the
+same time: they see what was complete when they began.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageFullError
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
+from sparklog.format.offset_index import OffsetIndex
+from sparklog.format.segment import SegmentInfo, decode_seal, encode_head, encode_seal, segment_name
+from sparklog.log.files import FileSystem
+from sparklog.log.header_walk import header_at, walk_headers
+from sparklog.log.segment_indexes import SegmentIndexes, load_indexes, remove_indexes
+from sparklog.log.slices import SharedFile
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_BYTES = 4096
+"""Of rebuilt indexes: the default of `index.interval.bytes`."""
+
+
+class PlacedBatch(NamedTuple):
+    """A batch about to be appended: where it begins in the payload, and its header with the offset it is given."""
+
+    payload_position: int
+    header: BatchHeader
+
+
+class BatchStart(NamedTuple):
+    """Where a batch begins: its base offset and its position in the file."""
+
+    base_offset: int
+    position: int
+
+
+class SegmentEnd(NamedTuple):
+    """Where a segment's batches end: the offset after the last record and the position after the last batch."""
+
+    next_offset: int
+    position: int
+
+
+def batch_timestamp_ms(header: BatchHeader) -> int:
+    """The largest timestamp of a batch's records: the producer's, or the broker's where the topic says so."""
+    return header.append_time_ms if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else header.max_timestamp_ms
+
+
+class _Before(NamedTuple):
+    """What an append changes."""
+
+    end: SegmentEnd
+    first_timestamp_ms: int | None
+    append_time_ms: int
+    largest_timestamp: tuple[int | None, int]
+
+
+class Tail:
+    """All batches of a segment that can be appended to. `relative_offsets` lacks the first `known_from` batches."""
+
+    __slots__ = ("known_from", "metadata_lengths", "positions", "relative_offsets")
+
+    def __init__(self, positions: Sequence[int] = (), metadata_lengths: Sequence[int] = ()) -> None:
+        self.positions = array("I", positions)
+        self.metadata_lengths = array("I", metadata_lengths)
+        self.relative_offsets = array("I")
+        self.known_from = len(self.positions)
+
+
+class LogSegment:
+    """A segment. `end` is replaced as a whole, so that readers see offset and position of the same moment."""
+
+    def __init__(self, files: FileSystem, path: Path, info: SegmentInfo, data_position: int, end: SegmentEnd) -> None:
+        """An existing segment file; `tail` and `indexes` are set by who has scanned it."""
+        self._files = files
+        self.path = path
+        self.info = info
+        self.data_position = data_position
+        self.end = end
+        self.is_sealed = False
+        self.first_timestamp_ms: int | None = None
+        self.append_time_ms = 0
+        """The broker's clock at the last append; 0: not known."""
+        self.written_from = 2**63 - 1
+        """Position from which on this process has written the batches."""
+        self._before: _Before | None = None
+        self._tail: Tail | None = None
+        self._indexes: SegmentIndexes | None = None
+        self._shared: SharedFile | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, files: FileSystem, directory: Path, info: SegmentInfo, schema: pa.Schema) -> LogSegment:
+        """Makes a new file with a head; it is removed again if that fails."""
+        path = directory / segment_name(info.base_offset)
+        head = encode_head(schema, info)
+        segment = cls(files, path, info, len(head), SegmentEnd(info.base_offset, len(head)))
+        shared = SharedFile(files.open(path, create=True))
+        try:
+            shared.file.truncate(0)
+            shared.file.write(0, head)
+        except SparklogError:
+            shared.release()
+            files.remove(path)
+            raise
+        segment._shared = shared
+        segment.begin(Tail(), SegmentIndexes(info.base_offset))
+        segment.written_from = len(head)
+        return segment
+
+    def begin(self, tail: Tail | None, indexes: SegmentIndexes) -> None:
+        """Sets what a scan has found: with a tail the segment is active, without one it is sealed."""
+        self._tail, self._indexes, self.is_sealed = tail, indexes, tail is None
+
+    @property
+    def base_offset(self) -> int:
+        return self.info.base_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.end.next_offset
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of batches."""
+        return self.end.position - self.data_position
+
+    # --- handles ---
+
+    def acquire(self) -> SharedFile:
+        """The open file with one more user; opened if it is not. Raises StorageError."""
+        with self._lock:
+            if self._shared is None:
+                self._shared = SharedFile(self._files.open(self.path))
+            return self._shared.acquire()
+
+    def close_handle(self) -> None:
+        """Lets the file go; slices keep it open, and it is opened again when needed."""
+        with self._lock:
+            shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.release()
+
+    def sync(self) -> None:
+        """Fsyncs the segment file. The indexes can be rebuilt."""
+        shared = self.acquire()
+        try:
+            shared.file.sync()
+        finally:
+            shared.release()
+
+    # --- writing ---
+
+    def append(self, data: memoryview, batches: Sequence[PlacedBatch], interval_bytes: int) -> None:
+        """Appends `data`, the batches back to back, with one write. `take_back` undoes it, also when it fails."""
+        tail, indexes = self._active()
+        largest = indexes.largest_timestamp_ms, indexes.largest_timestamp_offset
+        self._before = _Before(self.end, self.first_timestamp_ms, self.append_time_ms, largest)
+        start = self.end.position - batches[0].payload_position
+        shared = self.acquire()
+        try:
+            shared.file.write(self.end.position, data)
+        finally:
+            shared.release()
+        for payload_position, header in batches:
+            self.note(tail, indexes, start + payload_position, header, interval_bytes)
+        self.written_from = min(self.written_from, self.end.position)
+        self.end = SegmentEnd(batches[-1].header.next_offset, self.end.position + len(data))
+
+    def note(
+        self, tail: Tail, indexes: SegmentIndexes, position: int, header: BatchHeader, interval_bytes: int
+    ) -> None:
+        """Enters a batch into tail and indexes."""
+        timestamp_ms = batch_timestamp_ms(header)
+        if self.first_timestamp_ms is None:
+            self.first_timestamp_ms = timestamp_ms
+        indexes.add(header.base_offset, position, header.size_bytes, timestamp_ms, interval_bytes)
+        self.append_time_ms = header.append_time_ms
+        tail.positions.append(position)
+        tail.metadata_lengths.append(header.metadata_length_bytes)
+        tail.relative_offsets.append(header.base_offset - self.base_offset)
+
+    def take_back(self) -> None:
+        """Cuts file and memory back to what they were before the last `append`, sealed since or not."""
+        before = self._before
+        if before is None:
+            return
+        if self.is_sealed:
+            self.unseal()
+        tail, indexes = self._active()
+        shared = self.acquire()
+        try:
+            shared.file.truncate(before.end.position)
+        finally:
+            shared.release()
+        self.end = before.end
+        self.first_timestamp_ms, self.append_time_ms = before.first_timestamp_ms, before.append_time_ms
+        keep = bisect_right(tail.positions, before.end.position - 1)
+        del tail.relative_offsets[max(0, keep - tail.known_from) :]
+        del tail.positions[keep:], tail.metadata_lengths[keep:]
+        tail.known_from = min(tail.known_from, keep)
+        indexes.cut(before.end.next_offset, *before.largest_timestamp)
+        self._before = None
+
+    def seal(self, schema: pa.Schema) -> None:
+        """Writes index files and footer. After a failure the segment is active as before, without a footer."""
+        tail, indexes = self._active()
+        positions = np.array(tail.positions, np.int64)
+        footer = encode_seal(schema, self.info, positions, np.array(tail.metadata_lengths, np.int32), self.end.position)
+        indexes.save(self._files, self.path)
+        shared = self.acquire()
+        try:
+            try:
+                shared.file.write(self.end.position, footer)
+            except SparklogError:
+                shared.file.truncate(self.end.position)
+                raise
+        finally:
+            shared.release()
+        self.is_sealed = True
+        self._tail = None  # readers use the indexes from now on
+
+    def unseal(self) -> None:
+        """Cuts the footer off so that batches can be appended again. Raises LogCorruptError if the footer is gone."""
+        indexes = self.indexes
+        shared = self.acquire()
+        try:
+            blocks = decode_seal(shared.file.read, shared.file.size())
+            if blocks is None or blocks.data_end != self.end.position:
+                raise LogCorruptError(f"{self.path}: the footer has changed since the segment was opened")
+            if self.first_timestamp_ms is None and len(blocks.positions):
+                first = header_at(shared.file.read, self.data_position, self.end.position)
+                self.first_timestamp_ms = batch_timestamp_ms(first)
+            remove_indexes(self._files, self.path)  # they would be a part only; `seal` writes them again
+            shared.file.truncate(self.end.position)
+        finally:
+            shared.release()
+        tail = Tail(blocks.positions.tolist(), blocks.metadata_lengths.tolist())
+        with self._lock:
+            self.begin(tail, indexes)
+
+    def delete(self) -> None:
+        """Removes the files; slices can still be read."""
+        self.close_handle()
+        self._files.remove(self.path)
+        remove_indexes(self._files, self.path)
+
+    def _active(self) -> tuple[Tail, SegmentIndexes]:
+        if self._tail is None or self._indexes is None:
+            raise LogCorruptError(f"{self.path} is sealed, it cannot be written to")
+        return self._tail, self._indexes
+
+    # --- lookups ---
+
+    @property
+    def indexes(self) -> SegmentIndexes:
+        """The indexes; those of a sealed segment are loaded, or rebuilt, at the first use."""
+        indexes = self._indexes
+        return indexes if indexes is not None else self._load_indexes()
+
+    def _load_indexes(self) -> SegmentIndexes:
+        shared = self.acquire()
+        try:
+            with self._lock:
+                if self._indexes is None:
+                    blocks = decode_seal(shared.file.read, shared.file.size())
+                    positions = blocks.positions if blocks else np.zeros(0, np.int64)
+                    end = self.end
+                    self._indexes = load_indexes(self._files, self.path, self.base_offset, end.next_offset, positions)
+                    if self._indexes is None:
+                        self._indexes = self._rebuild(shared, end)
+                return self._indexes
+        finally:
+            shared.release()
+
+    def _rebuild(self, shared: SharedFile, end: SegmentEnd) -> SegmentIndexes:
+        indexes = SegmentIndexes(self.base_offset)
+        try:
+            for position, header in walk_headers(shared.file.read, self.data_position, end.position):
+                indexes.add(
+                    header.base_offset, position, header.size_bytes, batch_timestamp_ms(header), _INTERVAL_BYTES
+                )
+        except CorruptBatchError as e:
+            raise LogCorruptError(f"{self.path}: {e}") from e
+        try:
+            indexes.save(self._files, self.path)
+        except StorageFullError as e:
+            logger.warning("%s: its rebuilt indexes stay in memory: %s", self.path, e)
+        return indexes
+
+    def headers_from(self, position: int | None) -> Iterator[tuple[int, BatchHeader]]:
+        """Yields (position, header) of the batches from `position` on (None: the first). Raises LogCorruptError."""
+        shared = self.acquire()
+        try:
+            start = self.data_position if position is None else position
+            yield from walk_headers(shared.file.read, start, self.end.position)
+        except CorruptBatchError as e:
+            raise LogCorruptError(f"{self.path}: {e}") from e
+        finally:
+            shared.release()
+
+    def find(self, offset: int) -> BatchStart:
+        """The batch that holds `offset`, or, where compaction left a gap, the next one. The offset must lie in
+        [base_offset, next_offset). Raises LogCorruptError."""
+        relative = offset - self.base_offset
+        tail = self._tail
+        if tail is not None:
+            i = bisect_right(tail.relative_offsets, relative) - 1
+            if i >= 0:
+                return BatchStart(self.base_offset + tail.relative_offsets[i], tail.positions[tail.known_from + i])
+        start = self._find_by_index(offset)
+        if start is None and self._drop_indexes():
+            start = self._find_by_index(offset)
+        if start is None:
+            raise LogCorruptError(
+                f"{self.path}: no batch with offset {offset}, the segment should end at {self.next_offset}; "
+                f"restore the file from a copy or delete the topic"
+            )
+        return start
+
+    def _find_by_index(self, offset: int) -> BatchStart | None:
+        """What `find` finds by index and walk; None when the index lies."""
+        floor = self.indexes.offsets.floor(offset - self.base_offset)
+        for position, header in self.headers_from(floor.position if floor else None):
+            lies = floor and position == floor.position and header.base_offset - self.base_offset != floor[0]
+            if lies:
+                return None
+            if header.next_offset > offset:
+                return BatchStart(header.base_offset, position)
+        return None
+
+    def _drop_indexes(self) -> bool:
+        """Removes the indexes of a sealed segment, to be rebuilt; False if the segment is active."""
+        with self._lock:
+            if not self.is_sealed:
+                return False
+            logger.warning("%s: its index is wrong, it is rebuilt", self.path)
+            remove_indexes(self._files, self.path)
+            self._indexes = None
+            return True
+
+    def end_below(self, offset: int) -> SegmentEnd:
+        """The end of the last batch all of whose records are below `offset`."""
+        end = self.end
+        if offset >= end.next_offset:
+            return end
+        start = self.find(offset)
+        return SegmentEnd(start.base_offset, start.position)
+
+    def boundary(self, start: BatchStart, limit: int) -> SegmentEnd | None:
+        """A batch boundary in (start.position, limit], as far on as the index tells; None if the first batch is larger.
+
+        `limit` must lie below the end of the segment's batches.
+        """
+        tail = self._tail
+        if tail is not None:
+            i = bisect_right(tail.positions, limit) - 1
+            if i >= tail.known_from:
+                position = tail.positions[i]
+                if position > start.position:
+                    return SegmentEnd(self.base_offset + tail.relative_offsets[i - tail.known_from], position)
+                return None
+        index: OffsetIndex = self.indexes.offsets
+        entry = index.floor_position(limit)
+        if entry is not None and entry.position > start.position:
+            return SegmentEnd(self.base_offset + entry.relative_offset, entry.position)
+        best = None
+        for position, header in self.headers_from(start.position):
+            end = position + header.size_bytes
+            if end > limit:
+                break
+            best = SegmentEnd(header.next_offset, end)
+        return best
+
+    def batch_end(self, start: BatchStart) -> SegmentEnd:
+        """The end of the batch that begins at `start`. Raises LogCorruptError."""
+        header = next(self.headers_from(start.position))[1]
+        return SegmentEnd(header.next_offset, start.position + header.size_bytes)
+
+    def bytes_before(self, offset: int) -> int:
+        """Bytes of batches below `offset`, as far as memory tells."""
+        end = self.end
+        if offset >= end.next_offset:
+            return end.position - self.data_position
+        relative = offset - self.base_offset
+        tail = self._tail
+        if tail is not None:
+            i = bisect_right(tail.relative_offsets, relative) - 1
+            if i >= 0:
+                return tail.positions[tail.known_from + i] - self.data_position
+        floor = self.indexes.offsets.floor(relative)
+        return floor.position - self.data_position if floor else 0

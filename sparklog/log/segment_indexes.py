@@ -1,0 +1,98 @@
+"""The two indexes of one segment, kept together because an entry of one belongs to an entry of the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sparklog.format import offset_index, time_index
+from sparklog.format.offset_index import OffsetIndex, decode_offset_index
+from sparklog.format.time_index import TimeIndex, decode_time_index
+from sparklog.log.files import FileSystem, read_whole, write_whole
+
+
+class SegmentIndexes:
+    """Offset index, time index, and the largest timestamp so far (None: no batch yet) with its batch's offset."""
+
+    __slots__ = (
+        "_base_offset",
+        "_bytes_since_entry",
+        "largest_timestamp_ms",
+        "largest_timestamp_offset",
+        "offsets",
+        "times",
+    )
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self.offsets = OffsetIndex()
+        self.times = TimeIndex()
+        self.largest_timestamp_ms: int | None = None
+        self.largest_timestamp_offset = -1
+        self._bytes_since_entry = 0
+
+    def add(self, base_offset: int, position: int, size_bytes: int, timestamp_ms: int, interval_bytes: int) -> None:
+        """Notes the next batch of the segment; `timestamp_ms` is its largest."""
+        if self._bytes_since_entry > interval_bytes:
+            self.offsets.append(base_offset - self._base_offset, position)
+            self.finish()
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size_bytes
+        if self.largest_timestamp_ms is None or timestamp_ms > self.largest_timestamp_ms:
+            self.largest_timestamp_offset = base_offset
+            self.largest_timestamp_ms = timestamp_ms
+
+    def finish(self) -> None:
+        """Enters the largest timestamp so far into the time index."""
+        if self.largest_timestamp_ms is not None:
+            self.times.append_if_later(self.largest_timestamp_ms, self.largest_timestamp_offset - self._base_offset)
+
+    def position_before_timestamp(self, timestamp_ms: int) -> int | None:
+        """A batch's position before which every batch has smaller timestamps only; None: begin at the first batch."""
+        entry = self.times.ceiling(timestamp_ms)
+        relative = entry.relative_offset if entry else self.largest_timestamp_offset - self._base_offset
+        # the maximum was not yet reached when the offset entry before its batch was made
+        floor = self.offsets.floor(relative)
+        return floor.position if floor else None
+
+    def cut(self, next_offset: int, largest_timestamp_ms: int | None, largest_timestamp_offset: int) -> None:
+        """Forgets the batches from `next_offset` on; the largest timestamp is what it was before them."""
+        self.offsets.truncate(next_offset - self._base_offset)
+        self.times.truncate(next_offset - self._base_offset)
+        self.largest_timestamp_ms = largest_timestamp_ms
+        self.largest_timestamp_offset = largest_timestamp_offset
+
+    def save(self, files: FileSystem, segment: Path) -> None:
+        """Writes both files beside `segment`."""
+        self.finish()
+        write_whole(files, segment.with_suffix(offset_index.SUFFIX), self.offsets.encode())
+        write_whole(files, segment.with_suffix(time_index.SUFFIX), self.times.encode())
+
+
+def load_indexes(
+    files: FileSystem, segment: Path, base_offset: int, next_offset: int, batch_positions: np.ndarray
+) -> SegmentIndexes | None:
+    """The indexes of a sealed segment from their files, or None if either is missing or insane."""
+    offsets = read_whole(files, segment.with_suffix(offset_index.SUFFIX))
+    times = read_whole(files, segment.with_suffix(time_index.SUFFIX))
+    if offsets is None or times is None:
+        return None
+    end = next_offset - base_offset
+    decoded_offsets = decode_offset_index(offsets, batch_positions=batch_positions, relative_offset_end=end)
+    decoded_times = decode_time_index(times, relative_offset_end=end)
+    if decoded_offsets is None or decoded_times is None:
+        return None
+    indexes = SegmentIndexes(base_offset)
+    indexes.offsets, indexes.times = decoded_offsets, decoded_times
+    last = decoded_times.last()
+    if last is not None:
+        indexes.largest_timestamp_offset = base_offset + last.relative_offset
+        indexes.largest_timestamp_ms = last.timestamp_ms
+    return indexes
+
+
+def remove_indexes(files: FileSystem, segment: Path) -> None:
+    """Removes both files; they are made again when the segment is sealed."""
+    files.remove(segment.with_suffix(offset_index.SUFFIX))
+    files.remove(segment.with_suffix(time_index.SUFFIX))

@@ -1,0 +1,166 @@
+"""The metadata store of a single broker: one SQLite file, every change fsynced before it is acknowledged."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from sparklog.errors import StorageError, StorageFullError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from sparklog.metadata.store import Topic, TopicSpec, new_topic
+
+_FORMAT = 1
+_BUSY_TIMEOUT_S = 5.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS store (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS topics (
+    name TEXT PRIMARY KEY,
+    topic_id TEXT NOT NULL UNIQUE,
+    kind TEXT NOT NULL,
+    partitions INTEGER NOT NULL,
+    key_columns TEXT NOT NULL,      -- JSON list
+    timestamp_column TEXT,
+    configs TEXT NOT NULL,          -- JSON object
+    created_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS schemas (
+    topic_id TEXT NOT NULL REFERENCES topics (topic_id) ON DELETE CASCADE,
+    schema_id INTEGER NOT NULL,
+    arrow_schema BLOB NOT NULL,     -- Arrow IPC schema message
+    PRIMARY KEY (topic_id, schema_id)
+) STRICT;
+"""
+
+
+class SqliteStore:
+    """Topics in a SQLite file; all of them are also in memory, so that reading them costs nothing."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or makes the file. Raises StorageError, StorageFullError."""
+        self._path = path
+        self._lock = threading.Lock()
+        with self._storage_errors("open"):
+            self._db = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        try:
+            self._cluster_id = self._prepare()
+            self._topics = self._load()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self) -> str:
+        with self._storage_errors("open"):
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version not in (0, _FORMAT):
+                raise StorageError(
+                    f"{self._path} has format {version}, this version reads {_FORMAT}; use a newer sparklog"
+                )
+            with self._transaction():
+                for statement in _TABLES.split(";"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {_FORMAT}")
+                self._db.execute("INSERT OR IGNORE INTO store VALUES ('cluster_id', ?)", (uuid.uuid4().hex,))
+            (cluster_id,) = self._db.execute("SELECT value FROM store WHERE name = 'cluster_id'").fetchone()
+        return str(cluster_id)
+
+    def _load(self) -> dict[str, Topic]:
+        with self._storage_errors("read"):
+            schemas: dict[str, dict[int, pa.Schema]] = {}
+            for topic_id, schema_id, message in self._db.execute(
+                "SELECT topic_id, schema_id, arrow_schema FROM schemas ORDER BY topic_id, schema_id"
+            ):
+                schemas.setdefault(topic_id, {})[schema_id] = pa.ipc.read_schema(pa.py_buffer(message))
+            topics = {}
+            for name, topic_id, kind, partitions, keys, timestamp_column, configs, created_ms in self._db.execute(
+                "SELECT name, topic_id, kind, partitions, key_columns, timestamp_column, configs, created_ms "
+                "FROM topics ORDER BY name"
+            ):
+                topics[name] = Topic(
+                    name=name,
+                    topic_id=topic_id,
+                    kind=kind,
+                    partitions=partitions,
+                    schemas=MappingProxyType(schemas[topic_id]),
+                    key_columns=tuple(json.loads(keys)),
+                    timestamp_column=timestamp_column,
+                    configs=MappingProxyType(json.loads(configs)),
+                    created_ms=created_ms,
+                )
+        return topics
+
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    def create_topic(self, spec: TopicSpec) -> Topic:
+        topic = new_topic(spec)
+        with self._lock:
+            if topic.name in self._topics:
+                raise TopicAlreadyExistsError(f"topic {topic.name!r} exists already; delete it or choose another name")
+            with self._storage_errors("write"), self._transaction():
+                self._db.execute(
+                    "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        topic.name,
+                        topic.topic_id,
+                        topic.kind,
+                        topic.partitions,
+                        json.dumps(topic.key_columns),
+                        topic.timestamp_column,
+                        json.dumps(dict(topic.configs)),
+                        topic.created_ms,
+                    ),
+                )
+                for schema_id, schema in topic.schemas.items():
+                    message = schema.serialize().to_pybytes()
+                    self._db.execute("INSERT INTO schemas VALUES (?, ?, ?)", (topic.topic_id, schema_id, message))
+            self._topics[topic.name] = topic
+        return topic
+
+    def delete_topic(self, name: str) -> Topic:
+        with self._lock:
+            topic = self._topics.get(name)
+            if topic is None:
+                raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+            with self._storage_errors("write"), self._transaction():
+                self._db.execute("DELETE FROM topics WHERE name = ?", (name,))
+            del self._topics[name]
+        return topic
+
+    def topics(self) -> dict[str, Topic]:
+        with self._lock:
+            return dict(self._topics)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _storage_errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as e:
+            if getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                raise StorageFullError(f"the disk is full: cannot {what} {self._path}; free space there") from e
+            raise StorageError(f"cannot {what} the metadata store {self._path}: {e}") from e
+        except (KeyError, ValueError, pa.ArrowException) as e:
+            raise StorageError(f"the metadata store {self._path} is damaged: {e}; restore it from a copy") from e

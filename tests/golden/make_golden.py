@@ -1,0 +1,217 @@
+"""Writes the golden files: the bytes of every structure that lies on a disk or crosses the wire.
+
+    python tests/golden/make_golden.py            writes them
+    python tests/golden/make_golden.py --check    compares them with what the code produces now; exit status 1 if they differ
+
+Compressed batches are not pinned: their bytes depend on the version of the compression library. If a change here is
+wanted, it is a new format version or a new API version, never a silent rewrite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.format.batch import decode_header, encode_batch, stamp_batch
+from sparklog.format.schema import ENVELOPE_SCHEMA, canonical_schema
+from sparklog.format.segment import SegmentInfo, encode_head, encode_seal
+from sparklog.protocol import messages as m
+from sparklog.protocol.frames import encode_request, encode_response
+
+DATA = Path(__file__).parent / "data"
+BASE_MS = 1_700_000_000_000
+
+TYPED_SCHEMA = canonical_schema(
+    pa.schema(
+        [
+            ("flag", pa.bool_()),
+            ("tiny", pa.int8()),
+            ("small", pa.int16()),
+            ("whole", pa.int32()),
+            ("long", pa.int64()),
+            ("single", pa.float32()),
+            ("double", pa.float64()),
+            ("price", pa.decimal128(10, 2)),
+            ("text", pa.string()),
+            ("raw", pa.binary()),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("local", pa.timestamp("us")),
+            ("lasted", pa.duration("us")),
+            ("numbers", pa.list_(pa.int32())),
+            ("place", pa.struct([("x", pa.float64()), ("name", pa.string())])),
+            ("labels", pa.map_(pa.string(), pa.int64())),
+        ]
+    )
+)
+"""One column of every canonical type."""
+
+
+def envelope_rows(first: int, count: int) -> pa.RecordBatch:
+    """Rows `first` to `first + count` of the golden envelope topic."""
+    numbers = range(first, first + count)
+    columns = [
+        [None if i % 3 == 0 else b"k%d" % i for i in numbers],
+        [b"value %d" % i for i in numbers],
+        [[{"key": "h", "value": b"%d" % i}] if i % 2 else None for i in numbers],
+        [(BASE_MS + i) * 1000 for i in numbers],
+    ]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, ENVELOPE_SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=ENVELOPE_SCHEMA)
+
+
+def typed_rows(first: int, count: int) -> pa.RecordBatch:
+    """Rows of the golden typed topic; every third one is null in every column."""
+    numbers = range(first, first + count)
+    values = {
+        "flag": lambda i: i % 2 == 0,
+        "tiny": lambda i: i % 100,
+        "small": lambda i: -i,
+        "whole": lambda i: i * 1000,
+        "long": lambda i: i << 40,
+        "single": lambda i: i / 2,
+        "double": lambda i: i / 8,
+        "price": lambda i: Decimal(i) / 4,
+        "text": lambda i: f"Straße {i}",
+        "raw": lambda i: bytes([i % 256, 255]),
+        "day": lambda i: i,
+        "at": lambda i: (BASE_MS + i) * 1000,
+        "local": lambda i: i * 1_000_000,
+        "lasted": lambda i: i * 7,
+        "numbers": lambda i: [i, None, -i],
+        "place": lambda i: {"x": i / 4, "name": None},
+        "labels": lambda i: [("a", i), ("b", None)],
+    }
+    columns = [[None if i % 3 == 2 else values[f.name](i) for i in numbers] for f in TYPED_SCHEMA]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, TYPED_SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=TYPED_SCHEMA)
+
+
+def stamped(batch: pa.RecordBatch, base_offset: int) -> bytes:
+    """`batch` encoded and stamped as the leader of epoch 3 would."""
+    data = encode_batch(
+        batch,
+        schema_id=1,
+        min_timestamp_ms=BASE_MS + base_offset,
+        max_timestamp_ms=BASE_MS + base_offset + batch.num_rows - 1,
+        producer_id=77,
+        producer_epoch=2,
+        base_sequence=base_offset,
+    )
+    stamp_batch(data, 0, decode_header(data), base_offset=base_offset, leader_epoch=3, append_time_ms=BASE_MS + 5_000)
+    return bytes(data)
+
+
+def segment(schema: pa.Schema, topic: str, batches: list[bytes]) -> bytes:
+    """A sealed segment of `batches` (stamped)."""
+    base_offset = decode_header(batches[0]).base_offset if batches else 0
+    info = SegmentInfo(topic, "0123456789abcdef0123456789abcdef", 2, base_offset, 1)
+    head = encode_head(schema, info)
+    sizes = np.array([len(b) for b in batches], np.int64)
+    positions = len(head) + np.cumsum(sizes) - sizes
+    metadata = np.array([decode_header(b).metadata_length_bytes for b in batches], np.int32)
+    end = len(head) + int(sizes.sum())
+    return head + b"".join(batches) + encode_seal(schema, info, positions, metadata, end)
+
+
+TOPIC_STATE = m.TopicState(
+    0,
+    "flights",
+    "0123456789abcdef0123456789abcdef",
+    "typed",
+    [m.PartitionState(0, 1, 3, [1, 2], [1]), m.PartitionState(1, 2, 4, [2, 1], [1, 2], 15)],
+    [m.SchemaVersion(1, b"arrow schema")],
+    ["carrier"],
+    "time_hour",
+    {"segment.bytes": 4096},
+    BASE_MS,
+)
+
+REQUESTS: dict[m.Api, m.Message] = {
+    m.Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0"),
+    m.Api.METADATA: m.MetadataRequest(["flights", "weather"]),
+    m.Api.CREATE_TOPIC: m.CreateTopicRequest(
+        "flights", 4, b"arrow schema", ["carrier"], "time_hour", {"segment.bytes": 4096}
+    ),
+    m.Api.DELETE_TOPIC: m.DeleteTopicRequest("flights"),
+    m.Api.PRODUCE: m.ProduceRequest(-1, 30_000, [m.ProducePartition("flights", 1, 5), m.ProducePartition("w", 0, 2)]),
+    m.Api.FETCH: m.FetchRequest(500, 1, 50 << 20, 0, [m.FetchPartition("flights", 1, 42, 8 << 20, 3)]),
+    m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2)]),
+    m.Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest("flights", 1, 10, 2**40),
+}
+RESPONSES: dict[m.Api, m.Message] = {
+    m.Api.HANDSHAKE: m.HandshakeResponse(1, "cluster", "0.1.0", [m.ApiRange(0, 0, 0), m.ApiRange(4, 0, 1)], 100 << 20),
+    m.Api.METADATA: m.MetadataResponse("cluster", 1, [m.BrokerEndpoint(1, "127.0.0.1", 9292)], [TOPIC_STATE]),
+    m.Api.CREATE_TOPIC: m.CreateTopicResponse(TOPIC_STATE),
+    m.Api.DELETE_TOPIC: m.DeleteTopicResponse("0123456789abcdef0123456789abcdef"),
+    m.Api.PRODUCE: m.ProduceResponse([m.ProduceResult("flights", 1, 0, 42, BASE_MS, 7), m.ProduceResult("w", 0, 6)]),
+    m.Api.FETCH: m.FetchResponse([m.FetchResult("flights", 1, 0, 50, 50, 7, 5, "")]),
+    m.Api.LIST_OFFSETS: m.ListOffsetsResponse([m.ListOffsetsResult("flights", 1, 0, 42, BASE_MS)]),
+    m.Api.LOCATE_SEGMENTS: m.LocateSegmentsResponse(
+        "/data", "id", 50, 7, [m.SegmentRange("flights-1/00000000000000000000.arrow", 1, 0, 400, 4096)]
+    ),
+}
+PAYLOADS: dict[str, bytes] = {"produce-request": b"batchAB", "fetch-response": b"batch"}
+
+
+def frames() -> dict[str, bytes]:
+    """One frame of every request and response, and one error."""
+    out: dict[str, bytes] = {}
+    for api in m.Api:
+        name = api.name.lower().replace("_", "-")
+        payload = PAYLOADS.get(f"{name}-request", b"")
+        header = m.encode(REQUESTS[api])
+        out[f"{name}-request.bin"] = encode_request(api, 0, 1000 + api, header, len(payload)) + payload
+        payload = PAYLOADS.get(f"{name}-response", b"")
+        header = m.encode(RESPONSES[api])
+        out[f"{name}-response.bin"] = encode_response(api, 0, 1000 + api, header, len(payload)) + payload
+    body = m.encode(m.ErrorBody("no topic 'x'"))
+    out["error-response.bin"] = encode_response(m.Api.METADATA, 3, 7, body)
+    return out
+
+
+def golden_files() -> dict[str, bytes]:
+    """All golden files by name."""
+    envelope = [stamped(envelope_rows(i, 4), i) for i in (100, 104, 108)]
+    typed = [stamped(typed_rows(i, 5), i) for i in (0, 5)]
+    return {
+        "batch-envelope.bin": envelope[0],
+        "batch-typed.bin": typed[0],
+        "segment-envelope.arrow": segment(ENVELOPE_SCHEMA, "events", envelope),
+        "segment-typed.arrow": segment(TYPED_SCHEMA, "flights", typed),
+        "segment-empty.arrow": segment(ENVELOPE_SCHEMA, "events", []),
+        **frames(),
+    }
+
+
+def differences() -> list[str]:
+    """What is wrong with the committed files: missing, different or left over."""
+    files = golden_files()
+    committed = {p.name: p.read_bytes() for p in DATA.iterdir()}
+    return [
+        *(f"{n}: missing" for n in files.keys() - committed.keys()),
+        *(f"{n}: nothing makes it" for n in committed.keys() - files.keys()),
+        *(f"{n}: differs" for n in sorted(files.keys() & committed.keys()) if files[n] != committed[n]),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    if parser.parse_args().check:
+        wrong = differences()
+        print("\n".join(wrong) or "the golden files are what the code produces")
+        return 1 if wrong else 0
+    DATA.mkdir(exist_ok=True)
+    for name, content in golden_files().items():
+        (DATA / name).write_bytes(content)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""The committed bytes are what the code writes, and the code reads the committed bytes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sparklog.format.batch import decode_batch, decode_header, iterate_batches, verify_batch
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.format.segment import ScanEnd, decode_head, decode_seal, scan
+from sparklog.protocol import messages as m
+from sparklog.protocol.frames import PREFIX_BYTES, decode_request_prefix, decode_response_prefix
+from tests.golden import make_golden as golden
+
+NAMES = sorted(golden.golden_files())
+
+
+def committed(name: str) -> bytes:
+    return (golden.DATA / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_are_pinned(name: str) -> None:
+    assert golden.golden_files()[name] == committed(name)
+
+
+def test_check_finds_nothing_left_over_or_missing() -> None:
+    assert golden.differences() == []
+
+
+def test_check_mode_reports_a_difference(tmp_path: Path) -> None:
+    script = Path(golden.__file__)
+    copy = tmp_path / script.name
+    copy.write_bytes(script.read_bytes())
+    subprocess.run([sys.executable, copy], check=True)
+    (tmp_path / "data" / "batch-envelope.bin").write_bytes(b"x")
+    (tmp_path / "data" / "batch-typed.bin").unlink()
+    (tmp_path / "data" / "stray.bin").write_bytes(b"")
+    result = subprocess.run([sys.executable, copy, "--check"], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stdout.splitlines() == [
+        "batch-typed.bin: missing",
+        "stray.bin: nothing makes it",
+        "batch-envelope.bin: differs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "base_offset"),
+    [("batch-envelope.bin", golden.envelope_rows(100, 4), 100), ("batch-typed.bin", golden.typed_rows(0, 5), 0)],
+)
+def test_committed_batch_decodes(name: str, rows: pa.RecordBatch, base_offset: int) -> None:
+    data = committed(name)
+    header = decode_header(data)
+    verify_batch(data, 0, header)
+    assert decode_batch(data, rows.schema).equals(rows)
+    assert header.size_bytes == len(data)
+    assert (header.base_offset, header.next_offset) == (base_offset, base_offset + rows.num_rows)
+    assert (header.leader_epoch, header.append_time_ms, header.schema_id) == (3, golden.BASE_MS + 5_000, 1)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 2, base_offset)
+    assert header.max_timestamp_ms - header.min_timestamp_ms == rows.num_rows - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "rows"),
+    [
+        ("segment-envelope.arrow", ENVELOPE_SCHEMA, golden.envelope_rows(100, 12)),
+        ("segment-typed.arrow", golden.TYPED_SCHEMA, golden.typed_rows(0, 10)),
+        ("segment-empty.arrow", ENVELOPE_SCHEMA, golden.envelope_rows(0, 0)),
+    ],
+)
+def test_committed_segment_decodes(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> None:
+    data = committed(name)
+
+    def read(position: int, size: int) -> bytes:
+        return data[position : position + size]
+
+    head = decode_head(read)
+    assert head.schema == schema
+    assert (head.info.partition, head.info.schema_id) == (2, 1)
+    seal = decode_seal(read, len(data))
+    assert seal is not None
+    found: list[int] = []
+    result = scan(
+        read, head.data_position, len(data), lambda at, _: found.append(at), next_offset=head.info.base_offset
+    )
+    assert (result.end, result.position) == (ScanEnd.END, seal.data_end)
+    assert found == seal.positions.tolist()
+    assert [at for at, _ in iterate_batches(data[head.data_position : seal.data_end])] == [
+        at - head.data_position for at in found
+    ]
+    table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+    assert table.replace_schema_metadata(None).equals(pa.Table.from_batches([rows]))
+
+
+@pytest.mark.parametrize("api", m.Api)
+def test_committed_frames_decode(api: m.Api) -> None:
+    name = api.name.lower().replace("_", "-")
+    data = committed(f"{name}-request.bin")
+    request = decode_request_prefix(data, 1 << 20)
+    assert (request.api, request.version, request.correlation_id) == (api, 0, 1000 + api)
+    assert len(data) == PREFIX_BYTES + request.body_bytes
+    header = data[PREFIX_BYTES : PREFIX_BYTES + request.header_bytes]
+    assert m.decode_request(request.api, request.version, header) == golden.REQUESTS[api]
+    assert data[PREFIX_BYTES + request.header_bytes :] == golden.PAYLOADS.get(f"{name}-request", b"")
+
+    data = committed(f"{name}-response.bin")
+    response = decode_response_prefix(data, 1 << 20)
+    assert (response.api, response.error_code, response.correlation_id) == (api, 0, 1000 + api)
+    assert len(data) == PREFIX_BYTES + response.body_bytes
+    header = data[PREFIX_BYTES : PREFIX_BYTES + response.header_bytes]
+    assert m.decode_response(api, header, type(golden.RESPONSES[api])) == golden.RESPONSES[api]
+    assert data[PREFIX_BYTES + response.header_bytes :] == golden.PAYLOADS.get(f"{name}-response", b"")
+
+
+def test_committed_error_frame_decodes() -> None:
+    data = committed("error-response.bin")
+    response = decode_response_prefix(data, 1 << 20)
+    assert (response.api, response.error_code, response.correlation_id) == (m.Api.METADATA, 3, 7)
+    assert m.decode_error(data[PREFIX_BYTES:]) == "no topic 'x'"

@@ -1,0 +1,86 @@
+"""Finding the source, and what a user sees for a wrong option."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import sparklog
+
+
+def test_the_source_is_found_without_registration_and_can_be_registered(spark: Any, reads: Any, topic: Any) -> None:
+    name = topic()
+    assert reads.batch(name).count() == 0
+    sparklog.register(spark)
+    sparklog.register(spark)
+    assert reads.batch(name).count() == 0
+
+
+def test_importing_the_source_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_sparklog; "
+        "print(sorted(m for m in set(sys.modules) - before if not m.startswith('pyspark')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_sql_can_read_a_topic(spark: Any, topic: Any, send: Any, broker: sparklog.LocalBroker) -> None:
+    name = topic()
+    send(name, "a")
+    spark.sql(
+        "create temporary view sparklog_view using sparklog "
+        f"options (`sparklog.bootstrap.servers` '{broker.bootstrap_servers}', subscribe '{name}')"
+    )
+    assert spark.sql("select cast(value as string) from sparklog_view").first()[0] == "a"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "exactly one of subscribe, assign and subscribePattern"),
+        ({"subscribe": "never-made"}, "no topic 'never-made'.*sparklog topic create"),
+        ({"subscribe": "T", "startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
+        ({"subscribe": "T", "startingOffsets": "{"}, "is not JSON"),
+        (
+            {"subscribe": "T", "startingOffsets": '{"T": {"1": 0}}'},
+            "must name every partition that is read; missing: T-0",
+        ),
+        ({"subscribe": "T", "startingOffsets": '{"T": {"0": 0, "1": 0}}'}, "names partitions that are not read: T-1"),
+        ({"subscribe": "T", "startingOffsets": "latest"}, "cannot begin at latest"),
+        ({"subscribe": "T", "maxOffsetsPerTrigger": "1"}, "maxOffsetsPerTrigger is for streaming reads"),
+        ({"subscribe": "T", "kafka.value.deserializer": "x"}, "keys and values are always bytes"),
+        ({"subscribe": "T", "sparklog.bootstrap.servers": "127.0.0.1:1"}, "no broker at 127.0.0.1:1.*sparklog broker"),
+    ],
+)
+def test_a_bad_batch_read(reads: Any, topic: Any, options: dict[str, str], message: str) -> None:
+    name = topic()
+    given = {k: v.replace("T", name) for k, v in options.items()}
+    with pytest.raises(Exception, match=f"(?s){message.replace('T-', name + '-')}"):
+        reads.batch(**given).count()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endingOffsets": "latest"}, "endingOffsets is for batch reads, this is one of streaming reads"),
+        ({"startingOffsets": '{"T": {"0": 5}}'}, "offset 5 of T-0 is out of range, it has offsets 0 to 0"),
+        ({"minPartitions": "x"}, "minPartitions = 'x': a whole number"),
+    ],
+)
+def test_a_bad_streaming_read(reads: Any, topic: Any, options: dict[str, str], message: str) -> None:
+    name = topic()
+    given = {k: v.replace("T", name) for k, v in options.items()}
+
+    def run() -> None:
+        query = reads.stream(name, **given).writeStream.format("noop").start()
+        try:
+            query.awaitTermination(60)
+        finally:
+            query.stop()
+
+    with pytest.raises(Exception, match=message.replace("T-", name + "-")):
+        run()

@@ -1,0 +1,207 @@
+"""Writing: batches and streams, envelope and typed topics, and what is refused before a row is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import sparklog
+
+
+def options(broker: sparklog.LocalBroker, **more: Any) -> dict[str, Any]:
+    return {"sparklog.bootstrap.servers": broker.bootstrap_servers} | more
+
+
+def append(frame: Any, broker: sparklog.LocalBroker, **more: Any) -> None:
+    frame.write.format("sparklog").mode("append").options(**options(broker, **more)).save()
+
+
+def stored(broker: sparklog.LocalBroker, topic: str) -> list[dict[str, Any]]:
+    return list(sparklog.read_table(broker.bootstrap_servers, topic, include_metadata=True).to_pylist())
+
+
+def test_an_envelope_topic_takes_keys_values_headers_and_partitions(
+    spark: Any, topic: Any, broker: sparklog.LocalBroker
+) -> None:
+    name = topic(partitions=3)
+    frame = spark.sql(
+        "select 'k' as key, cast(id as string) as value, int(id % 3) as partition, "
+        "case when id = 4 then array(named_struct('key', 'h', 'value', cast('v' as binary))) end as headers from range(6)"
+    )
+    append(frame, broker, topic=name)
+    rows = stored(broker, name)
+    assert {(r["_partition"], r["value"]) for r in rows} == {(i % 3, str(i).encode()) for i in range(6)}
+    assert {r["key"] for r in rows} == {b"k"}
+    assert [r["headers"] for r in rows if r["value"] == b"4"] == [[{"key": "h", "value": b"v"}]]
+
+
+def test_a_topic_column_and_the_option_that_goes_before_it(
+    spark: Any, topic: Any, broker: sparklog.LocalBroker
+) -> None:
+    a, b, c = topic("a"), topic("b"), topic("c")
+    frame = spark.createDataFrame([(a, "1"), (b, "2"), (a, "3")], "topic string, value string").coalesce(1)
+    append(frame, broker)
+    assert [r["value"] for r in stored(broker, a)] == [b"1", b"3"]
+    assert [r["value"] for r in stored(broker, b)] == [b"2"]
+    append(frame, broker, topic=c)
+    assert sorted(r["value"] for r in stored(broker, c)) == [b"1", b"2", b"3"]
+
+
+def test_a_null_topic_says_so(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
+    frame = spark.createDataFrame([(topic(), "1"), (None, "2")], "topic string, value string").coalesce(1)
+    with pytest.raises(Exception, match="1 of 2 rows have a null topic"):
+        append(frame, broker)
+
+
+FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32()), ("at", pa.timestamp("us", "UTC"))])
+
+
+def test_a_typed_topic_takes_columns_by_name(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
+    name = topic(partitions=2, schema=FLIGHTS, key_columns=["carrier"], timestamp_column="at")
+    frame = spark.sql(
+        "select id as delay, if(id % 2 = 0, 'UA', 'AA') as carrier, timestamp_millis(id) as at from range(100)"
+    )
+    append(frame, broker, topic=name, **{"sparklog.compression": "lz4"})
+    rows = stored(broker, name)
+    assert sorted(r["delay"] for r in rows) == list(range(100))
+    assert len({(r["carrier"], r["_partition"]) for r in rows}) == 2, "a key has one partition"
+    assert all(r["_timestamp"] == r["at"] for r in rows)
+    append(frame.select("carrier"), broker, topic=name)
+    assert len([r for r in stored(broker, name) if r["delay"] is None]) == 100
+
+
+def test_a_value_that_does_not_fit_fails_the_write(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
+    name = topic(schema=FLIGHTS)
+    with pytest.raises(Exception, match=rf"(?s)'{name}'.*column 'delay' is int64, the topic has int32"):
+        append(spark.sql("select 'x' as carrier, 3000000000 as delay"), broker, topic=name)
+    assert stored(broker, name) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "more", "message"),
+    [
+        ("select 'x' as value", {}, "no topic to write to"),
+        ("select 'x' as value", {"topic": "never-made"}, "no topic 'never-made'"),
+        ("select 'x' as val", {"topic": "envelope"}, "unknown column 'val': did you mean 'value'"),
+        ("select 1 as value", {"topic": "envelope"}, "column 'value' is int32, it must be string or binary"),
+        ("select 'x' as value, 0L as offset", {"topic": "envelope"}, "'offset' comes from reading"),
+        ("select 'x' as delay", {"topic": "typed"}, "column 'delay' is string, the topic has int32"),
+        ("select 1 as dealy", {"topic": "typed"}, "unknown column 'dealy'"),
+        ("select 'x' as value", {"topic": "envelope", "sparklog.acks": "1"}, "always writes with acks=all"),
+        ("select 'x' as value", {"topik": "envelope"}, "did you mean 'topic'"),
+        ("select 'x' as value", {"topic": "envelope", "startingOffsets": "latest"}, "startingOffsets is for reads"),
+    ],
+)
+def test_a_bad_write_is_refused_before_a_row_is_written(
+    spark: Any, topic: Any, broker: sparklog.LocalBroker, query: str, more: dict[str, str], message: str
+) -> None:
+    made = {"envelope": topic(), "typed": topic(schema=FLIGHTS)}
+    given = {k: made.get(v, v) for k, v in more.items()}
+    with pytest.raises(Exception, match=message):
+        append(spark.sql(query), broker, **given)
+    assert stored(broker, made["envelope"]) == stored(broker, made["typed"]) == []
+
+
+def test_overwriting_is_refused(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
+    writer = spark.sql("select 'x' as value").write.format("sparklog").options(**options(broker, topic=topic()))
+    with pytest.raises(Exception, match="a topic cannot be overwritten"):
+        writer.mode("overwrite").save()
+
+
+def test_a_stream_is_written_and_goes_on_after_a_restart(
+    spark: Any, reads: Any, topic: Any, send: Any, broker: sparklog.LocalBroker, tmp_path: Path
+) -> None:
+    source, target = topic(partitions=2), topic("out")
+
+    def run() -> None:
+        query = (
+            reads.stream(source, startingOffsets="earliest")
+            .selectExpr("key", "upper(cast(value as string)) as value")
+            .writeStream.format("sparklog")
+            .options(**options(broker, topic=target, checkpointLocation=str(tmp_path)))
+            .queryName("copy")
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(90)
+
+    send(source, "a", "b")
+    send(source, "c", partition=1)
+    run()
+    send(source, "d", partition=1)
+    run()
+    assert sorted(r["value"] for r in stored(broker, target)) == [b"A", b"B", b"C", b"D"]
+
+
+def test_output_mode_complete_is_refused(
+    reads: Any, topic: Any, send: Any, broker: sparklog.LocalBroker, tmp_path: Path
+) -> None:
+    name = topic()
+    send(name, "a")
+    query = (
+        reads.stream(name, startingOffsets="earliest")
+        .groupBy("value")
+        .count()
+        .selectExpr("value")
+        .writeStream.format("sparklog")
+        .options(**options(broker, topic=topic(), checkpointLocation=str(tmp_path)))
+        .outputMode("complete")
+        .start()
+    )
+    with pytest.raises(Exception, match=r"complete.* replaces the whole result"):
+        query.awaitTermination(60)
+
+
+def test_what_the_tasks_tell_the_driver(
+    topic: Any, broker: sparklog.LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.types import StringType, StructField, StructType
+    from pyspark_sparklog import writer
+
+    class Context:
+        def getLocalProperty(self, name: str) -> str | None:
+            properties = {"sql.streaming.queryId": "q", "spark.jobGroup.id": "r", "streaming.sql.batchId": "7"}
+            return properties.get(name)
+
+        def partitionId(self) -> int:
+            return 2
+
+        def attemptNumber(self) -> int:
+            return 1
+
+    monkeypatch.setattr(writer.TaskContext, "get", classmethod(lambda _: Context()))
+    name = topic(partitions=2)
+    schema = StructType([StructField("value", StringType())])
+    made = writer.stream_writer(options(broker, topic=name), schema, overwrite=False)
+    batches = [pa.record_batch({"value": ["a", "b", "c"]}), pa.record_batch({"value": ["d"]})]
+    message = made.write(iter(batches))
+    assert isinstance(message, writer.SinkCommitMessage)
+    told = (message.query_id, message.run_id, message.batch_id, message.partition_id, message.attempt, message.rows)
+    assert told == ("q", "r", 7, 2, 1, 4)
+    assert sum(last - first + 1 for first, last in message.offsets.values()) == 4
+    empty = made.write(iter([]))
+    made.commit([message, empty], 7)
+    with pytest.raises(sparklog.SparklogError, match="1 of 2 tasks did not say"):
+        made.commit([message, None], 7)
+    with pytest.raises(sparklog.SparklogError, match="batch 7 reported for batch 8"):
+        made.commit([message], 8)
+
+
+def test_a_failed_write_fails_the_task_and_drops_its_producer(
+    topic: Any, admin: sparklog.Admin, broker: sparklog.LocalBroker
+) -> None:
+    from pyspark.sql.types import StringType, StructField, StructType
+    from pyspark_sparklog import writer
+
+    name = topic(configs={"max.message.bytes": 2048})
+    schema = StructType([StructField("value", StringType())])
+    made = writer.batch_writer(options(broker, topic=name), schema, overwrite=False)
+    with pytest.raises(sparklog.SparklogError, match=r"max\.message\.bytes"):
+        made.write(iter([pa.record_batch({"value": ["x" * 5000]})]))
+    assert not writer._producers._open
+    good = made.write(iter([pa.record_batch({"value": ["x"]})]))
+    assert isinstance(good, writer.SinkCommitMessage)
+    assert good.rows == 1

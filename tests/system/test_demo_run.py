@@ -1,0 +1,164 @@
+"""The demo as a process: a short run from end to end, and interrupts at several moments."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+DEMO = Path(__file__).resolve().parents[2] / "notebooks" / "flights_demo"
+RUN_TIMEOUT_S = 150
+STOP_TIMEOUT_S = 30
+
+pytestmark = pytest.mark.spark
+
+
+def start(output: Path, *options: str) -> subprocess.Popen[str]:
+    """The demo in a session of its own, so that a signal to its process group reaches what a Ctrl-C would reach."""
+    command = [sys.executable, str(DEMO), "--output", str(output), *options]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"COLUMNS": "160", "PYTHONUNBUFFERED": "1"},
+    )
+
+
+@pytest.fixture
+def demos() -> Iterator[list[subprocess.Popen[str]]]:
+    """Demos a test has started: nothing of them outlives the test."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        if process.poll() is None:
+            for p in [*psutil.Process(process.pid).children(recursive=True), process]:
+                p.kill()
+        process.communicate()
+
+
+def test_a_short_run_verifies_every_row_and_leaves_its_results(
+    tmp_path: Path, demos: list[subprocess.Popen[str]]
+) -> None:
+    process = start(tmp_path / "out", "--rows", "5000", "--no-delta")
+    demos.append(process)
+    output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    assert re.search(r"all \d+ checks hold", output), output
+    assert "✗" not in output
+    assert (tmp_path / "out" / "delays.png").read_bytes().startswith(b"\x89PNG")
+    assert list((tmp_path / "out" / "delay-by-origin-hour.parquet").glob("*.parquet"))
+    assert list((tmp_path / "out" / "data").glob("flights-*/*.arrow"))
+
+
+def in_the_folder(path: str) -> Callable[[Path], bool]:
+    return lambda output: any(output.glob(path))
+
+
+MOMENTS: dict[str, Callable[[Path], bool]] = {
+    "the output folder is there": in_the_folder("logs"),
+    "the JVM has been started": in_the_folder("logs/spark.log"),
+    "the broker is up": in_the_folder("data/meta.json"),
+    "the query has planned its first batch": in_the_folder("checkpoints/aggregate/offsets/0"),
+    "results are coming out": in_the_folder("checkpoints/table/commits/0"),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_stops_everything_at_any_moment(moment: str, tmp_path: Path, demos: list[subprocess.Popen[str]]) -> None:
+    process = start(tmp_path / "out", "--no-delta", "--seconds", "120")
+    demos.append(process)
+    family: dict[int, psutil.Process] = {}
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    while not MOMENTS[moment](tmp_path / "out"):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, f"never came to: {moment}"
+        time.sleep(0.05)
+    family |= {p.pid: p for p in psutil.Process(process.pid).children(recursive=True)}
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=STOP_TIMEOUT_S)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert "interrupted" in output
+    _, alive = psutil.wait_procs(family.values(), timeout=5)
+    assert not alive, [p.cmdline() for p in alive]
+    assert not processes_that_mention(tmp_path)
+
+
+def processes_that_mention(path: Path) -> list[list[str]]:
+    """Command lines of live processes that name `path`: the broker by its data directory, the JVM by its warehouse."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        command = process.info["cmdline"] or []
+        if process.info["status"] != psutil.STATUS_ZOMBIE and any(str(path) in part for part in command):
+            found.append(command)
+    return found
+
+
+def test_two_demos_do_not_share_a_folder(tmp_path: Path, demos: list[subprocess.Popen[str]]) -> None:
+    output = tmp_path / "out"
+    first = start(output, "--no-delta", "--seconds", "120")
+    demos.append(first)
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    while not (output / "logs").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    second = start(output, "--no-delta")
+    demos.append(second)
+    text, _ = second.communicate(timeout=RUN_TIMEOUT_S)
+    assert second.returncode == 2, text
+    assert "another demo is running" in text
+    os.killpg(first.pid, signal.SIGINT)
+    first.communicate(timeout=STOP_TIMEOUT_S)
+    assert first.returncode == 130
+
+
+def test_bad_options_are_told(tmp_path: Path) -> None:
+    for options in (["--rows", "0"], ["--rows", "many"], ["--no-such-option"]):
+        done = subprocess.run([sys.executable, str(DEMO), *options], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        assert "usage" in done.stderr
+
+
+def test_without_java_the_next_step_is_told(tmp_path: Path) -> None:
+    environment = os.environ | {"JAVA_HOME": str(tmp_path)}
+    command = [sys.executable, str(DEMO), "--output", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 2
+    assert "openjdk" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_where_delta_cannot_be_resolved_the_table_is_parquet(
+    tmp_path: Path, demos: list[subprocess.Popen[str]]
+) -> None:
+    script = tmp_path / "no_delta_here.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(DEMO.parent)!r})\n"
+        "from flights_demo import __main__, query\n"
+        "query.delta_package = lambda: 'io.delta:no-such-package_0.0:0.0.0'\n"
+        f"sys.exit(__main__.main(['--rows', '3000', '--output', {str(tmp_path / 'out')!r}]))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"COLUMNS": "160"},
+    )
+    demos.append(process)
+    output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
+    assert process.returncode == 0, output
+    assert "Delta's jars cannot be had" in output
+    assert list((tmp_path / "out" / "delay-by-origin-hour.parquet").glob("*.parquet"))

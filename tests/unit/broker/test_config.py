@@ -1,0 +1,96 @@
+"""The configuration file and flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sparklog_broker.config import BrokerConfig, format_address, load_config, parse_address
+
+from sparklog.errors import InvalidConfigError
+from sparklog.settings import Scope, settings_of
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "broker.toml"
+    path.write_text(text)
+    return path
+
+
+def test_every_broker_setting_has_its_field_and_default() -> None:
+    config = load_config()
+    for name, setting in settings_of(Scope.BROKER).items():
+        value = getattr(config, setting.parameter)
+        if name == "data.dir":
+            assert value == Path(str(setting.default)).absolute()
+        else:
+            assert value == setting.default
+    assert set(BrokerConfig.__dataclass_fields__) == {s.parameter for s in settings_of(Scope.BROKER).values()} | {
+        "topic_defaults"
+    }
+
+
+def test_a_file_with_dotted_names_and_tables(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+        listen = "0.0.0.0:1234"
+        log.flush.interval.ms = 2000
+        [fetch]
+        max.bytes = 2_000_000
+        [topic]
+        segment.bytes = 8192
+        "max.message.bytes" = 4096
+        """,
+    )
+    config = load_config(path)
+    assert config.address == ("0.0.0.0", 1234)
+    assert config.log_flush_interval_ms == 2000
+    assert config.fetch_max_bytes == 2_000_000
+    assert config.topic_defaults == {"segment.bytes": 8192, "max.message.bytes": 4096}
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, 'listen = "127.0.0.1:1"\ndata.dir = "/a"\nnum.io.threads = 3')
+    config = load_config(path, data_dir=str(tmp_path), listen="127.0.0.1:2", max_connections=7)
+    assert (config.address, config.data_dir) == (("127.0.0.1", 2), tmp_path)
+    assert (config.num_io_threads, config.max_connections) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fetch.max.byte = 1", "did you mean 'fetch.max.bytes'"),
+        ("[topic]\nsegment.byte = 1", "did you mean 'segment.bytes'"),
+        ("linger.ms = 1", "unknown broker setting 'linger.ms'"),
+        ("num.io.threads = 0", "at least 1"),
+        ("num.io.threads = 'many'", "a whole number"),
+        ("listen = 'here'", "HOST:PORT"),
+        ("topic = 3", r"\[topic\]"),
+        ("listen = ", "is not TOML"),
+    ],
+)
+def test_mistakes_name_the_file_and_what_to_do(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message) as e:
+        load_config(written(tmp_path, text))
+    assert "broker.toml" in str(e.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="cannot be read"):
+        load_config(tmp_path / "no.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("h:0", ("h", 0)), ("127.0.0.1:65535", ("127.0.0.1", 65535)), ("[::1]:9292", ("::1", 9292))],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+    assert format_address(*address) == text
+
+
+@pytest.mark.parametrize("text", ["", "h", ":1", "h:", "h:x", "h:65536", "h:-1", "::1:9292", "h:²"])
+def test_wrong_addresses(text: str) -> None:
+    with pytest.raises(InvalidConfigError):
+        parse_address(text)

@@ -1,0 +1,497 @@
+"""One connection over a socket pair: framing byte by byte, order, limits, slices, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sparklog_broker.connection import READ_AHEAD_BYTES, Connection, Limits, State
+from sparklog_broker.memory import MemoryBudget
+from sparklog_broker.reply import Reply
+
+from sparklog.errors import ERRORS, FrameTooLargeError, InvalidRequestError, TooManyConnectionsError
+from sparklog.protocol.frames import (
+    PREFIX_BYTES,
+    RequestPrefix,
+    decode_response_prefix,
+    encode_request,
+    encode_response,
+)
+from sparklog.protocol.messages import decode_error
+
+MIB = 1024 * 1024
+PATIENCE_S = 10.0
+
+
+class FileRange:
+    """A slice of a file that says whether it has been released."""
+
+    def __init__(self, path: Path, position: int, length_bytes: int) -> None:
+        self._file = path.open("rb")
+        self.position = position
+        self.length_bytes = length_bytes
+        self.released = 0
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def release(self) -> None:
+        self.released += 1
+        self._file.close()
+
+
+class Peer:
+    """The client's end, and the connection under test."""
+
+    def __init__(self, answer: Any, *, limits: Limits | None = None, budget_bytes: int = 64 * MIB, **more: Any) -> None:
+        self.loop = asyncio.get_running_loop()
+        ours, self.sock = socket.socketpair()
+        self.sock.setblocking(False)
+        self.budget = MemoryBudget(budget_bytes)
+        self.closed: list[Connection] = []
+        self.connection = Connection(
+            ours,
+            loop=self.loop,
+            answer=answer,
+            limits=limits or Limits(8 * MIB, 60.0, 60.0),
+            budget=self.budget,
+            on_close=self.closed.append,
+            **more,
+        )
+
+    async def send(self, data: bytes) -> None:
+        await self.loop.sock_sendall(self.sock, data)
+
+    async def receive(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = await self.loop.sock_recv(self.sock, count - len(data))
+            if not more:
+                raise EOFError(f"{len(data)} of {count} bytes")
+            data += more
+        return data
+
+    async def response(self) -> tuple[int, int, bytes, bytes]:
+        """Error code, correlation id, header, payload."""
+        prefix = decode_response_prefix(await self.receive(PREFIX_BYTES), 1 << 31)
+        body = await self.receive(prefix.body_bytes)
+        return prefix.error_code, prefix.correlation_id, body[: prefix.header_bytes], body[prefix.header_bytes :]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        deadline = self.loop.time() + PATIENCE_S
+        while not condition():
+            assert self.loop.time() < deadline, "the condition did not come true"
+            await asyncio.sleep(0.001)
+
+    async def at_end(self) -> bool:
+        return await self.loop.sock_recv(self.sock, 1) == b""
+
+
+@asynccontextmanager
+async def peer(answer: Any, **options: Any) -> AsyncIterator[Peer]:
+    p = Peer(answer, **options)
+    try:
+        yield p
+    finally:
+        p.connection.close()
+        p.sock.close()
+        await asyncio.sleep(0)
+        assert p.budget.used_bytes == 0, "every byte reserved is given back"
+        assert p.closed == [p.connection]
+
+
+def run(scenario: Callable[[], Any]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+async def echo(prefix: RequestPrefix, body: memoryview, _: Connection) -> Reply:
+    head, payload = bytes(body[: prefix.header_bytes]), bytes(body[prefix.header_bytes :])
+    return Reply([encode_response(prefix.api, 0, prefix.correlation_id, head, len(payload)), payload])
+
+
+async def echo_later(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0.001)
+    return await echo(prefix, body, connection)
+
+
+def request(correlation_id: int, header: bytes = b"head", payload: bytes = b"payload") -> bytes:
+    return encode_request(3, 0, correlation_id, header, len(payload)) + payload
+
+
+@pytest.mark.parametrize("answer", [echo, echo_later])
+def test_frames_that_arrive_byte_by_byte(answer: Any) -> None:
+    async def scenario() -> None:
+        async with peer(answer) as p:
+            for correlation_id in (1, 2):
+                for byte in request(correlation_id):
+                    await p.send(bytes([byte]))
+                    await asyncio.sleep(0)
+                assert await p.response() == (0, correlation_id, b"head", b"payload")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("answer", [echo, echo_later])
+def test_many_frames_in_one_piece_are_answered_in_order(answer: Any) -> None:
+    async def scenario() -> None:
+        async with peer(answer) as p:
+            frames = [request(i, b"h" * (i % 5), b"p" * (i % 7)) for i in range(100)]
+            await p.send(b"".join(frames))
+            for i in range(100):
+                assert await p.response() == (0, i, b"h" * (i % 5), b"p" * (i % 7))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [1, READ_AHEAD_BYTES - 5, READ_AHEAD_BYTES, READ_AHEAD_BYTES + 1, 5 * MIB])
+def test_large_frames_arrive_whole(size: int) -> None:
+    async def scenario() -> None:
+        async with peer(echo) as p:
+            payload = os.urandom(size)
+            sending = asyncio.ensure_future(p.send(request(9, b"head", payload)))
+            assert await p.response() == (0, 9, b"head", payload)
+            await sending
+
+    run(scenario)
+
+
+def test_one_request_at_a_time_and_one_frame_read_ahead() -> None:
+    async def scenario() -> None:
+        gate, started = asyncio.Event(), []
+
+        async def gated(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
+            started.append(prefix.correlation_id)
+            await gate.wait()
+            return await echo(prefix, body, connection)
+
+        async with peer(gated) as p:
+            await p.send(request(1))
+            await p.until(lambda: started == [1])
+            await p.send(request(2) + request(3))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert started == [1]
+            assert p.budget.used_bytes <= 2 * len(request(1)), "the third frame is left in the socket"
+            gate.set()
+            assert [(await p.response())[1] for _ in range(3)] == [1, 2, 3]
+
+    run(scenario)
+
+
+def test_announcing_a_large_frame_takes_no_memory() -> None:
+    async def scenario() -> None:
+        async with peer(echo, budget_bytes=64 * MIB) as p:
+            await p.send(encode_request(3, 0, 1, b"", 8 * MIB - 100))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert p.budget.used_bytes <= READ_AHEAD_BYTES
+            await p.send(b"x" * 1000)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert p.budget.used_bytes <= READ_AHEAD_BYTES
+
+    run(scenario)
+
+
+def test_without_memory_reading_stops_until_there_is_some() -> None:
+    async def scenario() -> None:
+        async with peer(echo, budget_bytes=MIB) as p:
+            assert p.budget.reserve("other", 2 * MIB, lambda: None)  # the one that may exceed the limit
+            payload = b"x" * 100_000
+            sending = asyncio.ensure_future(p.send(request(1, b"", payload)))
+            await p.until(lambda: p.budget.waiting_count == 1)
+            assert not p.connection.busy
+            p.connection.check_deadlines(p.loop.time() + 3600)
+            assert p.connection.state is State.OPEN, "that we do not read is not the peer's fault"
+            p.budget.release("other", 2 * MIB)
+            assert (await p.response())[3] == payload
+            await sending
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", FrameTooLargeError),
+        (b"\0" * 16, InvalidRequestError),
+        (b"\x0c\0\0\0" + b"\0" * 8 + b"\xff\xff\xff\xff", InvalidRequestError),
+    ],
+)
+def test_garbage_gets_a_typed_error_and_the_end(
+    data: bytes, error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with peer(echo) as p:
+            await p.send(data)
+            code, _, header, payload = await p.response()
+            assert ERRORS[code] is error
+            assert decode_error(header) and payload == b""
+            assert await p.at_end()
+            await p.send(b"more of it" * 1000)  # thrown away, not answered with a reset
+            p.sock.shutdown(socket.SHUT_WR)
+            await p.until(lambda: p.connection.state is State.CLOSED)
+
+    with caplog.at_level(logging.INFO):
+        run(scenario)
+    assert len([r for r in caplog.records if r.name == "sparklog_broker.connection"]) == 1
+
+
+def test_garbage_behind_a_good_request_comes_after_its_answer() -> None:
+    async def scenario() -> None:
+        async with peer(echo_later) as p:
+            await p.send(request(1) + b"\xff" * 16)
+            assert await p.response() == (0, 1, b"head", b"payload")
+            assert ERRORS[(await p.response())[0]] is FrameTooLargeError
+            assert await p.at_end()
+
+    run(scenario)
+
+
+def test_a_peer_that_does_not_close_after_an_error_is_closed() -> None:
+    async def scenario() -> None:
+        async with peer(echo) as p:
+            await p.send(b"\xff" * 16)
+            await p.response()
+            await p.until(lambda: p.connection.state is State.LINGERING)
+            p.connection.check_deadlines(p.loop.time() + 0.5)
+            assert p.connection.state is State.LINGERING
+            p.connection.check_deadlines(p.loop.time() + 2)
+            assert p.connection.state is State.CLOSED
+
+    run(scenario)
+
+
+def test_a_refused_connection_is_told_why_on_its_first_request() -> None:
+    async def scenario() -> None:
+        async with peer(echo, refusal=TooManyConnectionsError("full")) as p:
+            await p.send(request(77))
+            code, correlation_id, header, _ = await p.response()
+            assert (ERRORS[code], correlation_id, decode_error(header)) == (TooManyConnectionsError, 77, "full")
+            assert await p.at_end()
+
+    run(scenario)
+
+
+def test_a_peer_that_goes_away_cancels_its_waiting_request() -> None:
+    async def scenario() -> None:
+        cancelled = asyncio.Event()
+
+        async def wait_for_ever(*_: Any) -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+        async with peer(wait_for_ever) as p:
+            await p.send(request(1))
+            await p.until(lambda: p.connection.busy)
+            p.sock.close()
+            await asyncio.wait_for(cancelled.wait(), PATIENCE_S)
+            assert p.connection.state is State.CLOSED
+
+    run(scenario)
+
+
+def test_complete_requests_of_a_peer_that_has_closed_are_processed() -> None:
+    """A producer with acks=0 sends and closes: nothing it has sent whole may be dropped."""
+
+    async def scenario() -> None:
+        seen: list[int] = []
+
+        async def silent(prefix: RequestPrefix, body: memoryview, _: Connection) -> None:
+            seen.append(prefix.correlation_id)
+
+        async with peer(silent) as p:
+            await p.send(b"".join(request(i) for i in range(50)))
+            p.sock.close()
+            await p.until(lambda: p.connection.state is State.CLOSED)
+        assert seen == list(range(50))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("sent", [1, 15, 16, 18])
+def test_a_stall_in_the_middle_of_a_frame_ends_it(sent: int) -> None:
+    async def scenario() -> None:
+        async with peer(echo, limits=Limits(MIB, read_timeout_s=0.2, idle_timeout_s=60)) as p:
+            p.connection.check_deadlines(p.loop.time() + 5)
+            assert p.connection.state is State.OPEN, "nothing has begun: that is idle, not stalled"
+            await p.send(request(1)[:sent])
+            for _ in range(10):
+                await asyncio.sleep(0)
+            p.connection.check_deadlines(p.loop.time() + 0.1)
+            assert p.connection.state is State.OPEN
+            p.connection.check_deadlines(p.loop.time() + 0.3)
+            assert p.connection.state is State.CLOSED
+
+    run(scenario)
+
+
+def test_a_byte_now_and_then_is_a_stall_too() -> None:
+    async def scenario() -> None:
+        async with peer(echo, limits=Limits(MIB, read_timeout_s=0.05, idle_timeout_s=60)) as p:
+            await p.send(encode_request(3, 0, 1, b"", 100_000))
+            with contextlib.suppress(ConnectionError):
+                for _ in range(2000):
+                    await p.send(b"x")
+                    await asyncio.sleep(0.001)
+                    p.connection.check_deadlines(p.loop.time())
+                    if p.connection.state is State.CLOSED:
+                        break
+            assert p.connection.state is State.CLOSED
+
+    run(scenario)
+
+
+def test_idle_connections_are_closed_and_waiting_ones_are_not() -> None:
+    async def scenario() -> None:
+        gate = asyncio.Event()
+
+        async def gated(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
+            await gate.wait()
+            return await echo(prefix, body, connection)
+
+        async with peer(gated, limits=Limits(MIB, 60, idle_timeout_s=5)) as p:
+            await p.send(request(1))
+            await p.until(lambda: p.connection.busy)
+            p.connection.check_deadlines(p.loop.time() + 100)
+            assert p.connection.state is State.OPEN
+            gate.set()
+            await p.response()
+            p.connection.check_deadlines(p.loop.time() + 4)
+            assert p.connection.state is State.OPEN
+            p.connection.check_deadlines(p.loop.time() + 6)
+            assert p.connection.state is State.CLOSED
+
+    run(scenario)
+
+
+def test_slices_are_sent_by_the_file_and_released(tmp_path: Path) -> None:
+    content = os.urandom(3 * MIB)
+    (tmp_path / "f").write_bytes(content)
+
+    async def scenario() -> None:
+        slices = [FileRange(tmp_path / "f", 10, 2 * MIB), FileRange(tmp_path / "f", 2 * MIB, MIB)]
+
+        async def sends(prefix: RequestPrefix, *_: Any) -> Reply:
+            head = encode_response(3, 0, prefix.correlation_id, b"h", sum(s.length_bytes for s in slices))
+            return Reply([head, *slices])
+
+        async with peer(sends) as p:
+            await p.send(request(5))
+            _, _, header, payload = await p.response()
+            assert header == b"h"
+            assert payload == content[10 : 10 + 2 * MIB] + content[2 * MIB :]
+            await p.until(lambda: not p.connection.busy)
+        assert [s.released for s in slices] == [1, 1]
+
+    run(scenario)
+
+
+def test_a_file_shorter_than_announced_ends_the_connection(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 1000)
+
+    async def scenario() -> None:
+        slices = [FileRange(tmp_path / "f", 0, 2000), FileRange(tmp_path / "f", 0, 10)]
+
+        async def sends(prefix: RequestPrefix, *_: Any) -> Reply:
+            return Reply([encode_response(3, 0, 1, b"", 2010), *slices])
+
+        async with peer(sends) as p:
+            await p.send(request(1))
+            with pytest.raises(EOFError, match="1000 of 2010"):
+                await p.response()
+            assert p.connection.state is State.CLOSED
+        assert [s.released for s in slices] == [1, 1]
+
+    run(scenario)
+
+
+def test_slices_are_released_when_the_peer_does_not_take_them(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 8 * MIB)
+
+    async def scenario() -> None:
+        slices = [FileRange(tmp_path / "f", 0, 8 * MIB), FileRange(tmp_path / "f", 0, MIB)]
+
+        async def sends(prefix: RequestPrefix, *_: Any) -> Reply:
+            return Reply([encode_response(3, 0, 1, b"", 9 * MIB), *slices])
+
+        async with peer(sends, limits=Limits(MIB, 60, idle_timeout_s=5)) as p:
+            await p.send(request(1))
+            await p.receive(PREFIX_BYTES)
+            p.connection.check_deadlines(p.loop.time() + 6)
+            assert p.connection.state is State.CLOSED
+        assert [s.released for s in slices] == [1, 1]
+
+    run(scenario)
+
+
+def test_slices_of_an_answer_that_comes_too_late_are_released(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 10)
+
+    async def scenario() -> None:
+        file_range = FileRange(tmp_path / "f", 0, 10)
+
+        async def stubborn(*_: Any) -> Reply:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.get_running_loop().create_future()
+            return Reply([b"", file_range])
+
+        async with peer(stubborn) as p:
+            await p.send(request(1))
+            await p.until(lambda: p.connection.busy)
+            p.connection.close()
+            await p.until(lambda: file_range.released == 1)
+
+    run(scenario)
+
+
+def test_stop_finishes_the_running_request() -> None:
+    async def scenario() -> None:
+        gate = asyncio.Event()
+
+        async def gated(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
+            await gate.wait()
+            return await echo(prefix, body, connection)
+
+        async with peer(gated) as p:
+            await p.send(request(1))
+            await p.until(lambda: p.connection.busy)
+            p.connection.stop()
+            gate.set()
+            assert (await p.response())[1] == 1
+            assert await p.at_end()
+        async with peer(gated) as p:
+            p.connection.stop()
+            assert p.connection.state is State.CLOSED
+
+    run(scenario)
+
+
+def test_a_defect_in_the_handler_closes_only_this_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async def at_once(*_: Any) -> Reply:
+            raise ZeroDivisionError("at once")
+
+        async def later(*_: Any) -> Reply:
+            await asyncio.sleep(0)
+            raise ZeroDivisionError("later")
+
+        for answer in (at_once, later):
+            async with peer(answer) as p:
+                await p.send(request(1))
+                assert await p.at_end()
+
+    run(scenario)
+    assert "at once" in caplog.text and "later" in caplog.text

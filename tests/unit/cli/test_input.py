@@ -1,0 +1,148 @@
+"""Reading csv, jsonl, parquet, arrow and lines in blocks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparklog.cli import input as cli_input
+from sparklog.cli.ddl import parse_ddl
+from sparklog.cli.input import InputError, InputOptions, open_input
+from sparklog.errors import SchemaMismatchError
+
+SCHEMA = parse_ddl(
+    "id BIGINT, name STRING, at TIMESTAMP, day DATE, price DECIMAL(8,2), ok BOOLEAN, local TIMESTAMP_NTZ"
+)
+CSV = b"""id,name,at,day,price,ok,local
+1,"a, b",2024-03-01T12:30:00Z,2024-03-01,1.25,true,2024-03-01 12:30:00
+2,,2024-03-01 13:30:00+01:00,,,,
+3,"",2024-03-01 12:30:00,2024-03-02,99.00,false,2024-03-01 12:30:00
+4,"two
+lines",2024-03-01,2024-03-02,99.00,false,2024-03-01 12:30:00
+"""
+JSONL = b"""{"id": 1, "name": "a, b", "at": "2024-03-01T12:30:00Z", "day": "2024-03-01", "price": 1.25, "ok": true}
+{"id": 2, "name": null, "at": "2024-03-01 12:30:00"}
+{"id": 3, "name": "x", "at": null, "day": null, "price": "3.50"}
+"""
+NOON = dt.datetime(2024, 3, 1, 12, 30, tzinfo=dt.UTC)
+
+
+def read(data: bytes, format: str, schema: pa.Schema | None = SCHEMA, **options: object) -> pa.Table:
+    chunks = list(open_input(None, io.BytesIO(data), format, InputOptions(schema, **options)).chunks)  # type: ignore[arg-type]
+    return pa.concat_tables([c.table for c in chunks])
+
+
+def test_csv_takes_the_topics_types() -> None:
+    table = read(CSV, "csv")
+    assert table.schema.types == SCHEMA.types
+    assert table.column("name").to_pylist() == ["a, b", None, "", "two\nlines"]
+    assert table.column("at").to_pylist()[:3] == [NOON, NOON, NOON]
+    assert table.column("at").to_pylist()[3] == dt.datetime(2024, 3, 1, tzinfo=dt.UTC)
+    assert table.column("price").null_count == 1
+
+
+def test_csv_nulls_by_name() -> None:
+    schema = parse_ddl("a INT, b STRING")
+    assert read(b"a,b\nNA,NA\n", "csv", schema, null_values=("", "NA")).to_pylist() == [{"a": None, "b": None}]
+    assert read(b"a,b\n1,NA\n", "csv", schema).to_pylist() == [{"a": 1, "b": "NA"}]
+    with pytest.raises(InputError, match="--null-value 'NA'"):
+        read(b"a,b\nNA,NA\n", "csv", schema)
+
+
+def test_csv_of_an_envelope_topic_is_bytes() -> None:
+    table = read(b"key,value\n1,007\n", "csv", None)
+    assert table.to_pylist() == [{"key": b"1", "value": b"007"}]
+
+
+def test_jsonl_takes_the_topics_types() -> None:
+    table = read(JSONL, "jsonl")
+    assert table.column("at").to_pylist() == [NOON, NOON, None]
+    assert table.column("day").to_pylist() == [dt.date(2024, 3, 1), None, None]
+    assert [str(v) for v in table.column("price").to_pylist()] == ["1.25", "None", "3.50"]
+
+
+def test_jsonl_nested() -> None:
+    schema = parse_ddl("a ARRAY<INT>, s STRUCT<x: INT, y: STRING>")
+    row = {"a": [1, 2], "s": {"x": 1, "y": "z"}}
+    assert read(b'{"a": [1, 2], "s": {"x": 1, "y": "z"}}\n\n', "jsonl", schema).to_pylist() == [row]
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_blocks_give_the_same_rows(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = CSV if format == "csv" else JSONL
+    whole = read(data, format)
+    monkeypatch.setattr(cli_input, "BLOCK_BYTES", 220)
+    assert read(data, format).to_pylist() == whole.to_pylist()
+
+
+def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_input, "BLOCK_BYTES", 4)
+    table = read("ä\r\n\nlong line\nlast".encode(), "lines", None)
+    assert table.column("value").to_pylist() == ["ä".encode(), b"", b"long line", b"last"]
+
+
+def test_lines_with_keys() -> None:
+    table = read(b"a:1:x\nb:2\n:3\n", "lines", None, key_separator=":")
+    assert table.to_pylist() == [
+        {"key": b"a", "value": b"1:x"},
+        {"key": b"b", "value": b"2"},
+        {"key": b"", "value": b"3"},
+    ]
+    with pytest.raises(InputError, match="line 2 has no key separator ':'"):
+        read(b"a:1\nb\n", "lines", None, key_separator=":")
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_input, "LINE_BYTES_MAX", 100)
+    monkeypatch.setattr(cli_input, "BLOCK_BYTES", 64)
+    with pytest.raises(InputError, match="is this a text file"):
+        read(b"x" * 1000, "lines", None)
+
+
+def test_nothing_is_nothing() -> None:
+    for format in ("csv", "jsonl", "lines"):
+        assert list(open_input(None, io.BytesIO(b""), format, InputOptions(SCHEMA)).chunks) == []
+
+
+def test_errors_name_the_place() -> None:
+    with pytest.raises(InputError, match="invalid value 'x'"):
+        read(b"a,b\nx,1\n", "csv", parse_ddl("a INT, b INT"))
+    with pytest.raises(InputError, match="in line 4"):
+        read(JSONL + b'{"id": "x"}\n', "jsonl")
+    with pytest.raises(SchemaMismatchError, match=r"'at' is timestamp.*write times as"):
+        read(b'{"at": "yesterday"}\n', "jsonl")
+    with pytest.raises(InputError, match=r"'m' is map.*use jsonl, parquet or arrow"):
+        read(b"m\n1\n", "csv", parse_ddl("m MAP<STRING, INT>"))
+    with pytest.raises(InputError, match=r"'m' is map.*use parquet or arrow"):
+        read(b"{}\n", "jsonl", parse_ddl("m MAP<STRING, INT>"))
+
+
+def test_parquet_and_arrow(tmp_path: Path) -> None:
+    table = pa.table({"a": list(range(1000))})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=100)
+    for name, make in (("t.arrow", pa.ipc.new_file), ("t.arrows", pa.ipc.new_stream)):
+        with make(tmp_path / name, table.schema) as writer:
+            writer.write_table(table, max_chunksize=100)
+    for name in ("t.parquet", "t.arrow", "t.arrows"):
+        format = cli_input.FORMATS[Path(name).suffix]
+        source = open_input(tmp_path / name, io.BytesIO(), format, InputOptions(None))
+        chunks = list(source.chunks)
+        assert pa.concat_tables([c.table for c in chunks]).equals(table)
+        assert source.total in (None, chunks[-1].done)
+    stream = (tmp_path / "t.arrows").read_bytes()
+    assert read(stream, "arrow", None).equals(table)
+
+
+def test_not_what_the_ending_says(tmp_path: Path) -> None:
+    for ending, format in ((".parquet", "parquet"), (".arrow", "arrow")):
+        path = tmp_path / f"x{ending}"
+        path.write_bytes(b"nonsense that is long enough to be read")
+        with pytest.raises(InputError, match=str(path)):
+            list(open_input(path, io.BytesIO(), format, InputOptions(None)).chunks)
+    with pytest.raises(InputError, match="cannot be read from stdin"):
+        open_input(None, io.BytesIO(), "parquet", InputOptions(None))

@@ -1,0 +1,43 @@
+"""Source offsets keep their text: Spark compares them as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark_sparklog.offsets import SourceOffset
+
+from sparklog.errors import InvalidConfigError
+from sparklog.types import TopicPartition
+
+TP = TopicPartition
+
+
+def test_the_text_is_kafkas_plus_ids_in_numeric_order() -> None:
+    offset = SourceOffset({TP("b", 0): 1, TP("a", 10): 2, TP("a", 9): 3}, {"b": "ib", "a": "ia"})
+    assert json.dumps(offset.to_dict()) == ('{"a": {"9": 3, "10": 2}, "b": {"0": 1}, "$ids": {"a": "ia", "b": "ib"}}')
+
+
+def test_a_round_through_json_changes_nothing() -> None:
+    offset = SourceOffset({TP("a", 10): 2, TP("a", 9): 3}, {"a": "ia"}, {TP("a", 9): 1, TP("a", 10): 0})
+    text = json.dumps(offset.to_dict())
+    again = SourceOffset.from_dict(json.loads(text))
+    assert again == offset
+    assert json.dumps(again.to_dict()) == text
+
+
+def test_kafkas_own_offsets_can_be_read() -> None:
+    assert SourceOffset.from_dict({"t": {"0": 4}}) == SourceOffset({TP("t", 0): 4}, {})
+
+
+@pytest.mark.parametrize("data", [{"t": 3}, {"t": {"x": 1}}, {"t": {"0": None}}, {"$ids": 3}, {"$initial": {"t": 1}}])
+def test_foreign_offsets_are_refused(data: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfigError, match="another query"):
+        SourceOffset.from_dict(data)
+
+
+def test_the_same_place_does_not_depend_on_the_initial_offsets() -> None:
+    a = SourceOffset({TP("t", 0): 4}, {"t": "i"}, {TP("t", 0): 1})
+    assert a.same_place(SourceOffset({TP("t", 0): 4}, {"t": "i"}))
+    assert not a.same_place(SourceOffset({TP("t", 0): 4}, {"t": "j"}))
+    assert not a.same_place(SourceOffset({TP("t", 0): 5}, {"t": "i"}))

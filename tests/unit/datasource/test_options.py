@@ -1,0 +1,204 @@
+"""Options of the data source: what is accepted, and that every mistake is named with the way out."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark_sparklog.options import (
+    OPTIONS,
+    PRODUCER_OPTIONS,
+    Subscription,
+    Where,
+    parse_sink_options,
+    parse_source_options,
+)
+
+from sparklog.errors import InvalidConfigError, InvalidTopicError
+
+READ = {"sparklog.bootstrap.servers": "h:1", "subscribe": "t"}
+WRITE = {"sparklog.bootstrap.servers": "h:1"}
+
+
+def lower(options: dict[str, str]) -> dict[str, str]:
+    return {k.lower(): v for k, v in options.items()}
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARKLOG_BOOTSTRAP_SERVERS", raising=False)
+
+
+def test_defaults_of_a_stream_and_of_a_batch_read() -> None:
+    stream = parse_source_options(READ, streaming=True)
+    assert (stream.starting.kind, stream.ending.kind) == ("latest", "latest")
+    assert stream.subscription == Subscription(topics=("t",))
+    assert (stream.fail_on_data_loss, stream.include_headers, stream.local_read) == (True, False, "auto")
+    assert stream.broker_wait_ms == 60_000
+    assert parse_source_options(READ, streaming=False).starting.kind == "earliest"
+
+
+def test_keys_in_lower_case_give_what_the_documented_names_give() -> None:
+    options = READ | {
+        "maxOffsetsPerTrigger": "10",
+        "minOffsetsPerTrigger": "2",
+        "maxTriggerDelay": "30s",
+        "minPartitions": "3",
+        "maxRecordsPerPartition": "7",
+        "includeHeaders": "TRUE",
+        "failOnDataLoss": "false",
+        "columns": "a, b",
+    }
+    assert parse_source_options(lower(options), streaming=True) == parse_source_options(options, streaming=True)
+    parsed = parse_source_options(options, streaming=True)
+    assert parsed.columns == ("a", "b")
+    assert parsed.max_trigger_delay_ms == 30_000
+    assert parsed.max_records_per_partition == 7
+
+
+def test_kafka_names_are_aliases() -> None:
+    parsed = parse_source_options({"kafka.bootstrap.servers": "k:9", "subscribe": "a,b"}, streaming=True)
+    assert parsed.bootstrap_servers == "k:9"
+    assert parsed.subscription.topics == ("a", "b")
+    sink = parse_sink_options({"kafka.bootstrap.servers": "k:9", "kafka.linger.ms": "7"})
+    assert sink.producer == {"linger.ms": 7}
+
+
+def test_an_alias_given_with_another_value_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match=r"sparklog.bootstrap.servers is given twice"):
+        parse_source_options(READ | {"kafka.bootstrap.servers": "other:1"}, streaming=True)
+
+
+def test_the_environment_names_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKLOG_BOOTSTRAP_SERVERS", "env:1")
+    assert parse_source_options({"subscribe": "t"}, streaming=True).bootstrap_servers == "env:1"
+    assert parse_source_options(READ, streaming=True).bootstrap_servers == "h:1"
+
+
+def test_offsets_json() -> None:
+    parsed = parse_source_options(READ | {"startingOffsets": '{"t": {"0": 5, "1": -2, "2": -1}}'}, streaming=True)
+    assert parsed.starting.kind == "offsets"
+    assert parsed.starting.per_partition == {"t": {0: 5, 1: -2, 2: -1}}
+
+
+def test_timestamps_go_before_offsets() -> None:
+    by_timestamp = READ | {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"t": {"0": 99}}'}
+    assert parse_source_options(by_timestamp, streaming=True).starting.kind == "timestamps"
+    one = parse_source_options(by_timestamp | {"startingTimestamp": "1234"}, streaming=True).starting
+    assert (one.kind, one.timestamp_ms) == ("timestamp", 1234)
+
+
+def test_what_spark_adds_itself_is_accepted() -> None:
+    added = {"path": "x", "queryname": "q", "checkpointlocation": "/c"}
+    assert parse_source_options(READ | added, streaming=True) == parse_source_options(READ, streaming=True)
+    assert parse_sink_options(WRITE | added) == parse_sink_options(WRITE)
+
+
+def test_options_of_a_kafka_job_without_a_meaning_here_are_accepted_and_named() -> None:
+    parsed = parse_source_options(READ | {"kafka.group.id": "g", "fetchOffset.numRetries": "3"}, streaming=True)
+    assert len(parsed.ignored) == 2
+    assert "consumer group" in parsed.ignored[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "streaming", "message"),
+    [
+        ({"subscribe": "t"}, True, "no broker is named"),
+        ({"sparklog.bootstrap.servers": "h:1"}, True, "exactly one of subscribe, assign and subscribePattern"),
+        (READ | {"assign": '{"t":[0]}'}, True, "subscribe and assign are given"),
+        (READ | {"startingofset": "earliest"}, True, "did you mean 'startingOffsets'"),
+        (READ | {"maxOffsetPerTrigger": "1"}, True, "did you mean 'maxOffsetsPerTrigger'"),
+        (READ | {"sparklog.lokal.read": "off"}, True, "did you mean 'sparklog.local.read'"),
+        (READ | {"zzz": "1"}, True, "known: .*subscribePattern"),
+        (READ | {"endingOffsets": "latest"}, True, "endingOffsets is for batch reads, this is one of streaming reads"),
+        (READ | {"endingTimestamp": "1"}, True, "endingTimestamp is for batch reads"),
+        (READ | {"maxOffsetsPerTrigger": "1"}, False, "maxOffsetsPerTrigger is for streaming reads"),
+        (READ | {"topic": "t"}, True, "topic is for writes"),
+        (READ | {"sparklog.linger.ms": "1"}, True, "sparklog.linger.ms is for writes"),
+        (READ | {"startingOffsets": "latest"}, False, "cannot begin at latest"),
+        (READ | {"startingOffsets": '{"t":{"0":-1}}'}, False, "cannot begin at latest"),
+        (READ | {"endingOffsets": "earliest"}, False, "cannot end at earliest"),
+        (READ | {"endingOffsets": '{"t":{"0":-2}}'}, False, "cannot end at earliest"),
+        (READ | {"startingOffsets": "first"}, True, "startingOffsets = 'first' is not JSON .*earliest, latest or JSON"),
+        (READ | {"startingOffsets": "[1]"}, True, "write earliest, latest or JSON such as"),
+        (READ | {"startingOffsets": '{"t":[0]}'}, True, "topic 't' needs an object of partitions"),
+        (READ | {"startingOffsets": '{"t":{"0":"5"}}'}, True, "'0': '5'"),
+        (READ | {"startingOffsets": '{"t":{"zero":5}}'}, True, "'zero': 5"),
+        (READ | {"startingOffsets": '{"t":{"0":-3}}'}, True, "at least -2"),
+        (READ | {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, True, "at least 0"),
+        (READ | {"startingOffsetsByTimestampStrategy": "guess"}, True, "use one of error, latest"),
+        (READ | {"startingTimestamp": "yesterday"}, True, "startingTimestamp = 'yesterday'"),
+        (READ | {"failOnDataLoss": "no"}, True, "failOnDataLoss = 'no': true or false"),
+        (READ | {"maxOffsetsPerTrigger": "0"}, True, "at least 1"),
+        (READ | {"maxOffsetsPerTrigger": "many"}, True, "a whole number"),
+        (READ | {"minPartitions": "-1"}, True, "minPartitions = '-1'"),
+        (READ | {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, True, "is more than maxOffsetsPerTrigger"),
+        (READ | {"maxTriggerDelay": "5m"}, True, "together with minOffsetsPerTrigger"),
+        (READ | {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, True, "a time such as"),
+        (READ | {"sparklog.local.read": "mmap"}, True, "use one of auto, off"),
+        (READ | {"columns": " , "}, True, "columns is empty"),
+        (READ | {"columns": "a,a"}, True, "named twice"),
+        (READ | {"subscribe": ","}, True, "subscribe is empty"),
+        (READ | {"kafka.value.deserializer": "x"}, True, "keys and values are always bytes"),
+        (READ | {"kafka.auto.offset.reset": "latest"}, True, "use startingOffsets"),
+        (READ | {"kafka.enable.auto.commit": "true"}, True, "checkpoint"),
+        (READ | {"kafka.interceptor.classes": "x"}, True, "interceptors"),
+    ],
+)
+def test_a_bad_read_option_is_named(options: dict[str, str], streaming: bool, message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        parse_source_options(lower(options), streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("subscription", "error", "message"),
+    [
+        ({"subscribe": "a b"}, InvalidTopicError, "a b"),
+        ({"assign": "t"}, InvalidConfigError, "assign = 't' is not JSON"),
+        ({"assign": '{"t": 0}'}, InvalidConfigError, "a list of partition numbers"),
+        ({"assign": '{"t": [-1]}'}, InvalidConfigError, "a list of partition numbers"),
+        ({"subscribePattern": "("}, InvalidConfigError, "not a regular expression"),
+    ],
+)
+def test_a_bad_subscription_is_named(subscription: dict[str, str], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        parse_source_options({"sparklog.bootstrap.servers": "h:1"} | subscription, streaming=True)
+
+
+def test_schema_inference_takes_the_options_of_both_kinds_of_read() -> None:
+    parse_source_options(READ | {"endingOffsets": "latest"}, streaming=None)
+    parse_source_options(READ | {"maxOffsetsPerTrigger": "3"}, streaming=None)
+
+
+def test_sink_options() -> None:
+    parsed = parse_sink_options(
+        WRITE
+        | {"topic": "t", "sparklog.compression": "lz4", "sparklog.batch.size.bytes": "65536", "sparklog.acks": "all"}
+    )
+    assert (parsed.topic, parsed.producer) == ("t", {"compression": "lz4", "batch.size.bytes": 65536})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "t"}, "no broker is named"),
+        (WRITE | {"subscribe": "t"}, "subscribe is for reads, this is one of writes"),
+        (WRITE | {"topik": "t"}, "did you mean 'topic'"),
+        (WRITE | {"sparklog.acks": "1"}, "always writes with acks=all"),
+        (WRITE | {"sparklog.compression": "gzip"}, "use one of none, lz4, zstd"),
+        (WRITE | {"sparklog.linger.ms": "fast"}, "linger.ms"),
+        (WRITE | {"kafka.compresion": "lz4"}, "did you mean 'sparklog.compression'"),
+        (WRITE | {"kafka.key.serializer": "x"}, "written as they are"),
+    ],
+)
+def test_a_bad_write_option_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        parse_sink_options(lower(options))
+
+
+def test_the_table_says_something_about_every_option_once() -> None:
+    names = [o.name for o in OPTIONS + PRODUCER_OPTIONS]
+    assert len(names) == len({n.lower() for n in names})
+    for option in OPTIONS + PRODUCER_OPTIONS:
+        assert option.doc.endswith(".")
+        assert option.type_name
+        assert option.where in Where.ALL
+        assert option.where.describe()

@@ -1,0 +1,135 @@
+"""Columns of a read: what topics give, what is picked, and that Spark and Arrow agree about it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark_sparklog.schemas import (
+    ReadSchema,
+    TopicShape,
+    common_shape,
+    full_schema,
+    project,
+    select,
+)
+
+from sparklog.errors import SchemaMismatchError
+from sparklog.format.schema import ENVELOPE_SCHEMA, canonical_schema
+
+ENVELOPE = TopicShape("envelope", ENVELOPE_SCHEMA)
+EVERY_TYPE = canonical_schema(
+    pa.schema(
+        [
+            ("bool", pa.bool_()),
+            ("i8", pa.int8()),
+            ("i16", pa.int16()),
+            ("i32", pa.int32()),
+            ("i64", pa.int64()),
+            ("f32", pa.float32()),
+            ("f64", pa.float64()),
+            ("text", pa.string()),
+            ("raw", pa.binary()),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("local", pa.timestamp("us")),
+            ("lasted", pa.duration("us")),
+            ("price", pa.decimal128(20, 4)),
+            ("list", pa.list_(pa.int64())),
+            ("map", pa.map_(pa.string(), pa.list_(pa.decimal128(5, 2)))),
+            ("struct", pa.struct([("a", pa.int32()), ("b", pa.list_(pa.struct([("c", pa.string())])))])),
+        ]
+    )
+)
+TYPED = TopicShape("typed", EVERY_TYPE)
+
+
+def full(shape: TopicShape, headers: bool = False, metadata: bool = False) -> ReadSchema:
+    return full_schema(shape, include_headers=headers, include_metadata=metadata)
+
+
+def test_an_envelope_topic_has_the_schema_of_sparks_kafka_source() -> None:
+    expected = (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int"
+    )
+    assert full(ENVELOPE).spark().simpleString() == expected + ">"
+    assert full(ENVELOPE, headers=True).spark().simpleString() == (
+        expected + ",headers:array<struct<key:string,value:binary>>>"
+    )
+
+
+@pytest.mark.parametrize("shape", [ENVELOPE, TYPED])
+def test_batches_have_exactly_the_layout_spark_expects(shape: TopicShape) -> None:
+    schema = full(shape, headers=True, metadata=True)
+    assert to_arrow_schema(schema.spark(), timezone="UTC").equals(schema.arrow)
+    assert all(f.nullable for f in schema.spark().fields)
+
+
+def test_metadata_columns_come_after_a_typed_topics_own() -> None:
+    names = full(TYPED, metadata=True).arrow.names
+    assert names == [*EVERY_TYPE.names, "_topic", "_partition", "_offset", "_timestamp"]
+    assert full(TYPED).arrow.names == EVERY_TYPE.names
+
+
+def test_columns_are_picked_in_the_order_given() -> None:
+    picked = select(full(TYPED, metadata=True), ["_offset", "i64", "bool"])
+    assert picked.arrow.names == ["_offset", "i64", "bool"]
+    assert picked.stored_columns == ["i64", "bool"]
+
+
+def test_an_envelopes_timestamp_is_read_from_the_log() -> None:
+    assert full(ENVELOPE).stored_columns == ["key", "value", "timestamp"]
+    assert select(full(ENVELOPE), ["offset"]).stored_columns == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "message"),
+    [
+        (TYPED, "i46", "did you mean 'i64'"),
+        (TYPED, "_offset", "set includeMetadata"),
+        (ENVELOPE, "headers", "set includeHeaders"),
+        (ENVELOPE, "valeu", "did you mean 'value'"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named(shape: TopicShape, name: str, message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=message):
+        select(full(shape), [name])
+
+
+def test_a_users_schema_is_a_projection_by_name() -> None:
+    wanted = StructType([StructField("text", StringType()), StructField("i64", LongType())])
+    assert project(full(TYPED), wanted).arrow.names == ["text", "i64"]
+    assert project(full(TYPED), full(TYPED).spark()) == full(TYPED)
+
+
+def test_a_column_declared_not_null_is_kept_so() -> None:
+    wanted = StructType([StructField("i64", LongType(), nullable=False)])
+    projected = project(full(TYPED), wanted)
+    assert projected.arrow == pa.schema([pa.field("i64", pa.int64(), nullable=False)])
+
+
+def test_a_users_schema_that_does_not_fit_names_columns_and_types() -> None:
+    wanted = StructType(
+        [StructField("i64", IntegerType()), StructField("texd", StringType()), StructField("text", StringType())]
+    )
+    with pytest.raises(
+        SchemaMismatchError, match=r"column 'i64' is bigint, the schema says int; no column 'texd'.*text"
+    ):
+        project(full(TYPED), wanted)
+    with pytest.raises(SchemaMismatchError, match="no columns"):
+        project(full(TYPED), StructType([]))
+
+
+def test_topics_of_one_shape_can_be_read_together() -> None:
+    assert common_shape({"a": TYPED, "b": TYPED}) == TYPED
+
+
+def test_topics_that_differ_are_named() -> None:
+    with pytest.raises(SchemaMismatchError, match=r"different kinds .*envelope: e; typed: a, b"):
+        common_shape({"a": TYPED, "b": TYPED, "e": ENVELOPE})
+    other = TopicShape("typed", pa.schema([("x", pa.int64())]))
+    with pytest.raises(SchemaMismatchError, match=r"'a' and 'b'.*'x' is int64 and string"):
+        common_shape({"a": other, "b": TopicShape("typed", pa.schema([("x", pa.string())]))})
+    with pytest.raises(SchemaMismatchError, match="only the second has 'y'"):
+        common_shape({"a": other, "b": TopicShape("typed", pa.schema([("x", pa.int64()), ("y", pa.int64())]))})

@@ -1,0 +1,92 @@
+"""What may be written: columns against topics, and rows taken apart by topic."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark_sparklog.schemas import TopicShape
+from pyspark_sparklog.sink_input import check_input, split_by_topic
+
+from sparklog.errors import SchemaMismatchError
+from sparklog.format.schema import ENVELOPE_SCHEMA
+
+ENVELOPE = TopicShape("envelope", ENVELOPE_SCHEMA)
+TYPED = TopicShape("typed", pa.schema([("carrier", pa.string()), ("delay", pa.int32()), ("topic", pa.string())]))
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema(list(columns.items()))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"value": pa.string()},
+        {"value": pa.binary(), "key": pa.string(), "headers": HEADERS, "partition": pa.int32(), "topic": pa.string()},
+        {"value": pa.binary(), "timestamp": pa.timestamp("us", "Europe/Paris")},
+    ],
+)
+def test_rows_for_an_envelope_topic(columns: dict[str, pa.DataType]) -> None:
+    check_input(schema(**columns), "t", ENVELOPE)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"key": pa.string()}, "column 'value' is missing"),
+        ({"value": pa.int64()}, "column 'value' is int64, it must be string or binary"),
+        ({"value": pa.string(), "key": pa.int32()}, "column 'key' is int32"),
+        ({"value": pa.string(), "partition": pa.int64()}, "column 'partition' is int64, it must be int"),
+        ({"value": pa.string(), "topic": pa.int64()}, "column 'topic' is int64"),
+        ({"value": pa.string(), "headers": pa.string()}, "column 'headers' is string, it must be array<struct"),
+        ({"value": pa.string(), "timestamp": pa.int64()}, "column 'timestamp' is int64"),
+        ({"value": pa.string(), "valu": pa.string()}, "unknown column 'valu': did you mean 'value'"),
+        ({"value": pa.string(), "offset": pa.int64()}, "'offset' comes from reading .* drop it"),
+    ],
+)
+def test_rows_that_do_not_fit_an_envelope_topic(columns: dict[str, pa.DataType], message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=message):
+        check_input(schema(**columns), "t", ENVELOPE)
+
+
+def test_without_a_topic_there_is_nowhere_to_write() -> None:
+    with pytest.raises(SchemaMismatchError, match="no topic to write to"):
+        check_input(schema(value=pa.string()), None, None)
+    check_input(schema(value=pa.string(), topic=pa.string()), None, None)
+    with pytest.raises(SchemaMismatchError, match="for a typed topic set the option topic"):
+        check_input(schema(carrier=pa.string(), topic=pa.string()), None, None)
+
+
+def test_rows_for_a_typed_topic_fit_by_name() -> None:
+    check_input(schema(delay=pa.int64(), carrier=pa.string()), "t", TYPED)
+    with pytest.raises(SchemaMismatchError, match=r"'t'.*column 'delay' is string, the topic has int32"):
+        check_input(schema(delay=pa.string()), "t", TYPED)
+    with pytest.raises(SchemaMismatchError, match="unknown column 'origin'"):
+        check_input(schema(delay=pa.int32(), origin=pa.string()), "t", TYPED)
+    with pytest.raises(SchemaMismatchError, match="'_offset' comes from reading"):
+        check_input(schema(delay=pa.int32(), _offset=pa.int64()), "t", TYPED)
+
+
+def test_rows_are_split_by_their_topic_in_order() -> None:
+    batch = pa.record_batch({"topic": ["a", "b", "a"], "value": ["1", "2", "3"]})
+    split = dict(split_by_topic(batch, None, envelope=True))
+    assert {t: d.column("value").to_pylist() for t, d in split.items()} == {"a": ["1", "3"], "b": ["2"]}
+    assert all(d.schema.names == ["value"] for d in split.values())
+
+
+def test_the_option_goes_before_the_column() -> None:
+    batch = pa.record_batch({"topic": ["a", None], "value": ["1", "2"]})
+    [(topic, data)] = split_by_topic(batch, "z", envelope=True)
+    assert (topic, data.column("value").to_pylist()) == ("z", ["1", "2"])
+
+
+def test_a_typed_topics_own_column_topic_is_data() -> None:
+    batch = pa.record_batch({"topic": ["a", None], "carrier": ["1", "2"]})
+    assert list(split_by_topic(batch, "t", envelope=False)) == [("t", batch)]
+
+
+def test_a_null_topic_says_so() -> None:
+    batch = pa.record_batch({"topic": pa.array(["a", None], pa.string()), "value": ["1", "2"]})
+    with pytest.raises(SchemaMismatchError, match=r"1 of 2 rows have a null topic .*row 1"):
+        list(split_by_topic(batch, None, envelope=True))

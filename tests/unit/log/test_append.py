@@ -1,0 +1,323 @@
+"""Appending: offsets, stamps, refusals, rolls, and what is taken back when the disk fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sparklog.errors import (
+    BrokerShuttingDownError,
+    CorruptBatchError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    SparklogError,
+    StorageError,
+    StorageFullError,
+    UnknownSchemaError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.format.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_OFFSET_COLUMN,
+    ATTRIBUTE_TRANSACTIONAL,
+    encode_batch,
+    iterate_batches,
+)
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.log import append_check
+from tests.unit.log.support import (
+    LimitedFiles,
+    ManualClock,
+    append,
+    batch,
+    open_log,
+    read_all,
+    records,
+    segment_files,
+    values,
+)
+
+
+def test_offsets_are_dense_and_stamped_in_place(tmp_path: Path) -> None:
+    log = open_log(tmp_path, clock=ManualClock(5000))
+    log.append(records(3))
+    payload = records(2) + records(4)
+    info = log.append(payload, leader_epoch=7)
+    assert info == (3, 8, 5000, 2, 6)
+    stamped = [h for _, h in iterate_batches(payload)]
+    assert [(h.base_offset, h.leader_epoch, h.append_time_ms) for h in stamped] == [(3, 7, 5000), (5, 7, 5000)]
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (0, 0, 9)
+    log.raise_high_watermark(9)
+    assert [h for h, _ in read_all(log)][1:] == stamped
+
+
+def test_append_time_never_goes_back(tmp_path: Path) -> None:
+    clock = ManualClock(5000)
+    log = open_log(tmp_path, clock=clock)
+    log.append(records(1))
+    clock.time_ms = 4000
+    assert log.append(records(1)).append_time_ms == 5000
+    log.close()
+    assert open_log(tmp_path, clock=clock).append(records(1)).append_time_ms == 5000
+
+
+def unknown_schema() -> bytearray:
+    columns = pa.record_batch([pa.nulls(1, f.type) for f in ENVELOPE_SCHEMA], schema=ENVELOPE_SCHEMA)
+    return bytearray(encode_batch(columns, schema_id=9, min_timestamp_ms=0, max_timestamp_ms=0))
+
+
+def impossible_times() -> bytearray:
+    columns = pa.record_batch([pa.nulls(1, f.type) for f in ENVELOPE_SCHEMA], schema=ENVELOPE_SCHEMA)
+    return bytearray(encode_batch(columns, schema_id=1, min_timestamp_ms=5, max_timestamp_ms=4))
+
+
+def flipped() -> bytearray:
+    data = records(3)
+    data[-9] ^= 1
+    return data
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (flipped, CorruptBatchError),
+        (lambda: records(3)[:-8], CorruptBatchError),
+        (lambda: bytearray(b"garbage, no batch at all"), CorruptBatchError),
+        (lambda: bytearray(), InvalidRequestError),
+        (unknown_schema, UnknownSchemaError),
+        (impossible_times, InvalidRequestError),
+        (lambda: records(1, value=b"x" * 5000), MessageTooLargeError),
+        (lambda: records(1, attributes=ATTRIBUTE_CONTROL), InvalidRequestError),
+        (lambda: records(1, attributes=ATTRIBUTE_TRANSACTIONAL), InvalidRequestError),
+        (lambda: records(1, attributes=ATTRIBUTE_OFFSET_COLUMN), InvalidRequestError),
+        (lambda: records(1, attributes=1 << 9), InvalidRequestError),
+        (lambda: records(1, attributes=ATTRIBUTE_LOG_APPEND_TIME), InvalidRequestError),
+    ],
+)
+def test_a_payload_with_a_bad_batch_is_refused_as_a_whole(
+    tmp_path: Path, bad: Callable[[], bytearray], error: type[SparklogError]
+) -> None:
+    log = open_log(tmp_path, {"max.message.bytes": 4096})
+    append(log, records(2))
+    before = segment_files(tmp_path)[0].read_bytes()
+    data = bad()
+    with pytest.raises(error):
+        log.append(bytearray(records(2) + data) if data else data)
+    assert segment_files(tmp_path)[0].read_bytes() == before
+    assert log.log_end_offset == 2
+    assert append(log, records(1)) == 2
+
+
+def test_too_large_names_both_sizes(tmp_path: Path) -> None:
+    with pytest.raises(MessageTooLargeError, match=r"a batch of \d+ bytes; the topic's max\.message\.bytes is 4096"):
+        open_log(tmp_path, {"max.message.bytes": 4096}).append(records(1, value=b"x" * 5000))
+
+
+def test_log_append_time_needs_the_producers_bit(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {"message.timestamp.type": "LogAppendTime"}, clock=ManualClock(77))
+    with pytest.raises(InvalidRequestError, match="LogAppendTime"):
+        log.append(records(1))
+    append(log, records(2, attributes=ATTRIBUTE_LOG_APPEND_TIME))
+    assert log.offset_for_timestamp(77) == (0, 77)
+    assert log.offset_for_timestamp(78) == (-1, -1)
+
+
+def test_rolls_before_segment_bytes_is_passed(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {"segment.bytes": 8192})
+    for _ in range(40):
+        append(log, records(3))
+    assert log.segment_count > 3
+    sizes = [max(s.end.position for s in [segment]) for segment in log._segments.all]
+    assert max(sizes) <= 8192
+    assert min(sizes[:-1]) > 8192 - 2 * len(records(3))
+    assert len(values(log)) == 120
+
+
+def test_one_payload_is_split_over_segments(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {"segment.bytes": 8192})
+    append(log, *(records(3, value=bytes([i])) for i in range(40)))
+    assert log.segment_count > 3
+    assert max(s.end.position for s in log._segments.all) <= 8192
+    assert values(log) == [(i, bytes([i // 3])) for i in range(120)]
+
+
+def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {"segment.bytes": 4096})
+    for _ in range(3):
+        append(log, records(1, value=b"x" * 9000))
+    assert [s.base_offset for s in log._segments.all] == [0, 1, 2]
+
+
+def test_rolls_by_record_time(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {"segment.ms": 1000})
+    for t in (5000, 6000, 5500, 6001, 7001, 7002):
+        append(log, batch([t]))
+    assert [s.base_offset for s in log._segments.all] == [0, 3, 5]
+
+
+def test_time_roll_holds_across_a_clean_restart(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {"segment.ms": 1000})
+    append(log, batch([5000]))
+    log.close()
+    log = open_log(tmp_path, {"segment.ms": 1000})
+    append(log, batch([5900]))
+    assert log.segment_count == 1
+    log.close()
+    log = open_log(tmp_path, {"segment.ms": 1000})
+    append(log, batch([6001]))
+    assert log.segment_count == 2
+    assert len(values(log)) == 3
+
+
+def test_rolls_when_the_index_is_full(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {"segment.index.bytes": 64, "index.interval.bytes": 1})
+    for _ in range(30):
+        append(log, records(1))
+    assert [s.base_offset for s in log._segments.all] == [0, 9, 18, 27]
+
+
+def test_rolls_for_another_schema_and_within_one_payload(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, records(2), records(2), records(2, schema_id=2), records(1))
+    append(log, records(1))
+    assert [(s.base_offset, s.info.schema_id) for s in log._segments.all] == [(0, 1), (4, 2), (6, 1)]
+    assert [h.schema_id for h, _ in read_all(log)] == [1, 1, 2, 1, 1]
+
+
+def test_rolls_when_a_relative_offset_would_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_check, "RELATIVE_OFFSET_MAX", 9)
+    log = open_log(tmp_path)
+    for _ in range(5):
+        append(log, records(4))
+    assert [s.base_offset for s in log._segments.all] == [0, 8, 16]
+
+
+def test_roll_by_hand(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.roll()
+    append(log, records(1))
+    log.roll()
+    log.roll()
+    append(log, records(1))
+    assert [s.base_offset for s in log._segments.all] == [0, 1]
+
+
+@pytest.mark.parametrize("room", [0, 1, 700, 3000])
+def test_disk_full_takes_the_append_back(tmp_path: Path, room: int) -> None:
+    files = LimitedFiles()
+    log = open_log(tmp_path, {"segment.bytes": 4096}, files=files)
+    append(log, records(1, value=b"before"))
+    before = {p.name: p.read_bytes() for p in segment_files(tmp_path)}
+    files.free_bytes = room
+    with pytest.raises(StorageFullError, match="full"):
+        log.append(records(1, value=b"x" * 2000) + records(1, value=b"y" * 3000))  # the second one needs a new segment
+    assert {p.name: p.read_bytes() for p in segment_files(tmp_path)} == before
+    assert log.log_end_offset == 1
+    assert values(log) == [(0, b"before")]
+    files.free_bytes = 1 << 30
+    append(log, records(1, value=b"after"))
+    assert values(log) == [(0, b"before"), (1, b"after")]
+    log.close()
+    assert values(open_log(tmp_path)) == [(0, b"before"), (1, b"after")]
+
+
+@pytest.mark.parametrize("room", range(0, 9000, 150))
+def test_disk_full_at_any_point_of_a_payload_over_three_segments(tmp_path: Path, room: int) -> None:
+    files = LimitedFiles()
+    log = open_log(tmp_path, {"segment.bytes": 4096}, files=files)
+    append(log, records(2, first_ms=50, value=b"0"))
+    log.close()
+    log = open_log(tmp_path, {"segment.bytes": 4096}, files=files)  # so that the segment is un-sealed, too
+    files.free_bytes = room
+    payload = b"".join(records(1, first_ms=100 * i, value=bytes([i]) * 1500) for i in range(1, 7))
+    with pytest.raises(StorageFullError):
+        log.append(bytearray(payload))
+    assert len(segment_files(tmp_path)) == 1
+    assert log.offset_of_max_timestamp() == (1, 51)
+    files.free_bytes = 1 << 30
+    append(log, bytearray(payload))
+    reopened = open_log(tmp_path, clean=False)
+    for found in (log, reopened):
+        assert [o for o, _ in values(found)] == list(range(8))
+        assert found.offset_of_max_timestamp() == (7, 600)
+        assert found.offset_for_timestamp(250) == (4, 300)
+
+
+def test_when_nothing_can_be_taken_back_the_log_stops(tmp_path: Path) -> None:
+    files = LimitedFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, records(1))
+    files.free_bytes, files.fail_truncate = 10, True
+    with pytest.raises(StorageError, match="could not be taken back"):
+        log.append(records(1))
+    files.free_bytes, files.fail_truncate = 1 << 30, False
+    with pytest.raises(StorageError, match="could not be taken back"):
+        log.append(records(1))
+    assert len(values(log)) == 1
+    reopened = open_log(tmp_path, clean=False)
+    assert append(reopened, records(1)) == 1
+
+
+def test_disk_full_while_sealing_leaves_an_unsealed_segment(tmp_path: Path) -> None:
+    files = LimitedFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, records(3))
+    data = segment_files(tmp_path)[0].read_bytes()
+    files.free_bytes = 40
+    with pytest.raises(StorageFullError):
+        log.close()
+    assert segment_files(tmp_path)[0].read_bytes() == data
+    assert len(values(open_log(tmp_path, clean=False))) == 3
+
+
+def test_flush_syncs_each_rolled_segment_once_and_moves_the_recovery_point(tmp_path: Path) -> None:
+    files = LimitedFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, records(3))
+    files.synced.clear()
+    log.flush()
+    assert (log.recovery_point, files.synced) == (0, [])
+    log.roll()
+    append(log, records(2))
+    log.flush()
+    log.flush()
+    assert (log.recovery_point, files.synced) == (3, ["00000000000000000000.arrow"])
+    log.close()
+    assert log.recovery_point == 5
+    assert files.synced[1:] == ["00000000000000000003.arrow"]
+
+
+def test_after_a_failed_fsync_nothing_is_appended(tmp_path: Path) -> None:
+    files = LimitedFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, records(3))
+    log.roll()
+    files.fail_sync = True
+    with pytest.raises(StorageError.__mro__[1]):
+        log.flush()
+    files.fail_sync = False
+    with pytest.raises(SparklogError, match="fsync"):
+        log.append(records(1))
+    assert len(values(log)) == 3
+    assert log.recovery_point == 0
+
+
+def test_a_closed_or_deleted_log_says_so(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, records(1))
+    log.close()
+    log.close()
+    with pytest.raises(BrokerShuttingDownError):
+        log.append(records(1))
+    with pytest.raises(BrokerShuttingDownError):
+        log.read(0, 1)
+    log = open_log(tmp_path)
+    log.mark_deleted()
+    with pytest.raises(UnknownTopicOrPartitionError):
+        log.read(0, 1)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        log.append(records(1))

@@ -1,0 +1,69 @@
+"""Frames: shape, limits."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from sparklog.errors import FrameTooLargeError, InvalidRequestError
+from sparklog.protocol import frames as f
+
+LIMIT = 1 << 20
+DECODERS = [f.decode_request_prefix, f.decode_response_prefix]
+
+
+def test_request_round_trip() -> None:
+    data = f.encode_request(4, 2, 2**32 - 1, b"head", 10)
+    assert data[4:] == struct.pack("<HHII", 4, 2, 2**32 - 1, 4) + b"head"
+    assert f.decode_request_prefix(data, LIMIT) == f.RequestPrefix(4, 2, 2**32 - 1, 4, 14)
+    assert struct.unpack_from("<I", data)[0] == len(data) + 10 - 4
+
+
+def test_response_round_trip() -> None:
+    data = f.encode_response(4, -1, 0, b"", 0)
+    assert f.decode_response_prefix(data, LIMIT) == f.ResponsePrefix(4, -1, 0, 0, 0)
+    data = f.encode_response(5, 29, 7, b"head", 3)
+    assert f.decode_response_prefix(memoryview(data), LIMIT) == f.ResponsePrefix(5, 29, 7, 4, 7)
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize("size", range(f.PREFIX_BYTES))
+def test_too_few_bytes(decode: object, size: int) -> None:
+    with pytest.raises(InvalidRequestError, match="begins with 16 bytes"):
+        decode(f.encode_request(1, 0, 0, b"")[:size], LIMIT)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize(
+    ("length", "header_bytes", "error"),
+    [
+        (LIMIT + 1, 0, FrameTooLargeError),
+        (2**32 - 1, 0, FrameTooLargeError),
+        (11, 0, InvalidRequestError),
+        (0, 0, InvalidRequestError),
+        (12, 1, InvalidRequestError),
+        (100, 89, InvalidRequestError),
+        (100, 2**32 - 1, InvalidRequestError),
+    ],
+)
+def test_impossible_lengths(decode: object, length: int, header_bytes: int, error: type[Exception]) -> None:
+    with pytest.raises(error) as e:
+        decode(f.PREFIX.pack(length, 1, 0, 0, header_bytes), LIMIT)  # type: ignore[operator]
+    assert type(e.value) is error
+    assert str(length) in str(e.value)
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_largest_lengths(decode: object) -> None:
+    assert decode(f.PREFIX.pack(LIMIT, 1, 0, 0, LIMIT - 12), LIMIT)[4] == LIMIT - 12  # type: ignore[operator]
+    huge = f.HEADER_BYTES_MAX
+    assert decode(f.PREFIX.pack(huge + 12, 1, 0, 0, huge), 2**32)[3] == huge  # type: ignore[operator]
+    with pytest.raises(InvalidRequestError, match="impossible frame"):
+        decode(f.PREFIX.pack(huge + 13, 1, 0, 0, huge + 1), 2**32)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("line", [b"GET / HTTP/1.1\r\nHost: x\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"\0\0\0\x2a" * 4])
+def test_bytes_of_another_protocol_are_no_frame(line: bytes) -> None:
+    with pytest.raises((FrameTooLargeError, InvalidRequestError)):
+        f.decode_request_prefix(line, 100 << 20)

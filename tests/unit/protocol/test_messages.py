@@ -1,0 +1,205 @@
+"""Messages: evolution, limits, garbage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
+from sparklog.protocol import messages as m
+from tests.golden.make_golden import REQUESTS, RESPONSES
+
+pack = msgspec.msgpack.encode
+
+
+def fields(message: m.Message) -> list[Any]:
+    return list(msgspec.msgpack.decode(m.encode(message)))
+
+
+def test_every_api_has_messages_and_versions() -> None:
+    assert set(m.APIS) == set(m.Api)
+    assert {a: int(a) for a in m.Api} == {
+        m.Api.HANDSHAKE: 0,
+        m.Api.METADATA: 1,
+        m.Api.CREATE_TOPIC: 2,
+        m.Api.DELETE_TOPIC: 3,
+        m.Api.PRODUCE: 4,
+        m.Api.FETCH: 5,
+        m.Api.LIST_OFFSETS: 6,
+        m.Api.LOCATE_SEGMENTS: 7,
+    }
+    for spec in m.APIS.values():
+        assert 0 <= spec.version_min <= spec.version_max
+        assert spec.request.__doc__
+        assert spec.response.__doc__
+
+
+@pytest.mark.parametrize("api", m.Api)
+def test_trailing_unknown_fields_are_ignored(api: m.Api) -> None:
+    for more in ([1], ["x", [2, {"a": None}]], [{}] * 50):
+        assert m.decode_request(api, 0, pack(fields(REQUESTS[api]) + more)) == REQUESTS[api]
+        response = RESPONSES[api]
+        assert m.decode_response(api, pack(fields(response) + more), type(response)) == response
+
+
+@pytest.mark.parametrize("api", m.Api)
+def test_missing_fields_are_defaulted_or_refused(api: m.Api) -> None:
+    for message in (REQUESTS[api], RESPONSES[api]):
+        names = message.__struct_fields__
+        required = len(names) - len(message.__struct_defaults__)
+        for count in range(len(names)):
+            header = pack(fields(message)[:count])
+
+            def decode(header: bytes = header, message: m.Message = message) -> m.Message:
+                if message is REQUESTS[api]:
+                    return m.decode_request(api, 0, header)
+                return m.decode_response(api, header, type(message))
+
+            if count < required:
+                with pytest.raises(InvalidRequestError, match=f"{api.name} .*cannot be read"):
+                    decode()
+            else:
+                found = decode()
+                for name in names[:count]:
+                    assert getattr(found, name) == getattr(message, name)
+                defaults = type(message)(*[getattr(message, n) for n in names[:required]])
+                for name in names[count:]:
+                    assert getattr(found, name) == getattr(defaults, name)
+
+
+def test_defaults_are_not_shared() -> None:
+    one, two = m.TopicState(0, "a"), m.TopicState(0, "b")
+    one.partitions.append(m.PartitionState(0, 0, 0, [], []))
+    one.configs["x"] = 1
+    assert (two.partitions, two.configs) == ([], {})
+
+
+@pytest.mark.parametrize("api", [-1, 8, 99, 65_535])
+def test_unknown_api(api: int) -> None:
+    with pytest.raises(UnsupportedApiError, match=str(api)):
+        m.decode_request(api, 0, b"")
+
+
+@pytest.mark.parametrize("version", [-1, 1, 65_535])
+def test_unknown_version(version: int) -> None:
+    with pytest.raises(UnsupportedVersionError, match=f"FETCH version {version}: this broker speaks 0 to 0"):
+        m.decode_request(m.Api.FETCH, version, m.encode(REQUESTS[m.Api.FETCH]))
+
+
+P = ["t", 0, 5]
+FETCH = ["t", 0, 0, 0, -1]
+
+OUT_OF_LIMITS: list[tuple[m.Api, list[Any]]] = [
+    (m.Api.METADATA, [["x" * 250]]),
+    (m.Api.METADATA, [["x"] * (m.TOPICS_PER_REQUEST_MAX + 1)]),
+    (m.Api.CREATE_TOPIC, ["x" * 250]),
+    (m.Api.CREATE_TOPIC, ["x", -2]),
+    (m.Api.CREATE_TOPIC, ["x", m.PARTITIONS_PER_TOPIC_MAX + 1]),
+    (m.Api.CREATE_TOPIC, ["x", 1, "text is no schema"]),
+    (m.Api.CREATE_TOPIC, ["x", 1, None, ["k"] * 101]),
+    (m.Api.CREATE_TOPIC, ["x", 1, None, [], None, {str(i): 1 for i in range(m.CONFIGS_MAX + 1)}]),
+    (m.Api.CREATE_TOPIC, ["x", 1, None, [], None, {1: 1}]),
+    (m.Api.DELETE_TOPIC, [None]),
+    (m.Api.HANDSHAKE, ["x" * 65_537]),
+    (m.Api.PRODUCE, [2, 0, [P]]),
+    (m.Api.PRODUCE, [-2, 0, [P]]),
+    (m.Api.PRODUCE, [1, -1, [P]]),
+    (m.Api.PRODUCE, [1, 86_400_001, [P]]),
+    (m.Api.PRODUCE, [1, 0, []]),
+    (m.Api.PRODUCE, [1, 0, [P] * (m.PARTITIONS_PER_REQUEST_MAX + 1)]),
+    (m.Api.PRODUCE, [1, 0, [["t", -1, 5]]]),
+    (m.Api.PRODUCE, [1, 0, [["t", m.PARTITIONS_PER_TOPIC_MAX, 5]]]),
+    (m.Api.PRODUCE, [1, 0, [["t", 0, 0]]]),
+    (m.Api.PRODUCE, [1, 0, [["t", 0, 1.5]]]),
+    (m.Api.PRODUCE, [True, 0, [P]]),
+    (m.Api.FETCH, [60_001, 0, 0, 0, [FETCH]]),
+    (m.Api.FETCH, [0, -1, 0, 0, [FETCH]]),
+    (m.Api.FETCH, [0, 0, -1, 0, [FETCH]]),
+    (m.Api.FETCH, [0, 0, 0, 2, [FETCH]]),
+    (m.Api.FETCH, [0, 0, 0, 0, []]),
+    (m.Api.FETCH, [0, 0, 0, 0, [["t", 0, 2**63, 0]]]),
+    (m.Api.FETCH, [0, 0, 0, 0, [["t", 0, 0, -1]]]),
+    (m.Api.FETCH, [0, 0, 0, 0, [["t", 0, 0, 0, 2**31]]]),
+    (m.Api.LIST_OFFSETS, [[]]),
+    (m.Api.LIST_OFFSETS, [[["t", 0, -4]]]),
+    (m.Api.LIST_OFFSETS, [[["t", 0, 2**62 + 1]]]),
+    (m.Api.LOCATE_SEGMENTS, ["t", 0, "0", 1]),
+    (m.Api.LOCATE_SEGMENTS, ["t", 0, 0, 2**63]),
+]
+
+
+@pytest.mark.parametrize(("api", "values"), OUT_OF_LIMITS, ids=lambda v: str(v)[:50])
+def test_limits(api: m.Api, values: list[Any]) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{api.name} request cannot be read"):
+        m.decode_request(api, 0, pack(values))
+
+
+def test_values_at_the_limits_are_taken() -> None:
+    for api, values in (
+        (m.Api.METADATA, [["x" * 249] * m.TOPICS_PER_REQUEST_MAX]),
+        (m.Api.METADATA, [None]),
+        (m.Api.METADATA, []),
+        (m.Api.CREATE_TOPIC, ["x", m.PARTITIONS_PER_TOPIC_MAX]),
+        (m.Api.PRODUCE, [-1, 86_400_000, [P] * 1000]),
+        (m.Api.FETCH, [60_000, 2**62, 2**62, 1, [["t", m.PARTITIONS_PER_TOPIC_MAX - 1, 2**63 - 1, 2**62, 2**31 - 1]]]),
+        (m.Api.LIST_OFFSETS, [[["t", 0, -3], ["t", 0, 2**62]]]),
+    ):
+        assert fields(m.decode_request(api, 0, pack(values)))[: len(values)] == values or values == []
+
+
+GARBAGE = [
+    b"",
+    b"\xc1",
+    b"\x91",
+    b"\xdd\xff\xff\xff\xff",  # an array that claims four billion elements
+    b"\xdf\xff\xff\xff\xff",
+    b"\x91\xdd\xff\xff\xff\xff",
+    b"\x91\xdb\xff\xff\xff\xff",
+    b"\x91\xa1\xff",  # a string that is not UTF-8
+    b"\x91" * 200_000,
+    b"\xc0\xc0",
+    b"\x90\x90",  # more than one value
+    bytes(100),
+    b"\xff" * 100,
+]
+
+
+@pytest.mark.parametrize("api", m.Api)
+@pytest.mark.parametrize("garbage", GARBAGE, ids=lambda g: g[:12].hex())
+def test_garbage(api: m.Api, garbage: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        m.decode_request(api, 0, garbage)
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        m.decode_response(api, garbage, m.APIS[api].response)
+    assert m.decode_error(garbage) == "the error's text cannot be read"
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        b"\x81\xa1k" + b"\x91" * 200_000,
+        b"\x81\xa1k\x81\x80\x01",  # a map as a map's key
+        b"\x81\xa1k\xdd\xff\xff\xff\xff",
+        b"\x81\xa1\xff\x01",  # a name that is not UTF-8
+        b"\x81\xa1k\xc7\x0c\xff" + b"\xff" * 12,  # a date that cannot be
+    ],
+    ids=lambda g: g[:12].hex(),
+)
+def test_garbage_among_the_configs(configs: bytes) -> None:
+    front = b"\x96\xa1x\x01\xc0\x90\xc0"
+    assert m.decode_request(m.Api.CREATE_TOPIC, 0, front + b"\x80") == m.CreateTopicRequest("x", 1)
+    with pytest.raises(InvalidRequestError, match="CREATE_TOPIC request cannot be read"):
+        m.decode_request(m.Api.CREATE_TOPIC, 0, front + configs)
+
+
+def test_a_response_of_another_type_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="DELETE_TOPIC is answered with DeleteTopicResponse, not Fetch"):
+        m.decode_response(m.Api.DELETE_TOPIC, m.encode(m.DeleteTopicResponse("id")), m.FetchResponse)
+
+
+def test_error_text() -> None:
+    for text in ("why", "", "ä" * 100_000):
+        assert m.decode_error(m.encode(m.ErrorBody(text))) == text
+    assert m.decode_error(memoryview(b"\x90")) == ""

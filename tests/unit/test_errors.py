@@ -1,0 +1,88 @@
+"""The error table: codes never change, unknown codes degrade."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from sparklog import errors as e
+from sparklog.format.batch import TruncatedBatchError
+
+TABLE = {
+    -1: ("UnknownServerError", "UNKNOWN_SERVER_ERROR", False),
+    1: ("OffsetOutOfRangeError", "OFFSET_OUT_OF_RANGE", False),
+    2: ("CorruptBatchError", "CORRUPT_BATCH", False),
+    3: ("UnknownTopicOrPartitionError", "UNKNOWN_TOPIC_OR_PARTITION", False),
+    4: ("InvalidTopicError", "INVALID_TOPIC", False),
+    5: ("TopicAlreadyExistsError", "TOPIC_ALREADY_EXISTS", False),
+    6: ("MessageTooLargeError", "MESSAGE_TOO_LARGE", False),
+    7: ("InvalidRequestError", "INVALID_REQUEST", False),
+    8: ("UnsupportedVersionError", "UNSUPPORTED_VERSION", False),
+    9: ("UnsupportedApiError", "UNSUPPORTED_API", False),
+    10: ("FrameTooLargeError", "FRAME_TOO_LARGE", False),
+    11: ("RequestTimedOutError", "REQUEST_TIMED_OUT", True),
+    12: ("BrokerNotAvailableError", "BROKER_NOT_AVAILABLE", True),
+    13: ("NotLeaderError", "NOT_LEADER", True),
+    14: ("StorageFullError", "STORAGE_FULL", True),
+    15: ("StorageError", "STORAGE", False),
+    16: ("SchemaMismatchError", "SCHEMA_MISMATCH", False),
+    17: ("UnknownSchemaError", "UNKNOWN_SCHEMA", False),
+    18: ("InvalidConfigError", "INVALID_CONFIG", False),
+    19: ("InvalidPartitionsError", "INVALID_PARTITIONS", False),
+    20: ("BrokerShuttingDownError", "BROKER_SHUTTING_DOWN", True),
+    21: ("LogCorruptError", "LOG_CORRUPT", False),
+    22: ("TooManyConnectionsError", "TOO_MANY_CONNECTIONS", True),
+    23: ("BufferExhaustedError", "BUFFER_EXHAUSTED", True),
+    24: ("FencedLeaderEpochError", "FENCED_LEADER_EPOCH", True),
+    25: ("UnknownLeaderEpochError", "UNKNOWN_LEADER_EPOCH", True),
+    26: ("LocalReadUnavailableError", "LOCAL_READ_UNAVAILABLE", False),
+    27: ("DataDirLockedError", "DATA_DIR_LOCKED", False),
+    28: ("ClosedError", "CLOSED", False),
+    29: ("DataLossError", "DATA_LOSS", False),
+}
+"""A line may be added. A code may neither change nor be used again."""
+
+
+def test_codes_are_pinned() -> None:
+    found = {code: (cls.__name__, e.NAMES[code], cls.retriable) for code, cls in e.ERRORS.items()}
+    assert found == TABLE
+
+
+def test_no_code_is_used_twice() -> None:
+    classes = [c for c in e.SparklogError.__subclasses__() if c.__module__ == e.__name__]
+    assert len({c.code for c in classes}) == len(classes) == len(e.ERRORS)
+    assert 0 not in e.ERRORS
+    assert e.NAMES[0] == "NONE"
+    assert all(-(2**15) <= code < 2**15 for code in e.ERRORS)  # an i16 on the wire
+
+
+@pytest.mark.parametrize("code", sorted(e.ERRORS))
+def test_every_code_gives_its_class_name_and_text(code: int) -> None:
+    error = e.error_from_code(code, "why")
+    assert type(error) is e.ERRORS[code]
+    assert (str(error), error.code, error.name) == ("why", code, e.NAMES[code])
+    assert str(e.error_from_code(code, "")) == (e.ERRORS[code].__doc__ or "")
+    assert str(e.error_from_code(code, "")).endswith(".")
+
+
+@pytest.mark.parametrize("code", [0, -2, 30, 999, 32_767, -32_768])
+def test_unknown_codes_degrade(code: int) -> None:
+    error = e.error_from_code(code, "from the future")
+    assert type(error) is e.UnknownServerError
+    assert (str(error), error.retriable, error.name) == ("from the future", False, "UNKNOWN_SERVER_ERROR")
+
+
+def test_a_subclass_keeps_the_code_of_its_parent() -> None:
+    assert issubclass(TruncatedBatchError, e.CorruptBatchError)
+    assert TruncatedBatchError("x").name == "CORRUPT_BATCH"
+    assert e.ERRORS[2] is e.CorruptBatchError
+
+
+@pytest.mark.parametrize("cls", e.ERRORS.values())
+def test_errors_survive_pickling(cls: type[e.SparklogError]) -> None:
+    error = cls("why")
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is cls
+        assert again.args == ("why",)
