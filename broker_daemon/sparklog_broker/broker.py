@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 METADATA_FILE = "metadata.db"
 INLINE_APPEND_BYTES = 64 * 1024
 """Smaller appends are done on the event loop: going to a thread and back costs more than the append itself."""
+INLINE_SLOW_S = 0.05
+"""An append on the loop that took this long: the disk is busy, so the threads do it for a while."""
+INLINE_PAUSE_S = 1.0
 
 T = TypeVar("T")
 
@@ -52,6 +55,7 @@ class Broker:
         self._schema_bytes: dict[str, list[tuple[int, bytes]]] = {}
         self._admin = ThreadPoolExecutor(1, thread_name_prefix="admin")
         self._flush = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._inline_after = 0.0
         self._maintenance: asyncio.Task[None] | None = None
 
     @classmethod
@@ -99,9 +103,19 @@ class Broker:
         """The topic's schemas by id as Arrow IPC schema messages, the newest last."""
         return self._schema_bytes[topic.name]
 
-    def may_append_inline(self, partition: Partition, size_bytes: int) -> bool:
-        """Whether the event loop may append itself: little, and nothing of the partition is on the way to its thread."""
-        return size_bytes <= INLINE_APPEND_BYTES and not partition.appends_pending
+    def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int) -> bool:
+        """Whether the event loop may append itself: little, a quick disk, and nothing on the way to the threads."""
+        return (
+            size_bytes <= INLINE_APPEND_BYTES
+            and self._loop.time() >= self._inline_after
+            and not any(p.appends_pending for p in partitions)
+        )
+
+    def note_inline_append(self, started_at: float) -> None:
+        """An append on the loop has ended that began at `started_at` (loop time)."""
+        now = self._loop.time()
+        if now - started_at > INLINE_SLOW_S:
+            self._inline_after = now + INLINE_PAUSE_S
 
     # -- topics
 
@@ -167,7 +181,7 @@ class Broker:
                 key,
                 topic.topic_id,
                 broker_id=self.config.broker_id,
-                thread=self.io.index_of(key),
+                thread=self.io.index_of(topic.name, number),
                 fetches=self.fetches,
                 produces=self.produces,
                 log=open_logs.get(key),

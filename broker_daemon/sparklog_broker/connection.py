@@ -17,10 +17,8 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import socket
 import sys
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
@@ -30,20 +28,18 @@ from typing import Any, Protocol
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
 from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog_broker.memory import MemoryBudget
-from sparklog_broker.reply import Reply, Slice, error_reply
+from sparklog_broker.out_queue import OutQueue, ShortFileError
+from sparklog_broker.reply import Reply, error_reply
 
 log = logging.getLogger(__name__)
 
 READ_AHEAD_BYTES = 1024 * 1024 + 64 * 1024
 """Buffer taken ahead of what has arrived: one batch of the default size and its header in one piece."""
 READS_PER_EVENT = 4
-WRITE_BYTES_PER_EVENT = 8 * 1024 * 1024
-"""A fast reader must not keep the loop to itself."""
 PROGRESS_BYTES = 64 * 1024
 """A frame must get on by this much, or be complete, per `request.read.timeout.ms`: one byte now and then is a stall."""
 LINGER_S = 1.0
 _DISCARD = bytearray(64 * 1024)
-_BYTES = (bytes, memoryview)
 
 
 @dataclass(frozen=True)
@@ -114,8 +110,7 @@ class Connection:
         self._ready: _Frame | None = None
         self._current: _Frame | None = None
         self._task: asyncio.Task[Reply | None] | None = None
-        self._out: deque[bytes | memoryview | Slice] = deque()
-        self._out_sent = 0
+        self._out = OutQueue()
         self._last_words: Reply | None = None
         self._state = State.OPEN
         self._reader_on = False
@@ -314,58 +309,28 @@ class Connection:
 
     def _on_writable(self) -> None:
         try:
-            blocked = self._write()
+            if self._out.write(self._sock):
+                self._active_at = self._loop.time()
+        except ShortFileError:
+            log.error("%s: a file is shorter than announced; disconnecting", self.peer_name)  # noqa: TRY400
+            self.close()
+            return
         except OSError as e:
             if e.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN):
                 log.warning("%s: sending failed: %s; disconnecting", self.peer_name, e)
             self.close()
             return
-        if self._state is State.CLOSED:
-            return
-        if blocked and not self._writer_on:
-            self._loop.add_writer(self._fd, self._on_writable)
-            self._writer_on = True
-        elif not blocked:
+        if not self._out:
             self._stop_writer()
             self._request_done()
+        elif not self._writer_on:
+            self._loop.add_writer(self._fd, self._on_writable)
+            self._writer_on = True
 
     def _stop_writer(self) -> None:
         if self._writer_on:
             self._loop.remove_writer(self._fd)
             self._writer_on = False
-
-    def _write(self) -> bool:
-        """Sends what the socket takes; whether something is left."""
-        left = WRITE_BYTES_PER_EVENT
-        while self._out:
-            if left <= 0:
-                return True
-            part = self._out[0]
-            try:
-                if isinstance(part, _BYTES):
-                    size = len(part)
-                    rest = part[self._out_sent :] if self._out_sent else part
-                    count = self._sock.send(rest, socket.MSG_MORE if len(self._out) > 1 else 0)
-                else:
-                    size = part.length_bytes
-                    count = os.sendfile(
-                        self._fd, part.fileno(), part.position + self._out_sent, min(size - self._out_sent, left)
-                    )
-                    if count == 0:
-                        log.error("%s: a file is shorter than announced; disconnecting", self.peer_name)
-                        self.close()
-                        return False
-            except (BlockingIOError, InterruptedError):
-                return True
-            self._active_at = self._loop.time()
-            left -= count
-            self._out_sent += count
-            if self._out_sent == size:
-                self._out_sent = 0
-                self._out.popleft()
-                if not isinstance(part, _BYTES):
-                    part.release()
-        return False
 
     # -- ending
 
@@ -415,9 +380,6 @@ class Connection:
         self._stop_writer()
         if self._task is not None:
             self._task.cancel()
-        for part in self._out:
-            if not isinstance(part, _BYTES):
-                part.release()
         self._out.clear()
         for frame in (self._reading, self._ready, self._current):
             if frame is not None:

@@ -1,9 +1,8 @@
 """Threads that append and read cold data, so that the event loop never waits for a disk.
 
-One queue per thread, and the same key always on the same thread: the jobs of a partition run one after the other, in
-the order they were submitted. A thread takes all that is queued (up to a limit), runs it, and hands all outcomes to
-the event loop with one wake-up. The queues are bounded by `queued.max.request.bytes`: a job exists only as long as its
-request does.
+One queue per thread, and a partition always on the same thread: its jobs run one after the other, in the order they
+were submitted. A thread takes all that is queued (up to a limit), runs it, and hands all outcomes to the event loop
+with one wake-up. The queues are bounded by `queued.max.request.bytes`: a job exists only as long as its request does.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ class IoThreads:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def index_of(self, key: object) -> int:
-        """The thread that `key` belongs to."""
-        return hash(key) % len(self._queues)
+    def index_of(self, topic: str, partition: int) -> int:
+        """The thread that a partition belongs to; a topic's partitions are spread evenly."""
+        return (hash(topic) + partition) % len(self._queues)
 
     def idlest(self) -> int:
         """The thread with the shortest queue, for jobs that need no order."""

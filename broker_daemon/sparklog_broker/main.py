@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -70,10 +72,19 @@ def set_up_logging(level: str = "INFO") -> None:
 def run(config: BrokerConfig) -> int:
     """Runs a broker until it is told to stop by a signal. Returns the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _raise_open_files_limit()
     try:
         return asyncio.run(_run(config))
     except (ListenError, SparklogError) as e:
         return _fail(str(e), EXIT_FAILED)
+
+
+def _raise_open_files_limit() -> None:
+    """Connections and segments each take a file descriptor; the usual soft limit of 1024 is for programs with few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # some systems refuse an unlimited number: the old limit stays
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _fail(message: str, code: int) -> int:

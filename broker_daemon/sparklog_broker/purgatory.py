@@ -87,8 +87,6 @@ class Purgatory:
         done = [w for w in waiters if not w.future.done() and w.satisfied(key)]
         for waiter in done:
             waiter.finish(Outcome.SATISFIED)
-            # At once, not when its coroutine runs: the next check must not ask it again.
-            self._remove(waiter)
         return len(done)
 
     def stop(self) -> None:

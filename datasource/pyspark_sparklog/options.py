@@ -1,7 +1,6 @@
-"""The data source's options: one table, and the parsed, checked form the reader and the writer work with.
+"""Options as the reader and the writer work with them: parsed and checked against the table.
 
-Names and meaning are those of Spark's Kafka source and sink. `kafka.X` is an alias of `sparklog.X`. Spark hands option
-names over in lower case; messages show them as documented here.
+Spark hands option names over in lower case; messages show them as documented.
 """
 
 from __future__ import annotations
@@ -11,9 +10,18 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Flag
 from typing import Any, TypeVar
 
+from pyspark_sparklog.option_table import (
+    ADDED_BY_SPARK,
+    BOOTSTRAP_ENVIRONMENT,
+    OPTIONS,
+    PRODUCER_OPTIONS,
+    REFUSED,
+    WITHOUT_EFFECT,
+    Option,
+    Where,
+)
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, did_you_mean, settings_of
 from sparklog.types import check_topic_name
@@ -24,100 +32,6 @@ EARLIEST_OFFSET = -2
 """In offsets JSON: the first offset that can be read."""
 LATEST_OFFSET = -1
 """In offsets JSON: the log's end."""
-
-BOOTSTRAP_ENVIRONMENT = "SPARKLOG_BOOTSTRAP_SERVERS"
-
-
-class Where(Flag):
-    """Where an option may be used."""
-
-    STREAM = 1
-    BATCH = 2
-    SINK = 4
-    SOURCE = STREAM | BATCH
-    ALL = STREAM | BATCH | SINK
-
-    def describe(self) -> str:
-        names = {
-            Where.STREAM: "streaming reads",
-            Where.BATCH: "batch reads",
-            Where.SOURCE: "reads",
-            Where.SINK: "writes",
-            Where.ALL: "reads and writes",
-        }
-        return names[self]
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option: where it is valid, what it takes, its default as text, and what it does."""
-
-    name: str
-    where: Where
-    type_name: str
-    default: str
-    doc: str
-
-
-_S, _B, _SRC, _SINK, _ALL = Where.STREAM, Where.BATCH, Where.SOURCE, Where.SINK, Where.ALL
-_OFFSETS = "earliest, latest or JSON"
-_BY_TIMESTAMP = 'JSON {"topic": {"0": ms}}'
-
-OPTIONS: tuple[Option, ...] = (
-    Option("sparklog.bootstrap.servers", _ALL, "host:port,…", f"${BOOTSTRAP_ENVIRONMENT}", "Brokers to ask first."),
-    Option("subscribe", _SRC, "topic,…", "", "Topics to read. Exactly one of subscribe, assign, subscribePattern."),
-    Option("assign", _SRC, 'JSON {"topic": [0, 1]}', "", "Topic partitions to read."),
-    Option("subscribePattern", _SRC, "regular expression", "", "Reads every topic whose whole name matches (Python's `re`)."),
-    Option("startingOffsets", _SRC, _OFFSETS, "latest in a stream, earliest in a batch", "Where a new query begins; -2 is earliest, -1 latest. A restarted query goes on from its checkpoint, new partitions begin at earliest."),
-    Option("startingTimestamp", _SRC, "ms since 1970", "", "Begin with the first record of at least this timestamp; goes before startingOffsetsByTimestamp and startingOffsets."),
-    Option("startingOffsetsByTimestamp", _SRC, _BY_TIMESTAMP, "", "The same per partition."),
-    Option("startingOffsetsByTimestampStrategy", _SRC, "error, latest", "error", "What to do in a partition without a record of that timestamp."),
-    Option("endingOffsets", _B, _OFFSETS, "latest", "Where a batch read ends (exclusive); -1 is latest."),
-    Option("endingTimestamp", _B, "ms since 1970", "", "End before the first record of at least this timestamp; latest where there is none."),
-    Option("endingOffsetsByTimestamp", _B, _BY_TIMESTAMP, "", "The same per partition."),
-    Option("maxOffsetsPerTrigger", _S, "count", "", "Most records of one micro-batch, shared among partitions by their backlog."),
-    Option("minOffsetsPerTrigger", _S, "count", "", "A micro-batch waits until this many records are there, or for maxTriggerDelay."),
-    Option("maxTriggerDelay", _S, "time (500ms, 30s, 15m, 1h)", "15m", "Longest wait for minOffsetsPerTrigger."),
-    Option("minPartitions", _SRC, "count", "", "At least about this many Spark tasks; large partitions are split."),
-    Option("maxRecordsPerPartition", _SRC, "count", "", "Most records of one Spark task."),
-    Option("failOnDataLoss", _SRC, "true, false", "true", "Fail when records that were still to be read are gone; false warns and goes on."),
-    Option("includeHeaders", _ALL, "true, false", "false", "Adds the column headers of an envelope topic."),
-    Option("includeMetadata", _SRC, "true, false", "false", "Adds _topic, _partition, _offset, _timestamp to a typed topic's columns."),
-    Option("columns", _SRC, "name,…", "all", "Only these columns are read and decoded, in this order."),
-    Option("sparklog.local.read", _SRC, "auto, off", "auto", "auto maps the broker's files where they are visible on the same host; off uses the socket."),
-    Option("sparklog.check.crcs", _SRC, "true, false", "true", "Whether every batch's checksum is verified."),
-    Option("sparklog.broker.wait.ms", _ALL, "ms", "60000", "How long a running query waits for a broker that is gone."),
-    Option("topic", _SINK, "topic", "", "Topic to write to; goes before a column named topic."),
-)  # fmt: skip
-
-PRODUCER_OPTIONS: tuple[Option, ...] = tuple(
-    Option(f"sparklog.{s.name}", _SINK, s.type_name, str(s.default), s.doc)
-    for s in settings_of(Scope.PRODUCER).values()
-)
-
-_ADDED_BY_SPARK = frozenset({"path", "queryname", "checkpointlocation"})
-
-WITHOUT_EFFECT: dict[str, str] = {
-    "groupidprefix": "sparklog's source needs no consumer group",
-    "sparklog.group.id": "sparklog's source needs no consumer group",
-    "kafkaconsumer.polltimeoutms": "use sparklog.broker.wait.ms",
-    "fetchoffset.numretries": "use sparklog.broker.wait.ms",
-    "fetchoffset.retryintervalms": "use sparklog.broker.wait.ms",
-}
-"""Options of Spark's Kafka source that a job may carry over: accepted, without effect, with the reason."""
-
-_DESERIALIZE = "keys and values are always bytes: use DataFrame operations to decode them"
-_SERIALIZE = "keys and values are written as they are: use DataFrame operations to encode them"
-REFUSED: dict[str, str] = {
-    "sparklog.auto.offset.reset": "use startingOffsets: Spark keeps the positions, not a consumer",
-    "sparklog.key.deserializer": _DESERIALIZE,
-    "sparklog.value.deserializer": _DESERIALIZE,
-    "sparklog.key.serializer": _SERIALIZE,
-    "sparklog.value.serializer": _SERIALIZE,
-    "sparklog.enable.auto.commit": "Spark keeps the positions in its checkpoint; nothing is committed elsewhere",
-    "sparklog.interceptor.classes": "interceptors could change what is read; use DataFrame operations",
-}
-"""Options that Spark's Kafka source refuses as well, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +160,7 @@ def _known(options: Mapping[str, str], where: Where, table: tuple[Option, ...]) 
         name = written.lower()
         if name.startswith("kafka."):
             name = "sparklog." + name.removeprefix("kafka.")
-        if name in _ADDED_BY_SPARK:
+        if name in ADDED_BY_SPARK:
             continue
         if name in given and given[name] != value:
             raise InvalidConfigError(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from sparklog.client.range_reader import read_range
 
 from pyspark_sparklog.assembly import BatchAssembler
 from pyspark_sparklog.catalog import BrokerWait, Catalog, ids_of, partitions_of
@@ -17,10 +16,14 @@ from pyspark_sparklog.planning import OffsetRange, split_ranges
 from pyspark_sparklog.positions import resolve_ending, resolve_starting
 from pyspark_sparklog.schemas import ReadSchema
 from sparklog.client.cluster import TopicInfo, cluster
+from sparklog.client.range_reader import read_range
 from sparklog.errors import DataLossError, OffsetOutOfRangeError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.types import TopicPartition
 
 log = logging.getLogger("pyspark_sparklog")
+
+QUIET_RETRY_MS = 5_000
+"""A broker that is back within this time is not worth a line in the log."""
 
 
 class RangePartition(InputPartition):
@@ -72,6 +75,7 @@ class RangeRead:
                     columns=self.schema.decoded_columns,
                     local=self.options.local_read,
                     check_crcs=self.options.check_crcs,
+                    retry_timeout_ms=min(QUIET_RETRY_MS, self.options.broker_wait_ms),
                 ):
                     wait.reset()
                     yield from assembler.add(batch)

@@ -27,6 +27,7 @@ from pyspark_sparklog.planning import Extent, backlog, limit_end, next_end, read
 from pyspark_sparklog.positions import resolve_starting
 from pyspark_sparklog.reader import RangePartition, RangeRead, to_tasks
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, common_shape
+from sparklog.errors import SchemaMismatchError
 from sparklog.types import TopicPartition
 
 IDLE_WAIT_MS = 100
@@ -39,7 +40,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: ReadSchema, topics: dict[str, TopicShape]) -> None:
         self._options = options
         self._reads = RangeRead(options, schema)
-        self._shapes = topics
+        self._shapes = dict(topics)
         self._catalog = Catalog(options.bootstrap_servers, options.broker_wait_ms)
         self._losses = LossReporter(fail=options.fail_on_data_loss)
         self._initial: SourceOffset | None = None
@@ -156,10 +157,14 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises SchemaMismatchError for a topic that joined a running query and has other columns.
         """
         topics = self._catalog.topics(self._options.subscription, missing_is_error=missing_is_error)
-        shapes = shapes_of(topics)
-        if any(self._shapes.get(name) != shape for name, shape in shapes.items()):
-            common_shape({**self._shapes, **shapes})
-            self._shapes = {**self._shapes, **shapes}
+        for name, shape in shapes_of(topics).items():
+            if name in self._shapes and shape != self._shapes[name]:
+                raise SchemaMismatchError(
+                    f"topic {name!r} was created again with other columns: start the query again to read it"
+                )
+            if name not in self._shapes:
+                common_shape({**self._shapes, name: shape})
+                self._shapes[name] = shape
         extents = self._catalog.extents(partitions_of(self._options.subscription, topics))
         ids = ids_of(topics)
         return {t: i for t, i in ids.items() if any(tp.topic == t for tp in extents)}, extents

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
+
+# until there is something to stop, Ctrl-C simply ends the program, without a traceback from the middle of an import
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import argparse
 import sys
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flights_demo import steps
 
 EXIT_CANNOT_RUN = 2
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
 
 if not __package__:  # run as a directory: make its modules a package all the same
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     __package__ = "flights_demo"
-
-_terminated = False
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -59,31 +63,35 @@ def _positive(text: str) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Runs the demo and gives the exit status."""
     given = arguments(argv)
-    signal.signal(signal.SIGTERM, _on_terminate)
     try:
-        return _run(given)
-    except KeyboardInterrupt:
-        print("interrupted: everything the demo started has been stopped", file=sys.stderr)
-        return EXIT_TERMINATED if _terminated else EXIT_INTERRUPTED
-
-
-def _run(given: argparse.Namespace) -> int:
-    try:
-        from flights_demo import steps
+        from flights_demo import interrupts, steps
     except ModuleNotFoundError as e:
         return _cannot(f"{e}: run `make demo`, or pip install 'sparklog[demo]'")
+    interrupts.install()
+    try:
+        return _run(steps.Options(**_options(given)))
+    except KeyboardInterrupt:
+        print("interrupted: everything the demo started has been stopped", file=sys.stderr)
+        return interrupts.exit_status()
+
+
+def _options(given: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "output": given.output.resolve(),
+        "rows": given.rows,
+        "year_s": max(0.0, given.seconds),
+        "delta": not given.no_delta,
+        "keep": given.keep,
+    }
+
+
+def _run(options: steps.Options) -> int:
+    from flights_demo import steps
     from flights_demo.data import DataMissingError
     from flights_demo.jvm import JavaMissingError, JvmStartError
     from flights_demo.query import QueryFailedError
     from sparklog import SparklogError
 
-    options = steps.Options(
-        output=given.output.resolve(),
-        rows=given.rows,
-        year_s=max(0.0, given.seconds),
-        delta=not given.no_delta,
-        keep=given.keep,
-    )
     try:
         return steps.Demo(options).run()
     except (DataMissingError, JavaMissingError, JvmStartError, QueryFailedError, steps.DemoBusyError) as e:
@@ -95,13 +103,6 @@ def _run(given: argparse.Namespace) -> int:
 def _cannot(message: str) -> int:
     print(f"the demo cannot go on: {message}", file=sys.stderr)
     return EXIT_CANNOT_RUN
-
-
-def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM is answered like Ctrl-C: stop everything, say so."""
-    global _terminated
-    _terminated = True
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

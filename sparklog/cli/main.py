@@ -1,117 +1,38 @@
-"""The entry point `sparklog`: the commands put together, and how errors end.
+"""The entry point `sparklog`.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage (or a wrong broker configuration). A `SparklogError` is one line on stderr and the next step
-below it; `sparklog --debug …` shows the traceback. Modules of commands import their libraries inside the commands, so
-that `sparklog --help` and above all `sparklog broker` start at once.
+`sparklog broker` goes straight to the broker: the libraries of the command line (typer, pydantic, rich) would cost a
+daemon 10 MB and a third of its start. Anything but its plain options, `--help` and mistakes too, goes the ordinary way.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
 
-import typer
-
-from sparklog.cli import broker, conf, consume, log, offsets, produce, topic
-from sparklog.cli.errors import hint_for, report
-from sparklog.errors import SparklogError
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-
-_EPILOG = """\
-**A first walk** (two terminals):
-
-`sparklog broker`
-
-`sparklog topic create events --partitions 4`
-
-`echo hello | sparklog produce events`
-
-`sparklog consume events`
-"""
-
-app = typer.Typer(
-    name="sparklog",
-    help="A Spark-native streaming log: topics are Arrow files behind a light broker, "
-    'and Spark reads and writes them with format("sparklog").',
-    epilog=_EPILOG,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("broker", epilog=broker.EPILOG)(broker.broker)
-app.add_typer(topic.app, name="topic")
-app.command("produce", epilog=produce.EPILOG)(produce.produce)
-app.command("consume", epilog=consume.EPILOG)(consume.consume)
-app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
-app.add_typer(log.app, name="log")
-app.command("config", epilog=conf.EPILOG)(conf.config)
-
-_debug = False
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from sparklog import __version__
-
-        print(f"sparklog {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    debug: Annotated[
-        bool, typer.Option("--debug", envvar="SPARKLOG_DEBUG", help="Show the traceback of an error.")
-    ] = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    global _debug
-    _debug = debug
+BROKER_OPTIONS = ("--config", "--data-dir", "--listen", "--log-level")
 
 
 def run() -> None:
     """Runs the command line of this process and exits with its code."""
-    sys.exit(_run())
+    arguments = sys.argv[1:]
+    if is_plain_broker(arguments):
+        from sparklog_broker.main import main
+
+        sys.exit(main(arguments[1:]))
+    from sparklog.cli.app import run_app
+
+    sys.exit(run_app())
 
 
-def _run() -> int:
-    try:
-        app(prog_name="sparklog")
-    except SystemExit as e:
-        return _flush(e.code if isinstance(e.code, int) else EXIT_FAILED if e.code else 0)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        return _close_pipe()
-    except SparklogError as e:
-        if _debug:
-            raise
-        report(e.name, str(e), hint_for(e))
-        return EXIT_FAILED
-    except OSError as e:
-        if _debug or e.filename is None:
-            raise
-        report("error", f"{e.strerror}: {e.filename}")
-        return EXIT_FAILED
-    return _flush(0)
-
-
-def _flush(code: int) -> int:
-    """Writes out what stdout still holds while a reader that went away can be told from a failure."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return _close_pipe()
-    return code
-
-
-def _close_pipe() -> int:
-    """The reader of the pipe has had enough (`| head`): no message, and nothing more at the interpreter's exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+def is_plain_broker(arguments: Sequence[str]) -> bool:
+    """Whether `arguments` are `broker` and nothing but its options, each with a value."""
+    if not arguments or arguments[0] != "broker":
+        return False
+    rest = list(arguments[1:])
+    while rest:
+        option, equals, _ = rest.pop(0).partition("=")
+        if option not in BROKER_OPTIONS:
+            return False
+        if not equals and (not rest or rest.pop(0).startswith("-")):
+            return False
+    return True

@@ -110,7 +110,8 @@ def produce(
         source = open_input(path, sys.stdin.buffer, chosen, options)
         with Producer(bootstrap_servers, **parameters) as producer:
             sent = _Sent(topic, partition, producer)
-            with _progress(source, quiet) as advance:
+            typing = path is None and sys.stdin.isatty()
+            with _progress(source, quiet or typing) as advance:
                 sent.send_all(source, advance)
     except InputError as e:
         from sparklog.cli.errors import report
@@ -118,7 +119,7 @@ def produce(
         report(str(path or "stdin"), str(e), "nothing after the last complete block was sent")
         raise typer.Exit(1) from e
     except KeyboardInterrupt:
-        print(f"stopped: {sent.records:,} records were acknowledged", file=sys.stderr)
+        print(f"stopped; records acknowledged: {sent.records:,}", file=sys.stderr)
         raise typer.Exit(130) from None
     if not quiet:
         print(sent.summary(described.partitions), file=sys.stderr)
@@ -172,14 +173,14 @@ class _Sent:
         """After a failure people need to know what did arrive."""
         while self._waiting and self._waiting[0][0].done() and self._waiting[0][0].exception() is None:
             self.records += self._waiting.popleft()[1]
-        print(f"{self.records:,} records were acknowledged before the failure", file=sys.stderr)
+        print(f"records acknowledged before the failure: {self.records:,}", file=sys.stderr)
 
     def summary(self, partitions: int) -> str:
         """One line: records, partitions, time, rates."""
         seconds = max(time.monotonic() - self._started, 1e-6)
         rate, mib_rate = self.records / seconds, self._bytes / seconds / 2**20
         return (
-            f"{self.records:,} records to {self._topic} ({len(self._partitions)} of {partitions} partitions) "
+            f"{self.records:,} record{'' if self.records == 1 else 's'} to {self._topic} ({len(self._partitions)} of {partitions} partitions) "
             f"in {seconds:.1f} s: {rate:,.0f} records/s, {mib_rate:.1f} MiB/s"
         )
 

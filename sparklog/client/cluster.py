@@ -161,9 +161,9 @@ class Cluster:
             if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S:
                 return cached[0]
         response = self.metadata([name], timeout_ms=timeout_ms)
-        for state in response.topics:
-            if state.name == name and state.error_code == 0:
-                return topic_info(state)
+        if any(state.name == name and state.error_code == 0 for state in response.topics):
+            with self._lock:
+                return self._topics[name][0]
         self.invalidate(name)
         code = next((t.error_code for t in response.topics if t.name == name), UnknownTopicOrPartitionError.code)
         if code == UnknownTopicOrPartitionError.code:
@@ -185,18 +185,19 @@ class Cluster:
 
     def leader(self, tp: TopicPartition, *, timeout_ms: int = 30_000) -> Endpoint:
         """Where the partition is written and read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
-        info = self.topic(tp.topic, timeout_ms=timeout_ms)
-        if not 0 <= tp.partition < info.partitions:
-            raise UnknownTopicOrPartitionError(
-                f"topic {tp.topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
-            )
-        state = info.partition_states[tp.partition]
-        with self._lock:
-            endpoint = self._brokers.get(state.leader)
-        if endpoint is None:
-            self.invalidate(tp.topic)
-            raise BrokerNotAvailableError(f"{tp} has no leader at the moment (broker {state.leader} is not known)")
-        return endpoint
+        for refresh in (False, True):
+            info = self.topic(tp.topic, refresh=refresh, timeout_ms=timeout_ms)
+            if not 0 <= tp.partition < info.partitions:
+                raise UnknownTopicOrPartitionError(
+                    f"topic {tp.topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
+                )
+            leader = info.partition_states[tp.partition].leader
+            with self._lock:
+                endpoint = self._brokers.get(leader)
+            if endpoint is not None:
+                return endpoint
+        self.invalidate(tp.topic)
+        raise BrokerNotAvailableError(f"{tp} has no leader at the moment (broker {leader} is not known)")
 
     def local_reads(self, endpoint: Endpoint) -> bool:
         """Whether it is worth asking this broker for its files."""

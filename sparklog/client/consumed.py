@@ -88,7 +88,9 @@ class ConsumedBatch:
         if self._projection.timestamp_column is None:
             return np.full(self.num_rows, header.max_timestamp_ms, np.int64)
         column = self._stored_timestamps()
-        micros = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        if column.type.unit != "us":
+            column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
+        micros = column.view(pa.int64())
         if micros.null_count:
             micros = micros.fill_null(header.max_timestamp_ms * 1000)
         return np.asarray(micros.to_numpy(zero_copy_only=False) // 1000, np.int64)

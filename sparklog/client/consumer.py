@@ -233,10 +233,9 @@ def records_of(batch: ConsumedBatch) -> list[Record]:
     stamps = batch.timestamps_ms().tolist()
     offsets = range(batch.base_offset, batch.base_offset + n)
     data = batch.data
-    no_headers: Iterable[list[tuple[str, bytes | None]]] = ([] for _ in range(n))
     keys: Iterable[Any] = repeat(None, n)
     values: Iterable[Any] = repeat(None, n)
-    headers: Iterable[Any] = no_headers
+    headers: Iterable[Any] = [[] for _ in range(n)]
     if batch.is_envelope:
         names = data.schema.names
         if "key" in names and data.column("key").null_count < n:

@@ -51,7 +51,8 @@ def envelope_batch(
 ) -> pa.RecordBatch:
     """Rows of an envelope topic from Python lists (None: no record has any)."""
     n = len(values)
-    stamps = pa.array(np.array(timestamps_us, np.int64)).view(TIMESTAMP_TYPE)
+    # from a buffer: pa.array of a NumPy array imports pandas
+    stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, n, [None, pa.py_buffer(np.array(timestamps_us, np.int64))])
     return pa.RecordBatch.from_arrays(
         [
             pa.array(keys, pa.binary()) if keys is not None else null_column(n, pa.binary()),
@@ -69,10 +70,11 @@ def _headers_array(headers: list[Headers | None]) -> Any:
         [pa.array([h[0] for h in flat], pa.string()), pa.array([h[1] for h in flat], pa.binary())],
         fields=list(HEADER_TYPE.value_type),
     )
-    lengths = np.array([len(row) if row else 0 for row in headers], np.int64)
-    offsets = np.zeros(len(headers) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), entries, type=HEADER_TYPE, mask=pa.array(lengths == 0))
+    n = len(headers)
+    offsets = np.zeros(n + 1, np.int32)
+    np.cumsum([len(row) if row else 0 for row in headers], out=offsets[1:])
+    bitmap = np.packbits(np.diff(offsets) > 0, bitorder="little")
+    return pa.Array.from_buffers(HEADER_TYPE, n, [pa.py_buffer(bitmap), pa.py_buffer(offsets)], children=[entries])
 
 
 def encode(batch: pa.RecordBatch, topic: TopicInfo, compression: str) -> EncodedBatch:
@@ -108,7 +110,8 @@ def encode_within(batch: pa.RecordBatch, topic: TopicInfo, compression: str) -> 
 
 def estimated_bytes(batch: pa.RecordBatch) -> int:
     """About the size of the encoded batch, not less than without compression."""
-    return int(batch.nbytes) + METADATA_BYTES + BUFFER_PADDING_BYTES * 4 * batch.num_columns
+    padding: int = BUFFER_PADDING_BYTES * 4 * batch.num_columns
+    return METADATA_BYTES + padding + int(batch.nbytes)
 
 
 def split_by_size(batch: pa.RecordBatch, target_bytes: int, max_bytes: int, topic: str) -> Iterator[pa.RecordBatch]:
@@ -217,7 +220,7 @@ def pieces_of(
     """
     max_bytes = topic.max_message_bytes
     table = rows.table
-    chunks = table.column(0).num_chunks
+    chunks = max(c.num_chunks for c in table.columns)
     if chunks > 1 and table.num_rows // chunks < COMBINE_ROWS:
         table = table.combine_chunks()
     batches = [b for b in table.to_batches() if b.num_rows]

@@ -171,7 +171,7 @@ class Fetcher:
                             if not self._closed:
                                 self.changed.wait(backoff)
                         backoff = min(2 * backoff, BACKOFF_S_MAX)
-        except BaseException as e:
+        except BaseException as e:  # noqa: BLE001  poll raises it
             _log.exception("the consumer's fetch thread failed")
             with self.changed:
                 self.failure = e
@@ -243,7 +243,7 @@ class Fetcher:
         found = list_offsets(self._cluster, asked, timeout_ms=self._config.request_timeout_ms)
         with self.changed:
             for position in positions:
-                if position.tp in found:
+                if position.tp in found and position.offset is None:  # `position()` may have asked, too
                     position.offset = position.consumed = found[position.tp].offset
             self.changed.notify_all()
 

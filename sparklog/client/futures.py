@@ -129,7 +129,7 @@ class _Future:
     def _call(self, callback: Callable[[Any], object]) -> None:
         try:
             callback(self)
-        except Exception:
+        except Exception:  # noqa: BLE001  a user's callback must not end the sender's thread
             _log.exception("a producer callback failed")
 
 

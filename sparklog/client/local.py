@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -137,7 +138,7 @@ def start_local(data_dir: str | os.PathLike[str] | None = None, listen: str = "1
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=_die_with_parent(),  # noqa: PLW1509  only two system calls, prepared beforehand
+        preexec_fn=_die_with_parent(),
         start_new_session=True,  # Ctrl-C is for the program, which then stops the broker
     )
     log = _Log(process)
@@ -182,9 +183,10 @@ def _wait_until_ready(process: subprocess.Popen[bytes]) -> str | None:
     return str(parse_bootstrap(line.removeprefix(_READY).strip())[0])
 
 
-def _die_with_parent() -> object:
-    """What the child runs before it becomes the broker: the kernel ends it when this process is gone. Linux only."""
-    if not sys.platform.startswith("linux"):
+def _die_with_parent() -> Callable[[], None] | None:
+    """What the child runs before it becomes the broker: the kernel ends it when this process is gone. Linux only, and
+    only for the main thread, because what the kernel watches is the thread that starts the child."""
+    if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
         return None
     try:
         prctl = ctypes.CDLL(None, use_errno=True).prctl

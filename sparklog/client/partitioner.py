@@ -92,7 +92,7 @@ def _murmur2_rows(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> 
         hashes = np.zeros(len(lengths), np.uint32)
         short_rows = np.flatnonzero(lengths <= VECTOR_KEY_BYTES_MAX)
         hashes[short_rows] = _murmur2_rows(data, starts[short_rows], lengths[short_rows])
-        for i in long_rows:
+        for i in long_rows.tolist():
             hashes[i] = murmur2(data[starts[i] : starts[i] + lengths[i]].tobytes())
         return hashes
     m = np.uint32(_M)

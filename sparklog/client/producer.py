@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  PyArrow imports it late, which fails in an exit handler
 import logging
 import os
 import time
@@ -275,7 +276,7 @@ class Producer:
         try:
             self.close(EXIT_FLUSH_S)
         except SparklogError as e:
-            _log.error("records were lost at exit: %s", e)  # noqa: TRY400  the traceback says nothing more
+            _log.error("records were lost at exit: %s", e)
 
 
 def _check_record(

@@ -203,7 +203,7 @@ class Sender:
                 limit = channel.connection.broker.request_bytes_max - REQUEST_HEADER_BYTES
                 while len(entries) > 1 and sum(e.size_bytes for e in entries) > limit:
                     back = entries.pop()
-                    self._accumulator.put_back(back.queue, back.batches, retry_at=0.0)
+                    self._put_back(back, 0.0)
                 self._send(channel, entries)
             except SparklogError as e:
                 if channel is not None and leader in self._channels and channel.connection.closed:
@@ -315,14 +315,18 @@ class Sender:
             backoff *= random.uniform(0.8, 1.2)
             if queue.attempts == 1:
                 _log.warning("%s: %s; trying again", queue.tp, error)
-            self._accumulator.put_back(queue, batches, retry_at=time.monotonic() + backoff)
+            self._put_back(entry, time.monotonic() + backoff)
         elif len(batches) > 1:
             # one of them is to blame: each is tried in a request of its own
             for batch in batches:
                 batch.alone = True
-            self._accumulator.put_back(queue, batches, retry_at=0.0)
+            self._put_back(entry, 0.0)
         else:
             self._fail(entry, error)
+
+    def _put_back(self, entry: Entry, retry_at: float) -> None:
+        self._accumulator.put_back(entry.queue, entry.batches, retry_at=retry_at)
+        self.wake()  # when to wake up next was computed before
 
     def _fail(self, entry: Entry, error: BaseException, *, release: bool = True) -> None:
         self._accumulator.settle(entry.queue, entry.batches, error=error, release=release)

@@ -12,7 +12,7 @@ from sparklog.format.schema import fit_table
 
 
 def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
-    """`data` as a table. `schema` is the topic's: it decides the types of Python objects, nothing is cast to it yet.
+    """`data` as a table. `schema` is the topic's: it tells maps from structs, nothing is cast to it yet.
 
     Raises SchemaMismatchError for objects that do not have the topic's type, TypeError for what is not tabular.
     """
@@ -41,8 +41,8 @@ def fit(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
 
     Raises SchemaMismatchError.
     """
-    if table.schema.equals(schema):
-        return table
+    if table.schema.equals(schema) or not set(table.column_names) & set(schema.names):
+        return fit_table(table, schema, topic)
     for i, field in enumerate(schema):
         found = table.schema.get_all_field_indices(field.name)
         if not found:
@@ -111,11 +111,21 @@ def _from_rows(rows: Sequence[Any], schema: pa.Schema, topic: str) -> pa.Table:
 
 
 def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> Any:
+    """`values` with the type they say they have, so that `fit` can refuse lossy casts (PyArrow's own conversion of
+    Python objects to a given type cuts 1.5 to 1). Only maps need to be told: a dict looks like a struct."""
     try:
         if isinstance(values, pa.Array | pa.ChunkedArray):
             return values
-        return pa.array(values, type=target, from_pandas=True)
+        return pa.array(values, type=target if _holds_map(target) else None, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
         reason = str(e).splitlines()[0]
         wanted = f", the topic has {target}" if target is not None else ""
         raise SchemaMismatchError(f"data do not fit topic {topic!r}: column {name!r}{wanted} ({reason})") from e
+
+
+def _holds_map(t: pa.DataType | None) -> bool:
+    if t is None:
+        return False
+    if pa.types.is_map(t):
+        return True
+    return pa.types.is_nested(t) and any(_holds_map(t.field(i).type) for i in range(t.num_fields))

@@ -59,6 +59,7 @@ TAIL = struct.Struct("<i6s")
 HEAD_BYTES_MAX = 8 * 1024 * 1024
 FOOTER_BYTES_MAX = 1 << 30
 _SEARCH_STEP_BYTES = 1 << 20  # a multiple of 8
+_SEARCH_BYTES_MAX = 1 << 30  # read for candidates, all together
 
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("body", "<i8")])
 """File.fbs: struct Block { offset: long; metaDataLength: int; bodyLength: long; }"""
@@ -303,15 +304,20 @@ def _intact_data_follow(
     """
     if seal_counts and decode_seal(read, end) is not None:
         return True
+    budget = _SEARCH_BYTES_MAX
     marks = _find_all(read, position + PREFIX_BYTES, end)
     for at, metadata_length in _candidates(read, position + 8, end) if len(marks) else ():
         behind = np.searchsorted(marks, at + PREFIX_BYTES)
         if behind == len(marks) or marks[behind] >= at + PREFIX_BYTES + metadata_length:
             continue
+        budget -= max(metadata_length, HEADER_READ_BYTES)
+        if budget < 0:  # bytes made to look like batches: do not cut
+            return True
         try:
             header = _header_at(read, at, end, read(at, min(HEADER_READ_BYTES, end - at)))
             if header.base_offset < next_offset:
                 continue
+            budget -= header.size_bytes
             verify_batch(read(at, header.size_bytes), 0, header)
         except CorruptBatchError:
             continue

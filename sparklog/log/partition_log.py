@@ -185,6 +185,7 @@ class PartitionLog:
 
     def _write(self, view: memoryview, batches: list[PlacedBatch]) -> None:
         """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails."""
+        self._drop_empty_segment(batches[0].header.schema_id)
         before, roll_next = self._segments, self._roll_next
         written: list[LogSegment] = []
         done = 0
@@ -202,10 +203,20 @@ class PartitionLog:
             self._take_back(before, written)
             raise
 
+    def _drop_empty_segment(self, schema_id: int) -> None:
+        """A last segment without a batch (a crash left only its head) but with another schema gives way to a new one of
+        the same name."""
+        last = self._segments.all[-1] if self._segments.all else None
+        if last is not None and not last.data_bytes and last.info.schema_id != schema_id:
+            self._segments = _Segments.of(self._segments.all[:-1])
+            self._unflushed = [s for s in self._unflushed if s is not last]
+            last.delete()
+
     def _take_back(self, before: _Segments, written: list[LogSegment]) -> None:
         try:
             new = self._segments.all[len(before.all) :]
             self._segments = before
+            self._unflushed = [s for s in self._unflushed if s not in new]
             for segment in new:
                 segment.delete()
             for segment in written:

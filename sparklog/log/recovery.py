@@ -177,6 +177,11 @@ def _scan_segment(
 
     def visit(position: int, header: BatchHeader) -> None:
         nonlocal next_offset
+        if header.base_offset != next_offset:  # the stamp has no checksum; what was appended is dense
+            raise LogCorruptError(
+                f"{segment.path}, position {position}: a batch with base offset {header.base_offset} where {next_offset} "
+                f"is due; restore the file from a copy or delete the topic"
+            )
         segment.note(tail, indexes, position, header, context.index_interval_bytes)
         next_offset = header.next_offset
 

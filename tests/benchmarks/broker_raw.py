@@ -211,9 +211,10 @@ def raw_sendfile(path: Path, total: int, chunk_bytes: int) -> float:
         "import os,socket,sys\n"
         "s=socket.create_server(('127.0.0.1',0)); print(s.getsockname()[1],flush=True)\n"
         "c,_=s.accept(); f=os.open(sys.argv[1],os.O_RDONLY); chunk=int(sys.argv[2])\n"
+        "at=end=0\n"
         "while c.recv(1):\n"
-        "    at=0\n"
-        "    while at<chunk: at+=os.sendfile(c.fileno(),f,at,chunk-at)\n"
+        "    end+=chunk\n"
+        "    while at<end: at+=os.sendfile(c.fileno(),f,at,end-at)\n"
     )
     server = subprocess.Popen(
         [sys.executable, "-c", code, str(path), str(chunk_bytes)], stdout=subprocess.PIPE, text=True
@@ -240,6 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--produce-mib", type=int, default=1024, help="MiB to produce per size (default 1024)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of fetch and sendfile (default 5)")
     parser.add_argument("--fetch-mib", type=int, default=8, help="MiB per fetch request (default 8)")
+    parser.add_argument("--fetch-total-mib", type=int, default=512, help="MiB to fetch per round (default 512)")
     parser.add_argument("--tiny-requests", type=int, default=5000, help="tiny requests to time (default 5000)")
     options = parser.parse_args(arguments)
     broker = None if options.bootstrap_server else BrokerProcess(options.directory)
@@ -284,19 +286,21 @@ def _measure_fetch(client: RawClient, options: argparse.Namespace) -> None:
     rows = 8900
     batch = envelope_batch(rows, 100)
     total_batch_bytes[topic] = len(batch)
-    count = 512 * MIB // len(batch)
+    count = options.fetch_total_mib * MIB // len(batch)
     produce(client, topic, batch, count, 5, partitions=1)
     chunk = options.fetch_mib * MIB
     ratios, fetched, plain = [], [], []
-    with tempfile.NamedTemporaryFile(dir=tempfile.gettempdir()) as f:
-        f.write(os.urandom(chunk))
+    total = count * len(batch) // chunk * chunk
+    with tempfile.NamedTemporaryFile(dir=options.directory) as f:
+        for _ in range(total // chunk):
+            f.write(os.urandom(chunk))
         f.flush()
         for _ in range(options.rounds):
-            total, took = fetch(client, topic, 0, rows, count * len(batch), chunk)
-            raw = raw_sendfile(Path(f.name), total // chunk * chunk, chunk) * total / (total // chunk * chunk)
-            fetched.append(total / took / 1e6)
+            got, took = fetch(client, topic, 0, rows, total, chunk)
+            raw = raw_sendfile(Path(f.name), total, chunk)
+            fetched.append(got / took / 1e6)
             plain.append(total / raw / 1e6)
-            ratios.append(raw / took)
+            ratios.append(fetched[-1] / plain[-1])
     print(f"fetch, {options.fetch_mib} MiB a request     {statistics.median(fetched):8.0f} MB/s")
     print(f"plain sendfile loop         {statistics.median(plain):8.0f} MB/s")
     print(

@@ -196,11 +196,11 @@ def test_a_failed_write_fails_the_task_and_drops_its_producer(
     from pyspark.sql.types import StringType, StructField, StructType
     from pyspark_sparklog import writer
 
-    name = topic(configs={"max.message.bytes": 2048})
+    name = topic(configs={"max.message.bytes": 16_384})
     schema = StructType([StructField("value", StringType())])
     made = writer.batch_writer(options(broker, topic=name), schema, overwrite=False)
     with pytest.raises(sparklog.SparklogError, match=r"max\.message\.bytes"):
-        made.write(iter([pa.record_batch({"value": ["x" * 5000]})]))
+        made.write(iter([pa.record_batch({"value": ["x" * 50_000]})]))
     assert not writer._producers._open
     good = made.write(iter([pa.record_batch({"value": ["x"]})]))
     assert isinstance(good, writer.SinkCommitMessage)

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+import sparklog
+
 DEMO = Path(__file__).resolve().parents[2] / "notebooks" / "flights_demo"
 RUN_TIMEOUT_S = 150
 STOP_TIMEOUT_S = 30
@@ -46,19 +48,37 @@ def demos() -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
-def test_a_short_run_verifies_every_row_and_leaves_its_results(
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """The process's output up to the line that holds `text`; all of it if it ends without."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            break
+    return "".join(lines)
+
+
+def test_a_short_run_verifies_every_row_leaves_its_results_and_keeps_the_broker_if_asked(
     tmp_path: Path, demos: list[subprocess.Popen[str]]
 ) -> None:
-    process = start(tmp_path / "out", "--rows", "5000", "--no-delta")
+    process = start(tmp_path / "out", "--rows", "5000", "--no-delta", "--keep")
     demos.append(process)
-    output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
-    assert process.returncode == 0, output
-    assert "Traceback" not in output
+    output = read_until(process, "the broker stays on")
     assert re.search(r"all \d+ checks hold", output), output
     assert "✗" not in output
     assert (tmp_path / "out" / "delays.png").read_bytes().startswith(b"\x89PNG")
     assert list((tmp_path / "out" / "delay-by-origin-hour.parquet").glob("*.parquet"))
     assert list((tmp_path / "out" / "data").glob("flights-*/*.arrow"))
+    stays = re.search(r"the broker stays on (\S+) until", output)
+    assert stays, output
+    with sparklog.Admin(stays[1]) as admin:
+        assert {"flights", "weather", "flight-events", "delay-by-origin-hour"} <= set(admin.list_topics())
+    os.killpg(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=STOP_TIMEOUT_S)
+    assert process.returncode == 0, rest
+    assert "Traceback" not in output + rest
+    assert not processes_that_mention(tmp_path)
 
 
 def in_the_folder(path: str) -> Callable[[Path], bool]:
@@ -78,19 +98,18 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 def test_ctrl_c_stops_everything_at_any_moment(moment: str, tmp_path: Path, demos: list[subprocess.Popen[str]]) -> None:
     process = start(tmp_path / "out", "--no-delta", "--seconds", "120")
     demos.append(process)
-    family: dict[int, psutil.Process] = {}
     deadline = time.monotonic() + RUN_TIMEOUT_S
     while not MOMENTS[moment](tmp_path / "out"):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, f"never came to: {moment}"
         time.sleep(0.05)
-    family |= {p.pid: p for p in psutil.Process(process.pid).children(recursive=True)}
+    family = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=STOP_TIMEOUT_S)
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert "interrupted" in output
-    _, alive = psutil.wait_procs(family.values(), timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive, [p.cmdline() for p in alive]
     assert not processes_that_mention(tmp_path)
 
@@ -139,26 +158,21 @@ def test_without_java_the_next_step_is_told(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_where_delta_cannot_be_resolved_the_table_is_parquet(
-    tmp_path: Path, demos: list[subprocess.Popen[str]]
-) -> None:
+def test_where_delta_cannot_be_resolved_spark_starts_without_it(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
     script = tmp_path / "no_delta_here.py"
     script.write_text(
         "import sys\n"
+        "from pathlib import Path\n"
         f"sys.path.insert(0, {str(DEMO.parent)!r})\n"
-        "from flights_demo import __main__, query\n"
+        "from flights_demo import query\n"
         "query.delta_package = lambda: 'io.delta:no-such-package_0.0:0.0.0'\n"
-        f"sys.exit(__main__.main(['--rows', '3000', '--output', {str(tmp_path / 'out')!r}]))\n"
+        f"job = query.SparkJob(Path({str(tmp_path)!r}), delta=True, say=print)\n"
+        "job.start()\n"
+        "print(job.table_format, job.session.range(3).count())\n"
+        "job.stop()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"COLUMNS": "160"},
-    )
-    demos.append(process)
-    output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
-    assert process.returncode == 0, output
-    assert "Delta's jars cannot be had" in output
-    assert list((tmp_path / "out" / "delay-by-origin-hour.parquet").glob("*.parquet"))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert "Delta's jars cannot be had" in done.stdout
+    assert "parquet 3" in done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,8 @@ import pytest
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 sys.path.insert(0, str(NOTEBOOKS))
 
-from flights_demo import data, feed, jvm, picture, verify  # noqa: E402
-from flights_demo.query import Progress, delta_failure, first_lines  # noqa: E402
+from flights_demo import data, feed, jvm, picture, steps, verify  # noqa: E402
+from flights_demo.query import Progress, SparkJob, delta_failure, first_lines  # noqa: E402
 
 
 def hour(number: int) -> dt.datetime:
@@ -228,3 +229,19 @@ def test_the_picture_puts_a_delay_at_its_local_hour_and_day(tmp_path: Path) -> N
     assert grid[local.hour - picture.FIRST_HOUR, local.day - 1] == row["mean_delay_min"]
     path = picture.draw(result, loaded.weather, tmp_path / "p.png")
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize(("ok", "status"), [(True, 0), (False, 1)])
+def test_the_exit_status_is_the_verdict(
+    ok: bool, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo = steps.Demo(steps.Options(output=tmp_path))
+    job = SparkJob(tmp_path, delta=False, say=print)
+    broker, feeder = (
+        SimpleNamespace(bootstrap_servers="127.0.0.1:1"),
+        SimpleNamespace(rows_sent=1, seconds=1.0, busy_s=1.0),
+    )
+    checks = [verify.check("rows", 1, 1), verify.check("sum", 5, 5 if ok else 6)]
+    closed = demo._close(broker, job, checks, tmp_path / "p.png", feeder, SimpleNamespace(first_at=None))  # type: ignore[arg-type]
+    assert closed == status
+    assert ("1 of 2 checks failed" in capsys.readouterr().out) is not ok

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
 
 from sparklog.errors import (
     InvalidRequestError,
@@ -76,7 +77,8 @@ async def _append_all(broker: Broker, by_thread: dict[int, list[_Append]], outco
     What follows from an append (high watermark, wake-ups) happens when the thread reports it, whether or not somebody
     still waits here: the peer may be gone by then.
     """
-    done = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
     left = len(by_thread)
 
     def deliver(appends: list[_Append], results: list[_Outcome]) -> None:
@@ -90,20 +92,26 @@ async def _append_all(broker: Broker, by_thread: dict[int, list[_Append]], outco
             done.set_result(None)
 
     for thread, appends in by_thread.items():
-        size = sum(len(piece) for _, _, _, piece in appends)
-        inline = all(broker.may_append_inline(partition, size) for _, partition, _, _ in appends)
+        inline = broker.may_append_inline((a[1] for a in appends), sum(len(a[3]) for a in appends))
         for _, partition, _, _ in appends:
             partition.appends_pending += 1
         if inline:
+            started_at = loop.time()
             deliver(appends, _append_each(appends))
+            broker.note_inline_append(started_at)
         else:
-            broker.io.submit(
-                thread,
-                lambda appends=appends: _append_each(appends),  # type: ignore[misc]
-                lambda results, _, appends=appends: deliver(appends, results),  # type: ignore[misc]
-            )
+            broker.io.submit(thread, partial(_append_each, appends), partial(_delivered, deliver, appends))
     if left:
         await done
+
+
+def _delivered(
+    deliver: Callable[[list[_Append], list[_Outcome]], None],
+    appends: list[_Append],
+    results: list[_Outcome],
+    _: Exception | None,
+) -> None:
+    deliver(appends, results)
 
 
 def _append_each(appends: list[_Append]) -> list[_Outcome]:

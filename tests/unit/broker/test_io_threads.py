@@ -24,12 +24,14 @@ def with_threads(count: int, scenario: Any) -> None:
 def test_jobs_of_one_key_run_in_order_on_one_thread() -> None:
     async def scenario(threads: IoThreads) -> None:
         seen: list[tuple[int, str]] = []
-        index = threads.index_of(("topic", 3))
+        index = threads.index_of("topic", 3)
         await asyncio.gather(
             *(threads.run(index, lambda i=i: seen.append((i, threading.current_thread().name))) for i in range(500))
         )
         assert [i for i, _ in seen] == list(range(500))
         assert {name for _, name in seen} == {f"io-{index}"}
+
+        assert sorted(threads.index_of("topic", p) for p in range(6)) == [0, 0, 1, 1, 2, 2]
 
     with_threads(3, scenario)
 

@@ -105,6 +105,8 @@ def test_constant_columns_grow_with_the_batches() -> None:
 def test_a_null_in_a_column_declared_not_null_is_refused() -> None:
     schema = project(TYPED, StructType([StructField("n", LongType(), nullable=False)]))
     with_null = Consumed(pa.record_batch({"n": pa.array([1, None], pa.int64())}), 0)
-    with pytest.raises(SchemaMismatchError, match=r"'n' is declared NOT NULL .* events-3 has 1 nulls in offsets 0 to 1"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"'n' is declared NOT NULL .* events-3 has 1 nulls in offsets 0 to 1"
+    ):
         run(schema, with_null)
     assert [b.num_rows for b in run(schema, numbers(0, 3))] == [3]

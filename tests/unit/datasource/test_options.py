@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pyspark_sparklog.options import (
-    OPTIONS,
-    PRODUCER_OPTIONS,
-    Subscription,
-    Where,
-    parse_sink_options,
-    parse_source_options,
-)
+from pyspark_sparklog.option_table import OPTIONS, PRODUCER_OPTIONS, Where, markdown_table
+from pyspark_sparklog.options import Subscription, parse_sink_options, parse_source_options
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
 
@@ -202,3 +196,10 @@ def test_the_table_says_something_about_every_option_once() -> None:
         assert option.type_name
         assert option.where in Where.ALL
         assert option.where.describe()
+
+
+def test_the_documentation_lists_what_is_valid_in_a_place() -> None:
+    stream = markdown_table(Where.STREAM)
+    assert "`maxOffsetsPerTrigger`" in stream
+    assert "`endingOffsets`" not in stream
+    assert "`sparklog.linger.ms`" in markdown_table(Where.SINK)

@@ -193,7 +193,17 @@ def test_a_new_topic_of_another_kind_is_refused_by_name(catalog: FakeCatalog) ->
     start = r.initialOffset()
     catalog.set("typed", (0, 1))
     catalog.schemas["typed"] = pa.schema([("x", pa.int64())])
-    with pytest.raises(SchemaMismatchError, match="typed: typed"):
+    with pytest.raises(SchemaMismatchError, match="envelope: t; typed: typed"):
+        r.latestOffset(start, ALL)
+
+
+def test_a_topic_created_again_with_other_columns_is_refused(catalog: FakeCatalog) -> None:
+    catalog.set("t", (0, 5))
+    r = reader(catalog, failOnDataLoss="false")
+    start = r.initialOffset()
+    catalog.set("t", (0, 5), topic_id="new")
+    catalog.schemas["t"] = pa.schema([("x", pa.int64())])
+    with pytest.raises(SchemaMismatchError, match="topic 't' was created again with other columns"):
         r.latestOffset(start, ALL)
 
 

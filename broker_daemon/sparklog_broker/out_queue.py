@@ -1,0 +1,74 @@
+"""What is still to be sent on a connection: bytes, and slices of files that the kernel copies."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Iterable
+
+from sparklog_broker.reply import Slice
+
+WRITE_BYTES_PER_EVENT = 8 * 1024 * 1024
+"""A fast reader must not keep the loop to itself."""
+_BYTES = (bytes, memoryview)
+
+
+class ShortFileError(Exception):
+    """A file ends before the slice that was announced; the connection must be closed, for nothing may be padded."""
+
+
+class OutQueue:
+    """Parts in the order they are sent; a slice is released as soon as it is sent, or with `clear`."""
+
+    __slots__ = ("_parts", "_sent")
+
+    def __init__(self) -> None:
+        self._parts: deque[bytes | memoryview | Slice] = deque()
+        self._sent = 0
+        """Bytes of the first part that have been sent."""
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def extend(self, parts: Iterable[bytes | memoryview | Slice]) -> None:
+        self._parts.extend(parts)
+
+    def clear(self) -> None:
+        """Gives up what is not sent."""
+        for part in self._parts:
+            if not isinstance(part, _BYTES):
+                part.release()
+        self._parts.clear()
+        self._sent = 0
+
+    def write(self, sock: socket.socket) -> int:
+        """Sends what the non-blocking socket takes, up to a limit; returns how many bytes. Raises ShortFileError,
+        OSError."""
+        total = 0
+        while self._parts and total < WRITE_BYTES_PER_EVENT:
+            part = self._parts[0]
+            size = len(part) if isinstance(part, _BYTES) else part.length_bytes
+            asked = min(size - self._sent, WRITE_BYTES_PER_EVENT - total)
+            try:
+                count = self._write_some(sock, part, asked)
+            except (BlockingIOError, InterruptedError):
+                break
+            if count == 0 < asked:
+                raise ShortFileError
+            total += count
+            self._sent += count
+            if self._sent == size:
+                self._sent = 0
+                self._parts.popleft()
+                if not isinstance(part, _BYTES):
+                    part.release()
+            elif count < asked:  # the socket is full
+                break
+        return total
+
+    def _write_some(self, sock: socket.socket, part: bytes | memoryview | Slice, count: int) -> int:
+        if isinstance(part, _BYTES):
+            # With more to follow, the kernel waits for it: header and data travel together.
+            return sock.send(part[self._sent : self._sent + count], socket.MSG_MORE if len(self._parts) > 1 else 0)
+        return os.sendfile(sock.fileno(), part.fileno(), part.position + self._sent, count)

@@ -1,0 +1,126 @@
+"""The commands put together, and how errors end.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage (or a wrong broker configuration), 130 interrupted. A `SparklogError` is one line on stderr
+and the next step below it; `sparklog --debug …` shows the traceback. Modules of commands import their libraries inside the commands,
+so that `sparklog --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from sparklog.cli import broker, conf, consume, log, offsets, produce, topic
+from sparklog.cli.errors import hint_for, report
+from sparklog.errors import SparklogError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_EPILOG = """\
+**A first walk** (two terminals):
+
+`sparklog broker`
+
+`sparklog topic create events --partitions 4`
+
+`echo hello | sparklog produce events`
+
+`sparklog consume events`
+"""
+
+app = typer.Typer(
+    name="sparklog",
+    help="A Spark-native streaming log: topics are Arrow files behind a light broker, "
+    'and Spark reads and writes them with format("sparklog").',
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("broker", epilog=broker.EPILOG)(broker.broker)
+app.add_typer(topic.app, name="topic")
+app.command("produce", epilog=produce.EPILOG)(produce.produce)
+app.command("consume", epilog=consume.EPILOG)(consume.consume)
+app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
+app.add_typer(log.app, name="log")
+app.command("config", epilog=conf.EPILOG)(conf.config)
+
+_debug = False
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from sparklog import __version__
+
+        print(f"sparklog {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="SPARKLOG_DEBUG", help="Show the traceback of an error.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    global _debug
+    _debug = debug
+
+
+def run_app() -> int:
+    """Runs the command line of this process; returns the exit code."""
+    try:
+        app(prog_name="sparklog")
+    except SystemExit as e:
+        # typer turns both into exit status 1
+        if isinstance(e.__context__, BrokenPipeError):
+            return _close_pipe()
+        if _interrupted(e):
+            return EXIT_INTERRUPTED
+        return _flush(e.code if isinstance(e.code, int) else EXIT_FAILED if e.code else 0)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return _close_pipe()
+    except SparklogError as e:
+        if _debug:
+            raise
+        report(e.name, str(e), hint_for(e))
+        return EXIT_FAILED
+    except OSError as e:
+        if _debug or e.filename is None:
+            raise
+        report("error", f"{e.strerror}: {e.filename}")
+        return EXIT_FAILED
+    return _flush(0)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
+
+
+def _flush(code: int) -> int:
+    """Writes out what stdout still holds while a reader that went away can be told from a failure."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _close_pipe()
+    return code
+
+
+def _close_pipe() -> int:
+    """The reader of the pipe has had enough (`| head`): no message, and nothing more at the interpreter's exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

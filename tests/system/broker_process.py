@@ -1,0 +1,133 @@
+"""A real broker process for the system tests, and requests to it without the client library."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sparklog.protocol.messages import (
+    Api,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    HandshakeRequest,
+    HandshakeResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+)
+from tests.benchmarks.broker_raw import RawClient
+
+PATIENCE_S = 20.0
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Waits for `condition`, with a deadline."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.005)
+
+
+class BrokerProcess:
+    """`python -m sparklog_broker` on a free port; `settings` are broker settings for its configuration file."""
+
+    def __init__(self, data_dir: Path, *, settings: str = "", listen: str = "127.0.0.1:0", work_dir: Path) -> None:
+        self.data_dir = data_dir
+        config = work_dir / "broker.toml"
+        config.write_text(settings)
+        self._stderr_path = work_dir / "stderr.txt"
+        with self._stderr_path.open("ab") as stderr:
+            command = [sys.executable, "-m", "sparklog_broker", "--config", str(config), "--listen", listen]
+            self.process = subprocess.Popen(
+                [*command, "--data-dir", str(data_dir)],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        self.first_line = self.process.stdout.readline().strip()
+        self.address = self.first_line.removeprefix("listening on ")
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr_path.read_text()
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def connect(self) -> RawClient:
+        return RawClient(self.host, self.port, PATIENCE_S)
+
+    def socket(self) -> socket.socket:
+        return socket.create_connection((self.host, self.port), PATIENCE_S)
+
+    def open_files(self) -> int:
+        return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
+
+    def rss_bytes(self) -> int:
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def wait(self) -> int:
+        """The exit code of a process that ends by itself."""
+        code = self.process.wait(PATIENCE_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """The exit code after a signal; harmless when it has ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.wait()
+
+
+def handshake(client: RawClient) -> HandshakeResponse:
+    return client.request(Api.HANDSHAKE, HandshakeRequest("test", "0"), HandshakeResponse)
+
+
+def create_topic(client: RawClient, name: str, partitions: int = 1, **more: object) -> None:
+    client.request(Api.CREATE_TOPIC, CreateTopicRequest(name, partitions, **more), CreateTopicResponse)  # type: ignore[arg-type]
+
+
+def produce(client: RawClient, pieces: Sequence[tuple[str, int, bytes]], acks: int = -1) -> list[ProduceResult]:
+    """Results of one request with batches for several partitions."""
+    parts = [ProducePartition(topic, partition, len(data)) for topic, partition, data in pieces]
+    request = ProduceRequest(acks, 10_000, parts)
+    return client.request(Api.PRODUCE, request, ProduceResponse, b"".join(p[2] for p in pieces)).results
+
+
+def fetch(
+    client: RawClient, topic: str, offset: int, *, partition: int = 0, wait_ms: int = 0, max_bytes: int = 1 << 20
+) -> tuple[FetchResult, bytes]:
+    """Result and data of one partition."""
+    wanted = FetchPartition(topic, partition, offset, max_bytes)
+    client.send(Api.FETCH, FetchRequest(wait_ms, 1, max_bytes, 0, [wanted]))
+    response, payload = client.receive(Api.FETCH, FetchResponse)
+    assert response.results[0].length_bytes == len(payload)
+    return response.results[0], bytes(payload)
+
+
+def end_offset(client: RawClient, topic: str, partition: int = 0) -> int:
+    request = ListOffsetsRequest([ListOffsetsPartition(topic, partition, -1)])
+    result = client.request(Api.LIST_OFFSETS, request, ListOffsetsResponse).results[0]
+    assert result.error_code == 0, result.message
+    return result.offset

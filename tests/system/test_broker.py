@@ -1,0 +1,495 @@
+"""The broker as a process: what it answers, and that nothing a peer does brings it down."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparklog.errors import (
+    ERRORS,
+    CorruptBatchError,
+    FencedLeaderEpochError,
+    FrameTooLargeError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidRequestError,
+    InvalidTopicError,
+    LocalReadUnavailableError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    TooManyConnectionsError,
+    TopicAlreadyExistsError,
+    UnknownLeaderEpochError,
+    UnknownSchemaError,
+    UnknownTopicOrPartitionError,
+    UnsupportedApiError,
+    UnsupportedVersionError,
+)
+from sparklog.format.batch import decode_batch, iterate_batches
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
+from sparklog.protocol.messages import (
+    Api,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    HandshakeRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    LocateSegmentsRequest,
+    LocateSegmentsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    ProducePartition,
+    ProduceRequest,
+    encode,
+)
+from tests.benchmarks.broker_raw import RawClient, envelope_batch
+from tests.system.broker_process import (
+    BrokerProcess,
+    create_topic,
+    end_offset,
+    fetch,
+    handshake,
+    produce,
+    until,
+)
+
+MIB = 1024 * 1024
+READ_TIMEOUT_S = 0.2
+MAX_CONNECTIONS = 20
+_names = iter(range(1_000_000))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    work = tmp_path_factory.mktemp("broker")
+    started = BrokerProcess(
+        work / "data",
+        settings=f"request.read.timeout.ms = {int(READ_TIMEOUT_S * 1000)}\nmax.connections = {MAX_CONNECTIONS}\n"
+        "[topic]\nmax.message.bytes = 200_000",
+        work_dir=work,
+    )
+    assert started.first_line.startswith("listening on 127.0.0.1:"), started.stderr
+    yield started
+    stderr = started.stderr
+    assert started.stop() == 0
+    assert "Traceback" not in stderr
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[RawClient]:
+    with broker.connect() as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(client: RawClient) -> str:
+    name = f"t{next(_names)}"
+    create_topic(client, name, 2)
+    return name
+
+
+# -- what it answers
+
+
+def test_handshake(client: RawClient, broker: BrokerProcess) -> None:
+    answer = handshake(client)
+    assert [a.api for a in answer.apis] == [int(a) for a in Api]
+    assert answer.request_bytes_max == 100 * MIB
+    assert answer.cluster_id
+
+
+def test_produce_and_fetch_give_the_same_rows(client: RawClient, topic: str) -> None:
+    batch = envelope_batch(10, 50)
+    results = produce(client, [(topic, 0, batch), (topic, 1, batch * 3), (topic, 0, batch)])
+    assert [(r.error_code, r.base_offset, r.log_start_offset) for r in results] == [(0, 0, 0), (0, 0, 0), (0, 10, 0)]
+    assert all(r.append_time_ms > 0 for r in results)
+    result, data = fetch(client, topic, 0, partition=1)
+    assert (result.high_watermark, result.last_stable_offset, result.log_start_offset) == (30, 30, 0)
+    headers = list(iterate_batches(data))
+    assert [h.base_offset for _, h in headers] == [0, 10, 20]
+    sent = decode_batch(batch, ENVELOPE_SCHEMA)
+    for position, header in headers:
+        assert decode_batch(data[position : position + header.size_bytes], ENVELOPE_SCHEMA).equals(sent)
+
+
+def test_each_partition_of_a_request_has_its_own_outcome(client: RawClient, topic: str) -> None:
+    good, wrong = envelope_batch(5, 50), bytearray(envelope_batch(5, 50))
+    wrong[-1] ^= 1
+    results = produce(
+        client,
+        [
+            (topic, 0, good),
+            ("no-such", 0, good),
+            (topic, 2, good),
+            (topic, 1, bytes(wrong)),
+            (topic, 1, envelope_batch(1000, 300)),
+            (topic, 1, good),
+        ],
+    )
+    assert [ERRORS[r.error_code] if r.error_code else None for r in results] == [
+        None,
+        UnknownTopicOrPartitionError,
+        UnknownTopicOrPartitionError,
+        CorruptBatchError,
+        MessageTooLargeError,
+        None,
+    ]
+    assert "partitions 0 to 1" in results[2].message
+    assert (end_offset(client, topic, 0), end_offset(client, topic, 1)) == (5, 5)
+
+
+def test_an_unknown_schema_id_is_refused(client: RawClient, topic: str) -> None:
+    from sparklog.format.batch import encode_batch
+
+    rows = decode_batch(envelope_batch(2, 5), ENVELOPE_SCHEMA)
+    data = bytes(encode_batch(rows, schema_id=9, min_timestamp_ms=0, max_timestamp_ms=0))
+    assert ERRORS[produce(client, [(topic, 0, data)])[0].error_code] is UnknownSchemaError
+
+
+def test_acks_0_is_not_answered_and_an_error_closes(broker: BrokerProcess, topic: str) -> None:
+    batch = envelope_batch(5, 50)
+    with broker.connect() as client:
+        for _ in range(3):
+            client.send(Api.PRODUCE, ProduceRequest(0, 1000, [ProducePartition(topic, 0, len(batch))]), batch)
+        assert handshake(client).apis, "the next answer is the next request's"
+        until(lambda: end_offset(client, topic) == 15, "three appends")
+        client.send(Api.PRODUCE, ProduceRequest(0, 1000, [ProducePartition("no-such", 0, len(batch))]), batch)
+        with pytest.raises(EOFError):
+            client.receive(Api.HANDSHAKE, CreateTopicResponse)
+
+
+def test_batches_of_a_producer_that_hangs_up_are_kept(broker: BrokerProcess, client: RawClient, topic: str) -> None:
+    batch = envelope_batch(500, 200)
+    with broker.connect() as other:
+        for _ in range(20):
+            other.send(Api.PRODUCE, ProduceRequest(0, 1000, [ProducePartition(topic, 0, len(batch))]), batch)
+    until(lambda: end_offset(client, topic) == 10_000, "all that was sent before the end")
+
+
+@pytest.mark.parametrize(
+    ("offset", "error"), [(-1, OffsetOutOfRangeError), (6, OffsetOutOfRangeError), (5, None), (0, None)]
+)
+def test_fetch_bounds(client: RawClient, topic: str, offset: int, error: type[Exception] | None) -> None:
+    produce(client, [(topic, 0, envelope_batch(5, 50))])
+    result, data = fetch(client, topic, offset)
+    assert (ERRORS[result.error_code] if result.error_code else None) is error
+    assert bool(data) == (offset == 0)
+    if error:
+        assert "from 0 to 5" in result.message
+
+
+def test_fetch_limits_give_whole_batches_and_at_least_one(client: RawClient, topic: str) -> None:
+    batch = envelope_batch(100, 100)
+    for partition in (0, 1):
+        produce(client, [(topic, partition, batch * 4)])
+    assert len(fetch(client, topic, 0, max_bytes=1)[1]) == len(batch), "nobody may be stuck at a large batch"
+    assert len(fetch(client, topic, 150, max_bytes=2 * len(batch) + 1)[1]) == 2 * len(batch)
+
+    def lengths(max_bytes: int, *partition_max_bytes: int) -> list[int]:
+        wanted = [FetchPartition(topic, p, 0, m) for p, m in enumerate(partition_max_bytes)]
+        client.send(Api.FETCH, FetchRequest(0, 1, max_bytes, 0, wanted))
+        response, payload = client.receive(Api.FETCH, FetchResponse)
+        assert sum(r.length_bytes for r in response.results) == len(payload)
+        return [r.length_bytes // len(batch) for r in response.results]
+
+    assert lengths(MIB, 10, 10) == [1, 0], "only the first non-empty partition may exceed its limit"
+    assert lengths(MIB, 3 * len(batch), MIB) == [3, 4]
+    assert lengths(5 * len(batch), MIB, MIB) == [4, 1]
+    assert lengths(0, MIB, MIB) == [0, 0]
+
+
+def test_leader_epochs(client: RawClient, topic: str) -> None:
+    wanted = [FetchPartition(topic, 0, 0, MIB, epoch) for epoch in (-1, 0, 1, -2)]
+    client.send(Api.FETCH, FetchRequest(0, 1, MIB, 0, wanted))
+    codes = [r.error_code for r in client.receive(Api.FETCH, FetchResponse)[0].results]
+    assert codes == [0, 0, UnknownLeaderEpochError.code, FencedLeaderEpochError.code]
+
+
+@pytest.mark.parametrize("max_bytes", [0, MIB])
+def test_a_fetch_waits_for_data(broker: BrokerProcess, client: RawClient, topic: str, max_bytes: int) -> None:
+    with broker.connect() as waiting:
+        wanted = [FetchPartition(topic, p, 0, MIB) for p in (0, 1)]
+        waiting.send(Api.FETCH, FetchRequest(60_000, 1, max_bytes, 0, wanted))
+        assert not select.select([waiting.sock], [], [], 0.1)[0], "there is nothing yet"
+        produce(client, [(topic, 1, envelope_batch(3, 3))])
+        response, payload = waiting.receive(Api.FETCH, FetchResponse)
+        assert [r.high_watermark for r in response.results] == [0, 3]
+        assert bool(len(payload)) == bool(max_bytes)
+
+
+def test_a_fetch_waits_for_min_bytes_of_all_partitions_together(
+    broker: BrokerProcess, client: RawClient, topic: str
+) -> None:
+    batch = envelope_batch(20, 100)
+    with broker.connect() as waiting:
+        wanted = [FetchPartition(topic, p, 0, MIB) for p in (0, 1)]
+        waiting.send(Api.FETCH, FetchRequest(60_000, 2 * len(batch), MIB, 0, wanted))
+        produce(client, [(topic, 0, batch)])
+        assert not select.select([waiting.sock], [], [], 0.1)[0], "one batch is not enough"
+        produce(client, [(topic, 1, batch)])
+        _, payload = waiting.receive(Api.FETCH, FetchResponse)
+        assert len(payload) == 2 * len(batch)
+
+
+def test_a_fetch_is_answered_after_its_time(client: RawClient, topic: str) -> None:
+    produce(client, [(topic, 0, envelope_batch(1, 1))])
+    client.send(Api.FETCH, FetchRequest(50, MIB, MIB, 0, [FetchPartition(topic, 0, 0, MIB)]))
+    response, payload = client.receive(Api.FETCH, FetchResponse)
+    assert response.results[0].error_code == 0
+    assert len(payload), "what there is, is given"
+
+
+def test_deleting_a_topic_ends_its_waiting_fetches(broker: BrokerProcess, client: RawClient, topic: str) -> None:
+    produce(client, [(topic, 0, envelope_batch(3, 3))])
+    with broker.connect() as waiting:
+        waiting.send(Api.FETCH, FetchRequest(60_000, 1, MIB, 0, [FetchPartition(topic, 0, 3, MIB)]))
+        assert not select.select([waiting.sock], [], [], 0.1)[0]
+        client.request(Api.DELETE_TOPIC, DeleteTopicRequest(topic), DeleteTopicResponse)
+        result = waiting.receive(Api.FETCH, FetchResponse)[0].results[0]
+        assert result.error_code == UnknownTopicOrPartitionError.code
+    assert ERRORS[produce(client, [(topic, 0, envelope_batch(1, 1))])[0].error_code] is UnknownTopicOrPartitionError
+    create_topic(client, topic, 1)
+    assert end_offset(client, topic) == 0, "a new topic of that name is empty"
+    until(lambda: not list(broker.data_dir.glob("*-delete")), "the files are unlinked")
+
+
+def test_metadata(client: RawClient, broker: BrokerProcess) -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("name", pa.large_string())])
+    name = f"t{next(_names)}"
+    request = CreateTopicRequest(name, -1, schema.serialize().to_pybytes(), ["id"], "at", {"segment.bytes": 8192})
+    created = client.request(Api.CREATE_TOPIC, request, CreateTopicResponse).topic
+    answer = client.request(Api.METADATA, MetadataRequest([name, "no-such"]), MetadataResponse)
+    assert (answer.brokers[0].host, answer.brokers[0].port) == (broker.host, broker.port)
+    found, missing = answer.topics
+    assert found == created
+    assert (found.kind, len(found.partitions), found.key_columns, found.timestamp_column) == ("typed", 1, ["id"], "at")
+    assert found.configs == {"segment.bytes": 8192}
+    stored = pa.ipc.read_schema(pa.py_buffer(found.schemas[-1].arrow_schema))
+    assert stored.field("name").type == pa.string()
+    assert missing.error_code == UnknownTopicOrPartitionError.code
+    everything = client.request(Api.METADATA, MetadataRequest(None), MetadataResponse)
+    assert name in [t.name for t in everything.topics]
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (CreateTopicRequest("../evil"), InvalidTopicError),
+        (CreateTopicRequest("x", 0), InvalidPartitionsError),
+        (CreateTopicRequest("x", 1, b"no schema"), InvalidTopicError),
+        (CreateTopicRequest("x", 1, None, [], None, {"segment.byte": 1}), InvalidConfigError),
+        (CreateTopicRequest("x", 1, pa.schema([("a", pa.uint64())]).serialize().to_pybytes()), InvalidTopicError),
+    ],
+)
+def test_topics_that_cannot_be(client: RawClient, request_: CreateTopicRequest, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        client.request(Api.CREATE_TOPIC, request_, CreateTopicResponse)
+    assert handshake(client).apis, "the connection goes on"
+
+
+def test_a_topic_exists_once(client: RawClient, topic: str) -> None:
+    with pytest.raises(TopicAlreadyExistsError):
+        create_topic(client, topic)
+
+
+def test_offsets_by_time(client: RawClient, topic: str) -> None:
+    produce(client, [(topic, 0, envelope_batch(4, 3))])
+    times = [-2, -1, -3, 0, 1_700_000_000_000, 1_700_000_000_001]
+    request = ListOffsetsRequest(
+        [ListOffsetsPartition(topic, 0, t) for t in times] + [ListOffsetsPartition("no", 0, -1)]
+    )
+    results = client.request(Api.LIST_OFFSETS, request, ListOffsetsResponse).results
+    assert [r.offset for r in results] == [0, 4, 0, 0, 0, -1, -1]
+    assert [r.error_code for r in results] == [0] * 6 + [UnknownTopicOrPartitionError.code]
+
+
+def test_located_files_hold_what_fetch_gives(client: RawClient, topic: str, broker: BrokerProcess) -> None:
+    produce(client, [(topic, 0, envelope_batch(4, 3) * 3)])
+    answer = client.request(Api.LOCATE_SEGMENTS, LocateSegmentsRequest(topic, 0, 4, 1000), LocateSegmentsResponse)
+    assert (answer.data_dir, answer.high_watermark) == (str(broker.data_dir), 12)
+    assert answer.data_dir_id in (broker.data_dir / "meta.json").read_text()
+    (located,) = answer.ranges
+    data = Path(located.path).read_bytes()[located.start_position : located.end_position]
+    assert data == fetch(client, topic, 4)[1]
+    with pytest.raises(OffsetOutOfRangeError):
+        client.request(Api.LOCATE_SEGMENTS, LocateSegmentsRequest(topic, 0, 13, 20), LocateSegmentsResponse)
+
+
+def test_files_are_not_offered_when_switched_off(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", settings="local.read.enabled = false", work_dir=tmp_path)
+    with broker.connect() as client:
+        create_topic(client, "t")
+        with pytest.raises(LocalReadUnavailableError):
+            client.request(Api.LOCATE_SEGMENTS, LocateSegmentsRequest("t", 0, 0, 0), LocateSegmentsResponse)
+    assert broker.stop() == 0
+
+
+def test_many_connections_at_once(broker: BrokerProcess, client: RawClient) -> None:
+    name = f"t{next(_names)}"
+    create_topic(client, name, 4)
+    batch = envelope_batch(10, 10)
+    failures: list[BaseException] = []
+
+    def work(partition: int) -> None:
+        try:
+            with broker.connect() as own:
+                for _ in range(50):
+                    assert produce(own, [(name, partition, batch)])[0].error_code == 0
+        except BaseException as e:  # noqa: BLE001 - told by the main thread
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(i % 4,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert [end_offset(client, name, p) for p in range(4)] == [1000] * 4
+    for partition in range(4):
+        data = fetch(client, name, 0, partition=partition, max_bytes=10 * MIB)[1]
+        assert [h.base_offset for _, h in iterate_batches(data)] == list(range(0, 1000, 10))
+
+
+# -- bad peers
+
+
+def ends_with_error(sock: socket.socket) -> type[Exception] | None:
+    """The error the broker answers with (None: none) before it closes the connection."""
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        while chunk := sock.recv(65_536):
+            data += chunk
+    return ERRORS[decode_response_prefix(data, 1 << 31).error_code] if data else None
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", FrameTooLargeError),
+        (encode_request(99, 0, 1, b""), UnsupportedApiError),
+        (encode_request(Api.FETCH, 9, 1, b""), UnsupportedVersionError),
+        (encode_request(Api.FETCH, 0, 1, b"\xc1"), InvalidRequestError),
+        (encode_request(Api.FETCH, 0, 1, b"\x90"), InvalidRequestError),
+        (encode_request(Api.PRODUCE, 0, 1, encode(ProduceRequest(1, 1, [ProducePartition("t", 0, 5)]))), InvalidRequestError),
+        (struct.pack("<IHHII", 101 * MIB, 0, 0, 0, 0), FrameTooLargeError),
+        (struct.pack("<IHHII", 12, 0, 0, 0, 1), InvalidRequestError),
+    ],
+)  # fmt: skip
+def test_requests_that_break_the_protocol(
+    broker: BrokerProcess, client: RawClient, data: bytes, error: type[Exception]
+) -> None:
+    with broker.socket() as sock:
+        sock.sendall(data)
+        assert ends_with_error(sock) is error
+    assert handshake(client).apis
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.tuples(st.integers(0, 9), st.integers(0, 2), st.binary(max_size=100), st.binary(max_size=100)).map(
+            lambda r: encode_request(r[0], r[1], 1, r[2], len(r[3])) + r[3]
+        ),
+    )
+)
+def test_random_bytes_hurt_nobody_else(broker: BrokerProcess, client: RawClient, data: bytes) -> None:
+    with broker.socket() as sock:
+        sock.sendall(data)
+        sock.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            while sock.recv(65_536):
+                pass
+    assert handshake(client).apis
+    assert broker.process.poll() is None
+
+
+@pytest.mark.parametrize("sent", [3, PREFIX_BYTES, PREFIX_BYTES + 2])
+def test_a_client_that_stalls_in_a_frame_is_disconnected(broker: BrokerProcess, client: RawClient, sent: int) -> None:
+    with broker.socket() as sock:
+        sock.sendall(encode_request(Api.HANDSHAKE, 0, 1, encode(HandshakeRequest("x" * 50, "")))[:sent])
+        assert sock.recv(1) == b"", "closed by the broker"
+    assert handshake(client).apis
+
+
+def test_announced_bytes_take_no_memory(broker: BrokerProcess, client: RawClient) -> None:
+    before = broker.rss_bytes()
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            sock = stack.enter_context(broker.socket())
+            sock.sendall(encode_request(Api.PRODUCE, 0, 1, b"", 90 * MIB) + b"x")
+        for _ in range(20):
+            handshake(client)
+            assert broker.rss_bytes() - before < 40 * MIB
+    assert handshake(client).apis
+
+
+def test_one_connection_too_many(broker: BrokerProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(broker.connect()) for _ in range(MAX_CONNECTIONS)]
+
+        def refused() -> bool:
+            with broker.connect() as one_more:
+                try:
+                    handshake(one_more)
+                except TooManyConnectionsError as e:
+                    assert "max.connections" in str(e)
+                    return True
+            return False
+
+        until(refused, "the limit is reached (connections of earlier tests may still be closing)")
+        handshake(clients[0])
+
+    def accepted() -> bool:
+        with broker.connect() as again:
+            try:
+                handshake(again)
+            except TooManyConnectionsError:
+                return False
+        return True
+
+    until(accepted, "there is room again")
+
+
+def test_a_reader_that_takes_nothing_does_not_hold_up_others(
+    broker: BrokerProcess, client: RawClient, topic: str
+) -> None:
+    for _ in range(60):
+        produce(client, [(topic, 0, envelope_batch(1000, 150))])
+    with broker.socket() as sock:
+        request = FetchRequest(0, 1, 50 * MIB, 0, [FetchPartition(topic, 0, 0, 50 * MIB)])
+        sock.sendall(encode_request(Api.FETCH, 0, 1, encode(request)))
+        assert sock.recv(PREFIX_BYTES, socket.MSG_WAITALL)
+        for _ in range(20):
+            assert handshake(client).apis
+        assert len(fetch(client, topic, 0)[1])
+
+
+def test_a_peer_that_hangs_up_frees_its_waiting_fetch(broker: BrokerProcess, client: RawClient, topic: str) -> None:
+    before = broker.open_files()
+    sockets = [broker.socket() for _ in range(10)]
+    for sock in sockets:
+        request = FetchRequest(60_000, 1, MIB, 0, [FetchPartition(topic, 0, 0, MIB)])
+        sock.sendall(encode_request(Api.FETCH, 0, 1, encode(request)))
+    until(lambda: broker.open_files() >= before + 10, "all are connected")
+    handshake(client)
+    for sock in sockets:
+        sock.close()
+    until(lambda: broker.open_files() <= before, "all are gone, long before their 60 s are over")

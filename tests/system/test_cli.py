@@ -1,0 +1,354 @@
+"""The `sparklog` command as a process, against a real broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparklog.cli.app import run_app
+
+if TYPE_CHECKING:
+    from sparklog.client.local import LocalBroker
+
+TRIPS = "id BIGINT, zone STRING, at TIMESTAMP, fare DECIMAL(8,2)"
+COMMAND = [sys.executable, "-m", "sparklog.cli"]
+Run = Callable[..., "Result"]
+
+
+class Result(NamedTuple):
+    """What a run of the command gave."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run(
+    broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """Runs the command in this process (starting one takes longer than most commands), in an empty directory; `code`
+    is the expected exit status."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPARKLOG_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+
+    def run(*arguments: object, code: int = 0, stdin: str = "") -> Result:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["sparklog", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        returned = run_app()
+        result = Result(returned, *capsys.readouterr())
+        assert returned == code, f"exit {returned}\n{result.stdout}\n{result.stderr}"
+        return result
+
+    return run
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_topics(run: Run, topic: str) -> None:
+    made = run(
+        "topic",
+        "create",
+        topic,
+        "--partitions",
+        3,
+        "--schema",
+        TRIPS,
+        "--key-columns",
+        "zone",
+        "--config",
+        "segment.bytes=65536",
+    )
+    assert f"created typed topic {topic} with 3 partitions" in made.stdout
+    assert topic in run("topic", "list").stdout.splitlines()
+    assert "typed" in run("topic", "list", "--verbose").stdout
+    shown = run("topic", "describe", topic).stdout
+    assert "DECIMAL(8,2)" in shown
+    assert "65536" in shown
+    assert "key         zone" in shown
+    assert "(default)" in shown
+    run("topic", "delete", topic)
+    assert topic not in run("topic", "list").stdout.splitlines()
+
+
+def test_lines_in_and_out(run: Run, topic: str) -> None:
+    run("topic", "create", topic)
+    sent = run("produce", topic, "--key-separator", ":", stdin="alice:hello\nbob:hi: there\n")
+    assert f"2 records to {topic} (1 of 1 partitions)" in sent.stderr
+    records = rows(run("consume", topic))
+    assert [(r["key"], r["value"], r["offset"]) for r in records] == [("alice", "hello", 0), ("bob", "hi: there", 1)]
+    assert "headers" not in records[0]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "arrow"])
+def test_files_into_a_typed_topic(run: Run, topic: str, tmp_path: Path, ending: str) -> None:
+    run("topic", "create", topic, "-p", 2, "--schema", TRIPS, "--key-columns", "zone", "--timestamp-column", "at")
+    path = tmp_path / f"trips.{ending}"
+    text = {"id": [1, 2], "zone": ["Harbour", None], "at": ["2024-03-01T12:30:00Z", None], "fare": ["1.25", "2.00"]}
+    table = pa.table(text).cast(
+        pa.schema([("id", pa.int32()), ("zone", pa.string()), ("at", pa.string()), ("fare", pa.string())])
+    )
+    if ending == "csv":
+        path.write_text("fare,id,zone,at\n1.25,1,Harbour,2024-03-01 12:30:00\n2.00,2,,\n")
+    elif ending == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        at = table.column("at").cast(pa.timestamp("ms", tz="UTC"))
+        typed = table.set_column(2, "at", at).set_column(3, "fare", table.column("fare").cast(pa.decimal128(8, 2)))
+        if ending == "parquet":
+            pq.write_table(typed, path)
+        else:
+            with pa.ipc.new_file(path, typed.schema) as writer:
+                writer.write_table(typed)
+    assert "2 records" in run("produce", topic, path).stderr
+    read = sorted(rows(run("consume", topic)), key=lambda r: r["id"])
+    assert read == [
+        {"id": 1, "zone": "Harbour", "at": "2024-03-01T12:30:00Z", "fare": 1.25},
+        {"id": 2, "zone": None, "at": None, "fare": 2},
+    ]
+
+
+def test_json_lines_from_stdin_into_a_typed_topic(run: Run, topic: str) -> None:
+    run("topic", "create", topic, "--schema", "a INT, b STRING")
+    run("produce", topic, stdin='{"a": 1, "b": "x"}\n{"b": "y"}\n')
+    assert rows(run("consume", topic)) == [{"a": 1, "b": "x"}, {"a": None, "b": "y"}]
+
+
+def test_where_consume_begins_and_ends(run: Run, topic: str) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, stdin="".join(f"{i}\n" for i in range(10)))
+
+    def values(*arguments: object) -> list[int]:
+        return [int(r["value"]) for r in rows(run("consume", topic, *arguments))]
+
+    assert values() == list(range(10))
+    assert values("--from", "earliest", "--max-records", 3) == [0, 1, 2]
+    assert values("--from", 7) == [7, 8, 9]
+    assert values("--from", -2) == [8, 9]
+    assert values("--from", "latest") == []
+    assert values("--from", "2000-01-01") == list(range(10))
+    assert values("--from", "2100-01-01T00:00Z") == []
+    assert values("--partition", 0, "-n", 1) == [0]
+    assert values("--max-records", 0) == []
+    assert "holds offsets 0 to 10" in run("consume", topic, "--from", 11, code=2).stderr
+    assert "partitions 0 to 0" in run("consume", topic, "--partition", 1, code=2).stderr
+    assert "use earliest, latest" in run("consume", topic, "--from", "lastest", code=2).stderr
+
+
+def test_consume_formats(run: Run, topic: str, tmp_path: Path) -> None:
+    run("topic", "create", topic, "--schema", "a INT, b STRING")
+    run("produce", topic, stdin="".join(f'{{"a": {i}, "b": "x"}}\n' for i in range(100)))
+    table = run("consume", topic, "--format", "table", "--max-records", 2, "--metadata")
+    assert "_offset" in table.stdout
+    assert "2 of 100 records" in table.stderr
+    for format in ("arrow", "parquet"):
+        run("consume", topic, "--format", format, "--output", f"out.{format}", "--columns", "b,a")
+    written = pq.read_table(tmp_path / "out.parquet")
+    assert written.column_names == ["b", "a"]
+    assert written.column("a").to_pylist() == list(range(100))
+    assert pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().equals(written)
+    assert "needs --output" in run("consume", topic, "--format", "parquet", code=2).stderr
+    assert "no column c" in run("consume", topic, "--columns", "c", code=2).stderr.replace("\n", " ")
+
+
+def test_a_reader_that_has_had_enough(run: Run, topic: str, broker: LocalBroker) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, stdin="some text\n" * 50_000)
+    consume = subprocess.Popen(
+        [*COMMAND, "consume", topic, "-b", broker.bootstrap_servers], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert consume.stdout
+    assert consume.stderr
+    assert consume.stdout.readline()
+    consume.stdout.close()
+    assert consume.stderr.read() == b""
+    consume.stderr.close()
+    assert consume.wait(30) == 0
+
+
+def test_following_until_interrupted(run: Run, topic: str, broker: LocalBroker) -> None:
+    run("topic", "create", topic)
+    with subprocess.Popen(
+        [*COMMAND, "consume", topic, "--follow", "-b", broker.bootstrap_servers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as consume:
+        assert consume.stdout
+        for text in ("one", "two"):
+            run("produce", topic, stdin=f"{text}\n")
+            assert json.loads(consume.stdout.readline())["value"] == text
+        consume.send_signal(signal.SIGINT)
+        out, err = consume.communicate(timeout=30)
+    assert (out, err) == (b"", b"")
+    assert consume.returncode in (0, 130)
+
+
+def test_offsets(run: Run, topic: str) -> None:
+    run("topic", "create", topic, "-p", 2)
+    run("produce", topic, "--partition", 1, stdin="a\nb\n")
+    facts = rows(run("offsets", topic, "--format", "json"))
+    assert [(f["partition"], f["log_start"], f["log_end"], f["records"]) for f in facts] == [(0, 0, 0, 0), (1, 0, 2, 2)]
+    assert facts[0]["newest_ms"] == -1
+    assert facts[1]["newest_ms"] > 1_700_000_000_000
+    assert "log end" in run("offsets", topic).stdout
+
+
+def test_log_dump_of_a_running_broker(run: Run, topic: str, broker: LocalBroker) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, "--config", "compression=lz4", stdin="some text\n" * 1000)
+    directory = Path(broker.data_dir) / f"{topic}-0"
+    (facts,) = rows(run("log", "dump", directory, "--format", "json", "--records", 2))
+    assert (facts["topic"], facts["records"], facts["sealed"]) == (topic, 1000, False)
+    assert {b["compression"] for b in facts["batches"]} == {"lz4"}
+    assert [r["value"] for r in facts["first_records"]] == ["some text"] * 2
+    text = run("log", "dump", directory).stdout
+    assert "active (not sealed)" in text
+    assert "lz4" in text
+
+
+def test_log_dump_of_a_damaged_file(run: Run, topic: str, broker: LocalBroker, tmp_path: Path) -> None:
+    run("topic", "create", topic)
+    for _ in range(2):
+        run("produce", topic, stdin="some text\n" * 1000)
+    (segment,) = (Path(broker.data_dir) / f"{topic}-0").glob("*.arrow")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"some textsome text") + 5] ^= 1
+    copy = tmp_path / segment.name
+    copy.write_bytes(data)
+    result = run("log", "dump", copy, code=1)
+    assert "CORRUPT at byte" in result.stdout
+    assert "BAD" in result.stdout
+
+
+def test_errors_are_one_line_and_a_next_step(run: Run, topic: str, tmp_path: Path) -> None:
+    def error(*arguments: object, **options: Any) -> list[str]:
+        lines: list[str] = run(*arguments, code=1, **options).stderr.splitlines()
+        return lines
+
+    first, second = error("consume", "no-such-topic")
+    assert first.startswith("UNKNOWN_TOPIC_OR_PARTITION: ")
+    assert second.strip().startswith("next: ")
+    assert error("topic", "create", "bad/name")[0].startswith("INVALID_TOPIC: ")
+    run("topic", "create", topic, "--schema", "a INT, b STRING")
+    assert error("topic", "create", topic)[0].startswith("TOPIC_ALREADY_EXISTS: ")
+    misspelt = error("topic", "create", "x", "--config", "segment.byte=1")
+    assert "did you mean 'segment.bytes'" in misspelt[0]
+    assert error("topic", "create", "x", "--schema", "a INTT")[0].startswith(
+        "INVALID_TOPIC: schema: unknown type (did you mean INT?)"
+    )
+    pq.write_table(pa.table({"a": ["text"], "b": ["x"]}), tmp_path / "x.parquet")
+    lines = error("produce", topic, "x.parquet")
+    assert lines[0].endswith("before the failure: 0")
+    assert lines[1].startswith("SCHEMA_MISMATCH: ")
+    assert "'a' is string, the topic has int32" in lines[1]
+    assert "not readable as JSON lines" in error("produce", topic, stdin="{")[1]
+    assert error("topic", "list", "-b", "127.0.0.1:1")[0].startswith("BROKER_NOT_AVAILABLE: ")
+    assert error("log", "dump", tmp_path)[0].startswith("LOG_CORRUPT: ")
+
+
+def test_wrong_usage_ends_with_2(run: Run, topic: str) -> None:
+    run("topic", "create", topic, "--schema", "a INT")
+    for arguments in (
+        ("topik",),
+        ("topic", "create"),
+        ("topic", "create", "x", "--partitions", 0),
+        ("topic", "create", "x", "--config", "novalue"),
+        ("topic", "create", "x", "--key-columns", "a"),
+        ("produce", topic, "missing.csv"),
+        ("produce", topic, "file.xyz"),
+        ("produce", topic, "--format", "lines"),
+        ("produce", topic, "--key-separator", ":"),
+        ("consume",),
+        ("log", "dump", "nowhere"),
+        ("config", "brokre"),
+    ):
+        assert run(*arguments, code=2).stderr, arguments
+
+
+def test_debug_shows_the_traceback(broker: LocalBroker) -> None:
+    result = subprocess.run(
+        [*COMMAND, "--debug", "topic", "describe", "none", "-b", broker.bootstrap_servers],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+    assert "UnknownTopicOrPartitionError" in result.stderr
+
+
+def test_help_teaches(run: Run) -> None:
+    commands = [
+        "broker",
+        "topic create",
+        "topic list",
+        "topic describe",
+        "topic delete",
+        "produce",
+        "consume",
+        "offsets",
+        "log dump",
+        "config",
+    ]
+    for command in commands:
+        shown = run(*command.split(), "--help").stdout
+        assert "Example" in shown, command
+        assert f"sparklog {command}" in " ".join(shown.split()), command
+
+
+def test_broker_command(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "broker", "--listen", "127.0.0.1:0", "--data-dir", tmp_path / "data"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        line = process.stdout.readline()
+        assert line.startswith("listening on 127.0.0.1:")
+        modules = Path(f"/proc/{process.pid}/maps")
+        if modules.exists():
+            # neither compute kernels nor anything for the terminal belongs into an idle broker
+            assert "_compute.cpython" not in modules.read_text()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "")
+    assert (tmp_path / "data" / "clean-shutdown").exists()
+
+
+def test_broker_starts_without_rich_and_compute() -> None:
+    code = (
+        "import sys; from sparklog_broker import main; main.main = lambda a: print("
+        "sorted(m for m in sys.modules if m in ('typer', 'rich', 'pyarrow.compute', 'pandas', 'sparklog.client.producer'))) or 0; "
+        "sys.argv = ['sparklog', 'broker']; from sparklog.cli.main import run; run()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
+
+
+def test_broker_with_a_bad_configuration(tmp_path: Path) -> None:
+    (tmp_path / "broker.toml").write_text("[segment]\nbytes = 1\n")
+    result = subprocess.run(
+        [*COMMAND, "broker", "--config", tmp_path / "broker.toml"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 2
+    assert "segment.bytes" in result.stderr
+    assert "Traceback" not in result.stderr

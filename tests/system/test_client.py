@@ -1,0 +1,303 @@
+"""The client and a real broker process, end to end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import sparklog
+from sparklog import Admin, Consumer, Producer, TopicPartition
+from sparklog.client.cluster import cluster
+from sparklog.client.local import LocalBroker
+from sparklog.client.partitioner import partition_for_key
+from sparklog.client.range_reader import read_range
+from sparklog.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    SchemaMismatchError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+
+RICH = pa.schema(
+    [
+        ("flag", pa.bool_()),
+        ("tiny", pa.int8()),
+        ("id", pa.int64()),
+        ("ratio", pa.float64()),
+        ("text", pa.large_string()),
+        ("raw", pa.binary()),
+        ("price", pa.decimal128(10, 2)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("ns", "Europe/Berlin")),
+        ("local", pa.timestamp("ms")),
+        ("tags", pa.list_(pa.string())),
+        ("point", pa.struct([("x", pa.int32()), ("y", pa.int32())])),
+        ("attrs", pa.map_(pa.string(), pa.int32())),
+    ]
+)
+
+
+def rich_rows(count: int) -> list[dict[str, Any]]:
+    at = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
+    rows: list[dict[str, Any]] = []
+    for i in range(count):
+        row = {
+            "flag": i % 2 == 0,
+            "tiny": i % 100,
+            "id": i,
+            "ratio": i / 7,
+            "text": f"row {i}",
+            "raw": b"%d" % i,
+            "price": Decimal(i) / 4,
+            "day": dt.date(2024, 5, 1) + dt.timedelta(days=i),
+            "at": at + dt.timedelta(milliseconds=i),
+            "local": dt.datetime(2024, 5, 1, 0, 0, i % 60),
+            "tags": ["a"] * (i % 3),
+            "point": {"x": i, "y": -i},
+            "attrs": [("k", i)],
+        }
+        rows.append({k: None if (i + n) % 11 == 0 else v for n, (k, v) in enumerate(row.items())} | {"id": i})
+    return rows
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_typed_topics_round_trip_every_type(broker: LocalBroker, admin: Admin, topic: str, compression: str) -> None:
+    described = admin.create_topic(topic, partitions=2, schema=RICH, key_columns=["id"], timestamp_column="at")
+    assert described.kind == "typed" and described.schema.field("text").type == pa.string()
+    sent = pa.Table.from_pylist(rich_rows(100), schema=RICH)
+    with Producer(broker.bootstrap_servers, compression=compression) as producer:
+        producer.send_batch(topic, sent)
+    for local in ("auto", "off"):
+        read = sparklog.read_table(broker.bootstrap_servers, topic, local=local)
+        assert read.schema.equals(described.schema)
+        assert read.sort_by("id").to_pylist() == sent.cast(described.schema).to_pylist()
+        some = sparklog.read_table(broker.bootstrap_servers, topic, columns=["text", "id"], local=local)
+        assert some.column_names == ["text", "id"] and some.num_rows == 100
+
+
+@pytest.mark.parametrize(
+    "make", [pa.table, pd.DataFrame, pl.DataFrame, dict], ids=["arrow", "pandas", "polars", "dict"]
+)
+def test_every_library_ends_in_the_same_rows(
+    broker: LocalBroker, admin: Admin, topic: str, make: Callable[..., Any]
+) -> None:
+    admin.create_topic(topic, schema=pa.schema([("n", pa.int32()), ("s", pa.string()), ("x", pa.float64())]))
+    with Producer(broker.bootstrap_servers) as producer:
+        producer.send_batch(topic, make({"n": [1, 2], "s": ["a", None], "x": [0.5, 1.5]})).result(10)
+    expected = [{"n": 1, "s": "a", "x": 0.5}, {"n": 2, "s": None, "x": 1.5}]
+    assert sparklog.read_table(broker.bootstrap_servers, topic).to_pylist() == expected
+
+
+def test_envelope_records_arrive_as_sent(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=4)
+    with Producer(broker.bootstrap_servers) as producer:
+        for i in range(1000):
+            producer.send(topic, b"%d" % i, key=b"k%d" % (i % 20), headers=[("n", b"%d" % i)], timestamp_ms=5000 + i)
+    with Consumer(broker.bootstrap_servers, max_poll_records=64) as consumer:
+        consumer.assign([TopicPartition(topic, p) for p in range(4)])
+        records = []
+        while len(records) < 1000:
+            more = consumer.poll(10_000)
+            assert more
+            records += more
+    assert sorted(int(r.value) for r in records) == list(range(1000))
+    for r in records:
+        n = int(r.value)
+        assert r.key == b"k%d" % (n % 20) and r.headers == [("n", b"%d" % n)] and r.timestamp_ms == 5000 + n
+        assert r.partition == partition_for_key(r.key, 4)
+    for p in range(4):
+        mine = [int(r.value) for r in records if r.partition == p]
+        assert mine == sorted(mine)
+    offsets = admin.list_offsets({TopicPartition(topic, p): "latest" for p in range(4)})
+    assert sum(o.offset for o in offsets.values()) == 1000
+
+
+def test_a_waiting_consumer_gets_new_records(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    with Consumer(broker.bootstrap_servers) as consumer, Producer(broker.bootstrap_servers, linger_ms=0) as producer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert consumer.poll(50) == []
+        for i in range(20):
+            producer.send(topic, b"%d" % i)
+            assert [r.value for r in consumer.poll(10_000)] == [b"%d" % i]
+
+
+def test_read_table_bounds_and_metadata(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=2)
+    with Producer(broker.bootstrap_servers) as producer:
+        for p in range(2):
+            producer.send_batch(topic, {"value": [b"%d" % i for i in range(10)]}, partition=p)
+
+    def read(**how: Any) -> pa.Table:
+        return sparklog.read_table(broker.bootstrap_servers, topic, include_metadata=True, columns=["value"], **how)
+
+    assert read().schema.names == ["value", "_topic", "_partition", "_offset", "_timestamp"]
+    assert read(start=4, end=6).column("value").to_pylist() == [b"4", b"5"] * 2
+    only_one = read(start={1: 8})
+    assert only_one.select(["_partition", "_offset"]).to_pylist() == [
+        {"_partition": 1, "_offset": 8},
+        {"_partition": 1, "_offset": 9},
+    ]
+    assert read(start="latest").num_rows == 0 and read(start="earliest", end=100).num_rows == 20
+    with pytest.raises(InvalidPartitionsError):
+        read(start={7: 0})
+    with pytest.raises(SchemaMismatchError, match="did you mean 'value'"):
+        sparklog.read_table(broker.bootstrap_servers, topic, columns=["valu"])
+
+
+def test_segments_that_roll_read_the_same_by_map_and_socket(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, configs={"segment.bytes": 20_000})
+    with Producer(broker.bootstrap_servers, batch_size_bytes=3000) as producer:
+        for start in range(0, 2000, 100):
+            producer.send_batch(topic, {"value": [b"%06d" % i + bytes(50) for i in range(start, start + 100)]})
+    shared, tp = cluster(broker.bootstrap_servers), TopicPartition(topic, 0)
+    assert len(list(broker.data_dir.glob(f"{topic}-0/*.arrow"))) > 3
+    for start, end in ((0, 2000), (1, 1999), (777, 778), (95, 1203)):
+        expected = list(range(start, end))
+        for local in ("auto", "off"):
+            batches = list(read_range(shared, tp, start, end, local=local))
+            assert np.concatenate([b.offsets() for b in batches]).tolist() == expected
+            values = [int(v[:6]) for b in batches for v in b.data.column("value").to_pylist()]
+            assert values == expected, local
+
+
+def test_files_are_really_mapped(
+    broker: LocalBroker, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create_topic(topic)
+    with Producer(broker.bootstrap_servers) as producer:
+        producer.send_batch(topic, {"value": [b"x"] * 10})
+
+    def no_socket(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the socket was used")
+
+    monkeypatch.setattr("sparklog.client.range_reader._RangeReader._request", no_socket)
+    assert sparklog.read_table(broker.bootstrap_servers, topic).num_rows == 10
+    with pytest.raises(AssertionError, match="socket"):
+        sparklog.read_table(broker.bootstrap_servers, topic, local="off")
+
+
+def test_log_append_time(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, configs={"message.timestamp.type": "LogAppendTime"})
+    with Producer(broker.bootstrap_servers) as producer:
+        metadata = producer.send(topic, b"x", timestamp_ms=5).result(10)
+    assert metadata.timestamp_ms > 1_600_000_000_000
+    table = sparklog.read_table(broker.bootstrap_servers, topic, include_metadata=True)
+    assert table.column("_timestamp").cast(pa.int64())[0].as_py() == metadata.timestamp_ms * 1000
+
+
+def test_offsets_by_time(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    tp = TopicPartition(topic, 0)
+    assert admin.list_offsets({tp: "earliest"})[tp].offset == admin.list_offsets({tp: "latest"})[tp].offset == 0
+    assert admin.list_offsets({tp: 0})[tp] == (-1, -1)
+    with Producer(broker.bootstrap_servers) as producer:
+        for i in range(10):
+            producer.send(topic, b"x", timestamp_ms=1000 * i)
+            producer.flush()
+    assert admin.list_offsets({tp: 3500})[tp] == (4, 4000)
+    assert admin.list_offsets({tp: "max_timestamp"})[tp] == (9, 9000)
+    assert admin.list_offsets({tp: 10_000})[tp] == (-1, -1)
+
+
+def test_bad_requests_are_typed_errors(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, configs={"max.message.bytes": 2048})
+    with pytest.raises(TopicAlreadyExistsError):
+        admin.create_topic(topic)
+    with pytest.raises(InvalidTopicError):
+        admin.create_topic("a/b")
+    with pytest.raises(InvalidPartitionsError):
+        admin.create_topic("x", partitions=0)
+    with pytest.raises(InvalidConfigError, match=r"did you mean 'segment.bytes'"):
+        admin.create_topic("x", configs={"segment.byte": 1})
+    with pytest.raises(InvalidTopicError, match="key column"):
+        admin.create_topic("x", schema=pa.schema([("a", pa.int64())]), key_columns=["b"])
+    for wrong in (lambda: admin.describe_topic("nope"), lambda: admin.delete_topic("nope")):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            wrong()
+    with Producer(broker.bootstrap_servers) as producer, pytest.raises(MessageTooLargeError):
+        producer.send(topic, bytes(4000))
+    with Consumer(broker.bootstrap_servers, auto_offset_reset="none") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), 5)
+        with pytest.raises(OffsetOutOfRangeError):
+            consumer.poll(10_000)
+
+
+def test_topics_are_listed_described_and_deleted(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    created = admin.create_topic(topic, partitions=3, configs={"segment.bytes": 4096})
+    assert admin.describe_topic(topic) == created and topic in admin.list_topics()
+    assert created.partitions == 3 and created.configs == {"segment.bytes": 4096}
+    with Producer(broker.bootstrap_servers) as producer:
+        producer.send(topic, b"x").result(10)
+        admin.delete_topic(topic)
+        assert topic not in admin.list_topics()
+        again = admin.create_topic(topic, partitions=1)
+        assert again.topic_id != created.topic_id
+        future = producer.send(topic, b"y", partition=0)  # the producer may still believe in the old topic
+        assert future.result(10).offset == 0
+
+
+def test_many_producers_and_threads_lose_and_reorder_nothing(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=2)
+    with Producer(broker.bootstrap_servers, batch_size_bytes=5000, linger_ms=1) as producer:
+
+        def work(thread: int) -> None:
+            for i in range(500):
+                if i % 100 == 99:
+                    producer.send_batch(topic, {"value": [b"%d-%d" % (thread, i)]}, partition=thread % 2)
+                else:
+                    producer.send(topic, b"%d-%d" % (thread, i), partition=thread % 2)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    table = sparklog.read_table(broker.bootstrap_servers, topic, columns=["value"])
+    pairs = [tuple(map(int, v.split(b"-"))) for v in table.column("value").to_pylist()]
+    assert len(pairs) == 2000
+    for n in range(4):
+        assert [i for thread, i in pairs if thread == n] == list(range(500))
+
+
+@pytest.mark.crash
+def test_a_broker_that_is_killed_and_restarted_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    first = sparklog.start_local(tmp_path / "data")
+    address = first.bootstrap_servers
+    sparklog.Admin(address).create_topic("t")
+    tp = TopicPartition("t", 0)
+    with Producer(address, retry_backoff_ms=10, batch_size_bytes=2000) as producer, Consumer(address) as consumer:
+        consumer.assign([tp])
+        for i in range(100):
+            producer.send("t", b"%d" % i)
+        producer.flush()
+        seen = 0
+        while seen < 100:
+            seen += len(consumer.poll(10_000))
+        first.kill()
+        for i in range(100, 200):
+            producer.send("t", b"%d" % i)
+        assert consumer.poll(50) == []
+        with sparklog.start_local(tmp_path / "data", listen=address):
+            producer.flush()
+            values: list[int] = []
+            while len(values) < 100:
+                values += [int(r.value) for r in consumer.poll(10_000)]
+            assert values == list(range(100, 200))
+            read = sparklog.read_table(address, "t").column("value").to_pylist()
+            assert [int(v) for v in read] == list(range(200))

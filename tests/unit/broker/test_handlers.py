@@ -1,0 +1,292 @@
+"""Produce and fetch against real logs, without sockets: replication, cancelled requests, both ways of appending."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sparklog_broker import broker as broker_module
+from sparklog_broker.broker import Broker
+from sparklog_broker.config import make_config
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers.fetch import fetch
+from sparklog_broker.handlers.produce import produce
+from sparklog_broker.partition import Partition
+from sparklog_broker.reply import Response
+
+from sparklog.errors import ERRORS, RequestTimedOutError, StorageFullError, UnknownServerError
+from sparklog.log.partition_log import PartitionLog
+from sparklog.metadata.store import TopicSpec
+from sparklog.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+)
+from sparklog.replication.partition import PartitionReplicas
+from tests.benchmarks.broker_raw import envelope_batch
+
+BATCH = envelope_batch(10, 20)
+Scenario = Callable[[Broker, RequestContext], Coroutine[Any, Any, None]]
+
+
+def run(tmp_path: Path, scenario: Scenario) -> None:
+    """Runs `scenario` with a broker that has the topic `t` with two partitions."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        broker = Broker.open(make_config({"data.dir": str(tmp_path / "data")}), loop)
+        broker.start()
+        try:
+            await broker.create_topic(TopicSpec("t", 2))
+            await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "127.0.0.1")), 20)
+        finally:
+            broker.stop_waiting()
+            assert await broker.close()
+
+    asyncio.run(main())
+
+
+def with_a_follower(broker: Broker) -> Partition:
+    """Partition t-0, as if broker 1 were an in-sync replica."""
+    partition = broker.partition("t", 0)
+    partition.replicas = PartitionReplicas(leader=0, replicas=(0, 1), isr=(0, 1))
+    return partition
+
+
+async def append(
+    context: RequestContext, acks: int = -1, timeout_ms: int = 10_000, *numbers: int
+) -> list[ProduceResult]:
+    parts = [ProducePartition("t", n, len(BATCH)) for n in numbers or (0,)]
+    payload = memoryview(bytearray(BATCH * len(parts)))
+    response = await produce(ProduceRequest(acks, timeout_ms, parts), payload, context)
+    assert isinstance(response.message, ProduceResponse)
+    return response.message.results
+
+
+async def read(context: RequestContext, wait_ms: int = 0) -> Response:
+    request = FetchRequest(wait_ms, 1, 1 << 20, 0, [FetchPartition("t", 0, 0, 1 << 20)])
+    return await fetch(request, memoryview(b""), context)
+
+
+def test_acks_all_waits_for_the_in_sync_replicas(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        partition = with_a_follower(broker)
+        waiting = asyncio.ensure_future(append(context))
+        while broker.produces.waiting_count == 0:
+            await asyncio.sleep(0)
+        assert (partition.log.log_end_offset, partition.log.high_watermark) == (10, 0)
+        assert not (await read(context)).payload, "what is not replicated is not visible"
+        partition.log.raise_high_watermark(partition.replicas.on_follower_fetch(1, 10))
+        broker.produces.check(partition.key)
+        assert [r.base_offset for r in await waiting] == [0]
+
+    run(tmp_path, scenario)
+
+
+def test_acks_1_does_not_wait(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        with_a_follower(broker)
+        assert [(r.error_code, r.base_offset) for r in await append(context, acks=1)] == [(0, 0)]
+
+    run(tmp_path, scenario)
+
+
+def test_a_follower_that_does_not_follow_times_the_request_out(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        with_a_follower(broker)
+        results = await append(context, -1, 20, 0, 1)
+        assert ERRORS[results[0].error_code] is RequestTimedOutError
+        assert results[1].error_code == 0, "the other partition has one replica only"
+        assert broker.produces.waiting_count == 0
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+def test_appends_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline_bytes: int) -> None:
+    monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", inline_bytes)
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        results = await asyncio.gather(*(append(context, -1, 10_000, 0, 1, 0) for _ in range(50)))
+        assert [r[0].base_offset for r in results] == list(range(0, 1000, 20))
+        assert [r[2].base_offset for r in results] == list(range(10, 1000, 20))
+        assert [r[1].base_offset for r in results] == list(range(0, 500, 10))
+        assert broker.partition("t", 0).appends_pending == 0
+
+    run(tmp_path, scenario)
+
+
+def test_small_appends_do_not_overtake_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a partition's thread has something of it, the event loop must not append to it."""
+    gate, appended_by = threading.Event(), []
+    original = PartitionLog.append
+
+    def slow(self: PartitionLog, payload: memoryview, *, leader_epoch: int = 0) -> Any:
+        appended_by.append(threading.current_thread().name)
+        if len(appended_by) == 1:
+            gate.wait(10)
+        return original(self, payload, leader_epoch=leader_epoch)
+
+    monkeypatch.setattr(PartitionLog, "append", slow)
+    monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", 0)
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        first = asyncio.ensure_future(append(context))
+        await asyncio.sleep(0)
+        monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", 1 << 20)
+        second = asyncio.ensure_future(append(context))
+        await asyncio.sleep(0)
+        gate.set()
+        assert [(await first)[0].base_offset, (await second)[0].base_offset] == [0, 10]
+        assert appended_by[0] == appended_by[1] != "MainThread"
+        assert (await append(context))[0].base_offset == 20
+        assert appended_by[2] == "MainThread"
+
+    run(tmp_path, scenario)
+
+
+def test_an_append_counts_even_if_its_request_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", 0)
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        waiting = asyncio.ensure_future(read(context, wait_ms=60_000))
+        request = asyncio.ensure_future(append(context))
+        while broker.partition("t", 0).appends_pending == 0:
+            await asyncio.sleep(0)
+        request.cancel()
+        response = await waiting
+        assert sum(s.length_bytes for s in response.payload) == len(BATCH), "the fetch that waits for it is woken"
+        response.release()
+        assert broker.partition("t", 0).appends_pending == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_cancelled_fetch_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        waiting = asyncio.ensure_future(read(context, wait_ms=60_000))
+        while broker.fetches.waiting_count == 0:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert broker.fetches.waiting_count == 0
+
+    run(tmp_path, scenario)
+
+
+def test_slices_are_released_when_warming_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    async def endless(slices: list[Any], _: Any) -> None:
+        seen.extend(slices)
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr("sparklog_broker.page_cache.warm", endless)
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        await append(context)
+        reading = asyncio.ensure_future(read(context))
+        while not seen:
+            await asyncio.sleep(0)
+        assert seen[0].fileno() >= 0
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        with pytest.raises(ValueError, match="released"):
+            seen[0].fileno()
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"), [(StorageFullError("full"), StorageFullError), (RuntimeError("a defect"), UnknownServerError)]
+)
+def test_a_failing_append_is_its_partitions_own_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception, told: type[Exception], caplog: Any
+) -> None:
+    original = PartitionLog.append
+
+    def failing(self: PartitionLog, payload: memoryview, *, leader_epoch: int = 0) -> Any:
+        if self.owner.partition == 0:
+            raise raised
+        return original(self, payload, leader_epoch=leader_epoch)
+
+    monkeypatch.setattr(PartitionLog, "append", failing)
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        for _ in range(3):
+            results = await append(context, -1, 1000, 0, 1)
+            assert [ERRORS.get(r.error_code) for r in results] == [told, None]
+
+    run(tmp_path, scenario)
+    if told is StorageFullError:
+        assert caplog.text.count("full") == 1, "a full disk is logged once"
+
+
+def test_a_slow_disk_sends_small_appends_to_the_threads(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        loop = asyncio.get_running_loop()
+        partition = broker.partition("t", 0)
+        assert broker.may_append_inline([partition], 100)
+        assert not broker.may_append_inline([partition], broker_module.INLINE_APPEND_BYTES + 1)
+        broker.note_inline_append(loop.time())
+        assert broker.may_append_inline([partition], 100)
+        broker.note_inline_append(loop.time() - 2 * broker_module.INLINE_SLOW_S)
+        assert not broker.may_append_inline([partition], 100)
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_whose_files_cannot_be_made_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        from sparklog.log.log_manager import LogManager
+
+        original = LogManager.create_partition
+
+        def failing(self: LogManager, spec: Any) -> Any:
+            if spec.owner.partition == 3:
+                raise StorageFullError("full")
+            return original(self, spec)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LogManager, "create_partition", failing)
+            with pytest.raises(StorageFullError):
+                await broker.create_topic(TopicSpec("u", 5))
+        assert "u" not in broker.topics
+        await broker.create_topic(TopicSpec("u", 5))
+        assert broker.partition("u", 4).log.log_end_offset == 0
+
+    run(tmp_path, scenario)
+
+
+def test_of_two_that_create_the_same_topic_one_wins(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        done = await asyncio.gather(*(broker.create_topic(TopicSpec("u", 3)) for _ in range(5)), return_exceptions=True)
+        assert sum(not isinstance(d, Exception) for d in done) == 1
+        gone = await asyncio.gather(*(broker.delete_topic("u") for _ in range(3)), return_exceptions=True)
+        assert sum(not isinstance(d, Exception) for d in gone) == 1
+        await broker.create_topic(TopicSpec("u", 1))
+        assert (await broker.delete_topic("u")).partitions == 1
+
+    run(tmp_path, scenario)
+
+
+def test_the_response_of_a_fetch_names_every_partition_in_order(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        wanted = [FetchPartition("t", 1, 0, 10), FetchPartition("u", 0, 0, 10), FetchPartition("t", 0, 5, 10)]
+        response = await fetch(FetchRequest(60_000, 1, 1000, 0, wanted), memoryview(b""), context)
+        assert isinstance(response.message, FetchResponse)
+        assert [(r.topic, r.partition, r.error_code) for r in response.message.results] == [
+            ("t", 1, 0),
+            ("u", 0, 3),
+            ("t", 0, 1),
+        ]
+
+    run(tmp_path, scenario)

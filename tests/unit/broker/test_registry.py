@@ -1,0 +1,68 @@
+"""Every API has a handler, and a defect in one is answered, not propagated."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any, cast
+
+import pytest
+from sparklog_broker.connection import Connection
+from sparklog_broker.dispatcher import Dispatcher
+from sparklog_broker.registry import HANDLERS
+from sparklog_broker.reply import Reply
+
+from sparklog.errors import ERRORS, InvalidRequestError, StorageError, UnknownServerError
+from sparklog.protocol.frames import RequestPrefix, decode_response_prefix
+from sparklog.protocol.messages import APIS, Api, HandshakeRequest, decode_error, encode
+
+
+class _Peer:
+    local_address = ("127.0.0.1", 1)
+    peer_host = "127.0.0.1"
+    peer_name = "127.0.0.1:2"
+
+
+def answer(handler: Any, header: bytes | None = None) -> Reply:
+    body = bytearray(encode(HandshakeRequest()) if header is None else header)
+    prefix = RequestPrefix(Api.HANDSHAKE, 0, 7, len(body), len(body))
+    dispatcher = Dispatcher(cast(Any, None), {Api.HANDSHAKE: handler})
+    reply = asyncio.run(dispatcher.answer(prefix, memoryview(body), cast(Connection, _Peer())))
+    assert reply is not None
+    return reply
+
+
+def test_every_api_has_a_handler_of_its_own() -> None:
+    assert set(HANDLERS) == set(Api) == set(APIS)
+    assert len(set(HANDLERS.values())) == len(HANDLERS)
+    for handler in HANDLERS.values():
+        assert inspect.iscoroutinefunction(handler)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told", "closes"),
+    [
+        (StorageError("no"), StorageError, False),
+        (InvalidRequestError("no"), InvalidRequestError, True),
+        (KeyError("secret"), UnknownServerError, False),
+    ],
+)
+def test_errors_become_frames(
+    raised: Exception, told: type[Exception], closes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(*_: Any) -> Any:
+        raise raised
+
+    reply = answer(handler)
+    (frame,) = cast(list[bytes], reply.parts)
+    prefix = decode_response_prefix(frame, 1 << 20)
+    assert (ERRORS[prefix.error_code], prefix.correlation_id, reply.close) == (told, 7, closes)
+    assert "secret" not in decode_error(frame[16:])
+    assert ("Traceback" in caplog.text) == (told is UnknownServerError)
+
+
+def test_a_header_that_cannot_be_read_closes() -> None:
+    async def handler(*_: Any) -> Any:
+        raise AssertionError("must not be called")
+
+    assert answer(handler, b"\xc1").close

@@ -1,0 +1,46 @@
+"""The short way into the broker takes exactly what the long way takes."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from sparklog.cli.broker import broker
+from sparklog.cli.main import BROKER_OPTIONS, is_plain_broker
+
+
+def test_the_options_are_the_commands() -> None:
+    parameters = inspect.signature(broker).parameters
+    assert sorted(BROKER_OPTIONS) == sorted("--" + name.replace("_", "-") for name in parameters)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "broker",
+        "broker --listen 127.0.0.1:0",
+        "broker --listen=127.0.0.1:0 --data-dir d --config f --log-level DEBUG",
+    ],
+)
+def test_the_short_way(text: str) -> None:
+    assert is_plain_broker(text.split())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "topic list",
+        "--debug broker",
+        "broker --help",
+        "broker -h",
+        "broker --lisen x",
+        "broker --listen",
+        "broker --listen --data-dir d",
+        "broker extra",
+        "broker --data-dir d extra",
+    ],
+)
+def test_everything_else_goes_the_long_way(text: str) -> None:
+    assert not is_plain_broker(text.split())

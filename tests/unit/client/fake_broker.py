@@ -1,0 +1,217 @@
+"""A broker in a thread that keeps batches in memory and does on request what goes wrong in life."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sparklog.format.batch import BatchHeader, decode_header, stamp_batch
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.protocol import frames
+from sparklog.protocol import messages as m
+from sparklog.protocol.messages import APIS, Api, encode
+
+DROP = "drop"
+"""Close the connection instead of answering."""
+SILENT = "silent"
+"""Never answer."""
+
+Hook = Callable[[Api, Any], "str | int | None"]
+
+
+class FakeBroker:
+    """`hook(api, message)` runs before each request: None answers it, a code answers with that error for the request (for
+    PRODUCE and FETCH: for each partition), DROP and SILENT as they say."""
+
+    def __init__(self, partitions: int = 1, port: int = 0) -> None:
+        self.hook: Hook = lambda api, message: None
+        self.topics: dict[str, m.TopicState] = {}
+        self.logs: dict[tuple[str, int], list[bytearray]] = {}
+        self.requests: list[tuple[Api, Any]] = []
+        self.connections = 0
+        self.log_start: dict[tuple[str, int], int] = {}
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closing = False
+        self._appended = threading.Condition()
+        self.add_topic("events", partitions)
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port = self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self._start(self._accept)
+
+    def add_topic(self, name: str, partitions: int, schema: Any = None, **facts: Any) -> None:
+        self.topics[name] = m.TopicState(
+            0,
+            name,
+            topic_id=f"id-{name}",
+            kind="envelope" if schema is None else "typed",
+            partitions=[m.PartitionState(p, 0, 0, [0], [0]) for p in range(partitions)],
+            schemas=[m.SchemaVersion(1, (schema or ENVELOPE_SCHEMA).serialize().to_pybytes())],
+            **facts,
+        )
+        for p in range(partitions):
+            self.logs[(name, p)] = []
+
+    def headers(self, topic: str = "events", partition: int = 0) -> list[BatchHeader]:
+        return [decode_header(b) for b in self.logs[(topic, partition)]]
+
+    def close(self) -> None:
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            sockets = list(self._sockets)
+        for s in sockets:
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+        with self._appended:
+            self._appended.notify_all()
+        for t in list(self._threads):
+            t.join(5)
+
+    def _start(self, target: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with self._lock:
+                    self._sockets.append(connection)
+                    self.connections += 1
+                self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError, EOFError):
+            while not self._closing:
+                prefix = frames.decode_request_prefix(_read(connection, 16), 1 << 30)
+                body = _read(connection, prefix.body_bytes)
+                api = Api(prefix.api)
+                message = m.decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
+                self.requests.append((api, message))
+                verdict = self.hook(api, message)
+                if verdict == DROP:
+                    connection.shutdown(socket.SHUT_RDWR)
+                    return
+                if verdict == SILENT:
+                    continue
+                code = verdict if isinstance(verdict, int) else 0
+                if code and api not in (Api.PRODUCE, Api.FETCH):
+                    header = encode(m.ErrorBody("as told"))
+                    connection.sendall(frames.encode_response(api, code, prefix.correlation_id, header))
+                    continue
+                answer, payload = self._answer(api, message, body[prefix.header_bytes :], code)
+                if answer is None:
+                    continue
+                header = encode(answer)
+                start = frames.encode_response(api, 0, prefix.correlation_id, header, len(payload))
+                connection.sendall(start + payload)
+
+    def _answer(self, api: Api, message: Any, payload: bytearray, code: int) -> tuple[Any, bytes]:
+        if api is Api.HANDSHAKE:
+            apis = [m.ApiRange(int(a), s.version_min, s.version_max) for a, s in APIS.items()]
+            return m.HandshakeResponse(0, "cluster", "0", apis, 100 * 2**20), b""
+        if api is Api.METADATA:
+            names = list(self.topics) if message.topics is None else message.topics
+            states = [self.topics.get(n, m.TopicState(3, n)) for n in names]
+            return m.MetadataResponse("cluster", 0, [m.BrokerEndpoint(0, "127.0.0.1", self.port)], states), b""
+        if api is Api.LIST_OFFSETS:
+            return m.ListOffsetsResponse([self._offset(p) for p in message.partitions]), b""
+        if api is Api.PRODUCE:
+            results = self._produce(message, payload, code)
+            return (None, b"") if message.acks == 0 else (m.ProduceResponse(results), b"")
+        if api is Api.FETCH:
+            return self._fetch(message, code)
+        raise AssertionError(api)
+
+    def end(self, key: tuple[str, int]) -> int:
+        log = self.logs[key]
+        return decode_header(log[-1]).next_offset if log else self.log_start.get(key, 0)
+
+    def _offset(self, asked: m.ListOffsetsPartition) -> m.ListOffsetsResult:
+        key = (asked.topic, asked.partition)
+        offset = self.log_start.get(key, 0) if asked.timestamp_ms == -2 else self.end(key)
+        return m.ListOffsetsResult(*key, 0, offset, -1)
+
+    def append(self, data: bytearray, topic: str = "events", partition: int = 0) -> int:
+        """Appends one batch; returns its base offset."""
+        key = (topic, partition)
+        with self._appended:
+            base = self.end(key)
+            header = decode_header(data)
+            stamp_batch(data, 0, header, base_offset=base, leader_epoch=0, append_time_ms=77)
+            self.logs[key].append(data)
+            self._appended.notify_all()
+        return base
+
+    def _produce(self, message: m.ProduceRequest, payload: bytearray, code: int) -> list[m.ProduceResult]:
+        results, start = [], 0
+        for part in message.partitions:
+            data = payload[start : start + part.length_bytes]
+            start += part.length_bytes
+            first, position = -1, 0
+            while not code and position < len(data):
+                size = decode_header(data, position).size_bytes
+                base = self.append(data[position : position + size], part.topic, part.partition)
+                first = base if first < 0 else first
+                position += size
+            results.append(m.ProduceResult(part.topic, part.partition, code, first, 77, 0, "as told" if code else ""))
+        return results
+
+    def _fetch(self, message: m.FetchRequest, code: int) -> tuple[m.FetchResponse, bytes]:
+        results, payload = [], b""
+        with self._appended:
+            if message.max_wait_ms and not any(
+                self.end((p.topic, p.partition)) > p.fetch_offset for p in message.partitions
+            ):
+                self._appended.wait(message.max_wait_ms / 1000)
+        for part in message.partitions:
+            key = (part.topic, part.partition)
+            end, start = self.end(key), self.log_start.get(key, 0)
+            failed = code or (0 if start <= part.fetch_offset <= end else 1)
+            data = b""
+            if not failed:
+                for batch in self.logs[key]:
+                    if decode_header(batch).next_offset > part.fetch_offset:
+                        if data and len(data) + len(batch) > part.max_bytes:
+                            break
+                        data += bytes(batch)
+            results.append(m.FetchResult(*key, failed, end, end, start, len(data), "as told" if failed else ""))
+            payload += data
+        return m.FetchResponse(results), payload
+
+
+def _read(connection: socket.socket, size: int) -> bytearray:
+    data = bytearray()
+    while len(data) < size:
+        chunk = connection.recv(min(1 << 20, size - len(data)))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return data
+
+
+def garbage_server(reply: bytes) -> tuple[socket.socket, str]:
+    """A server that answers every first request with `reply` and closes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError, EOFError):
+                    (length,) = struct.unpack("<I", _read(connection, 4))
+                    _read(connection, length)
+                    connection.sendall(reply)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener, f"127.0.0.1:{listener.getsockname()[1]}"

@@ -1,0 +1,252 @@
+"""A data directory: lock, identity, start after clean and unclean stops, offline partitions, deletion."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from sparklog.errors import (
+    DataDirLockedError,
+    LogCorruptError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.log.log_manager import LogManager, PartitionSpec
+from sparklog.log.model import LogConfig, LogOwner
+from sparklog.types import TopicPartition
+from tests.unit.log.support import SCHEMAS, LimitedFiles, append, records, values
+
+IDS = {"events": "e" * 32, "other": "f" * 32}
+
+
+def spec(topic: str = "events", partition: int = 0, topic_id: str | None = None) -> PartitionSpec:
+    owner = LogOwner(topic, topic_id or IDS.get(topic, "a" * 32), partition, "timestamp")
+    return PartitionSpec(owner, LogConfig.from_settings({}), SCHEMAS.__getitem__)
+
+
+def started(data_dir: Path, *specs: PartitionSpec, files: LimitedFiles | None = None) -> LogManager:
+    manager = LogManager(data_dir, files=files)
+    manager.load("c1", specs or [spec(), spec(partition=1)])
+    for log in manager.logs.values():
+        log.raise_high_watermark(log.log_end_offset)
+    return manager
+
+
+def kill(manager: LogManager) -> None:
+    """Ends it as kill -9 does: nothing is written, the lock is gone."""
+    manager._lock_file.close()
+
+
+E0, E1 = TopicPartition("events", 0), TopicPartition("events", 1)
+
+
+def test_clean_stop_and_start(tmp_path: Path) -> None:
+    manager = started(tmp_path / "new" / "data")
+    assert not manager.started_clean
+    append(manager.get(E0), records(5))
+    identity = manager.data_dir_id
+    assert manager.close()
+    points = json.loads((manager.data_dir / "recovery-points.json").read_bytes())
+    assert points["partitions"]["events-0"] == {
+        "topic_id": IDS["events"],
+        "log_start_offset": 0,
+        "recovery_point": 5,
+        "high_watermark": 5,
+    }
+    manager = LogManager(tmp_path / "new" / "data")
+    manager.load("c1", [spec(), spec(partition=1)])
+    assert manager.started_clean
+    assert manager.data_dir_id == identity == json.loads((manager.data_dir / "meta.json").read_bytes())["data_dir_id"]
+    assert not (manager.data_dir / "clean-shutdown").exists()
+    assert (manager.get(E0).high_watermark, manager.get(E0).recovery_point) == (5, 5)
+    assert len(values(manager.get(E0))) == 5
+    manager.close()
+
+
+def test_after_a_kill_acknowledged_records_are_there(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    for _ in range(10):
+        append(manager.get(E1), records(5))
+    kill(manager)
+    manager = started(tmp_path)
+    assert not manager.started_clean
+    assert len(values(manager.get(E1))) == 50
+    manager.close()
+
+
+def test_a_kill_while_loading_counts_as_unclean(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    manager.close()
+    kill(started(tmp_path))
+    manager = started(tmp_path)
+    assert not manager.started_clean
+    manager.close()
+
+
+def test_a_second_broker_is_told_what_to_do(tmp_path: Path) -> None:
+    manager = LogManager(tmp_path)
+    with pytest.raises(DataDirLockedError, match=f"{tmp_path} is in use by another broker; stop that broker or choose"):
+        LogManager(tmp_path)
+    assert manager.close()
+    assert not (tmp_path / "clean-shutdown").exists()  # nothing was loaded
+    LogManager(tmp_path).close()
+
+
+def test_a_path_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"file cannot be used: .*; choose another one"):
+        LogManager(tmp_path / "file")
+    with pytest.raises(StorageError, match="cannot be used"):
+        LogManager(tmp_path / "file" / "below")
+
+
+def test_directories_of_other_brokers_clusters_and_versions_are_refused(tmp_path: Path) -> None:
+    started(tmp_path).close()
+    for broker_id, cluster_id in ((1, "c1"), (0, "c2")):
+        manager = LogManager(tmp_path, broker_id=broker_id)
+        with pytest.raises(StorageError, match="belongs to broker 0 of cluster c1"):
+            manager.load(cluster_id, [])
+        manager.close()
+    meta = tmp_path / "meta.json"
+    content = meta.read_bytes()
+    for bad, message in ((b"{", "cannot be read"), (content.replace(b'"format": 1', b'"format": 2'), "newer")):
+        meta.write_bytes(bad)
+        manager = LogManager(tmp_path)
+        with pytest.raises(StorageError, match=message):
+            manager.load("c1", [])
+        manager.close()
+    assert (tmp_path / "clean-shutdown").exists()  # a refused start changes nothing
+
+
+def test_a_corrupt_partition_is_offline_the_others_go_on(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    for tp in (E0, E1):
+        append(manager.get(tp), records(5))
+        append(manager.get(tp), records(5))
+    manager.checkpoint()
+    kill(manager)
+    path = tmp_path / "events-0" / "00000000000000000000.arrow"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    for _ in range(3):  # a clean stop in between must not make it look sound
+        manager = started(tmp_path)
+        assert list(manager.offline) == [E0]
+        with pytest.raises(LogCorruptError, match=r"events-0/00000000000000000000\.arrow"):
+            manager.get(E0)
+        append(manager.get(E1), records(1))
+        assert not manager.close()
+        assert path.read_bytes() == data
+    points = json.loads((tmp_path / "recovery-points.json").read_bytes())
+    assert points["partitions"]["events-0"]["high_watermark"] == 10
+    data[1000] ^= 1
+    path.write_bytes(data)
+    manager = started(tmp_path)
+    assert len(values(manager.get(E0))) == 10
+    assert manager.close()
+
+
+def test_a_log_that_cannot_be_sealed_is_scanned_at_the_next_start(tmp_path: Path) -> None:
+    files = LimitedFiles()
+    manager = started(tmp_path, files=files)
+    append(manager.get(E0), records(5))
+    append(manager.get(E1), records(5))
+    files.fail_sync = True
+    assert not manager.close()
+    assert not (tmp_path / "clean-shutdown").exists()
+    manager = started(tmp_path)
+    assert len(values(manager.get(E0))) == 5
+    manager.close()
+
+
+def test_unreadable_checkpoints_cost_time_not_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manager = started(tmp_path)
+    append(manager.get(E0), records(5))
+    manager.close()
+    (tmp_path / "recovery-points.json").write_bytes(b"\xff{")
+    (tmp_path / "clean-shutdown").write_bytes(b"")
+    manager = started(tmp_path)
+    assert not manager.started_clean
+    assert "recovery-points.json cannot be read" in caplog.text
+    assert len(values(manager.get(E0))) == 5
+    manager.close()
+
+
+def test_create_and_delete(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    with pytest.raises(UnknownTopicOrPartitionError, match="other-0"):
+        manager.get(TopicPartition("other", 0))
+    log = manager.create_partition(spec("other"))
+    assert manager.create_partition(spec("other")) is log
+    append(log, records(3))
+    piece = log.read(0, 1 << 20)
+    assert piece is not None
+    manager.delete_partition(TopicPartition("other", 0))
+    manager.delete_partition(TopicPartition("other", 0))
+    assert not (tmp_path / "other-0").exists()
+    again = manager.create_partition(spec("other", topic_id="b" * 32))
+    assert again.log_end_offset == 0
+    assert manager.purge_deleted() == 1
+    assert manager.purge_deleted() == 0
+    assert len(piece.read()) == piece.length_bytes
+    piece.release()
+    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"events-0", "events-1", "other-0"}
+    manager.close()
+
+
+def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
+    name = "n" * 249
+    manager = started(tmp_path, spec(name, 9999))
+    append(manager.get(TopicPartition(name, 9999)), records(1))
+    manager.delete_partition(TopicPartition(name, 9999))
+    assert manager.purge_deleted() == 1
+    manager.close()
+
+
+def test_a_deletion_cut_short_is_finished_after_the_start(tmp_path: Path) -> None:
+    manager = started(tmp_path, spec("other"))
+    manager.delete_partition(TopicPartition("other", 0))
+    kill(manager)
+    manager = started(tmp_path)
+    assert manager.purge_deleted() == 1
+    manager.close()
+
+
+def test_what_belongs_to_no_topic_is_left_alone_or_moved_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = started(tmp_path, spec("other"))
+    append(manager.get(TopicPartition("other", 0)), records(3))
+    manager.close()
+    caplog.set_level(logging.WARNING)
+    manager = started(tmp_path, spec())
+    assert "other-0 belongs to no topic, it is left alone" in caplog.text
+    assert (tmp_path / "other-0" / "00000000000000000000.arrow").exists()
+    log = manager.create_partition(spec("other", topic_id="b" * 32))
+    assert log.log_end_offset == 0
+    (stray,) = tmp_path.glob("other-0.*-stray")
+    assert (stray / "00000000000000000000.arrow").exists()
+    assert manager.purge_deleted() == 0
+    manager.close()
+
+
+def test_flush_goes_on_past_a_failing_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = LimitedFiles()
+    manager = started(tmp_path, files=files)
+    for tp in (E0, E1):
+        append(manager.get(tp), records(5))
+        manager.get(tp).roll()
+    files.fail_sync = True
+    manager.flush()
+    assert caplog.text.count("cannot be flushed") == 2
+    kill(manager)
+
+
+def test_data_dir_id_is_known_after_load(tmp_path: Path) -> None:
+    manager = LogManager(tmp_path)
+    with pytest.raises(StorageError, match="not loaded"):
+        _ = manager.data_dir_id
+    manager.close()

@@ -1,0 +1,101 @@
+"""Offsets by timestamp: the first record in log order with at least that timestamp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparklog.log.model import LogOwner
+from tests.unit.log.support import append, batch, open_log
+
+PLAIN_OWNER = LogOwner("events", "0" * 32, 0, None)
+
+
+def test_first_record_in_log_order(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([100, 300, 200]))
+    append(log, batch([150, 160]))
+    append(log, batch([400, 350]))
+    answers = {t: log.offset_for_timestamp(t) for t in (0, 100, 101, 250, 301, 380, 400, 401)}
+    assert answers == {
+        0: (0, 100),
+        100: (0, 100),
+        101: (1, 300),
+        250: (1, 300),
+        301: (5, 400),
+        380: (5, 400),
+        400: (5, 400),
+        401: (-1, -1),
+    }
+    assert log.offset_of_max_timestamp() == (5, 400)
+
+
+def test_an_empty_log_has_no_record(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert log.offset_for_timestamp(0) == (-1, -1)
+    assert log.offset_of_max_timestamp() == (-1, -1)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("interval", [1, 3000, 1 << 30])
+def test_against_a_scan(tmp_path: Path, sealed: bool, interval: int) -> None:
+    log = open_log(tmp_path, {"segment.bytes": 16384, "index.interval.bytes": interval})
+    times: list[int] = []
+    for i in range(80):
+        chunk = [(i * 37) % 500 + (j * 7919) % 90 + (i // 20) * 150 for j in range(1 + i % 4)]
+        times += chunk
+        append(log, batch(chunk, value=b"x" * (200 * (i % 5))))
+    if sealed:
+        log.close()
+        log = open_log(tmp_path)
+    for t in range(0, 1200, 11):
+        expected = next(((o, ms) for o, ms in enumerate(times) if ms >= t), (-1, -1))
+        assert log.offset_for_timestamp(t) == expected
+    assert log.offset_of_max_timestamp() == (times.index(max(times)), max(times))
+
+
+def test_what_lies_above_the_high_watermark_is_hidden(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([100]), batch([120]))
+    log.append(batch([500]))
+    assert log.offset_for_timestamp(121) == (-1, -1)
+    assert log.offset_of_max_timestamp() == (1, 120)
+    log.raise_high_watermark(3)
+    assert log.offset_for_timestamp(121) == (2, 500)
+    assert log.offset_of_max_timestamp() == (2, 500)
+
+
+def test_nothing_below_the_log_start_is_found(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([900, 100, 200]), batch([150]))
+    log.close()
+    log = open_log(tmp_path, log_start_offset=1)
+    assert log.log_start_offset == 1
+    assert log.offset_for_timestamp(120) == (2, 200)
+    assert log.offset_for_timestamp(201) == (-1, -1)
+    assert log.offset_of_max_timestamp() == (2, 200)
+
+
+def test_sub_millisecond_and_null_timestamps(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([None, 100, None, 300]))
+    append(log, batch([None, None]))
+    assert log.offset_for_timestamp(50) == (1, 100)
+    assert log.offset_for_timestamp(101) == (3, 300)
+    assert log.offset_of_max_timestamp() == (3, 300)
+
+
+def test_without_a_timestamp_column_a_record_has_its_batchs(tmp_path: Path) -> None:
+    log = open_log(tmp_path, owner=PLAIN_OWNER)
+    append(log, batch([100, 300, 200]))
+    append(log, batch([400]))
+    assert log.offset_for_timestamp(250) == (0, 300)
+    assert log.offset_for_timestamp(301) == (3, 400)
+
+
+def test_compressed_batches(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([100, 300], compression="zstd"), batch([500, 700], compression="lz4"))
+    assert log.offset_for_timestamp(200) == (1, 300)
+    assert log.offset_for_timestamp(600) == (3, 700)

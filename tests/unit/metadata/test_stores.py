@@ -1,0 +1,169 @@
+"""What every metadata store does; a new store joins by adding itself to `STORES`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sparklog.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    SparklogError,
+    StorageError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.metadata.sqlite_store import SqliteStore
+from sparklog.metadata.store import MetadataStore, TopicSpec
+
+STORES: dict[str, Callable[[Path], MetadataStore]] = {
+    "sqlite": lambda directory: SqliteStore(directory / "metadata.db"),
+}
+SCHEMA = pa.schema([("id", pa.uint32()), ("name", pa.large_string()), ("at", pa.timestamp("ns", "Europe/Paris"))])
+
+
+@pytest.fixture(params=sorted(STORES))
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], MetadataStore]:
+    """Opens the store of this test; called again, the same one."""
+    make = STORES[request.param]
+    return lambda: make(tmp_path)
+
+
+def test_an_envelope_topic(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    topic = store.create_topic(TopicSpec("events", partitions=3))
+    assert (topic.name, topic.kind, topic.partitions, topic.key_columns) == ("events", "envelope", 3, ())
+    assert (topic.timestamp_column, topic.record_timestamp_column) == (None, "timestamp")
+    assert dict(topic.schemas) == {1: ENVELOPE_SCHEMA}
+    assert len(topic.topic_id) == 32
+    assert int(topic.topic_id, 16) >= 0
+    assert store.topics() == {"events": topic}
+    store.close()
+
+
+def test_a_typed_topic_has_the_canonical_schema(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    topic = store.create_topic(
+        TopicSpec("typed", 2, SCHEMA, ["id", "name"], "at", {"segment.bytes": "1048576", "segment.ms": 5})
+    )
+    assert topic.schemas[1] == pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    assert topic.key_columns == ("id", "name")
+    assert topic.timestamp_column == topic.record_timestamp_column == "at"
+    assert dict(topic.configs) == {"segment.bytes": 1048576, "segment.ms": 5}
+    store.close()
+
+
+def test_everything_is_there_after_reopening(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    store.create_topic(TopicSpec("b", 2, SCHEMA, ["id"], "at", {"segment.ms": 5}))
+    store.create_topic(TopicSpec("a"))
+    store.create_topic(TopicSpec("gone"))
+    store.delete_topic("gone")
+    before, cluster_id = store.topics(), store.cluster_id()
+    store.close()
+    store = open_store()
+    assert store.topics() == before
+    assert set(before) == {"a", "b"}
+    assert store.cluster_id() == cluster_id
+    assert len(cluster_id) == 32
+    store.close()
+
+
+def test_delete_and_create_again_gives_a_new_id(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    first = store.create_topic(TopicSpec("events"))
+    with pytest.raises(TopicAlreadyExistsError, match="events"):
+        store.create_topic(TopicSpec("events"))
+    assert store.delete_topic("events") == first
+    with pytest.raises(UnknownTopicOrPartitionError, match="events"):
+        store.delete_topic("events")
+    assert store.create_topic(TopicSpec("events")).topic_id != first.topic_id
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        (TopicSpec("a/b"), InvalidTopicError, "a/b"),
+        (TopicSpec(""), InvalidTopicError, "cannot be named"),
+        (TopicSpec("t", 0), InvalidPartitionsError, "use 1 to 10000"),
+        (TopicSpec("t", 10_001), InvalidPartitionsError, "10001"),
+        (TopicSpec("t", True), InvalidPartitionsError, "True"),
+        (TopicSpec("t", key_columns=["key"]), InvalidTopicError, "envelope"),
+        (TopicSpec("t", timestamp_column="timestamp"), InvalidTopicError, "envelope"),
+        (TopicSpec("t", schema=pa.schema([])), InvalidTopicError, "columns"),
+        (TopicSpec("t", schema=SCHEMA, key_columns=["nope"]), InvalidTopicError, "nope"),
+        (TopicSpec("t", schema=SCHEMA, timestamp_column="name"), InvalidTopicError, "must be a timestamp"),
+        (TopicSpec("t", configs={"segment.byte": 1}), InvalidConfigError, "did you mean 'segment.bytes'"),
+        (TopicSpec("t", configs={"segment.bytes": 1}), InvalidConfigError, "at least 4096"),
+        (TopicSpec("t", configs={"linger.ms": 1}), InvalidConfigError, r"linger\.ms"),
+    ],
+)
+def test_what_cannot_be_a_topic_is_refused(
+    open_store: Callable[[], MetadataStore], spec: TopicSpec, error: type[SparklogError], message: str
+) -> None:
+    store = open_store()
+    with pytest.raises(error, match=message):
+        store.create_topic(spec)
+    assert store.topics() == {}
+    store.close()
+
+
+def test_the_answer_cannot_change_the_store(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    topic = store.create_topic(TopicSpec("events"))
+    store.topics().clear()
+    assert "events" in store.topics()
+    with pytest.raises(TypeError):
+        topic.schemas[2] = SCHEMA  # type: ignore[index]
+    store.close()
+
+
+def test_several_threads(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda i: store.create_topic(TopicSpec(f"t{i}")), range(12)))
+        assert len({t.topic_id for t in made}) == 12
+        list(pool.map(store.delete_topic, [f"t{i}" for i in range(6)]))
+    assert len(store.topics()) == 6
+    store.close()
+    store = open_store()
+    assert len(store.topics()) == 6
+    store.close()
+
+
+def test_sqlite_damage_is_a_storage_error(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    path.write_bytes(b"this is no database at all" * 100)
+    with pytest.raises(StorageError, match=r"metadata\.db"):
+        SqliteStore(path)
+    with pytest.raises(StorageError, match="missing"):
+        SqliteStore(tmp_path / "missing" / "metadata.db")
+    newer = sqlite3.connect(tmp_path / "newer.db")
+    newer.execute("PRAGMA user_version = 9")
+    newer.close()
+    with pytest.raises(StorageError, match="format 9"):
+        SqliteStore(tmp_path / "newer.db")
+    store = SqliteStore(tmp_path / "rows.db")
+    store.create_topic(TopicSpec("events"))
+    store.close()
+    with sqlite3.connect(tmp_path / "rows.db") as db:
+        db.execute("UPDATE topics SET configs = '{'")
+    db.close()
+    with pytest.raises(StorageError, match="damaged"):
+        SqliteStore(tmp_path / "rows.db")
+
+
+def test_sqlite_after_close_raises_storage_errors(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "metadata.db")
+    store.close()
+    with pytest.raises(StorageError):
+        store.create_topic(TopicSpec("events"))
+    assert store.topics() == {}

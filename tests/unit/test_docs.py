@@ -1,0 +1,163 @@
+"""The documents say what is: every code block of the README is run, the guide's Python too, and its tables are generated."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BIN = Path(sys.executable).parent
+
+_BLOCK = re.compile(r"(?:<!-- test: ([^>]*) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
+
+
+def blocks(text: str) -> list[tuple[str, str, str]]:
+    """(what its comment says how to test it, language, code) of every fenced block."""
+    return [(m[1] or "", m[2], m[3]) for m in _BLOCK.finditer(text)]
+
+
+def block(kind: str) -> str:
+    (code,) = [code for marked, _, code in blocks(README) if marked == kind]
+    return code
+
+
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"} | more
+
+
+def execute(command: list[str], directory: Path, **env: str) -> str:
+    result = subprocess.run(
+        command, cwd=directory, env=environment(**env), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def test_no_block_of_the_readme_is_left_out() -> None:
+    kinds = [kind for kind, _, _ in blocks(README)]
+    assert kinds == ["", "python", "spark (continues the block above)", "broker", "sh", "spark-submit"]
+
+
+def test_the_two_commands_exist() -> None:
+    commands = re.findall(r"(?m)^make (\S+)", blocks(README)[0][2])
+    assert commands == ["demo", "test"]
+    for target in commands:
+        subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_the_python_example(tmp_path: Path) -> None:
+    out = execute([sys.executable, "-c", block("python")], tmp_path)
+    assert [line.split()[1:] for line in out.splitlines()[1:]] == [
+        ["Harbour", "8.0"],
+        ["Harbour", "12.5"],
+        ["Airport", "41.0"],
+    ]
+    assert len([line for line in block("python").splitlines() if line.strip()]) <= 10
+
+
+@pytest.mark.spark
+def test_the_spark_example(tmp_path: Path) -> None:
+    spark = block("spark (continues the block above)")
+    out = execute([sys.executable, "-c", block("python") + spark], tmp_path)
+    assert re.findall(r"\|(\w+)\| +(\d+)\|", out) == [("Airport", "1"), ("Harbour", "1")]
+    assert len([line for line in spark.splitlines() if line.strip()]) <= 15
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """The README's broker, on a free port, in the directory where its commands are run; and its address."""
+    directory = tmp_path_factory.mktemp("readme")
+    command = block("broker").strip().removesuffix("&").split()
+    with subprocess.Popen(
+        [str(BIN / command[0]), *command[1:], "--listen", "127.0.0.1:0"],
+        cwd=directory,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout
+        address = process.stdout.readline().removeprefix("listening on ").strip()
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
+        (directory / "notebooks").symlink_to(ROOT / "notebooks")
+        execute(["bash", "-euo", "pipefail", "-c", block("sh")], directory, SPARKLOG_BOOTSTRAP_SERVERS=address)
+        yield directory, address
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_the_command_line_examples(story: tuple[Path, str]) -> None:
+    directory, address = story
+    out = execute([str(BIN / "sparklog"), "consume", "rides", "-b", address], directory)
+    assert sorted(out.splitlines()) == ['{"zone":"Airport","minutes":41.0}', '{"zone":"Harbour","minutes":12.5}']
+
+
+@pytest.mark.spark
+def test_the_spark_submit_example(story: tuple[Path, str]) -> None:
+    directory, address = story
+    assert (BIN / "spark-submit").exists()
+    out = execute(
+        ["bash", "-euo", "pipefail", "-c", block("spark-submit")], directory, SPARKLOG_BOOTSTRAP_SERVERS=address
+    )
+    assert out.splitlines()[-1] == '{"zone":"Airport","minutes":41.0}'
+    # what has been copied is not copied again
+    again = block("spark-submit").splitlines()[1]
+    assert "0 records read" in execute(["bash", "-c", again], directory, SPARKLOG_BOOTSTRAP_SERVERS=address)
+
+
+@pytest.mark.parametrize("number", range(len(blocks(GUIDE))))
+def test_the_guides_python(number: int, tmp_path: Path) -> None:
+    _, language, code = blocks(GUIDE)[number]
+    assert language == "python"
+    assert execute([sys.executable, "-W", "error", "-c", code], tmp_path)
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_tables", ROOT / "docs" / "generate_tables.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_guides_tables_are_the_codes() -> None:
+    generator = _generator()
+    assert generator.regenerate(GUIDE) == GUIDE, "make conf"
+    assert set(re.findall(r"<!-- table: ([a-z -]+) -->", GUIDE)) == set(generator.tables())
+
+
+def test_an_old_table_is_noticed() -> None:
+    generator = _generator()
+    assert generator.regenerate(GUIDE.replace("| `linger.ms` |", "| `linger.s` |")) == GUIDE
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    headings = {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"(?m)^#+ (.*)$", text)}
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in headings, target
+        elif not target.startswith("http"):
+            assert (document.parent / target.split("#")[0]).exists(), target
+
+
+def test_every_command_in_the_documents_exists() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "sparklog.cli", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for command in re.findall(r"(?m)(?:^ {4}|`)sparklog (\w+)", README + GUIDE):
+        assert re.search(rf"│ {command} ", shown), command
