@@ -78,7 +78,7 @@ print("topics:", ", ".join(sorted(admin.list_topics())))
 
 # COMMAND ----------
 
-zones = ["Airport", "Harbour", "Museum", "Old Town", "Station", "University"]
+zones = ["Airport", "Castle", "Harbour", "Old Town", "Station", "Zoo"]
 
 
 def trips(first_id: int, count: int, day: str) -> pd.DataFrame:

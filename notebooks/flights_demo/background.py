@@ -33,7 +33,8 @@ class Call(Generic[T]):
             self._done.set()
 
     def result(self, tick: Callable[[], object] | None = None) -> T:
-        """Waits for the end, calling `tick` ten times a second meanwhile."""
+        """Waits for the end, calling `tick` ten times a second meanwhile. Raises KeyboardInterrupt at Ctrl-C."""
+        interrupts.check()
         while not self._done.wait(_TICK_S):
             interrupts.check()
             if tick is not None:

@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM: raised as KeyboardInterrupt in the main thread, and remembered.
+"""Ctrl-C and SIGTERM: noted when they come, raised as KeyboardInterrupt where the program waits.
 
-Remembered, because Python drops an exception that is raised inside a destructor or a fork hook: the next wait raises it
-again. And not raised in a child between fork and exec, which is this program only for a moment.
+An exception out of a signal handler can come up anywhere, also inside an import, a destructor or a fork hook, where
+Python prints and then drops it. So the first signal is only noted; every wait asks `check` ten times a second. A second
+one is raised on the spot, in case the program does not get to its next wait.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ def install() -> None:
 
 def _on_signal(number: int, _frame: FrameType | None) -> None:
     global _received
-    if os.getpid() == _program:
-        _received = number
+    if os.getpid() != _program:  # a child between fork and exec is this program only for a moment
+        return
+    again = _received is not None
+    _received = number
+    if again:
         raise KeyboardInterrupt
 
 
@@ -38,7 +42,7 @@ def check() -> None:
 
 
 def ignore() -> None:
-    """From here on everything is being stopped: a second, impatient Ctrl-C must not keep it from that."""
+    """From here on everything is being stopped: an impatient Ctrl-C must not keep it from that."""
     for number in EXIT_STATUS:
         signal.signal(number, signal.SIG_IGN)
 

