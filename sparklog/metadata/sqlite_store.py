@@ -14,7 +14,8 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from sparklog.errors import StorageError, StorageFullError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
-from sparklog.metadata.store import Topic, TopicSpec, new_topic
+from sparklog.format.schema import KIND_TYPED
+from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec, new_topic
 
 _FORMAT = 1
 _BUSY_TIMEOUT_S = 5.0
@@ -51,6 +52,7 @@ class SqliteStore:
         try:
             self._cluster_id = self._prepare()
             self._topics = self._load()
+            self._next_schema_id = self._load_next_schema_id()
         except BaseException:
             self._db.close()
             raise
@@ -97,12 +99,17 @@ class SqliteStore:
                 )
         return topics
 
+    def _load_next_schema_id(self) -> int:
+        with self._storage_errors("read"):
+            row = self._db.execute("SELECT value FROM store WHERE name = 'next_schema_id'").fetchone()
+            return int(row[0]) if row else ENVELOPE_SCHEMA_ID + 1
+
     def cluster_id(self) -> str:
         return self._cluster_id
 
     def create_topic(self, spec: TopicSpec) -> Topic:
-        topic = new_topic(spec)
         with self._lock:
+            topic = new_topic(spec, self._next_schema_id)
             if topic.name in self._topics:
                 raise TopicAlreadyExistsError(f"topic {topic.name!r} exists already; delete it or choose another name")
             with self._storage_errors("write"), self._transaction():
@@ -122,6 +129,11 @@ class SqliteStore:
                 for schema_id, schema in topic.schemas.items():
                     message = schema.serialize().to_pybytes()
                     self._db.execute("INSERT INTO schemas VALUES (?, ?, ?)", (topic.topic_id, schema_id, message))
+                if topic.kind == KIND_TYPED:
+                    self._db.execute(
+                        "REPLACE INTO store VALUES ('next_schema_id', ?)", (str(self._next_schema_id + 1),)
+                    )
+            self._next_schema_id += topic.kind == KIND_TYPED
             self._topics[topic.name] = topic
         return topic
 

@@ -17,7 +17,9 @@ from sparklog.settings import Scope, Value, check
 from sparklog.types import check_topic_name
 
 PARTITIONS_MAX = 10_000
-FIRST_SCHEMA_ID = 1
+ENVELOPE_SCHEMA_ID = 1
+"""All envelope topics have this schema. Other ids are given out once per cluster and never again, so that a batch
+made for a topic that has been deleted and made anew with other columns is refused, not misread."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ class MetadataStore(Protocol):
     def close(self) -> None: ...
 
 
-def new_topic(spec: TopicSpec) -> Topic:
-    """The topic `spec` asks for, checked, with a new id.
+def new_topic(spec: TopicSpec, typed_schema_id: int) -> Topic:
+    """The topic `spec` asks for, checked, with a new id; `typed_schema_id` is its schema's if it is typed.
 
     Raises InvalidTopicError, InvalidPartitionsError, InvalidConfigError.
     """
@@ -93,16 +95,16 @@ def new_topic(spec: TopicSpec) -> Topic:
             raise InvalidTopicError(
                 f"topic {spec.name!r}: an envelope topic has its own key and timestamp; give a schema to name columns"
             )
-        kind, schema = KIND_ENVELOPE, ENVELOPE_SCHEMA
+        kind, schema, schema_id = KIND_ENVELOPE, ENVELOPE_SCHEMA, ENVELOPE_SCHEMA_ID
     else:
-        kind, schema = KIND_TYPED, canonical_schema(spec.schema)
+        kind, schema, schema_id = KIND_TYPED, canonical_schema(spec.schema), typed_schema_id
         require_columns(schema, key_columns, spec.timestamp_column)
     return Topic(
         name=spec.name,
         topic_id=uuid.uuid4().hex,
         kind=kind,
         partitions=spec.partitions,
-        schemas=MappingProxyType({FIRST_SCHEMA_ID: schema}),
+        schemas=MappingProxyType({schema_id: schema}),
         key_columns=tuple(key_columns),
         timestamp_column=spec.timestamp_column,
         configs=MappingProxyType(configs),
