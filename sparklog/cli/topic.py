@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_list, parse_pairs
+from sparklog.settings import Scope, check, settings_of
 
 if TYPE_CHECKING:
     from sparklog.client.admin import Admin, TopicDescription
@@ -55,12 +56,10 @@ def create(
     """Create a topic."""
     if schema is None and (key_columns or timestamp_column):
         raise typer.BadParameter("--key-columns and --timestamp-column need --schema: an envelope topic has no columns")
-    configs = parse_pairs(config or [], "--config")
-    from sparklog import settings
+    checked = check(Scope.TOPIC, parse_pairs(config or [], "--config"))
     from sparklog.cli.schema_source import load_schema
 
     arrow_schema = None if schema is None else load_schema(schema)
-    checked = settings.check(settings.Scope.TOPIC, configs)
     with _admin(bootstrap_servers) as admin:
         made = admin.create_topic(
             name,
@@ -110,7 +109,6 @@ def describe(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show a topic's columns, settings and partitions."""
-    from sparklog import settings
     from sparklog.cli import console
     from sparklog.cli.offsets import offsets_table, partition_offsets
 
@@ -129,7 +127,7 @@ def describe(
     print("columns")
     _print_schema(topic)
     print("settings")
-    for setting in settings.settings_of(settings.Scope.TOPIC).values():
+    for setting in settings_of(Scope.TOPIC).values():
         own = setting.name in topic.configs
         value = topic.configs.get(setting.name, setting.default)
         print(f"  {setting.name:<24}{value}{'' if own else '  (default)'}")

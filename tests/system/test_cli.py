@@ -159,6 +159,8 @@ def test_consume_formats(run: Run, topic: str, tmp_path: Path) -> None:
     assert "2 of 100 records" in table.stderr
     for format in ("arrow", "parquet"):
         run("consume", topic, "--format", format, "--output", f"out.{format}", "--columns", "b,a")
+    run("consume", topic, "--output", "out.jsonl", "--max-records", 3)
+    assert (tmp_path / "out.jsonl").read_text().splitlines()[2] == '{"a":2,"b":"x"}'
     written = pq.read_table(tmp_path / "out.parquet")
     assert written.column_names == ["b", "a"]
     assert written.column("a").to_pylist() == list(range(100))
@@ -294,6 +296,8 @@ def test_errors_are_one_line_and_a_next_step(run: Run, topic: str, tmp_path: Pat
     assert error("topic", "create", topic)[0].startswith("TOPIC_ALREADY_EXISTS: ")
     misspelt = error("topic", "create", "x", "--config", "segment.byte=1")
     assert "did you mean 'segment.bytes'" in misspelt[0]
+    assert "did you mean 'linger.ms'" in error("produce", topic, "--config", "linger.s=1")[0]
+    assert "unknown consumer setting 'columns'" in error("consume", topic, "--config", "columns=a")[0]
     assert error("topic", "create", "x", "--schema", "a INTT")[0].startswith(
         "INVALID_TOPIC: schema: unknown type (did you mean INT?)"
     )
