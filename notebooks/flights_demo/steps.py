@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import sys
@@ -88,6 +89,8 @@ class Demo:
             session = self._spark.call(job.start)  # takes longest, so it goes first
             broker = cleanup.enter_context(self._broker())
             cleanup.callback(self._stopping.set)
+            # calls that are cut off now would be logged as errors
+            cleanup.callback(logging.disable, logging.CRITICAL)
             cleanup.callback(interrupts.ignore)
             return self._run(broker, job, session)
 
@@ -183,7 +186,7 @@ class Demo:
         screen, p = self._screen, job.progress
         screen.done(
             f"fed {feeder.rows_sent:,} rows into {len(feeder.totals)} topics in {feeder.seconds:.1f} s, in time order, "
-            "while the query ran (paced: --seconds)"
+            f"while the query ran{' (paced: --seconds)' if self._options.year_s else ''}"
         )
         screen.done(f"query 1: {p.flights_read:,} flights in {p.batches} micro-batches → topic [bold]{RESULT}[/]")
         screen.done(f"query 2: topic [bold]{RESULT}[/] → {job.table_format} table {_short(job.table_path)}")
@@ -264,7 +267,7 @@ class Demo:
                 ("time to first result", first_text),
                 (
                     "fed",
-                    f"{feeder.rows_sent / max(feeder.seconds, 1e-9):,.0f} rows/s, paced; "
+                    f"{feeder.rows_sent / max(feeder.seconds, 1e-9):,.0f} rows/s{', paced' if self._options.year_s else ''}; "
                     f"{feeder.rows_sent / max(feeder.busy_s, 1e-9):,.0f} rows/s while sending, a day at a time",
                 ),
                 ("query 1, best micro-batch", f"{job.progress.best_rows_per_s:,.0f} rows/s"),
