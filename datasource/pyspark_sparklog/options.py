@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pyspark_sparklog.offsets import IDS, INITIAL
 from pyspark_sparklog.option_table import (
     ADDED_BY_SPARK,
     BOOTSTRAP_ENVIRONMENT,
@@ -331,10 +332,13 @@ def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
 
 
 def parse_offsets(text: str, option: str, *, lowest: int) -> dict[str, dict[int, int]]:
-    """Kafka's offsets JSON `{"topic": {"0": 12}}`. Raises InvalidConfigError."""
+    """Kafka's offsets JSON `{"topic": {"0": 12}}`; what a query reports as its `endOffset` may be given as it stands (its
+    additions are left out, and the ids of the topics are not compared). Raises InvalidConfigError."""
     example = '{"topic": {"0": 12}}'
     result: dict[str, dict[int, int]] = {}
     for topic, partitions in _json_object(text, option, example).items():
+        if topic in (IDS, INITIAL):
+            continue
         if not isinstance(partitions, dict) or not partitions:
             raise InvalidConfigError(f"{option}: topic {topic!r} needs an object of partitions, as in {example}")
         result[topic] = {}

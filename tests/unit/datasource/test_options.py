@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from pyspark_sparklog.offsets import SourceOffset
 from pyspark_sparklog.option_table import OPTIONS, PRODUCER_OPTIONS, Where, markdown_table
-from pyspark_sparklog.options import Subscription, parse_sink_options, parse_source_options
+from pyspark_sparklog.options import Subscription, parse_offsets, parse_sink_options, parse_source_options
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
+from sparklog.types import TopicPartition
 
 READ = {"sparklog.bootstrap.servers": "h:1", "subscribe": "t"}
 WRITE = {"sparklog.bootstrap.servers": "h:1"}
@@ -71,6 +75,11 @@ def test_offsets_json() -> None:
     parsed = parse_source_options(READ | {"startingOffsets": '{"t": {"0": 5, "1": -2, "2": -1}}'}, streaming=True)
     assert parsed.starting.kind == "offsets"
     assert parsed.starting.per_partition == {"t": {0: 5, 1: -2, 2: -1}}
+
+
+def test_what_a_query_reports_can_be_given_back() -> None:
+    at = SourceOffset({TopicPartition("t", 0): 5, TopicPartition("t", 1): 7}, {"t": "id"}, {TopicPartition("t", 0): 0})
+    assert parse_offsets(json.dumps(at.to_dict()), "startingOffsets", lowest=-2) == {"t": {0: 5, 1: 7}}
 
 
 def test_timestamps_go_before_offsets() -> None:
