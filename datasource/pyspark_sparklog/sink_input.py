@@ -2,7 +2,8 @@
 
 For an envelope topic the columns are those of Spark's Kafka sink: `value` (string or binary, required), `key` (string or
 binary), `headers`, `topic` (unless the option of that name is given, which goes before it), `partition`; and `timestamp`,
-the record's. For a typed topic they are the topic's own, by name.
+the record's. `offset` and `timestampType`, which a source gives, are left out. For a typed topic they are the topic's own, by
+name.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _ENVELOPE_INPUT: dict[str, tuple[Any, str]] = {
     "topic": (pa.string(), "string"),
     "partition": (pa.int32(), "int"),
 }
+_IGNORED = ("offset", "timestampType")
+"""What an envelope source gives and a sink cannot take: left out, so that rows can be copied as they were read."""
 _SOURCE_ONLY = ("offset", "timestampType", "_topic", "_partition", "_offset", "_timestamp")
 
 
@@ -51,6 +54,8 @@ def check_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None) 
     if "value" not in schema.names:
         problems.append(f"column 'value' is missing (columns: {', '.join(schema.names)})")
     for f in schema:
+        if f.name in _IGNORED:
+            continue
         if f.name not in _ENVELOPE_INPUT:
             problems.append(_unknown(f.name, _ENVELOPE_INPUT))
         elif not _accepts(f.name, f.type):
@@ -98,7 +103,8 @@ def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) 
     if not envelope and topic is not None:
         yield TopicBatch(topic, batch)
         return
-    data = batch.drop_columns(["topic"]) if "topic" in batch.schema.names else batch
+    left_out = [n for n in ("topic", *_IGNORED) if n in batch.schema.names]
+    data = batch.drop_columns(left_out) if left_out else batch
     if topic is not None:
         yield TopicBatch(topic, data)
         return

@@ -42,7 +42,7 @@ def test_rows_for_an_envelope_topic(columns: dict[str, pa.DataType]) -> None:
         ({"value": pa.string(), "headers": pa.string()}, "column 'headers' is string, it must be array<struct"),
         ({"value": pa.string(), "timestamp": pa.int64()}, "column 'timestamp' is int64"),
         ({"value": pa.string(), "valu": pa.string()}, "unknown column 'valu': did you mean 'value'"),
-        ({"value": pa.string(), "offset": pa.int64()}, "'offset' comes from reading .* drop it"),
+        ({"value": pa.string(), "_offset": pa.int64()}, "'_offset' comes from reading .* drop it"),
     ],
 )
 def test_rows_that_do_not_fit_an_envelope_topic(columns: dict[str, pa.DataType], message: str) -> None:
@@ -90,3 +90,10 @@ def test_a_null_topic_says_so() -> None:
     batch = pa.record_batch({"topic": pa.array(["a", None], pa.string()), "value": ["1", "2"]})
     with pytest.raises(SchemaMismatchError, match=r"1 of 2 rows have a null topic .*row 1"):
         list(split_by_topic(batch, None, envelope=True))
+
+
+def test_rows_as_an_envelope_source_gives_them_can_be_copied() -> None:
+    read = pa.table({"value": [b"v"], "partition": pa.array([1], pa.int32()), "offset": [7], "timestampType": [0]})
+    check_input(read.schema, "copy", ENVELOPE)
+    (part,) = split_by_topic(read.to_batches()[0], "copy", envelope=True)
+    assert part.data.to_pydict() == {"value": [b"v"], "partition": [1]}
