@@ -50,8 +50,16 @@ torture: java $(VENV)/.installed-dev ## long campaigns: many examples, crashes, 
 	HYPOTHESIS_PROFILE=torture $(PYTEST) -m "torture or not spark" --timeout=7200
 
 .PHONY: bench
-bench: java $(VENV)/.installed-dev ## measure throughput and latency on this machine
-	@for script in tests/benchmarks/*.py; do echo "== $$script"; $(PY) "$$script"; done
+bench: java $(VENV)/.installed-dev ## measure sparklog beside Kafka, which it installs itself (ROWS=produce-100b,spark-scan for some)
+	@$(PY) -m tests.benchmarks run --rows "$(ROWS)" $(BENCH_ARGS)
+
+.PHONY: bench-report
+bench-report: $(VENV)/.installed-dev ## render what was measured into docs/benchmarks.md
+	@$(PY) -m tests.benchmarks report
+
+.PHONY: bench-quick
+bench-quick: $(VENV)/.installed-dev ## a few figures without peers, compared with the committed ones (3 minutes at most)
+	@$(PY) -m tests.benchmarks quick $(BENCH_ARGS)
 
 .PHONY: conf
 conf: $(VENV)/.installed-dev ## write conf/broker.toml and the guide's tables anew from the settings

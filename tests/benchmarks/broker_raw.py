@@ -56,11 +56,11 @@ M = TypeVar("M", bound=Message)
 class RawClient:
     """One connection, blocking, without any of the real client's care."""
 
-    def __init__(self, host: str, port: int, timeout_s: float = 30.0) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float = 30.0, buffer_bytes: int = MIB) -> None:
         self.sock = socket.create_connection((host, port), timeout_s)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
-        self._buffer = bytearray(MIB)
+        self._buffer = bytearray(buffer_bytes)  # grows to the largest response
 
     def send(self, api: Api, message: Message, payload: bytes | memoryview = b"") -> None:
         self._correlation_id += 1

@@ -1,0 +1,1 @@
+"""sparklog measured side by side with its peers: `make bench`, `make bench-report`, `make bench-quick`."""

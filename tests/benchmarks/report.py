@@ -1,0 +1,229 @@
+"""Results as text and pictures: a line, a Markdown table, docs/benchmarks.md with its plots."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from .results import Measurement, RowResult, median_field, median_of, summarize
+
+_HEAD = """# Benchmarks
+
+sparklog beside its peers, measured in the same run on the same machine: `make bench` measures, `make bench-report` writes
+this page from what was measured. Every figure is minimum · **median** · maximum of the runs; the ratio is sparklog / peer,
+of the medians. Rows that lose are shown like the others.
+
+"""
+_METHOD = """
+## How it is measured
+
+- A warm-up of both sides is discarded; then sparklog and the peer run in turn, in pairs, and the side that begins
+  alternates. Before every run `sync` empties the write-back queue.
+- Every client run is a process of its own, Kafka's tools included. *Client CPU* is that process from start to end,
+  with the start of its interpreter or JVM; the rates are what is timed inside, without it. *Server CPU* is what the
+  server used meanwhile. Clients, servers and the harness share the machine's processors.
+- Both sides have the same durability: acknowledged means in the leader's page cache, unless a row says fsync. No
+  compression unless a row says so. The servers keep their default settings except where a row names them.
+- Payloads come from the same file on both sides: 10,000 lines, half of each random, half constant.
+- *bytes/record* is the size of the segment files (without indexes) by the number of records.
+- Latency is measured open loop, from the time a record was due to be sent, so a stalled sender is counted, too.
+- The raw results, every run with the load of the machine before it, are in [results.json](benchmarks/results.json).
+"""
+
+
+def number(value: float) -> str:
+    """Three significant digits, with k and M."""
+    size = abs(value)
+    for limit, divisor, unit in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
+        if size >= limit:
+            return f"{_significant(value / divisor)}{unit}"
+    return _significant(value)
+
+
+def _significant(value: float) -> str:
+    size = abs(value)
+    if size >= 100 or value == 0:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.2g}"
+
+
+def spread(measurements: Sequence[Measurement]) -> str:
+    found = summarize(m.value for m in measurements)
+    return f"{number(found.minimum)} · **{number(found.median)}** · {number(found.maximum)}"
+
+
+def one_line(row: RowResult) -> str:
+    """A row for the screen."""
+    if row.failure:
+        return f"{row.name}: FAILED: {row.failure}"
+    met = {True: "goal met", False: "goal not met", None: "no goal"}[row.goal_met]
+    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
+    return (
+        f"{row.name}: sparklog {spread(row.sparklog)}, {row.peer} {spread(row.other)} {row.unit}: "
+        f"{ratio} ({row.goal or 'none'}: {met})"
+    ).replace("**", "")
+
+
+def table(rows: Sequence[RowResult]) -> str:
+    """All rows as a Markdown table."""
+    lines = [
+        "| row | against | unit | sparklog | peer | ratio | goal | server CPU s | client CPU s | server RSS MB | client RSS MB | bytes/record |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        start = f"| {row.title} (`{row.name}`) | {row.peer} | {row.unit} |"
+        goal = str(row.goal) if row.goal else "-"
+        if row.failure:
+            reason = " ".join(row.failure.split()).replace("|", "\\|")[:300]
+            lines.append(f"{start} failed: {reason} | | | {goal} | | | | | |")
+            continue
+        met = {True: " ✓", False: " ✗", None: ""}[row.goal_met]
+        ratio = "-" if row.ratio is None else f"**{row.ratio:.2f}x**"
+        lines.append(
+            f"{start} {spread(row.sparklog)} | {spread(row.other)} | {ratio} | {goal}{met} "
+            f"| {_both(row, 'server_cpu_s')} | {_both(row, 'client_cpu_s')} | {_both(row, 'server_rss_bytes', 1e6)} "
+            f"| {_both(row, 'client_rss_bytes', 1e6)} | {_both(row, 'bytes_per_record')} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _both(row: RowResult, field: str, divisor: float = 1) -> str:
+    """Medians of both sides: `sparklog / peer`."""
+    found = [median_field(side, field) for side in (row.sparklog, row.other)]
+    if all(v is None for v in found):
+        return "-"
+    return " / ".join("-" if v is None else _significant(v / divisor) for v in found)
+
+
+def write(rows: Sequence[RowResult], docs: Path) -> Path:
+    """Writes docs/benchmarks.md, its pictures and the raw results. Raises ValueError for scaled-down results."""
+    scaled = [r.name for r in rows if r.scale != 1]
+    if scaled:
+        raise ValueError(f"{', '.join(scaled)} were measured scaled down: these are no figures to publish")
+    directory = docs / "benchmarks"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(list(rows)), indent=1) + b"\n")
+    text = _HEAD + table(rows) + _summary(rows)
+    for picture, caption in _pictures(rows, directory):
+        text += f"\n![{caption}](benchmarks/{picture})\n"
+    text += _latencies(rows) + _METHOD + _details(rows)
+    path = docs / "benchmarks.md"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _latencies(rows: Sequence[RowResult]) -> str:
+    """Percentiles of the rows that have them: medians over the runs."""
+    lines = []
+    fields = ("p50_ms", "p99_ms", "p999_ms", "max_ms")
+    for row in rows:
+        for label, side in (("sparklog", row.sparklog), (row.peer, row.other)):
+            if not row.failure and side and all(f in m.extra for m in side for f in fields):
+                cells = [_significant(statistics.median(m.extra[f] for m in side)) for f in fields]
+                lines.append(f"| `{row.name}` | {label} | {' | '.join(cells)} |")
+    if not lines:
+        return ""
+    head = ["\n## Latency\n", "| row | | p50 ms | p99 ms | p99.9 ms | max ms |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *lines]) + "\n"
+
+
+def _summary(rows: Sequence[RowResult]) -> str:
+    met = sum(r.goal_met is True for r in rows)
+    missed = [f"`{r.name}`" for r in rows if r.goal_met is False]
+    failed = [f"`{r.name}`" for r in rows if r.failure]
+    text = f"\n{met} of {len(rows)} rows reach their goal."
+    if missed:
+        text += f" Not reached: {', '.join(missed)}."
+    if failed:
+        text += f" Failed: {', '.join(failed)}."
+    return text + "\n"
+
+
+def _details(rows: Sequence[RowResult]) -> str:
+    """Machine and versions, once per different set, and every row's settings."""
+    lines = ["\n## Machine and versions\n"]
+    surroundings: dict[str, list[str]] = {}
+    for row in rows:
+        described = "; ".join(f"{k} {v}" for k, v in (row.machine | row.versions).items())
+        surroundings.setdefault(described, []).append(f"`{row.name}`")
+    for described, names in surroundings.items():
+        which = "All rows" if len(surroundings) == 1 else ", ".join(names)
+        lines.append(f"- {which}: {described}.")
+    lines.append("\n## Settings per row\n")
+    for row in rows:
+        settings = "; ".join(f"*{k}*: {v}" for k, v in row.settings.items())
+        lines.append(f"- `{row.name}` ({row.measured_at}, {len(row.sparklog)} pairs{_load(row)}): {settings or '-'}")
+    return "\n".join(lines) + "\n"
+
+
+def _load(row: RowResult) -> str:
+    loads = [m.load_before for m in (*row.sparklog, *row.other) if m.load_before is not None]
+    return f", load before the runs {min(loads):.1f} to {max(loads):.1f}" if loads else ""
+
+
+def _pictures(rows: Sequence[RowResult], directory: Path) -> list[tuple[str, str]]:
+    """Draws what there is to draw; (file name, caption)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    good = [r for r in rows if r.ratio]
+    drawn = []
+    if good:
+        _draw_ratios(good, directory / "ratios.png")
+        drawn.append(("ratios.png", "sparklog / peer per row, with the goals"))
+        _draw_runs(good, directory / "runs.png")
+        drawn.append(("runs.png", "every run of both sides"))
+    return drawn
+
+
+def _draw_ratios(rows: Sequence[RowResult], path: Path) -> None:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 0.38 * len(rows) + 1.4), layout="constrained")
+    for y, row in enumerate(rows):
+        assert row.ratio is not None
+        colour = {True: "#2a7f62", False: "#c0562f", None: "#777777"}[row.goal_met]
+        axes.barh(y, row.ratio - 1, left=1, color=colour, height=0.6)
+        if row.goal is not None:
+            axes.plot([row.goal.ratio] * 2, [y - 0.42, y + 0.42], color="black", linewidth=2)
+        axes.annotate(f" {row.ratio:.2f}x ", (row.ratio, y), ha="left" if row.ratio >= 1 else "right", va="center")
+    axes.set_xscale("log")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(
+        range(len(rows)), [f"{r.name}{'' if r.goal is None or r.goal.at_least else ' (less is better)'}" for r in rows]
+    )
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.set_xlabel("sparklog / peer, medians (black: the goal; green: reached)")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _draw_runs(rows: Sequence[RowResult], path: Path) -> None:
+    """Every run, relative to the peer's median: how far runs differ among themselves."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 0.38 * len(rows) + 1.4), layout="constrained")
+    for y, row in enumerate(rows):
+        base = median_of(row.other)
+        for side, offset, colour, label in (
+            (row.sparklog, -0.15, "#2a7f62", "sparklog"),
+            (row.other, 0.15, "#5b6c8f", "peer"),
+        ):
+            axes.scatter(
+                [m.value / base for m in side],
+                [y + offset] * len(side),
+                s=18,
+                color=colour,
+                label=label if y == 0 else None,
+            )
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(rows)), [r.name for r in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("every run, relative to the peer's median")
+    axes.legend(loc="best")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)

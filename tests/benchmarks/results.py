@@ -1,0 +1,134 @@
+"""What a measurement gives, how repeats are summed up, and the JSON files they are kept in.
+
+One file per row, written as soon as the row is done, so that a run that is broken off loses nothing and rows can be
+measured anew one by one. Files are read strictly: an unknown or missing field is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+FORMAT = 1
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run of one side. `value` is in the row's unit; the other fields are None where they were not measured.
+
+    `client_cpu_s` is the client process from start to end, `server_cpu_s` the server's share meanwhile;
+    `*_rss_bytes` resident memory (client: its peak). `extra` holds what else the run printed, units in the names.
+    """
+
+    value: float
+    client_cpu_s: float | None = None
+    server_cpu_s: float | None = None
+    client_rss_bytes: int | None = None
+    server_rss_bytes: int | None = None
+    bytes_per_record: float | None = None
+    load_before: float | None = None
+    extra: dict[str, float] = {}
+
+
+class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Minimum, median and maximum of repeats."""
+
+    minimum: float
+    median: float
+    maximum: float
+    count: int
+
+
+class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the ratio sparklog / peer of the medians should be."""
+
+    ratio: float
+    at_least: bool
+
+    def met(self, ratio: float) -> bool:
+        return ratio >= self.ratio if self.at_least else ratio <= self.ratio
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.ratio:g}x"
+
+
+class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row as measured: all pairs in the order they ran (the warm-up is not among them), or why it failed."""
+
+    name: str
+    title: str
+    peer: str
+    unit: str
+    goal: Goal | None
+    scale: float
+    settings: dict[str, str]
+    machine: dict[str, str]
+    versions: dict[str, str]
+    measured_at: str
+    sparklog: list[Measurement]
+    other: list[Measurement]
+    failure: str | None = None
+    format: int = FORMAT
+
+    @property
+    def ratio(self) -> float | None:
+        """Ratio of the medians; None when the row failed or the peer's median is 0."""
+        if self.failure or not self.sparklog or not self.other:
+            return None
+        peer = median_of(self.other)
+        return median_of(self.sparklog) / peer if peer else None
+
+    @property
+    def goal_met(self) -> bool | None:
+        """None: there is no goal, or no ratio to compare with it."""
+        return None if self.goal is None or self.ratio is None else self.goal.met(self.ratio)
+
+
+def summarize(values: Iterable[float]) -> Summary:
+    """Raises ValueError without values, or when one of them is not finite."""
+    found = list(values)
+    if not found:
+        raise ValueError("nothing was measured")
+    if not all(math.isfinite(v) for v in found):
+        raise ValueError(f"not all of {found} are finite")
+    return Summary(min(found), statistics.median(found), max(found), len(found))
+
+
+def median_of(measurements: Sequence[Measurement]) -> float:
+    return statistics.median(m.value for m in measurements)
+
+
+def median_field(measurements: Sequence[Measurement], field: str) -> float | None:
+    """Median of a field over the runs that have it; None when none has."""
+    values = [v for m in measurements if (v := getattr(m, field)) is not None]
+    return statistics.median(values) if values else None
+
+
+def write_row(result: RowResult, directory: Path) -> Path:
+    """Writes `<directory>/<name>.json` in one step."""
+    if not re.fullmatch(r"[a-z0-9-]+", result.name):
+        raise ValueError(f"{result.name!r} cannot be a row's name: small letters, digits and - only")
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{result.name}.json"
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    partial.rename(path)
+    return path
+
+
+def read_rows(directory: Path) -> dict[str, RowResult]:
+    """Every row kept in `directory`. Raises ValueError naming the file that is not one."""
+    found: dict[str, RowResult] = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            row = msgspec.json.decode(path.read_bytes(), type=RowResult)
+        except msgspec.MsgspecError as e:
+            raise ValueError(f"{path} is not a result of this harness ({e}): measure the row anew") from e
+        if row.format != FORMAT:
+            raise ValueError(f"{path} has format {row.format}, this harness reads {FORMAT}: measure the row anew")
+        found[row.name] = row
+    return found

