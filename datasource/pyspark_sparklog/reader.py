@@ -73,6 +73,7 @@ class RangeRead:
                     position,
                     task.end,
                     columns=self.schema.decoded_columns,
+                    layout=self.schema.stored_layout,
                     local=self.options.local_read,
                     check_crcs=self.options.check_crcs,
                     retry_timeout_ms=min(QUIET_RETRY_MS, self.options.broker_wait_ms),

@@ -88,10 +88,10 @@ def consume(
     from sparklog.client.consumer import Consumer
 
     with Admin(bootstrap_servers) as admin:
-        described = admin.describe_topic(topic)
-        tps = _partitions(described, partition or [])
+        tps = _partitions(admin.describe_topic(topic), partition or [])
         begin = _start_offsets(admin, tps, start)
         latest = admin.list_offsets(dict.fromkeys(tps, "latest"))
+        described = admin.describe_topic(topic)  # after the ends: no record below them has a newer schema
     end = None if follow else {tp: latest[tp].offset for tp in tps}
     wanted = parse_list(columns) or None
     if wanted:

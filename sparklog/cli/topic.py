@@ -1,4 +1,4 @@
-"""`sparklog topic`: create, list, describe, delete."""
+"""`sparklog topic`: create, list, describe, alter, delete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_list, parse
 if TYPE_CHECKING:
     from sparklog.client.admin import Admin, TopicDescription
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
 _CREATE_EPILOG = """\
 **Examples**
@@ -71,6 +71,12 @@ def create(
             configs=checked,
         )
     print(f"created {made.kind} topic {made.name} with {_plural(made.partitions, 'partition')}")
+    if timestamp_column and not checked.keys() & {"retention.ms", "cleanup.policy", "message.timestamp.type"}:
+        import sys
+
+        days = settings.settings_of(settings.Scope.TOPIC)["retention.ms"].default / 86_400_000  # type: ignore[operator]
+        hint = f"records whose {timestamp_column} is older than {days:.0f} days will be deleted"
+        print(f"{hint}; --config retention.ms=-1 keeps them", file=sys.stderr)
     if arrow_schema is not None:
         _print_schema(made)
 
@@ -98,7 +104,7 @@ def list_topics(
         table = console.table("topic", "kind", "partitions", "records", right=("partitions", "records"))
         for name in names:
             topic = admin.describe_topic(name)
-            records = sum(p.records for p in partition_offsets(admin, name, topic.partitions))
+            records = sum(p.records for p in partition_offsets(admin, topic))
             table.add_row(name, topic.kind, console.number(topic.partitions), console.number(records))
         if names:
             console.stdout().print(table)
@@ -116,7 +122,7 @@ def describe(
 
     with _admin(bootstrap_servers) as admin:
         topic = admin.describe_topic(name)
-        rows = partition_offsets(admin, name, topic.partitions)
+        rows = partition_offsets(admin, topic)
     print(f"topic       {topic.name}  ({topic.kind})")
     print(f"id          {topic.topic_id}")
     print(f"created     {console.time(topic.created_ms)}")
@@ -126,7 +132,7 @@ def describe(
         print(f"key         {', '.join(topic.key_columns)}")
     if topic.timestamp_column:
         print(f"timestamp   {topic.timestamp_column}")
-    print("columns")
+    print("columns" if topic.schema_id == 1 else f"columns     (schema {topic.schema_id})")
     _print_schema(topic)
     print("settings")
     for setting in settings.settings_of(settings.Scope.TOPIC).values():
@@ -135,6 +141,81 @@ def describe(
         print(f"  {setting.name:<24}{value}{'' if own else '  (default)'}")
     print()
     console.stdout().print(offsets_table(rows))
+
+
+_ALTER_EPILOG = """\
+**Examples**
+
+`sparklog topic alter trips --add-column "tip DECIMAL(8,2), vendor STRING"`
+
+`sparklog topic alter trips --widen "passengers BIGINT"`
+
+`sparklog topic alter trips --config retention.ms=-1 --delete-config segment.bytes`
+
+New columns come last and are null in what is stored already. A column can become wider (TINYINT, SMALLINT, INT, BIGINT;
+FLOAT, DOUBLE) unless it is a key. Programs that write the old columns go on working. Settings are in effect at once.
+"""
+
+
+@app.command("alter", epilog=_ALTER_EPILOG)
+def alter(
+    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    add_column: Annotated[
+        list[str] | None, typer.Option(metavar="DDL", help='Columns to append: "c INT, d STRING"; repeatable.')
+    ] = None,
+    widen: Annotated[
+        list[str] | None, typer.Option(metavar="DDL", help='Columns with their wider type: "n BIGINT"; repeatable.')
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A setting to change; repeatable.")
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option(metavar="K", help="A setting that gets its default again; repeatable.")
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change a topic's columns and settings."""
+    configs = _config_changes(config or [], delete_config or [])
+    if not (add_column or widen or configs):
+        raise typer.BadParameter("nothing to change: give --config, --delete-config, --add-column or --widen")
+    if configs:
+        _alter_configs(bootstrap_servers, name, configs)
+    if not (add_column or widen):
+        return
+    from sparklog.cli.ddl import parse_ddl
+
+    added, widened = (None if not texts else parse_ddl(", ".join(texts)) for texts in (add_column, widen))
+    with _admin(bootstrap_servers) as admin:
+        before = admin.describe_topic(name)
+        topic = admin.alter_schema(name, add_columns=added, widen_columns=widened)
+    if topic.schema_id == before.schema_id:
+        print(f"topic {name} has these columns already (schema {topic.schema_id})")
+    else:
+        print(f"topic {name} has schema {topic.schema_id} now")
+    _print_schema(topic)
+
+
+def _config_changes(given: list[str], removed: list[str]) -> dict[str, str | None]:
+    """Settings with their new values, None for those that get the default again. Raises typer.BadParameter."""
+    changes: dict[str, str | None] = dict(parse_pairs(given, "--config"))
+    for name in removed:
+        if name in changes:
+            raise typer.BadParameter(f"{name} is given to --config and to --delete-config")
+        changes[name] = None
+    return changes
+
+
+def _alter_configs(bootstrap_servers: str, name: str, changes: dict[str, str | None]) -> None:
+    from sparklog import settings
+
+    with _admin(bootstrap_servers) as admin:
+        topic = admin.alter_topic(name, changes)
+    defaults = settings.settings_of(settings.Scope.TOPIC)
+    for key in changes:
+        if key in topic.configs:
+            print(f"{key} = {topic.configs[key]}")
+        else:
+            print(f"{key} = {defaults[key].default} (default)")
 
 
 @app.command("delete", epilog="**Example**\n\n`sparklog topic delete events --yes`")

@@ -179,6 +179,13 @@ class Cluster:
         with self._lock:
             self._topics[info.name] = (info, time.monotonic())
 
+    def note_schema(self, name: str, newest_schema_id: int) -> None:
+        """A broker says what the topic's newest schema is: what is known is forgotten if it is older."""
+        with self._lock:
+            cached = self._topics.get(name)
+            if cached is not None and cached[0].schema_id < newest_schema_id:
+                del self._topics[name]
+
     def invalidate(self, name: str) -> None:
         """Forgets a topic: the next use asks the broker."""
         with self._lock:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from sparklog.client.cluster import TopicInfo
-from sparklog.errors import CorruptBatchError, SchemaMismatchError, UnsupportedVersionError
+from sparklog.client.projection import Projection
+from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_LOG_APPEND_TIME,
-    ATTRIBUTE_OFFSET_COLUMN,
-    PREFIX_BYTES,
     BatchHeader,
     decode_batch,
     decode_header,
     verify_batch,
 )
-from sparklog.format.flat import root_table, table_field
-from sparklog.settings import did_you_mean
+
+__all__ = ["ConsumedBatch", "Projection", "decode_batches", "decode_one"]
 
 
 class ConsumedBatch:
     """Rows of one partition in offset order.
 
-    `base_offset` is the first row's offset, `data` the rows in the topic's layout (only the wanted columns),
-    `schema_id` the version of the schema they were written with.
+    `base_offset` is the first row's offset, `data` the rows in the topic's layout (only the wanted columns; what an older
+    schema lacks is null), `schema_id` the version of the schema they were written with.
     """
 
     __slots__ = ("_first_row", "_header", "_projection", "_source", "base_offset", "data", "schema_id", "tp")
@@ -119,40 +115,6 @@ class ConsumedBatch:
         return f"<ConsumedBatch {self.tp} offsets {self.base_offset} to {self.next_offset - 1}>"
 
 
-class Projection:
-    """Which columns a reader wants of a topic, in the order it wants them; None: all."""
-
-    def __init__(self, info: TopicInfo, columns: Sequence[str] | None) -> None:
-        """Raises SchemaMismatchError for a column that the topic does not have."""
-        self.info = info
-        self.columns = None if columns is None else list(dict.fromkeys(columns))
-        self.timestamp_column = "timestamp" if info.is_envelope else info.timestamp_column
-        for name in self.columns or ():
-            if info.schema.get_field_index(name) < 0:
-                raise SchemaMismatchError(
-                    f"topic {info.name!r} has no column {name!r}{did_you_mean(name, info.schema.names)}"
-                )
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of what is read."""
-        schema = self.info.schema
-        return schema if self.columns is None else pa.schema([schema.field(c) for c in self.columns])
-
-    def decode(self, data: Any, header: BatchHeader) -> tuple[pa.RecordBatch, pa.Schema]:
-        """The wanted columns of one batch, and the schema it was written with."""
-        schema = self.info.schema_of(header.schema_id)
-        if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
-            raise UnsupportedVersionError("the batch was compacted; install a newer sparklog to read it")
-        if self.columns is None:
-            return decode_batch(data, schema), schema
-        if self.columns and _is_compressed(data):
-            indexes = sorted(schema.get_field_index(c) for c in self.columns)
-            return decode_batch(data, schema, indexes).select(self.columns), schema
-        # uncompressed columns cost nothing until they are touched
-        return decode_batch(data, schema).select(self.columns), schema
-
-
 def decode_batches(
     data: Any,
     tp: Any,
@@ -216,12 +178,3 @@ def decode_one(
         source=(message, schema),
         projection=projection,
     )
-
-
-def _is_compressed(message: Any) -> bool:
-    """Whether the RecordBatch message's buffers are compressed (Message.fbs: RecordBatch.compression, field 3)."""
-    view = memoryview(message)
-    table = root_table(view, PREFIX_BYTES)
-    field = table_field(view, table, 2)
-    record_batch = field + int(struct.unpack_from("<I", view, field)[0])
-    return bool(table_field(view, record_batch, 3))

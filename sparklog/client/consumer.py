@@ -83,8 +83,10 @@ class Consumer:
         """
         self._check_open()
         positions: dict[TopicPartition, Position] = {}
-        for given in partitions:
-            tp = TopicPartition(*given)
+        tps = [TopicPartition(*given) for given in partitions]
+        for topic in {tp.topic for tp in tps if tp not in self._fetcher.positions}:
+            self._cluster.topic(topic, refresh=True)  # old rows, too, come in the newest schema
+        for tp in tps:
             self._cluster.leader(tp)
             current = self._fetcher.positions.get(tp)
             positions[tp] = current or self._position(tp, None, RESET_TO.get(self._reset))
@@ -196,7 +198,9 @@ class Consumer:
         return self._fetcher.take(max(timeout_ms, 0) / 1000)
 
     def _position(self, tp: TopicPartition, offset: int | None, reset_to: int | None) -> Position:
-        return Position(tp, Projection(self._cluster.topic(tp.topic), self._columns), offset, reset_to)
+        newest = partial(self._cluster.topic, tp.topic, refresh=True)
+        projection = Projection(self._cluster.topic(tp.topic), self._columns, newest=newest, follow=True)
+        return Position(tp, projection, offset, reset_to)
 
     def _move(self, partitions: Iterable[TopicPartition], offset: int | None, reset_to: int | None) -> None:
         self._check_open()

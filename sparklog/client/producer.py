@@ -27,6 +27,7 @@ from sparklog.client.encoding import (
 from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
 from sparklog.client.partitioner import StickyPartition, partition_for_key
 from sparklog.client.sender import Sender, SenderConfig
+from sparklog.client.tabular import reusable
 from sparklog.errors import ClosedError, RequestTimedOutError, SchemaMismatchError, SparklogError
 from sparklog.settings import Scope, from_parameters
 from sparklog.types import TopicPartition
@@ -182,14 +183,24 @@ class Producer:
         of columns or a list of dicts. Columns are matched to the topic's by name; envelope topics take `value` and
         optionally `key`, `headers`, `timestamp` and `partition`.
 
-        Rows go to `partition`, else by their key columns, else sticky; they are stored in batches of about
+        Tables are fitted to the topic's newest schema. Rows go to `partition`, else by their key columns, else sticky; they are stored in batches of about
         `batch.size.bytes`, encoded on the calling thread. The future's result is one BatchMetadata per stored batch, in
         partition order; no rows, no batches. Raises SchemaMismatchError (nothing was sent), MessageTooLargeError
         (nothing was sent), BufferExhaustedError (the message says how many rows had been taken), and as `send`.
         """
         self._accumulator.check_open()
         state = self._topic(topic)
-        rows = rows_of(data, state.info, partition)
+        data = reusable(data)
+        try:
+            rows = rows_of(data, state.info, partition)
+        except SchemaMismatchError:
+            # the topic may have got a column, or a wider one, since its metadata were read
+            known = state.info.schema_id
+            self._cluster.topic(topic, refresh=True)
+            state = self._topic(topic)
+            if state.info.schema_id == known:
+                raise
+            rows = rows_of(data, state.info, partition)
         deliveries: list[Delivery] = []
         if rows.table.num_rows:
             taken = 0

@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +57,18 @@ def read_range(
     end_offset: int,
     *,
     columns: Sequence[str] | None = None,
+    layout: pa.Schema | None = None,
     local: str = "auto",
     check_crcs: bool = True,
     retry_timeout_ms: int = 30_000,
 ) -> Iterator[ConsumedBatch]:
     """Yields the rows of [start_offset, end_offset), every offset once and in order.
 
-    `columns`: only these are decoded, in this order. `local`: "auto" maps the files where possible, "off" uses the
+    `columns`: only these are decoded, in this order. All batches have the same schema: columns that `layout` names have
+    the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, "off" uses the
     socket. A broker that is away is waited for up to `retry_timeout_ms` since the last progress.
-    Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (unknown column).
+    Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or
+    one that has become wider than `layout` says).
     """
     if local not in ("auto", "off"):
         raise InvalidConfigError(f"local read {local!r}: use auto or off")
@@ -72,7 +76,7 @@ def read_range(
         raise InvalidRequestError(f"{tp}: cannot read offsets {start_offset} to {end_offset}")
     if start_offset == end_offset:
         return
-    reader = _RangeReader(cluster, tp, end_offset, columns, check_crcs, retry_timeout_ms / 1000)
+    reader = _RangeReader(cluster, tp, end_offset, columns, layout, check_crcs, retry_timeout_ms / 1000)
     expected = start_offset
     for batch in reader.batches(start_offset, local == "auto"):
         if batch.base_offset != expected:
@@ -92,6 +96,7 @@ class _RangeReader:
         tp: TopicPartition,
         end_offset: int,
         columns: Sequence[str] | None,
+        layout: pa.Schema | None,
         check_crcs: bool,
         retry_s: float,
     ) -> None:
@@ -99,6 +104,8 @@ class _RangeReader:
         self._tp = tp
         self._end = end_offset
         self._columns = columns
+        self._layout = layout
+        self._projection: Projection | None = None
         self._check_crcs = check_crcs
         self._retry_s = retry_s
 
@@ -109,7 +116,7 @@ class _RangeReader:
         while offset < self._end:
             try:
                 leader = self._cluster.leader(self._tp)
-                projection = Projection(self._cluster.topic(self._tp.topic), self._columns)
+                projection = self._projection = self._projection or self._project()
                 source = self._fetched(leader, offset, projection)
                 if local and self._cluster.local_reads(leader):
                     source = self._local(leader, offset, projection)
@@ -129,6 +136,11 @@ class _RangeReader:
                 backoff = min(2 * backoff, BACKOFF_S_MAX)
             else:
                 local = False  # what the files did not have is fetched
+
+    def _project(self) -> Projection:
+        name = self._tp.topic
+        newest = partial(self._cluster.topic, name, refresh=True)
+        return Projection(self._cluster.topic(name), self._columns, layout=self._layout, newest=newest)
 
     # -- files
 

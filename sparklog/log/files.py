@@ -207,10 +207,16 @@ class RealFiles:
             raise storage_error("remove", path, e) from e
 
     def exists(self, path: Path) -> bool:
-        return path.exists()
+        try:
+            return path.exists()
+        except OSError as e:
+            raise storage_error("look at", path, e) from e
 
     def is_directory(self, path: Path) -> bool:
-        return path.is_dir()
+        try:
+            return path.is_dir()
+        except OSError as e:
+            raise storage_error("look at", path, e) from e
 
     def write_atomic(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)

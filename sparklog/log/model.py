@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
+from sparklog.log.retention import POLICY_DELETE, RetentionPolicy, roll_jitter_ms
 from sparklog.settings import Scope, resolve
 from sparklog.types import TopicPartition
 
@@ -42,6 +43,10 @@ class LogConfig:
     segment_index_bytes: int
     max_message_bytes: int
     log_append_time: bool
+    segment_jitter_ms: int
+    cleanup_policy: str
+    retention: RetentionPolicy
+    file_delete_delay_ms: int
 
     @classmethod
     def from_settings(cls, given: Mapping[str, object]) -> Self:
@@ -54,7 +59,20 @@ class LogConfig:
             segment_index_bytes=int(settings["segment.index.bytes"]),
             max_message_bytes=int(settings["max.message.bytes"]),
             log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
+            segment_jitter_ms=int(settings["segment.jitter.ms"]),
+            cleanup_policy=str(settings["cleanup.policy"]),
+            retention=RetentionPolicy(
+                deletes=POLICY_DELETE in str(settings["cleanup.policy"]).split(","),
+                retention_ms=int(settings["retention.ms"]),
+                retention_bytes=int(settings["retention.bytes"]),
+            ),
+            file_delete_delay_ms=int(settings["file.delete.delay.ms"]),
         )
+
+    def for_partition(self, owner: LogOwner) -> Self:
+        """With the partition's share of `segment.jitter.ms` taken off `segment.ms`."""
+        jitter_ms = roll_jitter_ms(self.segment_jitter_ms, self.segment_ms, f"{owner.topic_id}-{owner.partition}")
+        return replace(self, segment_ms=self.segment_ms - jitter_ms, segment_jitter_ms=0)
 
 
 class AppendInfo(NamedTuple):

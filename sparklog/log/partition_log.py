@@ -19,18 +19,21 @@ from sparklog.errors import (
     OffsetOutOfRangeError,
     SparklogError,
     StorageError,
+    StorageFullError,
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import BatchHeader
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
-from sparklog.format.segment import SegmentInfo
+from sparklog.format.segment import SegmentInfo, segment_name
 from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload
 from sparklog.log.clock import Clock
+from sparklog.log.dropped_segments import DroppedSegments
 from sparklog.log.files import FileSystem, read_whole
 from sparklog.log.model import AppendInfo, LocatedRange, LogConfig, LogOwner
 from sparklog.log.recovery import LoadContext, SchemaOf, load_log
+from sparklog.log.retention import Expired, deletion_offset, expired
 from sparklog.log.segment import LogSegment, PlacedBatch, SegmentEnd
-from sparklog.log.slices import FileSlice
+from sparklog.log.slices import FileSlice, HandleCache
 from sparklog.log.time_lookup import find_largest_timestamp, find_timestamp
 from sparklog.types import OffsetAndTimestamp
 
@@ -68,10 +71,12 @@ class PartitionLog:
         schema_of: SchemaOf,
         files: FileSystem,
         clock: Clock,
+        handles: HandleCache | None = None,
     ) -> None:
         self.directory = directory
+        self._handles = HandleCache() if handles is None else handles
         self.owner = owner
-        self.config = config
+        self.config = config.for_partition(owner)
         self._schema_of = schema_of
         self._files = files
         self._clock = clock
@@ -84,6 +89,7 @@ class PartitionLog:
         self._unusable: SparklogError | None = None
         """Why nothing can be appended (and, once closed, read) any more."""
         self._closed = False
+        self._dropped = DroppedSegments()
 
     @classmethod
     def open(
@@ -99,6 +105,7 @@ class PartitionLog:
         log_start_offset: int = 0,
         high_watermark: int = 0,
         recovery_point: int = 0,
+        handles: HandleCache | None = None,
     ) -> PartitionLog:
         """Opens the log in `directory`, which is made if it does not exist.
 
@@ -106,9 +113,18 @@ class PartitionLog:
         log was closed with its data sealed; otherwise the last segment is scanned and a torn tail cut. The offsets are
         those of the last checkpoint (0 when there is none). Raises LogCorruptError, StorageError.
         """
-        log = cls(directory, owner, config, schema_of, files, clock)
+        log = cls(directory, owner, config, schema_of, files, clock, handles)
         _identify(directory, owner, files)
-        context = LoadContext(directory, owner, schema_of, files, config.index_interval_bytes, recovery_point)
+        context = LoadContext(
+            directory,
+            owner,
+            schema_of,
+            files,
+            config.index_interval_bytes,
+            recovery_point,
+            log._handles,
+            log_start_offset,
+        )
         loaded = load_log(context, clean=clean)
         log._segments = _Segments.of(loaded.segments)
         log._unflushed = loaded.unflushed
@@ -162,7 +178,83 @@ class PartitionLog:
         """Moves the high watermark up to `offset`, at most to the log end; it never goes back."""
         self._high_watermark = max(self._high_watermark, min(offset, self._log_end_offset))
 
+    def reconfigure(self, config: LogConfig) -> None:
+        """Settings for what is appended, rolled and deleted from now on."""
+        with self._write_lock:
+            self.config = config.for_partition(self.owner)
+
+    # --- retention ---
+
+    def delete_records(self, before_offset: int) -> int:
+        """Raises the log start to `before_offset`, at most to the high watermark (-1: there); returns the log start.
+
+        What lies below cannot be read any more; `retain` frees its space. Raises OffsetOutOfRangeError,
+        InvalidRequestError (the topic is only compacted).
+        """
+        with self._write_lock:
+            self._check_usable()
+            offset = deletion_offset(
+                before_offset,
+                cleanup_policy=self.config.cleanup_policy,
+                log_start_offset=self._log_start_offset,
+                high_watermark=self._high_watermark,
+                name=self.owner.topic_partition,
+            )
+            self._log_start_offset = max(self._log_start_offset, offset)
+            return self._log_start_offset
+
+    def retain(self) -> Expired:
+        """Raises the log start above the segments that need not be kept; `drop_below_log_start` follows when that has
+        been written down. When none would stay, an empty one is begun, whose name keeps the offset.
+
+        Raises StorageError, LogCorruptError.
+        """
+        self._expired(self._segments)  # may read index files: not while appends wait
+        with self._write_lock:
+            self._check_usable()
+            view = self._segments
+            found = self._expired(view)
+            if found.count and found.count == len(view.all):
+                try:
+                    self._begin_segment(self._log_end_offset, view.all[-1].info.schema_id)
+                except StorageFullError:
+                    found = found.without_last()
+            if found.count:
+                self._log_start_offset = max(self._log_start_offset, view.all[found.count - 1].next_offset)
+            return found
+
+    def _expired(self, view: _Segments) -> Expired:
+        return expired(
+            view.all,
+            self.config.retention,
+            log_start_offset=self._log_start_offset,
+            high_watermark=self._high_watermark,
+            now_ms=self._clock.now_ms(),
+            largest_timestamp_of=lambda s: s.indexes.largest_timestamp_ms,
+        )
+
+    def drop_below_log_start(self) -> int:
+        """Takes the segments wholly below the log start out of the log; returns how many. The last one stays. Their
+        files stay for `file.delete.delay.ms`."""
+        with self._write_lock:
+            segments = self._segments.all
+            count = sum(s.next_offset <= self._log_start_offset for s in segments[:-1])
+            if count:
+                self._segments = _Segments.of(segments[count:])
+                self._unflushed = [s for s in self._unflushed if s not in segments[:count]]
+                self._dropped.add(segments[:count], self._clock.now_ms() + self.config.file_delete_delay_ms)
+            return count
+
+    def remove_dropped(self) -> int:
+        """Unlinks the files of dropped segments whose delay is over; returns how many segments. Raises StorageError."""
+        with self._write_lock:
+            return 0 if self._closed else self._dropped.remove_due(self._clock.now_ms())
+
     # --- writing ---
+
+    def use_schemas(self, schema_of: SchemaOf) -> None:
+        """The topic's schemas from now on: those there were, and newer ones."""
+        self._schema_of = schema_of
 
     def append(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
         """Appends the batches in the writable `payload`, which are stamped in place, and nothing if any is wrong.
@@ -234,10 +326,17 @@ class PartitionLog:
                 last.unseal()
             if fits(last, header, 0, self.config):  # the age of its first batch is known only now
                 return last
+        return self._begin_segment(header.base_offset, header.schema_id)
+
+    def _begin_segment(self, base_offset: int, schema_id: int) -> LogSegment:
+        """Makes a new last segment; the one before is sealed."""
+        last = self._segments.all[-1] if self._segments.all else None
         if last is not None and not last.is_sealed:
             self._seal(last)
-        info = SegmentInfo(**self._identity(), base_offset=header.base_offset, schema_id=header.schema_id)
-        segment = LogSegment.create(self._files, self.directory, info, self._schema_of(header.schema_id))
+        self._dropped.remove_path(self.directory / segment_name(base_offset))
+        info = SegmentInfo(**self._identity(), base_offset=base_offset, schema_id=schema_id)
+        schema = self._schema_of(schema_id)
+        segment = LogSegment.create(self._files, self.directory, info, schema, self._handles)
         self._segments = _Segments.of([*self._segments.all, segment])
         self._roll_next = False
         return segment
@@ -308,6 +407,12 @@ class PartitionLog:
         self.close(seal=False)
         self._unusable = UnknownTopicOrPartitionError(f"{self.owner.topic_partition} is deleted")
 
+    def take_offline(self, error: SparklogError) -> None:
+        """Every use raises `error` from now on; no file is written any more. Waits for no append that hangs."""
+        self._unusable, self._closed = error, True
+        for segment in self._segments.all:
+            segment.close_handle()
+
     def _check_usable(self) -> None:
         if self._unusable is not None:
             raise type(self._unusable)(str(self._unusable))  # fresh: one raised again and again gathers tracebacks
@@ -321,10 +426,10 @@ class PartitionLog:
         Raises OffsetOutOfRangeError below the log start and above the log end.
         """
         high_watermark = self._high_watermark
+        view = self._segments  # before the check: retention raises the log start first, then takes segments away
         self._check_readable(offset)
         if offset >= high_watermark:
             return None
-        view = self._segments
         i = bisect_right(view.bases, offset) - 1
         segment = view.all[i]
         start = segment.find(offset)
@@ -362,10 +467,11 @@ class PartitionLog:
 
         Raises OffsetOutOfRangeError when `start_offset` is.
         """
-        self._check_readable(start_offset)
         stop = min(end_offset, self._high_watermark)
+        segments = list(self._segments_from(start_offset))
+        self._check_readable(start_offset)
         ranges: list[LocatedRange] = []
-        for segment in self._segments_from(start_offset):
+        for segment in segments:
             if segment.base_offset >= stop or start_offset >= stop:
                 break
             start = segment.find(max(start_offset, segment.base_offset))

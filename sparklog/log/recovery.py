@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,11 +28,13 @@ from sparklog.format.segment import (
     scan,
     segment_name,
 )
+from sparklog.log.dropped_segments import discard, remove_below
 from sparklog.log.files import TEMPORARY_SUFFIX, File, FileSystem
 from sparklog.log.header_walk import header_at
 from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment, SegmentEnd, Tail
 from sparklog.log.segment_indexes import SegmentIndexes, remove_indexes
+from sparklog.log.slices import HandleCache
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ class LoadContext:
     index_interval_bytes: int
     recovery_point: int = 0
     """Everything below was fsynced: it cannot be the victim of a crash, so it is never cut."""
+    handles: HandleCache = field(default_factory=HandleCache)
+    log_start_offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
     Raises LogCorruptError, StorageError.
     """
     bases = _segment_bases(context)
+    bases = remove_below(context.files, context.directory, bases, context.log_start_offset)
     segments: list[LogSegment] = []
     unflushed: list[LogSegment] = []
     for i, base in enumerate(bases):
@@ -82,6 +87,9 @@ def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
         segments.append(segment)
         if not segment.is_sealed or not clean:
             unflushed.append(segment)
+    if not clean and segments and segments[-1].next_offset < context.log_start_offset:
+        discard(segments, context.log_start_offset)
+        return LoadedLog([], [])
     return LoadedLog(segments, unflushed)
 
 
@@ -116,7 +124,8 @@ def _load_segment(context: LoadContext, base: int, following: int | None, *, cle
             context.files.remove(path)
             remove_indexes(context.files, path)
             return None
-        segment = LogSegment(context.files, path, head.info, head.data_position, SegmentEnd(base, head.data_position))
+        end = SegmentEnd(base, head.data_position)
+        segment = LogSegment(context.files, path, head.info, head.data_position, end, context.handles)
         blocks = decode_seal(file.read, size)
         if blocks is not None and (clean or following is not None):
             _trust_footer(segment, file, blocks)
@@ -192,7 +201,7 @@ def _scan_segment(
             f"{segment.path}, position {result.position} (offset {next_offset}): {result.reason}, and good batches "
             f"follow; restore the file from a copy or delete the topic"
         )
-    if following is None and next_offset < context.recovery_point:
+    if following is None and next_offset < context.recovery_point and context.log_start_offset < context.recovery_point:
         raise LogCorruptError(
             f"{segment.path}, position {result.position}: good batches end at offset {next_offset}, but everything below "
             f"{context.recovery_point} was on the disk ({result.reason or 'the file is shorter than it was'}); "

@@ -25,7 +25,7 @@ from sparklog.format.segment import SegmentInfo, decode_seal, encode_head, encod
 from sparklog.log.files import FileSystem
 from sparklog.log.header_walk import header_at, walk_headers
 from sparklog.log.segment_indexes import SegmentIndexes, load_indexes, remove_indexes
-from sparklog.log.slices import SharedFile
+from sparklog.log.slices import HandleCache, SharedFile
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +83,19 @@ class Tail:
 class LogSegment:
     """A segment. `end` is replaced as a whole, so that readers see offset and position of the same moment."""
 
-    def __init__(self, files: FileSystem, path: Path, info: SegmentInfo, data_position: int, end: SegmentEnd) -> None:
-        """An existing segment file; `tail` and `indexes` are set by who has scanned it."""
+    def __init__(
+        self,
+        files: FileSystem,
+        path: Path,
+        info: SegmentInfo,
+        data_position: int,
+        end: SegmentEnd,
+        handles: HandleCache | None = None,
+    ) -> None:
+        """An existing segment file; `tail` and `indexes` are set by who has scanned it. `handles` may close the file
+        while it is not in use."""
         self._files = files
+        self._handles = HandleCache() if handles is None else handles
         self.path = path
         self.info = info
         self.data_position = data_position
@@ -103,11 +113,18 @@ class LogSegment:
         self._lock = threading.Lock()
 
     @classmethod
-    def create(cls, files: FileSystem, directory: Path, info: SegmentInfo, schema: pa.Schema) -> LogSegment:
+    def create(
+        cls,
+        files: FileSystem,
+        directory: Path,
+        info: SegmentInfo,
+        schema: pa.Schema,
+        handles: HandleCache | None = None,
+    ) -> LogSegment:
         """Makes a new file with a head; it is removed again if that fails."""
         path = directory / segment_name(info.base_offset)
         head = encode_head(schema, info)
-        segment = cls(files, path, info, len(head), SegmentEnd(info.base_offset, len(head)))
+        segment = cls(files, path, info, len(head), SegmentEnd(info.base_offset, len(head)), handles)
         shared = SharedFile(files.open(path, create=True))
         try:
             shared.file.truncate(0)
@@ -117,6 +134,7 @@ class LogSegment:
             files.remove(path)
             raise
         segment._shared = shared
+        segment._handles.add(shared)
         segment.begin(Tail(), SegmentIndexes(info.base_offset))
         segment.written_from = len(head)
         return segment
@@ -143,15 +161,20 @@ class LogSegment:
     def acquire(self) -> SharedFile:
         """The open file with one more user; opened if it is not. Raises StorageError."""
         with self._lock:
-            if self._shared is None:
-                self._shared = SharedFile(self._files.open(self.path))
-            return self._shared.acquire()
+            shared = self._shared
+            if shared is not None and shared.reacquire():
+                self._handles.touch(shared)
+                return shared
+            shared = self._shared = SharedFile(self._files.open(self.path)).acquire()
+        self._handles.add(shared)
+        return shared
 
     def close_handle(self) -> None:
         """Lets the file go; slices keep it open, and it is opened again when needed."""
         with self._lock:
             shared, self._shared = self._shared, None
         if shared is not None:
+            self._handles.forget(shared)
             shared.release()
 
     def sync(self) -> None:
