@@ -9,6 +9,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,4 +107,8 @@ def _cannot(message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # everything is stopped; a thread that an interrupt left in the middle of a call must not hold up the exit
+    os._exit(status)

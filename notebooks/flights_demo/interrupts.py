@@ -1,20 +1,24 @@
 """Ctrl-C and SIGTERM: noted when they come, raised as KeyboardInterrupt where the program waits.
 
 An exception out of a signal handler can come up anywhere, also inside an import, a destructor or a fork hook, where
-Python prints and then drops it. So the first signal is only noted; every wait asks `check` ten times a second. A second
-one is raised on the spot, in case the program does not get to its next wait.
+Python prints and then drops it. So the first signal is only noted; every wait asks `check` ten times a second. One
+that comes later, while the program has still not got to a wait, is raised on the spot.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from types import FrameType
 
 EXIT_STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
+PATIENCE_S = 3.0
+
 _program = 0
 _received: int | None = None
+_received_at = 0.0
 
 
 def install() -> None:
@@ -26,12 +30,13 @@ def install() -> None:
 
 
 def _on_signal(number: int, _frame: FrameType | None) -> None:
-    global _received
+    global _received, _received_at
     if os.getpid() != _program:  # a child between fork and exec is this program only for a moment
         return
-    again = _received is not None
-    _received = number
-    if again:
+    now = time.monotonic()
+    if _received is None:
+        _received, _received_at = number, now
+    elif now - _received_at > PATIENCE_S:
         raise KeyboardInterrupt
 
 

@@ -113,12 +113,12 @@ class SparkJob:
     def table_path(self) -> Path:
         return self._folder / f"{RESULT}.{self.table_format}"
 
-    def shell_command(self, pyspark: str) -> str:
+    def shell_command(self) -> str:
         """A shell that can open the table."""
         if not self._delta:
-            return pyspark
+            return "pyspark"
         confs = " ".join(f"--conf {name}={value}" for name, value in DELTA_SETTINGS.items())
-        return f"{pyspark} --packages {delta_package()} {confs}"
+        return f"pyspark --packages {delta_package()} {confs}"
 
     def table_expression(self, path: str) -> str:
         """What to type there."""

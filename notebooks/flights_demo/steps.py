@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import sys
@@ -88,6 +89,8 @@ class Demo:
             session = self._spark.call(job.start)  # takes longest, so it goes first
             broker = cleanup.enter_context(self._broker())
             cleanup.callback(self._stopping.set)
+            # calls that are cut off now would be logged as errors
+            cleanup.callback(logging.disable, logging.CRITICAL)
             cleanup.callback(interrupts.ignore)
             return self._run(broker, job, session)
 
@@ -183,7 +186,7 @@ class Demo:
         screen, p = self._screen, job.progress
         screen.done(
             f"fed {feeder.rows_sent:,} rows into {len(feeder.totals)} topics in {feeder.seconds:.1f} s, in time order, "
-            "while the query ran (paced: --seconds)"
+            f"while the query ran{' (paced: --seconds)' if self._options.year_s else ''}"
         )
         screen.done(f"query 1: {p.flights_read:,} flights in {p.batches} micro-batches → topic [bold]{RESULT}[/]")
         screen.done(f"query 2: topic [bold]{RESULT}[/] → {job.table_format} table {_short(job.table_path)}")
@@ -264,7 +267,7 @@ class Demo:
                 ("time to first result", first_text),
                 (
                     "fed",
-                    f"{feeder.rows_sent / max(feeder.seconds, 1e-9):,.0f} rows/s, paced; "
+                    f"{feeder.rows_sent / max(feeder.seconds, 1e-9):,.0f} rows/s{', paced' if self._options.year_s else ''}; "
                     f"{feeder.rows_sent / max(feeder.busy_s, 1e-9):,.0f} rows/s while sending, a day at a time",
                 ),
                 ("query 1, best micro-batch", f"{job.progress.best_rows_per_s:,.0f} rows/s"),
@@ -284,23 +287,28 @@ class Demo:
 
     def _what_next(self, broker: Any, job: SparkJob, picture: Path) -> None:
         folder, table = _short(self._folder), _short(job.table_path)
-        sparklog_command = _command("sparklog")
+        activation = _activation()
         if self._options.keep:
             serve = [f"export SPARKLOG_BOOTSTRAP_SERVERS={broker.bootstrap_servers}"]
         else:
-            serve = [f"{sparklog_command} broker --data-dir {folder}/data", "# and in another terminal:"]
-        segments = f"polars.scan_ipc('{folder}/data/{FLIGHTS}-*/*.arrow').group_by('carrier').len().collect()"
+            serve = [f"sparklog broker --data-dir {folder}/data", "# and in another terminal:"]
+        segments = [
+            "import glob, pyarrow.dataset",
+            f"files = glob.glob('{folder}/data/{FLIGHTS}-*/*.arrow')",
+            "pyarrow.dataset.dataset(files, format='ipc').to_table(columns=['carrier'])['carrier'].value_counts()",
+        ]
         self._screen.what_next(
             [
                 ("look at the picture", [_short(picture)]),
-                ("open the table", [job.shell_command(_command("pyspark")), job.table_expression(table)]),
-                ("the log is a table, too: open its segment files in place (Python)", [segments]),
+                *([("use this environment", activation)] if activation else []),
+                ("open the table", [job.shell_command(), job.table_expression(table)]),
+                ("the log is a table, too: open its segment files in place (Python)", segments),
                 (
                     "ask the broker",
                     [
                         *serve,
-                        f"{sparklog_command} topic list",
-                        f"{sparklog_command} consume {RESULT} --from earliest --max-records 10 --format table",
+                        "sparklog topic list",
+                        f"sparklog consume {RESULT} --from earliest --max-records 10 --format table",
                     ],
                 ),
                 ("how Spark was asked", ["notebooks/flights_demo/query.py"]),
@@ -330,11 +338,13 @@ def _by_partition(table: pa.Table, topic: str) -> list[pa.Table]:
     return [table.filter(pc.equal(table["_partition"], p)) for p in range(PARTITIONS[topic])]
 
 
-def _command(name: str) -> str:
-    """A command of this environment, as one has to type it: with its path unless the shell finds it."""
-    here = Path(sys.executable).parent / name
-    found = shutil.which(name)
-    return name if found is not None and Path(found).absolute() == here.absolute() else _short(here)
+def _activation() -> list[str]:
+    """What to type before this environment's commands: nothing if the shell finds them."""
+    bin_folder = Path(sys.executable).parent
+    found = shutil.which("sparklog")
+    if found is not None and Path(found).parent == bin_folder:
+        return []
+    return [f"source {_short(bin_folder)}/activate"] if (bin_folder / "activate").exists() else []
 
 
 def _short(path: Path) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_list, parse_pairs
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_list, parse_settings
+from sparklog.settings import Scope
 
 if TYPE_CHECKING:
     from sparklog.cli.output import Writer
@@ -76,9 +78,8 @@ def consume(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print or save a topic's records."""
-    parameters = {k.replace(".", "_"): v for k, v in parse_pairs(config or [], "--config").items()}
-    to_file = format in (OutputFormat.arrow, OutputFormat.parquet)
-    if to_file and output is None:
+    parameters = parse_settings(Scope.CONSUMER, config)
+    if format in (OutputFormat.arrow, OutputFormat.parquet) and output is None:
         raise typer.BadParameter(f"--format {format.value} needs --output FILE")
     if format is OutputFormat.table and max_records is None:
         max_records = TABLE_RECORDS
@@ -92,28 +93,29 @@ def consume(
         begin = _start_offsets(admin, tps, start)
         latest = admin.list_offsets(dict.fromkeys(tps, "latest"))
         described = admin.describe_topic(topic)  # after the ends: no record below them has a newer schema
+        wanted = _columns(described, columns)
     end = None if follow else {tp: latest[tp].offset for tp in tps}
-    wanted = parse_list(columns) or None
-    if wanted:
-        unknown = [c for c in wanted if c not in described.schema.names]
-        if unknown:
-            names = ", ".join(described.schema.names)
-            raise typer.BadParameter(f"--columns: topic {topic} has no column {', '.join(unknown)} (columns: {names})")
     consumer = Consumer(bootstrap_servers, columns=wanted, **parameters)
     try:
         consumer.assign(tps)
         for tp, offset in begin.items():
             consumer.seek(tp, offset)
-        writer = _writer(format, output, described, wanted, metadata)
-        try:
+        with closing(_writer(format, output, described, wanted, metadata)) as writer:
             count = _copy(consumer, writer, begin, end, max_records)
-        finally:
-            writer.close()
     except KeyboardInterrupt:
         return
     finally:
         consumer.close()
     _remark(format, output, topic, count, end, begin)
+
+
+def _columns(topic: TopicDescription, columns: str | None) -> list[str] | None:
+    wanted = parse_list(columns) or None
+    unknown = [c for c in wanted or () if c not in topic.schema.names]
+    if unknown:
+        names = ", ".join(topic.schema.names)
+        raise typer.BadParameter(f"--columns: topic {topic.name} has no column {', '.join(unknown)} (columns: {names})")
+    return wanted
 
 
 def _partitions(topic: TopicDescription, wanted: list[int]) -> list[TopicPartition]:
@@ -168,8 +170,12 @@ def _writer(
     if format is OutputFormat.table:
         return out.TableWriter(envelope=envelope, metadata=metadata)
     if format is OutputFormat.json:
-        to = sys.stdout.buffer if output is None else output.open("wb")
-        return out.JsonWriter(to, envelope=envelope, metadata=metadata)
+        return out.JsonWriter(
+            sys.stdout.buffer if output is None else output.open("wb"),
+            envelope=envelope,
+            metadata=metadata,
+            close=output is not None,
+        )
     import pyarrow as pa
 
     schema = topic.schema if columns is None else pa.schema([topic.schema.field(c) for c in columns])

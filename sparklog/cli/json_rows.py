@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from sparklog.cli.output import BINARY_MARK
 
-
 _UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from sparklog.settings import Scope, check
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9292"
 ENV_BOOTSTRAP = "SPARKLOG_BOOTSTRAP_SERVERS"
@@ -35,3 +37,12 @@ def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
 def parse_list(text: str | None) -> list[str]:
     """Comma-separated names, blanks removed."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def parse_settings(scope: Scope, pairs: list[str] | None) -> dict[str, Any]:
+    """`--config NAME=VALUE` options as checked settings, under their Python names.
+
+    Raises typer.BadParameter and InvalidConfigError.
+    """
+    checked = check(scope, parse_pairs(pairs or [], "--config"))
+    return {name.replace(".", "_"): value for name, value in checked.items()}

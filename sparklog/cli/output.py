@@ -98,8 +98,9 @@ class JsonWriter:
     """One JSON object per line. Typed topics show their columns, and the record's metadata on demand; envelope topics
     always show partition, offset and timestamp, then key, value and headers."""
 
-    def __init__(self, out: BinaryIO, *, envelope: bool, metadata: bool) -> None:
+    def __init__(self, out: BinaryIO, *, envelope: bool, metadata: bool, close: bool = False) -> None:
         self._out = out
+        self._close = close
         self._envelope = envelope
         self._metadata = metadata
         self._encoder = msgspec.json.Encoder(decimal_format="number")
@@ -116,6 +117,8 @@ class JsonWriter:
 
     def close(self) -> None:
         self._out.flush()
+        if self._close:
+            self._out.close()
 
 
 def _envelope_view(table: pa.Table, *, topic: bool) -> pa.Table:

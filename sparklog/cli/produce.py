@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_pairs
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_settings
+from sparklog.settings import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sparklog.cli.input import Source
+    from sparklog.cli.input import InputOptions, Source
+    from sparklog.client.admin import TopicDescription
     from sparklog.client.producer import Producer
 
 EPILOG = """\
@@ -72,14 +74,64 @@ def produce(
 ) -> None:
     """Send a file, or the lines of stdin, to a topic."""
     path = None if file is None or str(file) == "-" else file
-    parameters = {k.replace(".", "_"): v for k, v in parse_pairs(config or [], "--config").items()}
-    from sparklog.cli.input import FORMATS, InputError, InputOptions, open_input
+    parameters = parse_settings(Scope.PRODUCER, config)
+    from sparklog.cli.input import InputOptions
     from sparklog.client.admin import Admin
-    from sparklog.client.producer import Producer
 
     with Admin(bootstrap_servers) as admin:
         described = admin.describe_topic(topic)
-    envelope = described.kind == "envelope"
+    chosen = _choose_format(described, path, format, key_separator)
+    _check_file(path)
+    tabs = path is not None and path.suffix.lower() == ".tsv"
+    options = InputOptions(
+        schema=None if described.kind == "envelope" else described.schema,
+        key_separator=key_separator,
+        delimiter=delimiter or ("\t" if tabs else ","),
+        null_values=("", *(null_value or [])),
+    )
+    typing = path is None and sys.stdin.isatty()
+    if typing and not quiet:
+        print("reading from the keyboard: one record per line, Ctrl-D ends", file=sys.stderr)
+    sent = _Sent(topic, partition)
+    _send(sent, path, chosen, options, bootstrap_servers, parameters, progress=not (quiet or typing))
+    if not quiet:
+        print(sent.summary(described.partitions), file=sys.stderr)
+
+
+def _send(
+    sent: _Sent,
+    path: Path | None,
+    format: str,
+    options: InputOptions,
+    bootstrap_servers: str,
+    parameters: dict[str, Any],
+    *,
+    progress: bool,
+) -> None:
+    from sparklog.cli.input import InputError, open_input
+    from sparklog.client.producer import Producer
+
+    try:
+        source = open_input(path, sys.stdin.buffer, format, options)
+        with Producer(bootstrap_servers, **parameters) as producer, _progress(source, progress) as advance:
+            sent.send_all(producer, source, advance)
+    except InputError as e:
+        from sparklog.cli.errors import report
+
+        report(str(path or "stdin"), str(e), "mend the input from there on; the acknowledged records are in the topic")
+        raise typer.Exit(1) from e
+    except KeyboardInterrupt:
+        print(f"stopped; records acknowledged: {sent.records:,}", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _choose_format(
+    topic: TopicDescription, path: Path | None, format: InputFormat | None, key_separator: str | None
+) -> str:
+    """How to read the input: as told, else by the file's ending, else (stdin) as the topic's kind has it."""
+    from sparklog.cli.input import FORMATS
+
+    envelope = topic.kind == "envelope"
     if format is not None:
         chosen = format.value
     elif path is None:
@@ -87,42 +139,15 @@ def produce(
     elif path.suffix.lower() in FORMATS:
         chosen = FORMATS[path.suffix.lower()]
     else:
-        raise typer.BadParameter(
-            f"{path}: unknown ending; say how to read it with --format csv|jsonl|parquet|arrow|lines"
-        )
+        formats = "|".join(InputFormat)
+        raise typer.BadParameter(f"{path}: unknown ending; say how to read it with --format {formats}")
     if chosen == "lines" and not envelope:
         raise typer.BadParameter(
-            f"topic {topic} is typed: lines of text do not fit; use --format jsonl, csv, parquet or arrow"
+            f"topic {topic.name} is typed: lines of text do not fit; use --format jsonl, csv, parquet or arrow"
         )
     if key_separator is not None and (not envelope or chosen not in ("lines", "jsonl")):
         raise typer.BadParameter("--key-separator is for lines of text into an envelope topic")
-    if path is None and sys.stdin.isatty() and not quiet:
-        print("reading from the keyboard: one record per line, Ctrl-D ends", file=sys.stderr)
-    tabs = path is not None and path.suffix.lower() == ".tsv"
-    options = InputOptions(
-        schema=None if envelope else described.schema,
-        key_separator=key_separator,
-        delimiter=delimiter or ("\t" if tabs else ","),
-        null_values=("", *(null_value or [])),
-    )
-    _check_file(path)
-    try:
-        source = open_input(path, sys.stdin.buffer, chosen, options)
-        with Producer(bootstrap_servers, **parameters) as producer:
-            sent = _Sent(topic, partition, producer)
-            typing = path is None and sys.stdin.isatty()
-            with _progress(source, quiet or typing) as advance:
-                sent.send_all(source, advance)
-    except InputError as e:
-        from sparklog.cli.errors import report
-
-        report(str(path or "stdin"), str(e), "nothing after the last complete block was sent")
-        raise typer.Exit(1) from e
-    except KeyboardInterrupt:
-        print(f"stopped; records acknowledged: {sent.records:,}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    if not quiet:
-        print(sent.summary(described.partitions), file=sys.stderr)
+    return chosen
 
 
 def _check_file(path: Path | None) -> None:
@@ -133,28 +158,27 @@ def _check_file(path: Path | None) -> None:
 class _Sent:
     """Sends chunks and counts what was acknowledged; at most `IN_FLIGHT_MAX` sends wait for their answer."""
 
-    def __init__(self, topic: str, partition: int | None, producer: Producer) -> None:
+    def __init__(self, topic: str, partition: int | None) -> None:
         self._topic = topic
         self._partition = partition
-        self._producer = producer
         self._waiting: deque[tuple[Any, int]] = deque()
         self._partitions: set[int] = set()
         self.records = 0
         self._bytes = 0
         self._started = time.monotonic()
 
-    def send_all(self, source: Source, advance: Callable[[int, int], None]) -> None:
+    def send_all(self, producer: Producer, source: Source, advance: Callable[[int, int], None]) -> None:
         try:
             for table, done in source.chunks:
-                future = self._producer.send_batch(self._topic, table, partition=self._partition)
+                future = producer.send_batch(self._topic, table, partition=self._partition)
                 self._waiting.append((future, table.num_rows))
                 self._bytes += table.nbytes
                 self._collect(IN_FLIGHT_MAX)
                 advance(done, self.records)
-            self._producer.flush()
+            producer.flush()
             self._collect(0)
         except KeyboardInterrupt:
-            self._producer.flush()
+            producer.flush()
             self._collect(0)
             raise
         except Exception:
@@ -186,9 +210,9 @@ class _Sent:
 
 
 @contextmanager
-def _progress(source: Source, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+def _progress(source: Source, wanted: bool) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr when that is a terminal; yields `advance(done, records)`."""
-    if quiet or not sys.stderr.isatty():
+    if not wanted or not sys.stderr.isatty():
         yield lambda done, records: None
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn

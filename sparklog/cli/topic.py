@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_list, parse_pairs
+from sparklog.settings import Scope, check, settings_of
 
 if TYPE_CHECKING:
     from sparklog.client.admin import Admin, TopicDescription
@@ -55,12 +56,10 @@ def create(
     """Create a topic."""
     if schema is None and (key_columns or timestamp_column):
         raise typer.BadParameter("--key-columns and --timestamp-column need --schema: an envelope topic has no columns")
-    configs = parse_pairs(config or [], "--config")
-    from sparklog import settings
+    checked = check(Scope.TOPIC, parse_pairs(config or [], "--config"))
     from sparklog.cli.schema_source import load_schema
 
     arrow_schema = None if schema is None else load_schema(schema)
-    checked = settings.check(settings.Scope.TOPIC, configs)
     with _admin(bootstrap_servers) as admin:
         made = admin.create_topic(
             name,
@@ -71,12 +70,8 @@ def create(
             configs=checked,
         )
     print(f"created {made.kind} topic {made.name} with {_plural(made.partitions, 'partition')}")
-    if timestamp_column and not checked.keys() & {"retention.ms", "cleanup.policy", "message.timestamp.type"}:
-        import sys
-
-        days = settings.settings_of(settings.Scope.TOPIC)["retention.ms"].default / 86_400_000  # type: ignore[operator]
-        hint = f"records whose {timestamp_column} is older than {days:.0f} days will be deleted"
-        print(f"{hint}; --config retention.ms=-1 keeps them", file=sys.stderr)
+    if timestamp_column:
+        _tell_retention(made)
     if arrow_schema is not None:
         _print_schema(made)
 
@@ -116,7 +111,6 @@ def describe(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show a topic's columns, settings and partitions."""
-    from sparklog import settings
     from sparklog.cli import console
     from sparklog.cli.offsets import offsets_table, partition_offsets
 
@@ -135,10 +129,8 @@ def describe(
     print("columns" if topic.schema_id == 1 else f"columns     (schema {topic.schema_id})")
     _print_schema(topic)
     print("settings")
-    for setting in settings.settings_of(settings.Scope.TOPIC).values():
-        own = setting.name in topic.configs
-        value = topic.configs.get(setting.name, setting.default)
-        print(f"  {setting.name:<24}{value}{'' if own else '  (default)'}")
+    for setting in settings_of(Scope.TOPIC).values():
+        print(f"  {setting.name:<24}{topic.setting(setting.name)}{_origin(topic, setting.name)}")
     print()
     console.stdout().print(offsets_table(rows))
 
@@ -195,6 +187,20 @@ def alter(
     _print_schema(topic)
 
 
+def _tell_retention(topic: TopicDescription) -> None:
+    """Who loads old data must not wonder where they have gone."""
+    import sys
+
+    retention_ms = topic.setting("retention.ms")
+    deletes = "delete" in str(topic.setting("cleanup.policy")).split(",")
+    by_column = topic.setting("message.timestamp.type") == "CreateTime"
+    if not deletes or not by_column or "retention.ms" in topic.configs or not isinstance(retention_ms, int):
+        return
+    if retention_ms >= 0:
+        older = f"records whose {topic.timestamp_column} is older than {retention_ms / 86_400_000:g} days"
+        print(f"{older} will be deleted; --config retention.ms=-1 keeps them", file=sys.stderr)
+
+
 def _config_changes(given: list[str], removed: list[str]) -> dict[str, str | None]:
     """Settings with their new values, None for those that get the default again. Raises typer.BadParameter."""
     changes: dict[str, str | None] = dict(parse_pairs(given, "--config"))
@@ -206,16 +212,16 @@ def _config_changes(given: list[str], removed: list[str]) -> dict[str, str | Non
 
 
 def _alter_configs(bootstrap_servers: str, name: str, changes: dict[str, str | None]) -> None:
-    from sparklog import settings
-
     with _admin(bootstrap_servers) as admin:
         topic = admin.alter_topic(name, changes)
-    defaults = settings.settings_of(settings.Scope.TOPIC)
     for key in changes:
-        if key in topic.configs:
-            print(f"{key} = {topic.configs[key]}")
-        else:
-            print(f"{key} = {defaults[key].default} (default)")
+        print(f"{key} = {topic.setting(key)}{_origin(topic, key)}")
+
+
+def _origin(topic: TopicDescription, setting: str) -> str:
+    if setting in topic.configs:
+        return ""
+    return "  (broker's default)" if setting in topic.broker_defaults else "  (default)"
 
 
 @app.command("delete", epilog="**Example**\n\n`sparklog topic delete events --yes`")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -26,7 +26,7 @@ from sparklog.protocol.messages import (
     DeleteTopicRequest,
     DeleteTopicResponse,
 )
-from sparklog.settings import Scope, check, check_names
+from sparklog.settings import Scope, check, check_names, settings_of
 from sparklog.types import OffsetAndTimestamp, TopicPartition, check_topic_name
 
 __all__ = ["Admin", "PartitionDescription", "TopicDescription"]
@@ -48,7 +48,7 @@ class PartitionDescription:
 @dataclass(frozen=True)
 class TopicDescription:
     """A topic. `kind` is "envelope" or "typed", `partitions` their number, `schema` the newest version in the stored
-    layout, `configs` what was set for this topic, `created_ms` its creation in ms since 1970."""
+    layout, `configs` what was set for this topic (`setting` gives what is in effect), `created_ms` its creation in ms since 1970."""
 
     name: str
     topic_id: str
@@ -61,6 +61,12 @@ class TopicDescription:
     configs: dict[str, object]
     created_ms: int
     partition_details: tuple[PartitionDescription, ...] = ()
+    broker_defaults: Mapping[str, object] = field(default_factory=dict)
+
+    def setting(self, name: str) -> object:
+        """What is in effect for a topic setting: the topic's own, else the broker's, else the general default."""
+        default = settings_of(Scope.TOPIC)[name].default
+        return self.configs.get(name, self.broker_defaults.get(name, default))
 
 
 def _description(info: TopicInfo) -> TopicDescription:
@@ -75,6 +81,7 @@ def _description(info: TopicInfo) -> TopicDescription:
         timestamp_column=info.timestamp_column,
         configs=dict(info.configs),
         created_ms=info.created_ms,
+        broker_defaults=dict(info.broker_defaults),
         partition_details=tuple(
             PartitionDescription(
                 p.partition, p.leader, p.log_start_offset, p.high_watermark, p.size_bytes, p.error_code

@@ -43,6 +43,7 @@ from sparklog.settings import Scope, settings_of
 from sparklog.types import TopicPartition
 
 METADATA_MAX_AGE_S = 300.0
+METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
 IDLE_CONNECTIONS_MAX = 8
 """Per broker and purpose."""
@@ -69,6 +70,7 @@ class TopicInfo:
     configs: dict[str, object]
     created_ms: int
     partition_states: tuple[PartitionState, ...] = field(repr=False)
+    broker_defaults: dict[str, object] = field(default_factory=dict)
 
     @property
     def schema(self) -> pa.Schema:
@@ -81,13 +83,14 @@ class TopicInfo:
     @cached_property
     def max_message_bytes(self) -> int:
         """Largest batch the topic takes."""
-        value = _MAX_MESSAGE_BYTES.parse(self.configs.get("max.message.bytes", _MAX_MESSAGE_BYTES.default))
+        given = self.broker_defaults | self.configs
+        value = _MAX_MESSAGE_BYTES.parse(given.get("max.message.bytes", _MAX_MESSAGE_BYTES.default))
         return int(value)
 
     @property
     def log_append_time(self) -> bool:
         """Whether the broker's clock, not the producer's, stamps the records."""
-        return self.configs.get("message.timestamp.type") == "LogAppendTime"
+        return (self.broker_defaults | self.configs).get("message.timestamp.type") == "LogAppendTime"
 
     def schema_of(self, schema_id: int) -> pa.Schema:
         """Raises UnknownSchemaError."""
@@ -121,6 +124,7 @@ def topic_info(state: TopicState) -> TopicInfo:
         timestamp_column=state.timestamp_column,
         configs=dict(state.configs),
         created_ms=state.created_ms,
+        broker_defaults=dict(state.broker_defaults),
         partition_states=tuple(sorted(state.partitions, key=lambda p: p.partition)),
     )
 
@@ -155,13 +159,22 @@ class Cluster:
         return response
 
     def topic(self, name: str, *, refresh: bool = False, timeout_ms: int = 30_000) -> TopicInfo:
-        """The topic, from the cache if it is not older than 5 minutes. Raises UnknownTopicOrPartitionError."""
-        if not refresh:
-            with self._lock:
-                cached = self._topics.get(name)
-            if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S:
-                return cached[0]
-        response = self.metadata([name], timeout_ms=timeout_ms)
+        """The topic, from the cache if it is not older than 5 minutes, or if the broker does not answer.
+
+        `refresh` asks the broker in any case. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError.
+        """
+        with self._lock:
+            cached = None if refresh else self._topics.get(name)
+        if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S:
+            return cached[0]
+        try:
+            response = self.metadata([name], timeout_ms=timeout_ms)
+        except SparklogError as e:
+            if cached is None or not e.retriable:
+                raise
+            with self._lock:  # old knowledge is better than none while the broker is away
+                self._topics[name] = (cached[0], time.monotonic() - METADATA_MAX_AGE_S + METADATA_RETRY_S)
+            return cached[0]
         if any(state.name == name and state.error_code == 0 for state in response.topics):
             with self._lock:
                 return self._topics[name][0]
@@ -190,6 +203,13 @@ class Cluster:
         """Forgets a topic: the next use asks the broker."""
         with self._lock:
             self._topics.pop(name, None)
+
+    def expire(self, name: str) -> None:
+        """What is known of a topic may be old: the next use asks the broker, and goes on with it if none answers."""
+        with self._lock:
+            cached = self._topics.get(name)
+            if cached is not None:
+                self._topics[name] = (cached[0], time.monotonic() - METADATA_MAX_AGE_S)
 
     def leader(self, tp: TopicPartition, *, timeout_ms: int = 30_000) -> Endpoint:
         """Where the partition is written and read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""

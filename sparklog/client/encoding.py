@@ -19,8 +19,10 @@ from sparklog.settings import MIB
 
 ROW_OVERHEAD_BYTES = 24
 """What an envelope row needs beside its key and value: three offsets, a timestamp, validity."""
-METADATA_BYTES = 1024
-BUFFER_PADDING_BYTES = 64
+ENVELOPE_FIXED_BYTES_MIN, ENVELOPE_FIXED_BYTES_MAX = 640, 1024
+"""What an envelope batch of any size needs beside its rows: at least, and at most."""
+HEADER_BYTES = 192
+"""What sparklog's header adds to an Arrow message."""
 COMBINE_ROWS = 8192
 SPREAD_BYTES_MIN, SPREAD_BYTES_MAX = 4 * MIB, 64 * MIB
 
@@ -109,9 +111,8 @@ def encode_within(batch: pa.RecordBatch, topic: TopicInfo, compression: str) -> 
 
 
 def estimated_bytes(batch: pa.RecordBatch) -> int:
-    """About the size of the encoded batch, not less than without compression."""
-    padding: int = BUFFER_PADDING_BYTES * 4 * batch.num_columns
-    return METADATA_BYTES + padding + int(batch.nbytes)
+    """The size of the batch encoded without compression, or a few bytes more."""
+    return HEADER_BYTES + int(pa.ipc.get_record_batch_size(batch))
 
 
 def split_by_size(batch: pa.RecordBatch, target_bytes: int, max_bytes: int, topic: str) -> Iterator[pa.RecordBatch]:
@@ -122,7 +123,7 @@ def split_by_size(batch: pa.RecordBatch, target_bytes: int, max_bytes: int, topi
         return
     if batch.num_rows == 1:
         if estimated_bytes(batch) > max_bytes:
-            raise too_large(topic, size, max_bytes)
+            raise too_large(topic, estimated_bytes(batch), max_bytes)
         yield batch
         return
     pieces = min(batch.num_rows, max(2, -(-size // target_bytes)))

@@ -166,7 +166,7 @@ class Fetcher:
                             continue
                         _log.info("fetching fails, trying again: %s", e)
                         for topic in {p.tp.topic for p in wanted}:
-                            self._cluster.invalidate(topic)
+                            self._cluster.expire(topic)
                         with self.changed:
                             if not self._closed:
                                 self.changed.wait(backoff)

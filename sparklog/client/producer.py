@@ -16,7 +16,8 @@ from typing import Any
 from sparklog.client.accumulator import Accumulator, PartitionQueue, row_bytes
 from sparklog.client.cluster import TopicInfo, cluster
 from sparklog.client.encoding import (
-    METADATA_BYTES,
+    ENVELOPE_FIXED_BYTES_MAX,
+    ENVELOPE_FIXED_BYTES_MIN,
     ROW_OVERHEAD_BYTES,
     Headers,
     encode_within,
@@ -55,7 +56,7 @@ class _Topic:
         self.queues = queues
         self.sticky = StickyPartition(info.partitions)
         self.max_bytes = info.max_message_bytes
-        self.target_bytes = min(batch_size_bytes, self.max_bytes - min(4 * METADATA_BYTES, self.max_bytes // 2))
+        self.target_bytes = max(1, min(batch_size_bytes, self.max_bytes - ENVELOPE_FIXED_BYTES_MAX))
         self.key_partitions: dict[bytes, int] = {}
 
     def partition_of(self, key: bytes) -> int:
@@ -143,7 +144,7 @@ class Producer:
         size = len(value) + ROW_OVERHEAD_BYTES if value is not None else ROW_OVERHEAD_BYTES
         if key is not None or headers:
             size = row_bytes(value, key, headers)
-        if size > state.max_bytes:
+        if size > state.max_bytes - ENVELOPE_FIXED_BYTES_MIN:
             raise too_large(topic, size, state.max_bytes)
         accumulator = self._accumulator
         with accumulator.lock:

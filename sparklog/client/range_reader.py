@@ -131,7 +131,7 @@ class _RangeReader:
             except SparklogError as e:
                 if not e.retriable or time.monotonic() >= deadline:
                     raise
-                self._cluster.invalidate(self._tp.topic)
+                self._cluster.expire(self._tp.topic)
                 time.sleep(backoff)
                 backoff = min(2 * backoff, BACKOFF_S_MAX)
             else:

@@ -27,6 +27,8 @@ from sparklog.errors import (
     BrokerNotAvailableError,
     RequestTimedOutError,
     SparklogError,
+    UnknownSchemaError,
+    UnknownTopicOrPartitionError,
     error_from_code,
 )
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
@@ -37,6 +39,10 @@ _log = logging.getLogger(__name__)
 REQUEST_BYTES = 32 * MIB
 """A request takes no further partition beyond this size."""
 REQUEST_HEADER_BYTES = MIB
+
+
+_TOPIC_CHANGED = (UnknownTopicOrPartitionError, UnknownSchemaError)
+"""What is known of the topic is wrong. After other failures it is only asked for again."""
 
 
 class Entry(NamedTuple):
@@ -306,8 +312,11 @@ class Sender:
     def _failed_attempt(self, entry: Entry, error: SparklogError) -> None:
         """Back into the queue if it can be tried again, else the batches fail."""
         queue, batches = entry
-        self._cluster.invalidate(queue.tp.topic)
-        self._forget_topic(queue.tp.topic)
+        if isinstance(error, _TOPIC_CHANGED):
+            self._cluster.invalidate(queue.tp.topic)
+            self._forget_topic(queue.tp.topic)
+        else:
+            self._cluster.expire(queue.tp.topic)
         for batch in batches:
             batch.error = error
         if error.retriable:

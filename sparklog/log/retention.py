@@ -64,7 +64,7 @@ class Expired:
 
     def __str__(self) -> str:
         reasons = {
-            "records deleted on request": self.below_log_start,
+            "below the log start": self.below_log_start,
             "older than retention.ms": self.too_old,
             "more than retention.bytes": self.too_much,
         }

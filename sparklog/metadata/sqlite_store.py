@@ -14,8 +14,9 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from sparklog.errors import StorageError, StorageFullError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from sparklog.format.schema import KIND_TYPED
 from sparklog.format.schema_evolution import SchemaChange
-from sparklog.metadata.store import Topic, TopicSpec, altered_schema, altered_topic, new_topic
+from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec, altered_schema, altered_topic, new_topic
 
 _FORMAT = 1
 _BUSY_TIMEOUT_S = 5.0
@@ -52,6 +53,7 @@ class SqliteStore:
         try:
             self._cluster_id = self._prepare()
             self._topics = self._load()
+            self._next_schema_id = self._load_next_schema_id()
         except BaseException:
             self._db.close()
             raise
@@ -98,12 +100,17 @@ class SqliteStore:
                 )
         return topics
 
+    def _load_next_schema_id(self) -> int:
+        with self._storage_errors("read"):
+            row = self._db.execute("SELECT value FROM store WHERE name = 'next_schema_id'").fetchone()
+            return int(row[0]) if row else ENVELOPE_SCHEMA_ID + 1
+
     def cluster_id(self) -> str:
         return self._cluster_id
 
     def create_topic(self, spec: TopicSpec) -> Topic:
-        topic = new_topic(spec)
         with self._lock:
+            topic = new_topic(spec, self._next_schema_id)
             if topic.name in self._topics:
                 raise TopicAlreadyExistsError(f"topic {topic.name!r} exists already; delete it or choose another name")
             with self._storage_errors("write"), self._transaction():
@@ -123,8 +130,14 @@ class SqliteStore:
                 for schema_id, schema in topic.schemas.items():
                     message = schema.serialize().to_pybytes()
                     self._db.execute("INSERT INTO schemas VALUES (?, ?, ?)", (topic.topic_id, schema_id, message))
+                if topic.kind == KIND_TYPED:
+                    self._take_schema_id()
+            self._next_schema_id += topic.kind == KIND_TYPED
             self._topics[topic.name] = topic
         return topic
+
+    def _take_schema_id(self) -> None:
+        self._db.execute("REPLACE INTO store VALUES ('next_schema_id', ?)", (str(self._next_schema_id + 1),))
 
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         with self._lock:
@@ -155,13 +168,15 @@ class SqliteStore:
             topic = self._topics.get(name)
             if topic is None:
                 raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
-            altered = altered_schema(topic, change)
+            altered = altered_schema(topic, change, self._next_schema_id)
             if altered is not topic:
                 message = altered.schemas[altered.schema_id].serialize().to_pybytes()
                 with self._storage_errors("write"), self._transaction():
                     self._db.execute(
                         "INSERT INTO schemas VALUES (?, ?, ?)", (topic.topic_id, altered.schema_id, message)
                     )
+                    self._take_schema_id()
+                self._next_schema_id += 1
                 self._topics[name] = altered
         return altered
 

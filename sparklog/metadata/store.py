@@ -18,8 +18,10 @@ from sparklog.settings import Scope, Value, check, check_names
 from sparklog.types import check_topic_name
 
 PARTITIONS_MAX = 10_000
-FIRST_SCHEMA_ID = 1
 TIMESTAMP_TYPE_SETTING = "message.timestamp.type"
+ENVELOPE_SCHEMA_ID = 1
+"""All envelope topics have this schema. Other ids are given out once per cluster and never again, so that a batch
+made for a topic that has been deleted and made anew with other columns is refused, not misread."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
     return replace(topic, configs=MappingProxyType(configs))
 
 
-def new_topic(spec: TopicSpec) -> Topic:
-    """The topic `spec` asks for, checked, with a new id.
+def new_topic(spec: TopicSpec, typed_schema_id: int) -> Topic:
+    """The topic `spec` asks for, checked, with a new id; `typed_schema_id` is its schema's if it is typed.
 
     Raises InvalidTopicError, InvalidPartitionsError, InvalidConfigError.
     """
@@ -124,16 +126,16 @@ def new_topic(spec: TopicSpec) -> Topic:
             raise InvalidTopicError(
                 f"topic {spec.name!r}: an envelope topic has its own key and timestamp; give a schema to name columns"
             )
-        kind, schema = KIND_ENVELOPE, ENVELOPE_SCHEMA
+        kind, schema, schema_id = KIND_ENVELOPE, ENVELOPE_SCHEMA, ENVELOPE_SCHEMA_ID
     else:
-        kind, schema = KIND_TYPED, canonical_schema(spec.schema)
+        kind, schema, schema_id = KIND_TYPED, canonical_schema(spec.schema), typed_schema_id
         require_columns(schema, key_columns, spec.timestamp_column)
     return Topic(
         name=spec.name,
         topic_id=uuid.uuid4().hex,
         kind=kind,
         partitions=spec.partitions,
-        schemas=MappingProxyType({FIRST_SCHEMA_ID: schema}),
+        schemas=MappingProxyType({schema_id: schema}),
         key_columns=tuple(key_columns),
         timestamp_column=spec.timestamp_column,
         configs=MappingProxyType(configs),
@@ -141,8 +143,8 @@ def new_topic(spec: TopicSpec) -> Topic:
     )
 
 
-def altered_schema(topic: Topic, change: SchemaChange) -> Topic:
-    """`topic` with one schema more, or `topic` itself if the change is there already. Raises InvalidTopicError."""
+def altered_schema(topic: Topic, change: SchemaChange, schema_id: int) -> Topic:
+    """`topic` with one schema more, under `schema_id`, or `topic` itself if the change is there already. Raises InvalidTopicError."""
     if topic.kind == KIND_ENVELOPE:
         raise InvalidTopicError(
             f"topic {topic.name!r} is an envelope topic: its columns are key, value, headers, timestamp and stay so; "
@@ -155,6 +157,6 @@ def altered_schema(topic: Topic, change: SchemaChange) -> Topic:
         raise InvalidTopicError(f"topic {topic.name!r}: {e}") from e
     if schema is newest:
         return topic
-    schemas = {**topic.schemas, topic.schema_id + 1: schema}
+    schemas = {**topic.schemas, schema_id: schema}
     check_versions(topic.name, schemas)
     return replace(topic, schemas=MappingProxyType(schemas))

@@ -119,7 +119,8 @@ class SchemaVersion(Message):
 class TopicState(Message):
     """All about a topic. `error_code` is not 0 if the asked topic does not exist; then the rest is empty.
 
-    `configs` holds only what was set for the topic; `schemas` all versions, the newest last.
+    `configs` holds only what was set for the topic, `broker_defaults` what the broker's configuration sets for topics that
+    do not set it themselves; `schemas` all versions, the newest last.
     """
 
     error_code: int
@@ -132,6 +133,7 @@ class TopicState(Message):
     timestamp_column: str | None = None
     configs: dict[str, Any] = {}
     created_ms: int = 0
+    broker_defaults: dict[str, Any] = {}
 
 
 class MetadataResponse(Message):

@@ -183,7 +183,10 @@ def measure(spark: Any, bootstrap: str, scratch: Path, kind: str, args: argparse
     frames["sparklog mmap, no crc"] = ours(**{"sparklog.check.crcs": "false"}).load()
     times: dict[str, list[float]] = {name: [] for name in frames}
     for round_number in range(args.rounds + 1):
-        for name, frame in frames.items():
+        # another order every round: who comes first must not matter
+        order = list(frames.items())
+        shift = round_number % len(order)
+        for name, frame in order[shift:] + order[:shift]:
             begun = time.perf_counter()
             frame.write.format("noop").mode("overwrite").save()
             if round_number:  # the first round starts workers and fills caches

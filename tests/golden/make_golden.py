@@ -130,6 +130,7 @@ TOPIC_STATE = m.TopicState(
     "time_hour",
     {"segment.bytes": 4096},
     BASE_MS,
+    {"retention.ms": -1},
 )
 
 REQUESTS: dict[m.Api, m.Message] = {

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -156,6 +159,8 @@ def test_consume_formats(run: Run, topic: str, tmp_path: Path) -> None:
     assert "2 of 100 records" in table.stderr
     for format in ("arrow", "parquet"):
         run("consume", topic, "--format", format, "--output", f"out.{format}", "--columns", "b,a")
+    run("consume", topic, "--output", "out.jsonl", "--max-records", 3)
+    assert (tmp_path / "out.jsonl").read_text().splitlines()[2] == '{"a":2,"b":"x"}'
     written = pq.read_table(tmp_path / "out.parquet")
     assert written.column_names == ["b", "a"]
     assert written.column("a").to_pylist() == list(range(100))
@@ -194,6 +199,51 @@ def test_following_until_interrupted(run: Run, topic: str, broker: LocalBroker) 
         out, err = consume.communicate(timeout=30)
     assert (out, err) == (b"", b"")
     assert consume.returncode in (0, 130)
+
+
+def read_terminal(descriptor: int, until: str, seconds: float = 30) -> str:
+    """What a program writes to its terminal, until `until` has come."""
+    shown = ""
+    deadline = time.monotonic() + seconds
+    while until not in shown:
+        ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
+        assert ready, f"no {until!r} in {shown!r}"
+        shown += os.read(descriptor, 65536).decode()
+    return shown
+
+
+def test_progress_is_shown_on_a_terminal(run: Run, topic: str, broker: LocalBroker, tmp_path: Path) -> None:
+    run("topic", "create", topic)
+    (tmp_path / "lines.txt").write_text("some text\n" * 100_000)
+    terminal, inner = os.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "produce", topic, "lines.txt", "-b", broker.bootstrap_servers],
+        cwd=tmp_path,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+        stdin=subprocess.DEVNULL,
+        stderr=inner,
+    ) as produce:
+        shown = read_terminal(terminal, "100,000 records to")
+        assert produce.wait(30) == 0
+    os.close(inner)
+    os.close(terminal)
+    assert "100%" in shown
+
+
+def test_consume_follows_on_a_terminal(run: Run, topic: str, broker: LocalBroker) -> None:
+    run("topic", "create", topic)
+    terminal, inner = os.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "consume", topic, "-b", broker.bootstrap_servers], stdout=inner, stderr=subprocess.PIPE
+    ) as consume:
+        for text in ("one", "two"):
+            run("produce", topic, stdin=f"{text}\n")
+            read_terminal(terminal, f'"value":"{text}"')
+        consume.send_signal(signal.SIGINT)
+        assert consume.communicate(timeout=30)[1] == b""
+    os.close(inner)
+    os.close(terminal)
+    assert consume.returncode == 0
 
 
 def test_offsets(run: Run, topic: str) -> None:
@@ -246,6 +296,8 @@ def test_errors_are_one_line_and_a_next_step(run: Run, topic: str, tmp_path: Pat
     assert error("topic", "create", topic)[0].startswith("TOPIC_ALREADY_EXISTS: ")
     misspelt = error("topic", "create", "x", "--config", "segment.byte=1")
     assert "did you mean 'segment.bytes'" in misspelt[0]
+    assert "did you mean 'linger.ms'" in error("produce", topic, "--config", "linger.s=1")[0]
+    assert "unknown consumer setting 'columns'" in error("consume", topic, "--config", "columns=a")[0]
     assert error("topic", "create", "x", "--schema", "a INTT")[0].startswith(
         "INVALID_TOPIC: schema: unknown type (did you mean INT?)"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,8 @@ import pytest
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 sys.path.insert(0, str(NOTEBOOKS))
 
-from flights_demo import data, feed, jvm, picture, steps, verify  # noqa: E402
+from flights_demo import data, feed, interrupts, jvm, picture, steps, verify  # noqa: E402
+from flights_demo.background import Worker, in_background  # noqa: E402
 from flights_demo.query import Progress, SparkJob, delta_failure, first_lines  # noqa: E402
 
 
@@ -245,3 +247,26 @@ def test_the_exit_status_is_the_verdict(
     closed = demo._close(broker, job, checks, tmp_path / "p.png", feeder, SimpleNamespace(first_at=None))  # type: ignore[arg-type]
     assert closed == status
     assert ("1 of 2 checks failed" in capsys.readouterr().out) is not ok
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_is_raised_at_the_next_wait(number: signal.Signals, status: int) -> None:
+    before = {n: signal.getsignal(n) for n in interrupts.EXIT_STATUS}
+    try:
+        interrupts.install()
+        interrupts.check()
+        signal.raise_signal(number)
+        with pytest.raises(KeyboardInterrupt):
+            in_background(lambda: None).result()
+        assert interrupts.exit_status() == status
+    finally:
+        interrupts.install()  # forgets the signal
+        for n, handler in before.items():
+            signal.signal(n, handler)
+
+
+def test_a_workers_error_is_raised_where_its_result_is_waited_for() -> None:
+    worker = Worker("test")
+    assert [worker.call(int, "7").result(), worker.call(int, "8").result()] == [7, 8]
+    with pytest.raises(ValueError, match="invalid literal"):
+        worker.call(int, "x").result()

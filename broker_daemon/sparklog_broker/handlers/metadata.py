@@ -68,6 +68,7 @@ def topic_state(broker: Broker, name: str) -> TopicState:
         timestamp_column=topic.timestamp_column,
         configs=dict(topic.configs),
         created_ms=topic.created_ms,
+        broker_defaults=dict(broker.config.topic_defaults),
     )
 
 

@@ -55,12 +55,17 @@ def test_same_as_sparks_own_parser() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
+    there_already = SparkSession.getActiveSession()
     # fromDDL asks the session that is there
-    assert SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    spark_type = StructType.fromDDL(EVERYTHING_FOR_SPARK)
-    canonical = canonical_schema(to_arrow_schema(spark_type, timezone="UTC"))
-    assert parse_ddl(EVERYTHING_FOR_SPARK).equals(canonical)
-    assert parse_spark_json(spark_type.json()).equals(canonical)
+    spark = there_already or SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        spark_type = StructType.fromDDL(EVERYTHING_FOR_SPARK)
+        canonical = canonical_schema(to_arrow_schema(spark_type, timezone="UTC"))
+        assert parse_ddl(EVERYTHING_FOR_SPARK).equals(canonical)
+        assert parse_spark_json(spark_type.json()).equals(canonical)
+    finally:
+        if there_already is None:
+            spark.stop()
 
 
 @pytest.mark.parametrize(

@@ -211,3 +211,16 @@ def test_a_forked_child_has_connections_of_its_own(fake: FakeBroker) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert shared.metadata().cluster_id == "cluster"
     assert fake.connections == 2
+
+
+def test_old_metadata_are_used_while_the_broker_is_away(fake: FakeBroker) -> None:
+    shared = cluster(fake.address)
+    first = shared.topic("events")
+    shared.expire("events")
+    fake.hook = only(Api.METADATA, DROP)
+    assert shared.topic("events") is first
+    with pytest.raises(BrokerNotAvailableError):
+        shared.topic("events", refresh=True)
+    shared.expire("events")
+    fake.hook = lambda api, message: None
+    assert shared.topic("events") is not first

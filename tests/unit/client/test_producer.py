@@ -348,8 +348,14 @@ def test_connecting_is_tried_again_without_anybody_calling() -> None:
         while attempts.attempts < 5:
             assert time.monotonic() < deadline, "it was not tried again"
             time.sleep(0.002)
+        later = [
+            producer.send("events", b"2"),
+            producer.send_batch("events", {"value": [b"3"]}),
+        ]  # not refused meanwhile
         again = FakeBroker(port=fake.port)
         assert future.result(5).offset == 0
+        assert all(f.exception(5) is None for f in later)
+        assert stored(again) == [b"1", b"2", b"3"]
         again.close()
 
 

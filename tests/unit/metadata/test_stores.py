@@ -48,12 +48,26 @@ def test_an_envelope_topic(open_store: Callable[[], MetadataStore]) -> None:
     store.close()
 
 
+def test_schema_ids_are_never_given_out_twice(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    schema = pa.schema([("a", pa.int32())])
+    first = store.create_topic(TopicSpec("a", schema=schema))
+    store.delete_topic("a")
+    with pytest.raises(InvalidTopicError):
+        store.create_topic(TopicSpec("b", schema=schema, key_columns=["x"]))
+    store.close()
+    store = open_store()
+    again = store.create_topic(TopicSpec("a", schema=schema))
+    assert [*first.schemas, *again.schemas] == [2, 3]
+    store.close()
+
+
 def test_a_typed_topic_has_the_canonical_schema(open_store: Callable[[], MetadataStore]) -> None:
     store = open_store()
     topic = store.create_topic(
         TopicSpec("typed", 2, SCHEMA, ["id", "name"], "at", {"segment.bytes": "1048576", "segment.ms": 5})
     )
-    assert topic.schemas[1] == pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    assert topic.schemas[2] == pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     assert topic.key_columns == ("id", "name")
     assert topic.timestamp_column == topic.record_timestamp_column == "at"
     assert dict(topic.configs) == {"segment.bytes": 1048576, "segment.ms": 5}
