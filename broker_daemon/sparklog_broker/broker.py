@@ -25,6 +25,7 @@ from sparklog.log.slices import HandleCache
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec
 from sparklog.types import TopicPartition
+from sparklog_broker.cleaner import Cleaner
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.directory_watch import DirectoryWatch
 from sparklog_broker.io_threads import IoThreads
@@ -40,6 +41,9 @@ INLINE_APPEND_BYTES = 64 * 1024
 INLINE_SLOW_S = 0.05
 """An append on the loop that took this long: the disk is busy, so the threads do it for a while."""
 INLINE_PAUSE_S = 1.0
+FLUSH_TICK_S = 2.0
+"""How often rolled segments, and topics with `flush.ms`, are looked for."""
+FLUSH_TICK_S_MIN = 0.01
 
 T = TypeVar("T")
 
@@ -65,12 +69,20 @@ class Broker:
         self._flush = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._inline_after = 0.0
         self._maintenance: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Task[None] | None = None
         self._retention = Retention(
             logs,
             loop,
             flush_thread=self._flush,
             interval_s=config.log_retention_check_interval_ms / 1000,
             partition_of=self._partitions.get,
+        )
+        self._cleaner = Cleaner(
+            logs,
+            threads=config.log_cleaner_threads,
+            dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_bytes,
+            io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+            backoff_ms=config.log_cleaner_backoff_ms,
         )
         self._watch: DirectoryWatch | None = None
 
@@ -129,7 +141,7 @@ class Broker:
         return (
             size_bytes <= INLINE_APPEND_BYTES
             and self._loop.time() >= self._inline_after
-            and not any(p.appends_pending for p in partitions)
+            and not any(p.appends_pending or p.waits_for_disk for p in partitions)
         )
 
     def note_inline_append(self, started_at: float) -> None:
@@ -201,6 +213,7 @@ class Broker:
         self.topics[name] = replace(known, configs=topic.configs)
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
         self._retention.run_soon()
+        self._cleaner.run_soon()
         return self.topics[name]
 
     def _alter_configs(self, name: str, configs: Mapping[str, object | None]) -> Topic:
@@ -281,10 +294,35 @@ class Broker:
         )
         self._watch.start()
         self._maintenance = self._loop.create_task(self._maintain(self.config.log_flush_interval_ms / 1000))
+        self._flushing = self._loop.create_task(self._flush_due())
         self._retention.start()
+        self._cleaner.start()
+
+    async def _flush_due(self) -> None:
+        """Between the intervals: fsyncs rolled segments and what `flush.ms` is over for. A start after a crash then has
+        little to scan."""
+        while True:
+            await asyncio.sleep(self._flush_tick_s())
+            try:
+                if await self._loop.run_in_executor(self._flush, self._logs.flush_due):
+                    await self._run_admin(self._logs.checkpoint)
+            except SparklogError as e:
+                log.error("background fsync failed, next attempt in %.1f s: %s", self._flush_tick_s(), e)  # noqa: TRY400
+            except Exception:
+                log.exception("background fsync failed")
+
+    def _flush_tick_s(self) -> float:
+        """A topic's `flush.ms` is kept to within half of it, but not below FLUSH_TICK_S_MIN."""
+        waits_ms = [
+            int(str(ms)) for t in self.topics.values() if (ms := t.configs.get("flush.ms", -1)) not in (-1, "-1")
+        ]
+        default_ms = self.config.topic_defaults.get("flush.ms", -1)
+        if default_ms not in (-1, "-1"):
+            waits_ms.append(int(str(default_ms)))
+        return max(FLUSH_TICK_S_MIN, min([FLUSH_TICK_S, *(ms / 2000 for ms in waits_ms)]))
 
     async def _maintain(self, interval_s: float) -> None:
-        """Fsyncs rolled segments, writes checkpoints, unlinks what is deleted; a failure is logged and tried again."""
+        """Fsyncs what was appended, writes checkpoints, unlinks what is deleted; a failure is logged and tried again."""
         while True:
             try:
                 await self._loop.run_in_executor(self._flush, self._logs.flush)
@@ -307,9 +345,13 @@ class Broker:
         if self._watch is not None:
             await self._watch.stop()
         await self._retention.stop()
+        await self._loop.run_in_executor(None, self._cleaner.stop)
         if self._maintenance is not None:
             self._maintenance.cancel()
             await asyncio.gather(self._maintenance, return_exceptions=True)
+        if self._flushing is not None:
+            self._flushing.cancel()
+            await asyncio.gather(self._flushing, return_exceptions=True)
         return await self._loop.run_in_executor(None, self._close)
 
     def _close(self) -> bool:
@@ -340,7 +382,14 @@ def partition_specs(topic: Topic, config: BrokerConfig) -> Iterator[PartitionSpe
     """What each of the topic's partitions needs to be opened."""
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
     for number in range(topic.partitions):
-        owner = LogOwner(topic.name, topic.topic_id, number, topic.record_timestamp_column)
+        owner = LogOwner(
+            topic.name,
+            topic.topic_id,
+            number,
+            topic.record_timestamp_column,
+            topic.record_key_columns,
+            topic.record_value_columns,
+        )
         yield PartitionSpec(owner, log_config, topic.schemas.__getitem__)
 
 

@@ -39,6 +39,10 @@ class BrokerConfig:
     local_read_enabled: bool
     log_flush_interval_ms: int
     log_retention_check_interval_ms: int
+    log_cleaner_threads: int
+    log_cleaner_dedupe_buffer_bytes: int
+    log_cleaner_io_max_bytes_per_second: int
+    log_cleaner_backoff_ms: int
     topic_defaults: Mapping[str, Value]
 
     @property

@@ -7,7 +7,6 @@ A failing read, write or fsync is noticed by whoever meets it. A directory that 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
@@ -63,8 +62,9 @@ class DirectoryWatch:
                     self._tell(await self._settle())
             except Exception:
                 log.exception("the log directories could not be looked at, next attempt in %.0f s", LOOK_S)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_S)
+            timer = self._loop.call_later(LOOK_S, self._wake.set)  # wait_for can swallow a cancellation
+            await self._wake.wait()
+            timer.cancel()
             self._wake.clear()
 
     def _tell(self, failures: list[DirectoryFailure]) -> None:

@@ -90,6 +90,11 @@ class Partition:
         """None if the partition is offline or deleted."""
         return self._log
 
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether an append may have to wait for an fsync."""
+        return self._log is not None and self._log.config.flush.at_append
+
     def check_leader_epoch(self, leader_epoch: int) -> None:
         """Raises FencedLeaderEpochError or UnknownLeaderEpochError if the client knows another epoch."""
         ours = self.replicas.leader_epoch

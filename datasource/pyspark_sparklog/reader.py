@@ -80,7 +80,7 @@ class RangeRead:
                 ):
                     wait.reset()
                     yield from assembler.add(batch)
-                    position = int(batch.offsets()[-1]) + 1
+                    position = batch.next_offset
                 break
             except (OffsetOutOfRangeError, DataLossError, UnknownTopicOrPartitionError) as e:
                 position = self._behind_the_loss(tp, position, task.end, e)

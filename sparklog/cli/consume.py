@@ -201,12 +201,13 @@ def _copy(
             rows = batch.data.num_rows
             keep = min(rows, left - count)
             if end is not None:
-                keep = min(keep, max(0, end[tp] - batch.base_offset))
-                if batch.base_offset + rows >= end[tp]:
-                    open_ends.pop(tp, None)
+                keep = min(keep, batch.rows_below(end[tp]))
             if keep:
                 writer.write(batch, keep)
                 count += keep
+        for tp in list(open_ends):
+            if consumer.position(tp) >= open_ends[tp]:  # not the last row's offset: compaction may have removed what follows
+                del open_ends[tp]
     return count
 
 

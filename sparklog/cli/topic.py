@@ -126,7 +126,7 @@ def describe(
         print(f"key         {', '.join(topic.key_columns)}")
     if topic.timestamp_column:
         print(f"timestamp   {topic.timestamp_column}")
-    print("columns" if topic.schema_id == 1 else f"columns     (schema {topic.schema_id})")
+    print("columns" if topic.kind == "envelope" else f"columns     (schema {topic.schema_id})")
     _print_schema(topic)
     print("settings")
     for setting in settings_of(Scope.TOPIC).values():

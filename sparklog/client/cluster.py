@@ -92,6 +92,12 @@ class TopicInfo:
         """Whether the broker's clock, not the producer's, stamps the records."""
         return (self.broker_defaults | self.configs).get("message.timestamp.type") == "LogAppendTime"
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the last record of each key stays, so that every record needs a key."""
+        policy = str((self.broker_defaults | self.configs).get("cleanup.policy", ""))
+        return "compact" in policy.split(",")
+
     def schema_of(self, schema_id: int) -> pa.Schema:
         """Raises UnknownSchemaError."""
         schema = self.schemas.get(schema_id)

@@ -152,7 +152,8 @@ class Consumer:
         chosen = self._records[self._records_taken : self._records_taken + limit]
         self._records_taken += len(chosen)
         assert self._records_position is not None
-        self._records_position.consumed = chosen[-1].offset + 1
+        assert self._records_batch is not None
+        self._records_position.consumed = self._records_batch.offset_at(self._records_taken)
         return chosen
 
     def poll_batches(self, timeout_ms: int = 1000) -> list[ConsumedBatch]:
@@ -235,7 +236,7 @@ def records_of(batch: ConsumedBatch) -> list[Record]:
     """The batch's rows as records, column by column."""
     n = batch.num_rows
     stamps = batch.timestamps_ms().tolist()
-    offsets = range(batch.base_offset, batch.base_offset + n)
+    offsets = batch.offsets().tolist()
     data = batch.data
     keys: Iterable[Any] = repeat(None, n)
     values: Iterable[Any] = repeat(None, n)

@@ -24,6 +24,7 @@ from sparklog.client.encoding import (
     pieces_of,
     rows_of,
     too_large,
+    without_key,
 )
 from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
 from sparklog.client.partitioner import StickyPartition, partition_for_key
@@ -48,11 +49,12 @@ _live: weakref.WeakSet[Producer] = weakref.WeakSet()
 class _Topic:
     """What the producer keeps per topic."""
 
-    __slots__ = ("info", "is_envelope", "key_partitions", "max_bytes", "queues", "sticky", "target_bytes")
+    __slots__ = ("info", "is_compacted", "is_envelope", "key_partitions", "max_bytes", "queues", "sticky", "target_bytes")
 
     def __init__(self, info: TopicInfo, batch_size_bytes: int, queues: list[PartitionQueue]) -> None:
         self.info = info
         self.is_envelope = info.is_envelope
+        self.is_compacted = info.is_compacted
         self.queues = queues
         self.sticky = StickyPartition(info.partitions)
         self.max_bytes = info.max_message_bytes
@@ -133,6 +135,7 @@ class Producer:
             or headers
             or timestamp_ms is not None
             or not state.is_envelope
+            or (key is None and state.is_compacted)
         ):
             value, key, headers = _check_record(state, topic, value, key, headers, timestamp_ms)
         if partition is not None:
@@ -300,6 +303,8 @@ def _check_record(
             f"topic {topic!r} is typed (columns {', '.join(state.info.schema.names)}): send tables with "
             "send_batch(topic, data); send() is for envelope topics"
         )
+    if key is None and state.is_compacted:
+        raise without_key(topic, 0)
     checked = None
     if headers:
         if not isinstance(headers, Sequence) or isinstance(headers, str | bytes):

@@ -6,12 +6,14 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from sparklog.client.cluster import TopicInfo
-from sparklog.errors import SchemaMismatchError, UnsupportedVersionError
-from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, PREFIX_BYTES, BatchHeader, decode_batch
+from sparklog.errors import SchemaMismatchError
+from sparklog.format.batch import PREFIX_BYTES, BatchHeader
 from sparklog.format.flat import root_table, table_field
+from sparklog.format.offset_column import decode_rows
 from sparklog.format.schema_evolution import RowAdapter
 from sparklog.settings import did_you_mean
 
@@ -73,19 +75,18 @@ class Projection:
                 )
         return pa.schema(fields)
 
-    def decode(self, data: Any, header: BatchHeader) -> tuple[pa.RecordBatch, pa.Schema]:
-        """The wanted columns of one batch in the layout `schema`, and the schema it was written with.
+    def decode(self, data: Any, header: BatchHeader) -> tuple[pa.RecordBatch, pa.Schema, np.ndarray | None]:
+        """The wanted columns of one batch in the layout `schema`, the schema it was written with, and the offsets of the
+        rows if they are not dense.
 
         Raises CorruptBatchError, UnknownSchemaError, and SchemaMismatchError for a column that has become wider than
         `schema` has it.
         """
         known = self._known.get(header.schema_id) or self._learn(header.schema_id)
-        if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
-            raise UnsupportedVersionError("the batch was compacted; install a newer sparklog to read it")
         # uncompressed columns cost nothing until they are touched
         some = len(known.adapter.indexes) < len(known.schema) and _is_compressed(data)
-        decoded = decode_batch(data, known.schema, known.adapter.indexes if some else None)
-        return known.adapter.adapt(decoded), known.schema
+        decoded, offsets = decode_rows(data, known.schema, header, known.adapter.indexes if some else None)
+        return known.adapter.adapt(decoded), known.schema, offsets
 
     def _learn(self, schema_id: int) -> _Known:
         if schema_id not in self.info.schemas and self._newest is not None:

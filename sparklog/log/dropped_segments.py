@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparklog.errors import StorageError
 from sparklog.format.segment import segment_name
 from sparklog.log.files import FileSystem
 from sparklog.log.segment import LogSegment
@@ -43,6 +44,13 @@ class DroppedSegments:
             self._due.remove(due)
             removed += 1
         return removed
+
+    def remove_all(self) -> None:
+        """Unlinks everything because the log is closed; what cannot be unlinked goes when the log is opened again."""
+        try:
+            self.remove_due(max((due_ms for due_ms, _ in self._due), default=0))
+        except StorageError as e:
+            logger.warning("files of deleted segments stay until the next start: %s", e)
 
     def remove_path(self, path: Path) -> None:
         """Unlinks a segment at once because a new one is about to get its name: what readers have open stays theirs."""

@@ -374,17 +374,34 @@ class LogManager:
         return {d.path: d.failure for d in self._directories if d.failure is not None}
 
     def flush(self) -> None:
-        """Fsyncs rolled segments of all logs. A log whose disk fails is logged and takes no more appends."""
+        """Fsyncs what has been appended to any log. A log whose disk fails is logged and takes no more appends."""
         for tp, log in list(self._logs.items()):
             try:
                 log.flush()
             except SparklogError as e:
                 logger.error("partition %s cannot be flushed: %s", tp, e)  # noqa: TRY400
 
+    def flush_due(self) -> bool:
+        """Fsyncs rolled segments, and what has waited for `flush.ms`; whether there was any. Failures as in `flush`."""
+        flushed = False
+        for tp, log in list(self._logs.items()):
+            try:
+                flushed |= log.flush_if_due()
+            except SparklogError as e:
+                logger.error("partition %s cannot be flushed: %s", tp, e)  # noqa: TRY400
+        return flushed
+
     def checkpoint(self) -> None:
         """Writes recovery-points.json of every directory. Raises StorageFullError, StorageError; the others are written."""
         with self._checkpoint_lock:
-            self._in_each(lambda directory: directory.write_points(self._points(directory)))
+            self._in_each(self._checkpoint)
+
+    def _checkpoint(self, directory: LogDirectory) -> None:
+        logs = [log for tp, log in list(self._logs.items()) if self._place.get(tp) is directory]
+        counts = [log.truncation_count for log in logs]
+        directory.write_points(self._points(directory))
+        for log, count in zip(logs, counts, strict=True):
+            log.forget_truncation(count)
 
     def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
         """What is to be remembered of the directory's partitions; of one that is offline, what was."""

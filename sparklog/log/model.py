@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from sparklog.log.retention import POLICY_DELETE, RetentionPolicy, roll_jitter_ms
+from sparklog.log.compaction.policy import CompactionPolicy
+from sparklog.log.flushing import FlushPolicy
+from sparklog.log.retention import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
 from sparklog.settings import Scope, resolve
 from sparklog.types import TopicPartition
 
@@ -23,6 +25,10 @@ class LogOwner:
     topic_id: str
     partition: int
     timestamp_column: str | None = None
+    key_columns: tuple[str, ...] = ()
+    """The columns compaction goes by: "key" for an envelope topic."""
+    value_columns: tuple[str, ...] = ()
+    """The columns that are null in a tombstone: "value" for an envelope topic; empty: all that are not of the key."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -47,6 +53,8 @@ class LogConfig:
     cleanup_policy: str
     retention: RetentionPolicy
     file_delete_delay_ms: int
+    compaction: CompactionPolicy
+    flush: FlushPolicy
 
     @classmethod
     def from_settings(cls, given: Mapping[str, object]) -> Self:
@@ -67,6 +75,18 @@ class LogConfig:
                 retention_bytes=int(settings["retention.bytes"]),
             ),
             file_delete_delay_ms=int(settings["file.delete.delay.ms"]),
+            compaction=CompactionPolicy(
+                compacts=POLICY_COMPACT in str(settings["cleanup.policy"]).split(","),
+                min_cleanable_dirty_ratio=float(settings["min.cleanable.dirty.ratio"]),
+                delete_retention_ms=int(settings["delete.retention.ms"]),
+                min_compaction_lag_ms=int(settings["min.compaction.lag.ms"]),
+                max_compaction_lag_ms=int(settings["max.compaction.lag.ms"]),
+            ),
+            flush=FlushPolicy(
+                messages=int(settings["flush.messages"]),
+                ms=int(settings["flush.ms"]),
+                group=settings["flush.mode"] == "group",
+            ),
         )
 
     def for_partition(self, owner: LogOwner) -> Self:
@@ -86,10 +106,12 @@ class AppendInfo(NamedTuple):
 
 
 class LocatedRange(NamedTuple):
-    """Whole batches [start_position, end_position) of a segment file; `base_offset` is the segment's."""
+    """Whole batches [start_position, end_position) of a segment file; `base_offset` is the segment's, `first_offset` the
+    first batch's."""
 
     path: str
     schema_id: int
     base_offset: int
     start_position: int
     end_position: int
+    first_offset: int

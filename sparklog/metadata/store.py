@@ -14,6 +14,7 @@ import pyarrow as pa
 from sparklog.errors import InvalidConfigError, InvalidPartitionsError, InvalidTopicError
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, canonical_schema, require_columns
 from sparklog.format.schema_evolution import SchemaChange, check_versions
+from sparklog.log.retention import POLICY_COMPACT
 from sparklog.settings import Scope, Value, check, check_names
 from sparklog.types import check_topic_name
 
@@ -57,6 +58,16 @@ class Topic:
     def record_timestamp_column(self) -> str | None:
         """The column that holds the records' timestamps, if there is one."""
         return "timestamp" if self.kind == KIND_ENVELOPE else self.timestamp_column
+
+    @property
+    def record_key_columns(self) -> tuple[str, ...]:
+        """The columns that make a record's key, if there are any."""
+        return ("key",) if self.kind == KIND_ENVELOPE else self.key_columns
+
+    @property
+    def record_value_columns(self) -> tuple[str, ...]:
+        """The columns that are null in a tombstone; empty: all that are not of the key."""
+        return ("value",) if self.kind == KIND_ENVELOPE else ()
 
     @property
     def schema_id(self) -> int:
@@ -108,7 +119,18 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
             f"topic {topic.name!r}: {TIMESTAMP_TYPE_SETTING} cannot be changed, running producers write the old kind of timestamps; "
             f"make a new topic with it"
         )
+    check_cleanup_policy(topic.name, topic.record_key_columns, configs)
     return replace(topic, configs=MappingProxyType(configs))
+
+
+def check_cleanup_policy(name: str, key_columns: Sequence[str], configs: Mapping[str, object]) -> None:
+    """Raises InvalidConfigError for a topic that is to be compacted but has no key to go by."""
+    policy = str(configs.get("cleanup.policy", ""))
+    if POLICY_COMPACT in policy.split(",") and not key_columns:
+        raise InvalidConfigError(
+            f"topic {name!r}: cleanup.policy={policy} keeps the last record of each key, but the topic has no key "
+            f"columns; create it with key columns (key_columns=…, --key-columns …)"
+        )
 
 
 def new_topic(spec: TopicSpec, typed_schema_id: int) -> Topic:
@@ -130,6 +152,7 @@ def new_topic(spec: TopicSpec, typed_schema_id: int) -> Topic:
     else:
         kind, schema, schema_id = KIND_TYPED, canonical_schema(spec.schema), typed_schema_id
         require_columns(schema, key_columns, spec.timestamp_column)
+        check_cleanup_policy(spec.name, key_columns, configs)
     return Topic(
         name=spec.name,
         topic_id=uuid.uuid4().hex,

@@ -295,13 +295,15 @@ class LocateSegmentsRequest(Message):
 
 
 class SegmentRange(Message):
-    """Whole batches in a segment file. `base_offset` is the segment's; the range may begin below the start offset."""
+    """Whole batches in a segment file. `base_offset` is the segment's, `first_offset` that of the batch at
+    `start_position` (it may be below the start offset): if there is another batch, the file has been replaced."""
 
     path: str
     schema_id: int
     base_offset: int
     start_position: int
     end_position: int
+    first_offset: int = -1
 
 
 class LocateSegmentsResponse(Message):

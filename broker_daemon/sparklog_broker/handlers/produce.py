@@ -104,7 +104,9 @@ async def _append_all(broker: Broker, by_thread: dict[int, list[_Append]], outco
             deliver(appends, _append_each(appends))
             broker.note_inline_append(started_at)
         else:
-            broker.io.submit(thread, partial(_append_each, appends), partial(_delivered, deliver, appends))
+            broker.io.submit(
+                thread, partial(_append_each, appends), partial(_delivered, deliver, appends), partial(_sync, appends)
+            )
     if left:
         await done
 
@@ -126,6 +128,19 @@ def _append_each(appends: list[_Append]) -> list[_Outcome]:
             results.append(partition_log.append(piece, leader_epoch=partition.replicas.leader_epoch))
         except Exception as e:  # noqa: BLE001 - becomes the partition's outcome
             results.append(e)
+    return results
+
+
+def _sync(appends: list[_Append], results: list[_Outcome]) -> list[_Outcome]:
+    """Runs on an I/O thread when all that had arrived has been appended: the first partition that has to be on the disk
+    is fsynced for all appends to it. What could not be fsynced has failed, whether it is on the disk or not."""
+    for i, (_, _, partition_log, _) in enumerate(appends):
+        outcome = results[i]
+        if isinstance(outcome, AppendInfo) and partition_log.config.flush.at_append:
+            try:
+                partition_log.make_durable(outcome.last_offset + 1)
+            except Exception as e:  # noqa: BLE001 - becomes the partition's outcome
+                results[i] = e
     return results
 
 
