@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sparklog.errors import DataDirLockedError, StorageError
+from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     META_FILE,
@@ -204,3 +204,21 @@ class LogDirectory:
 
 
 _OWN_FILES = frozenset({LOCK_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE})
+
+
+def the_one_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
+    """Of several log directories with a partition directory of the same name the one that holds the partition. Raises
+    LogCorruptError if more than one does: which of them is the truth is for somebody to decide who knows."""
+    name = owner.directory_name
+    owners = {d.path: d.owner_of(name) for d in candidates}
+    ours = [d for d in candidates if (o := owners[d.path]) is not None and o.topic_id == owner.topic_id]
+    if len(ours) > 1:
+        ours = [d for d in ours if d.has_segments(name)] or [d for d in ours if d.points_of(owner)] or ours[:1]
+    if len(ours) > 1:
+        places = " and ".join(str(d.path / name) for d in ours)
+        raise LogCorruptError(f"{owner.topic_partition} is in two log directories: {places}; move one of them away")
+    chosen = ours[0] if ours else candidates[0]
+    for directory in candidates:
+        if directory is not chosen:
+            logger.warning("%s is not used: %s holds the partition", directory.path / name, chosen.path / name)
+    return chosen

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparklog.errors import (
-    LogCorruptError,
     SparklogError,
     StorageError,
     StorageFullError,
@@ -23,7 +22,7 @@ from sparklog.errors import (
 from sparklog.format.checkpoint import PartitionPoints
 from sparklog.log.clock import Clock, SystemClock
 from sparklog.log.files import File, FileSystem, RealFiles
-from sparklog.log.log_directory import LogDirectory, take_lock
+from sparklog.log.log_directory import LogDirectory, take_lock, the_one_with_data
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.recovery import SchemaOf
@@ -190,7 +189,7 @@ class LogManager:
         in one that has failed."""
         name = owner.directory_name
         if len(candidates) > 1:
-            return _the_one_with_data(owner, candidates)
+            return the_one_with_data(owner, candidates)
         if candidates:
             return candidates[0]
         for directory in self._live():
@@ -451,21 +450,3 @@ class LogManager:
         finally:
             self._unlock()
         return not unclean and not self.failed_directories
-
-
-def _the_one_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
-    """Of several log directories with a partition directory of the same name the one that holds the partition. Raises
-    LogCorruptError if more than one does: which of them is the truth is for somebody to decide who knows."""
-    name = owner.directory_name
-    owners = {d.path: d.owner_of(name) for d in candidates}
-    ours = [d for d in candidates if (o := owners[d.path]) is not None and o.topic_id == owner.topic_id]
-    if len(ours) > 1:
-        ours = [d for d in ours if d.has_segments(name)] or [d for d in ours if d.points_of(owner)] or ours[:1]
-    if len(ours) > 1:
-        places = " and ".join(str(d.path / name) for d in ours)
-        raise LogCorruptError(f"{owner.topic_partition} is in two log directories: {places}; move one of them away")
-    chosen = ours[0] if ours else candidates[0]
-    for directory in candidates:
-        if directory is not chosen:
-            logger.warning("%s is not used: %s holds the partition", directory.path / name, chosen.path / name)
-    return chosen

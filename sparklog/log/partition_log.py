@@ -636,8 +636,8 @@ class PartitionLog:
         if offset >= high_watermark:
             return None
         i = bisect_right(view.bases, offset) - 1
-        while offset >= view.all[i].next_offset and i + 1 < len(view.all):  # in a gap between two segments
-            i += 1
+        while i + 1 < len(view.all) and (offset >= view.all[i].next_offset or not view.all[i].data_bytes):
+            i += 1  # the offset lies in a gap between two segments
         segment = view.all[i]
         if max(offset, segment.base_offset) >= min(high_watermark, segment.next_offset):
             return None
@@ -683,7 +683,7 @@ class PartitionLog:
         for segment in segments:
             if segment.base_offset >= stop or start_offset >= stop:
                 break
-            if start_offset >= segment.next_offset:
+            if start_offset >= segment.next_offset or not segment.data_bytes:
                 continue
             start = segment.find(max(start_offset, segment.base_offset))
             end = segment.end_below(self.high_watermark)

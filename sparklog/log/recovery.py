@@ -210,7 +210,7 @@ def _load_segment(
         is_on_disk = clean or (following is not None and following <= context.recovery_point)
         data_end = seal_position(file.read, size)
         may_trust = data_end is not None and (is_on_disk or following is None)
-        trusted = may_trust and _trust_footer(context, segment, file, data_end or 0)
+        trusted = may_trust and _trust_footer(context, segment, file, data_end or 0, is_on_disk=is_on_disk)
         if trusted and (is_on_disk or segment.next_offset <= context.recovery_point):
             return segment
         _SegmentScan(context, segment, file, size, following, epochs).run()
@@ -247,9 +247,9 @@ def _base_of(path: Path) -> int | None:
     return parse_segment_name(path.name)
 
 
-def _trust_footer(context: LoadContext, segment: LogSegment, file: File, data_end: int) -> bool:
+def _trust_footer(context: LoadContext, segment: LogSegment, file: File, data_end: int, *, is_on_disk: bool) -> bool:
     """Takes the end from the footer and the last batch's header, without reading the rest of it; indexes are loaded
-    when needed. False if the footer is not sane. Raises LogCorruptError."""
+    when needed. False if the footer is not sane. Raises LogCorruptError when no crash can be the reason."""
     next_offset, append_time_ms = segment.base_offset, 0
     if data_end != segment.data_position:
         position = last_block_position(file.read, segment.data_position, data_end)
@@ -261,6 +261,8 @@ def _trust_footer(context: LoadContext, segment: LogSegment, file: File, data_en
         try:
             last = header_at(file.read, position, data_end)
         except CorruptBatchError as e:
+            if not is_on_disk:
+                return False
             raise LogCorruptError(f"{segment.path}, position {position}: {e}; {context.hint()}") from e
         if position + last.size_bytes != data_end:
             return False

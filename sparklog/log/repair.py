@@ -55,6 +55,7 @@ from sparklog.format.segment import (
 )
 from sparklog.log.files import TEMPORARY_SUFFIX, File, FileSystem, read_whole, write_whole
 from sparklog.log.segment_indexes import remove_indexes
+from sparklog.log.truncation import TruncationMark
 
 QUARANTINE_SUFFIX = ".corrupt"
 _COPY_BYTES = 4 << 20
@@ -251,7 +252,8 @@ class _Plan:
                 raise LogCorruptError(f"{segment.path} overlaps with the segment before it; move one of them away")
             due = self._place_batches(segment, max(segment.base, due), behind)
         self._end = due or 0
-        promised = max(self._points.recovery_point, self._points.log_start_offset)
+        mark = TruncationMark(self._files, self._directory)
+        promised = max(mark.clamp((self._points.log_start_offset, 0, self._points.recovery_point)))
         if self._end < promised:
             self._gaps.add((self._end, promised))
             self._end = promised

@@ -2,8 +2,8 @@
 
 truncation.json, ``{"offset": n}``, is written before anything is cut: until the next checkpoint, recovery-points.json
 may promise what is cut now. As long as it is there, a start takes no log start, high watermark or recovery point above
-n from the checkpoint; nothing else follows from it, so that it does no harm when it outlives its purpose. If it is
-lost, it was not needed yet or no more. The newest segments go first: whatever is left at any moment is a log.
+n from the checkpoint. It goes, for good, before a checkpoint made after the cut counts as written. If it is lost, it
+was not needed yet or no more. The newest segments go first: whatever is left at any moment is a log.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class TruncationMark:
         """A checkpoint that was made after `count` truncations is on the disk: the file goes, unless it is newer."""
         if self._offset is not None and count == self.count:
             self._files.remove(self._path)
+            self._files.sync_directory(self._path.parent)  # come back later, it would lower a newer log start
             self._offset = None
 
 

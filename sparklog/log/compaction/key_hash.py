@@ -67,10 +67,8 @@ def hash_keys(columns: Sequence[Any], seeds: HashSeeds) -> KeyHashes:
         else:
             for word in _fixed_words(column):
                 state.mix(word)
-        if missing is not None:
-            state.mix(np.where(missing, _NULL_WORD, _U64(0)))
-        elif len(columns) > 1:
-            state.mix(_U64(0))
+        if len(columns) > 1:  # in every batch, with nulls or without: equal keys must have equal hashes
+            state.mix(_U64(0) if missing is None else np.where(missing, _NULL_WORD, _U64(0)))
     first, second = state.finish()
     return KeyHashes(first, second, null if null is not None and null.any() else None)
 

@@ -10,6 +10,7 @@ from pyspark_sparklog.schemas import (
     ReadSchema,
     TopicShape,
     common_shape,
+    follow_schema,
     full_schema,
     project,
     select,
