@@ -59,7 +59,7 @@ def check_reopened(directory: Path, model: list[Stored], end: int) -> None:
 def test_a_crash_at_every_call(tmp_path: Path, splitting: bool) -> None:
     live = tmp_path / "live"
     files: CrashPoints[int] = CrashPoints(live, tmp_path / "copies", lambda: 0)
-    settings = {"segment.bytes": 16384} if splitting else ROLLING
+    settings: dict[str, object] = {"segment.bytes": 22_500} if splitting else ROLLING
     log = open_keyed(live, settings, files=files)
     model = small_rows(log) if splitting else fill(log)
     log.begin_segment()
