@@ -693,9 +693,13 @@ class PartitionLog:
             if end.position > start.position:
                 ranges.append(
                     LocatedRange(
-                        str(segment.path), segment.info.schema_id, segment.base_offset,
-                        start.position, end.position, start.base_offset,
-                    )  # fmt: skip
+                        str(segment.path),
+                        segment.info.schema_id,
+                        segment.base_offset,
+                        start.position,
+                        end.position,
+                        start.base_offset,
+                    )
                 )
         return ranges
 

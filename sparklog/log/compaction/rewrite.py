@@ -219,7 +219,7 @@ def _plan_batch(number: int, batch: SourceBatch, keys: OffsetMap, context: RunCo
         return BatchPlan(number, batch.position, header, None, horizon_ms, bool(header.attributes & ATTRIBUTE_CONTROL))
     rows = keyed_rows(batch, context, tombstones=True)
     in_map = rows.offsets <= keys.latest_offset
-    keep = (rows.offsets >= keys.get(rows.hashes)) | ~in_map
+    keep = rows.offsets >= keys.get(rows.hashes)  # behind the map's last offset they always are
     if rows.hashes.null is not None:
         keep |= rows.hashes.null
         plan.null_keys += int(np.count_nonzero(rows.hashes.null))

@@ -225,9 +225,12 @@ def test_the_horizon_is_set_only_when_all_that_a_tombstone_deletes_is_gone(tmp_p
     append_rows(log, [(b"%d" % i, None) for i in range(60)])
     rows = model_of([(b"%d" % i, b"1") for i in range(60)], [(b"%d" % i, None) for i in range(60)])
     for _ in range(10):
-        if compact(log, buffer_bytes=1, roll=True) is None:
+        result = compact(log, buffer_bytes=1, roll=True)
+        if result is None:
             break
         check_compacted(log, rows)
+        with_horizon = [h for h in headers(log) if h.attributes & ATTRIBUTE_DELETE_HORIZON]
+        assert all(h.last_offset < result.next_dirty_offset for h in with_horizon)
     assert stored(log) == []
     log.close()
 
