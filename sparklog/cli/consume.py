@@ -206,7 +206,9 @@ def _copy(
                 writer.write(batch, keep)
                 count += keep
         for tp in list(open_ends):
-            if consumer.position(tp) >= open_ends[tp]:  # not the last row's offset: compaction may have removed what follows
+            if (
+                consumer.position(tp) >= open_ends[tp]
+            ):  # not the last row's offset: compaction may have removed what follows
                 del open_ends[tp]
     return count
 

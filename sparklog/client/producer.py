@@ -49,7 +49,16 @@ _live: weakref.WeakSet[Producer] = weakref.WeakSet()
 class _Topic:
     """What the producer keeps per topic."""
 
-    __slots__ = ("info", "is_compacted", "is_envelope", "key_partitions", "max_bytes", "queues", "sticky", "target_bytes")
+    __slots__ = (
+        "info",
+        "is_compacted",
+        "is_envelope",
+        "key_partitions",
+        "max_bytes",
+        "queues",
+        "sticky",
+        "target_bytes",
+    )
 
     def __init__(self, info: TopicInfo, batch_size_bytes: int, queues: list[PartitionQueue]) -> None:
         self.info = info

@@ -179,7 +179,9 @@ def test_settings_become_a_policy() -> None:
     assert not LogConfig.from_settings({"cleanup.policy": "compact"}).retention.deletes
     both = LogConfig.from_settings({"cleanup.policy": "compact,delete", "retention.ms": 5, "retention.bytes": 6})
     assert both.retention == RetentionPolicy(True, 5, 6)
-    with pytest.raises(InvalidConfigError, match=r"cleanup\.policy = 'keep': use one of delete, compact, compact,delete"):
+    with pytest.raises(
+        InvalidConfigError, match=r"cleanup\.policy = 'keep': use one of delete, compact, compact,delete"
+    ):
         LogConfig.from_settings({"cleanup.policy": "keep"})
     with pytest.raises(InvalidConfigError, match="at least -1"):
         LogConfig.from_settings({"retention.ms": -2})
