@@ -106,6 +106,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("broker.id", _B, 0, "This broker's number in the cluster.", minimum=0, maximum=2**31 - 1),
     Setting("listen", _B, "127.0.0.1:9292", "Address and port to listen on; port 0 takes any free one."),
     Setting("data.dir", _B, "./sparklog-data", "Directory of the partitions and the embedded metadata store."),
+    Setting("log.dirs", _B, "", "Directories of the partitions, separated by commas, best one per disk; empty: data.dir. data.dir keeps the metadata store."),
+    Setting("log.open.files.max", _B, 1024, "Segment files kept open; at most half of what `ulimit -n` allows.", "files", 16, 10_000_000),
     Setting("num.partitions", _B, 1, "Partitions of a new topic that names no number.", minimum=1, maximum=10_000),
     Setting("num.io.threads", _B, 2, "Threads that append and read cold data, off the event loop.", "threads", 1, 64),
     Setting("max.connections", _B, 10_000, "Connections at once; one more is told so and closed.", "connections", 1, 1_000_000),
@@ -116,13 +118,30 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("fetch.max.bytes", _B, 55 * MIB, "Most bytes one fetch is answered with, whatever the client asks.", "bytes", MIB, 1024 * MIB),
     Setting("fetch.purgatory.max", _B, 100_000, "Waiting fetches; one more is answered at once.", "requests", 1, 10_000_000),
     Setting("local.read.enabled", _B, True, "Whether clients on the same host may map the segment files instead of using the socket."),
-    Setting("log.flush.interval.ms", _B, 60_000, "Rolled segments are fsynced in the background and recovery points written at this interval.", "ms", 100, _DAY_MS),
+    Setting("log.flush.interval.ms", _B, 60_000, "What has been appended is fsynced in the background and recovery points are written at this interval; rolled segments sooner.", "ms", 100, _DAY_MS),
+    Setting("log.retention.check.interval.ms", _B, 300_000, "What topics keep too long or too much of is looked for at this interval, and deleted.", "ms", 10, _DAY_MS),
+    Setting("log.cleaner.threads", _B, 1, "Threads that compact the logs of topics with cleanup.policy=compact.", "threads", 1, 64),
+    Setting("log.cleaner.dedupe.buffer.bytes", _B, 128 * MIB, "Memory for the keys of the log being compacted, 24 bytes each, of all threads together; what does not fit waits for the next run.", "bytes", MIB, 64 * 1024 * MIB),
+    Setting("log.cleaner.io.max.bytes.per.second", _B, -1, "Most bytes a second that compaction reads and writes, all threads together; -1 without limit.", "bytes/s", -1, 2**62),
+    Setting("log.cleaner.backoff.ms", _B, 15_000, "How long a thread waits when no log is due for compaction.", "ms", 10, _DAY_MS),
+    Setting("flush.mode", _T, "none", "When appends reach the disk. none: the operating system and the background write them; group: before they are acknowledged, many with one fsync.", choices=("none", "group")),
+    Setting("flush.messages", _T, -1, "An append waits for an fsync when this many records are not on the disk; -1: never.", "records", -1, 2**62),
+    Setting("flush.ms", _T, -1, "Records are fsynced in the background when they have waited this long; -1: after log.flush.interval.ms.", "ms", -1, _DAY_MS),
     Setting("segment.bytes", _T, 1024 * MIB, "A segment is rolled before it grows beyond this size.", "bytes", 4096, 2047 * MIB),
     Setting("segment.ms", _T, 7 * _DAY_MS, "A segment is rolled when a record is this much newer than its first.", "ms", 1, 2**62),
+    Setting("segment.jitter.ms", _T, 0, "Up to this much is taken off segment.ms, differently for each partition, so that not all roll at once.", "ms", 0, 2**62),
     Setting("index.interval.bytes", _T, 4096, "One offset-index entry per this many bytes of log.", "bytes", 1, 2**31 - 1),
     Setting("segment.index.bytes", _T, 10 * MIB, "A segment is rolled when its offset index has this size.", "bytes", 64, 1024 * MIB),
     Setting("max.message.bytes", _T, 8 * MIB, "Largest batch the broker takes.", "bytes", 1024, 1024 * MIB),
     Setting("message.timestamp.type", _T, "CreateTime", "Whether a record's timestamp is the producer's or the broker's at the append.", choices=("CreateTime", "LogAppendTime")),
+    Setting("cleanup.policy", _T, "delete", "What goes: delete drops old segments by retention.ms and retention.bytes, compact keeps the last record of each key; or both.", choices=("delete", "compact", "compact,delete")),
+    Setting("retention.ms", _T, 7 * _DAY_MS, "A segment is deleted when its newest record is older than this, by the record's timestamp; -1 keeps for ever.", "ms", -1, 2**62),
+    Setting("retention.bytes", _T, -1, "The oldest segments of a partition are deleted while the others hold at least this much; -1 keeps all.", "bytes", -1, 2**62),
+    Setting("file.delete.delay.ms", _T, 60_000, "How long the files of a deleted segment stay on the disk for readers that are under way.", "ms", 0, _DAY_MS),
+    Setting("min.cleanable.dirty.ratio", _T, 0.5, "A log is compacted when this share of its bytes has been written since the last time.", "", 0, 1),
+    Setting("delete.retention.ms", _T, _DAY_MS, "How long a tombstone (a record without a value) stays after compaction has removed what it deletes.", "ms", 0, 2**62),
+    Setting("min.compaction.lag.ms", _T, 0, "A record is not compacted before it has this age.", "ms", 0, 2**62),
+    Setting("max.compaction.lag.ms", _T, 2**62, "A record is compacted at the latest at about this age, whatever the dirty ratio is.", "ms", 1, 2**62),
     Setting("acks", _P, "all", "0: do not wait; 1: the leader has it; all: every in-sync replica has it.", choices=("0", "1", "all")),
     Setting("linger.ms", _P, 5, "How long a batch waits for more records.", "ms", 0, 3_600_000),
     Setting("batch.size.bytes", _P, MIB, "A batch is sent when it has this size.", "bytes", 1, 512 * MIB),
@@ -160,10 +179,16 @@ def resolve(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
 def check(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
     """`given` parsed and checked, without the defaults. Raises InvalidConfigError with a suggestion for a misspelling."""
     known = settings_of(scope)
-    for name in given:
+    check_names(scope, given)
+    return {name: known[name].parse(value) for name, value in given.items()}
+
+
+def check_names(scope: Scope, names: Iterable[str]) -> None:
+    """Raises InvalidConfigError with a suggestion for the first of `names` that is no setting of `scope`."""
+    known = settings_of(scope)
+    for name in names:
         if name not in known:
             raise InvalidConfigError(f"unknown {scope.value} setting {name!r}{did_you_mean(name, known)}")
-    return {name: known[name].parse(value) for name, value in given.items()}
 
 
 def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:

@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import resource
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from sparklog.errors import SparklogError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from sparklog.format.schema_evolution import SchemaChange
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.retention_run import remove_dropped
+from sparklog.log.slices import HandleCache
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec
 from sparklog.types import TopicPartition
+from sparklog_broker.cleaner import Cleaner
 from sparklog_broker.config import BrokerConfig
+from sparklog_broker.directory_watch import DirectoryWatch
 from sparklog_broker.io_threads import IoThreads
 from sparklog_broker.partition import Partition
 from sparklog_broker.purgatory import Purgatory
+from sparklog_broker.retention import Retention, delete_records
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +41,9 @@ INLINE_APPEND_BYTES = 64 * 1024
 INLINE_SLOW_S = 0.05
 """An append on the loop that took this long: the disk is busy, so the threads do it for a while."""
 INLINE_PAUSE_S = 1.0
+FLUSH_TICK_S = 2.0
+"""How often rolled segments, and topics with `flush.ms`, are looked for."""
+FLUSH_TICK_S_MIN = 0.01
 
 T = TypeVar("T")
 
@@ -57,6 +69,22 @@ class Broker:
         self._flush = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._inline_after = 0.0
         self._maintenance: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._retention = Retention(
+            logs,
+            loop,
+            flush_thread=self._flush,
+            interval_s=config.log_retention_check_interval_ms / 1000,
+            partition_of=self._partitions.get,
+        )
+        self._cleaner = Cleaner(
+            logs,
+            threads=config.log_cleaner_threads,
+            dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_bytes,
+            io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+            backoff_ms=config.log_cleaner_backoff_ms,
+        )
+        self._watch: DirectoryWatch | None = None
 
     @classmethod
     def open(cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> Broker:
@@ -64,7 +92,12 @@ class Broker:
 
         Raises DataDirLockedError, StorageError.
         """
-        logs = LogManager(config.data_dir, broker_id=config.broker_id)
+        logs = LogManager(
+            config.data_dir,
+            log_dirs=config.log_dirs,
+            broker_id=config.broker_id,
+            handles=HandleCache(open_files_limit(config.log_open_files_max)),
+        )
         store: MetadataStore | None = None
         try:
             store = SqliteStore(config.data_dir / METADATA_FILE)
@@ -85,9 +118,9 @@ class Broker:
 
     # -- what there is
 
-    @property
-    def data_dir_id(self) -> str:
-        return self._logs.data_dir_id
+    def location_of(self, tp: TopicPartition) -> tuple[Path, str]:
+        """The log directory of a partition, and its id. Raises UnknownTopicOrPartitionError."""
+        return self._logs.location_of(tp)
 
     def partition(self, topic: str, number: int) -> Partition:
         """Raises UnknownTopicOrPartitionError."""
@@ -108,7 +141,7 @@ class Broker:
         return (
             size_bytes <= INLINE_APPEND_BYTES
             and self._loop.time() >= self._inline_after
-            and not any(p.appends_pending for p in partitions)
+            and not any(p.appends_pending or p.waits_for_disk for p in partitions)
         )
 
     def note_inline_append(self, started_at: float) -> None:
@@ -143,6 +176,64 @@ class Broker:
             self._delete_files(topic)
             raise
         return topic
+
+    async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
+        """The topic with its newest schema, which every partition takes from now on.
+
+        Raises UnknownTopicOrPartitionError, InvalidTopicError, StorageError; then nothing has changed.
+        """
+        return await asyncio.shield(self._loop.create_task(self._alter_schema(name, change)))
+
+    async def _alter_schema(self, name: str, change: SchemaChange) -> Topic:
+        topic = await self._run_admin(lambda: self._store.alter_schema(name, change))
+        known = self.topics.get(name)
+        if known is None or known.topic_id != topic.topic_id:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted meanwhile")
+        if topic.schema_id > known.schema_id:
+            # a batch with the new schema must find it, so the logs know it before any client does
+            for number in range(topic.partitions):
+                self._partitions[(name, number)].use_schemas(topic.schemas.__getitem__)
+            self.topics[name] = replace(known, schemas=topic.schemas)
+            self._schema_bytes[name] = schema_messages(topic)
+            log.info("topic %s has schema %d now", name, topic.schema_id)
+        return self.topics[name]
+
+    async def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Topic:
+        """The topic with changed settings (None: the default again), which are in effect at once.
+
+        Raises UnknownTopicOrPartitionError, InvalidConfigError, StorageError.
+        """
+        return await asyncio.shield(self._loop.create_task(self._alter_topic(name, configs)))
+
+    async def _alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Topic:
+        topic = await self._run_admin(lambda: self._alter_configs(name, configs))
+        known = self.topics.get(name)
+        if known is None or known.topic_id != topic.topic_id:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted meanwhile")
+        self.topics[name] = replace(known, configs=topic.configs)
+        log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
+        self._retention.run_soon()
+        self._cleaner.run_soon()
+        return self.topics[name]
+
+    def _alter_configs(self, name: str, configs: Mapping[str, object | None]) -> Topic:
+        """Admin thread."""
+        topic = self._store.alter_topic(name, configs)
+        open_logs = self._logs.logs
+        for spec in partition_specs(topic, self.config):
+            partition_log = open_logs.get(spec.owner.topic_partition)
+            if partition_log is not None:
+                partition_log.reconfigure(spec.config)
+        return topic
+
+    async def delete_records(self, deletions: Sequence[tuple[Partition, int]]) -> list[int | SparklogError]:
+        """Deletes each partition's records below an offset (-1: all); its log start, now on the disk, or the error."""
+        logs = [(partition.log, before_offset) for partition, before_offset in deletions]
+        done = await asyncio.shield(self._run_admin(lambda: delete_records(self._logs, logs)))
+        for partition, _ in deletions:
+            partition.on_log_start_raised()
+        self._retention.run_soon()
+        return done
 
     async def delete_topic(self, name: str) -> Topic:
         """The topic that was; who waits for its data is told. Raises UnknownTopicOrPartitionError, StorageError."""
@@ -187,20 +278,55 @@ class Broker:
                 log=open_logs.get(key),
                 error=offline.get(key),
             )
-        self._schema_bytes[topic.name] = [(i, schema.serialize().to_pybytes()) for i, schema in topic.schemas.items()]
+        self._schema_bytes[topic.name] = schema_messages(topic)
         self.topics[topic.name] = topic
 
     # -- life
 
-    def start(self) -> None:
-        """Begins the background work."""
+    def start(self, on_all_disks_failed: Callable[[str], None] = lambda _: None) -> None:
+        """Begins the background work. `on_all_disks_failed` is told why when no log directory can be used any more."""
+        self._watch = DirectoryWatch(
+            self._logs,
+            self._loop,
+            settle=lambda: self._run_admin(self._logs.settle_failures),
+            partition_of=self._partitions.get,
+            on_all_failed=on_all_disks_failed,
+        )
+        self._watch.start()
         self._maintenance = self._loop.create_task(self._maintain(self.config.log_flush_interval_ms / 1000))
+        self._flushing = self._loop.create_task(self._flush_due())
+        self._retention.start()
+        self._cleaner.start()
+
+    async def _flush_due(self) -> None:
+        """Between the intervals: fsyncs rolled segments and what `flush.ms` is over for. A start after a crash then has
+        little to scan."""
+        while True:
+            await asyncio.sleep(self._flush_tick_s())
+            try:
+                if await self._loop.run_in_executor(self._flush, self._logs.flush_due):
+                    await self._run_admin(self._logs.checkpoint)
+            except SparklogError as e:
+                log.error("background fsync failed, next attempt in %.1f s: %s", self._flush_tick_s(), e)  # noqa: TRY400
+            except Exception:
+                log.exception("background fsync failed")
+
+    def _flush_tick_s(self) -> float:
+        """A topic's `flush.ms` is kept to within half of it, but not below FLUSH_TICK_S_MIN."""
+        waits_ms = [
+            int(str(ms)) for t in self.topics.values() if (ms := t.configs.get("flush.ms", -1)) not in (-1, "-1")
+        ]
+        default_ms = self.config.topic_defaults.get("flush.ms", -1)
+        if default_ms not in (-1, "-1"):
+            waits_ms.append(int(str(default_ms)))
+        return max(FLUSH_TICK_S_MIN, min([FLUSH_TICK_S, *(ms / 2000 for ms in waits_ms)]))
 
     async def _maintain(self, interval_s: float) -> None:
-        """Fsyncs rolled segments, writes checkpoints, unlinks what is deleted; a failure is logged and tried again."""
+        """Fsyncs what was appended, writes checkpoints, unlinks what is deleted; a failure is logged and tried again."""
         while True:
             try:
                 await self._loop.run_in_executor(self._flush, self._logs.flush)
+                await self._loop.run_in_executor(self._flush, lambda: remove_dropped(self._logs.logs))
                 await self._run_admin(self._logs.checkpoint)
                 await self._purge()
             except SparklogError as e:
@@ -216,9 +342,16 @@ class Broker:
 
     async def close(self) -> bool:
         """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
+        if self._watch is not None:
+            await self._watch.stop()
+        await self._retention.stop()
+        await self._loop.run_in_executor(None, self._cleaner.stop)
         if self._maintenance is not None:
             self._maintenance.cancel()
             await asyncio.gather(self._maintenance, return_exceptions=True)
+        if self._flushing is not None:
+            self._flushing.cancel()
+            await asyncio.gather(self._flushing, return_exceptions=True)
         return await self._loop.run_in_executor(None, self._close)
 
     def _close(self) -> bool:
@@ -234,11 +367,29 @@ class Broker:
         return self._loop.run_in_executor(self._admin, job)
 
 
+def open_files_limit(wanted: int) -> int:
+    """How many segment files may be open: half of the process's descriptors are for connections and everything else."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft // 2)
+
+
+def schema_messages(topic: Topic) -> list[tuple[int, bytes]]:
+    """The topic's schemas by id, the newest last, as Arrow IPC schema messages."""
+    return [(i, schema.serialize().to_pybytes()) for i, schema in sorted(topic.schemas.items())]
+
+
 def partition_specs(topic: Topic, config: BrokerConfig) -> Iterator[PartitionSpec]:
     """What each of the topic's partitions needs to be opened."""
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
     for number in range(topic.partitions):
-        owner = LogOwner(topic.name, topic.topic_id, number, topic.record_timestamp_column)
+        owner = LogOwner(
+            topic.name,
+            topic.topic_id,
+            number,
+            topic.record_timestamp_column,
+            topic.record_key_columns,
+            topic.record_value_columns,
+        )
         yield PartitionSpec(owner, log_config, topic.schemas.__getitem__)
 
 

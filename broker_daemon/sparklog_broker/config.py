@@ -25,6 +25,8 @@ class BrokerConfig:
     broker_id: int
     listen: str
     data_dir: Path
+    log_dirs: tuple[Path, ...]
+    log_open_files_max: int
     num_partitions: int
     num_io_threads: int
     max_connections: int
@@ -36,6 +38,11 @@ class BrokerConfig:
     fetch_purgatory_max: int
     local_read_enabled: bool
     log_flush_interval_ms: int
+    log_retention_check_interval_ms: int
+    log_cleaner_threads: int
+    log_cleaner_dedupe_buffer_bytes: int
+    log_cleaner_io_max_bytes_per_second: int
+    log_cleaner_backoff_ms: int
     topic_defaults: Mapping[str, Value]
 
     @property
@@ -69,9 +76,23 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     parse_address(str(values["listen"]))
     by_parameter: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     by_parameter["data_dir"] = Path(by_parameter["data_dir"]).expanduser().absolute()
+    by_parameter["log_dirs"] = parse_log_dirs(by_parameter["log_dirs"])
     by_parameter["topic_defaults"] = check(Scope.TOPIC, topic_defaults or {})
     # A setting without a field here belongs to a part of the program that reads it from the table itself.
     return BrokerConfig(**{f.name: by_parameter[f.name] for f in fields(BrokerConfig)})
+
+
+def parse_log_dirs(text: str) -> tuple[Path, ...]:
+    """The directories of `log.dirs`. Raises InvalidConfigError if one is named twice or lies in another."""
+    paths = tuple(Path(part.strip()).expanduser().absolute() for part in text.split(",") if part.strip())
+    real = [path.resolve() for path in paths]
+    for i, path in enumerate(real):
+        for other in real[i + 1 :]:
+            if path == other:
+                raise InvalidConfigError(f"log.dirs = {text!r}: {paths[i]} is named twice")
+            if path in other.parents or other in path.parents:
+                raise InvalidConfigError(f"log.dirs = {text!r}: {path} and {other} lie in each other")
+    return paths
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -21,7 +21,7 @@ JOBS_PER_WAKEUP_MAX = 32
 T = TypeVar("T")
 Deliver = Callable[[Any, Exception | None], None]
 """Called on the event loop with a job's result or its exception."""
-_Job = tuple[Callable[[], Any], Deliver]
+_Job = tuple[Callable[[], Any], Deliver, Callable[[Any], Any] | None]
 
 
 class IoThreads:
@@ -48,9 +48,15 @@ class IoThreads:
         """The thread with the shortest queue, for jobs that need no order."""
         return min(range(len(self._queues)), key=lambda i: self._queues[i].qsize())
 
-    def submit(self, index: int, job: Callable[[], Any], deliver: Deliver) -> None:
-        """Runs `job` on thread `index`; `deliver(result, error)` follows on the event loop, even if nobody waits."""
-        self._queues[index].put((job, deliver))
+    def submit(
+        self, index: int, job: Callable[[], T], deliver: Deliver, finish: Callable[[T], T] | None = None
+    ) -> None:
+        """Runs `job` on thread `index`; `deliver(result, error)` follows on the event loop, even if nobody waits.
+
+        `finish` gets the result, and gives another, on the same thread after all jobs that were queued with this one
+        have run: what it does for one of them (an fsync) is done for the others.
+        """
+        self._queues[index].put((job, deliver, finish))
 
     def run(self, index: int, job: Callable[[], T]) -> asyncio.Future[T]:
         """Like `submit`, with a future. Cancelling the future does not take the job back."""
@@ -89,9 +95,11 @@ class IoThreads:
                     ended = True
                     break
                 jobs.append(job)
-            outcomes = [(deliver, *_outcome(job)) for job, deliver in jobs]
+            ran = [(deliver, finish, *_outcome(job)) for job, deliver, finish in jobs]
+            outcomes = [(deliver, *_finished(finish, result, error)) for deliver, finish, result, error in ran]
             # Nothing may keep the last requests' memory alive while the thread sleeps.
             jobs.clear()
+            ran.clear()
             del first
             try:
                 self._loop.call_soon_threadsafe(_deliver, outcomes)
@@ -107,6 +115,12 @@ def _outcome(job: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return job(), None
     except Exception as e:  # noqa: BLE001 - carried to the event loop, where the request is answered with it
         return None, e
+
+
+def _finished(
+    finish: Callable[[Any], Any] | None, result: Any, error: Exception | None
+) -> tuple[Any, Exception | None]:
+    return (result, error) if finish is None or error is not None else _outcome(lambda: finish(result))
 
 
 def _deliver(outcomes: list[tuple[Deliver, Any, Exception | None]]) -> None:

@@ -96,6 +96,12 @@ def _fail(message: str, code: int) -> int:
 async def _run(config: BrokerConfig) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
+    ended: list[str] = []
+
+    def end(reason: str) -> None:
+        ended.append(reason)
+        stop.set()
+
     for number in _SIGNALS:
         loop.add_signal_handler(number, partial(_on_signal, stop, number))
     sock = bind(*config.address)
@@ -108,7 +114,7 @@ async def _run(config: BrokerConfig) -> int:
     try:
         server = Server(sock, config, loop=loop, answer=Dispatcher(broker, HANDLERS).answer)
         server.start()
-        broker.start()
+        broker.start(on_all_disks_failed=end)
         print(f"listening on {server.address}", flush=True)
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         await stop.wait()
@@ -118,6 +124,8 @@ async def _run(config: BrokerConfig) -> int:
     finally:
         sock.close()
         clean = await broker.close()
+    if ended:
+        return _fail(ended[0], EXIT_FAILED)
     log.info("stopped" if clean else "stopped, but not cleanly; the next start checks the logs")
     return EXIT_OK if clean else EXIT_FAILED
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
+from sparklog.errors import StorageError
 from sparklog.log.slices import FileSlice
 from sparklog_broker.io_threads import IoThreads
 
@@ -16,11 +17,20 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
-async def warm(slices: Sequence[FileSlice], io: IoThreads) -> None:
-    """Returns when the slices are in the page cache, as far as their first and last pages tell."""
+async def warm(slices: Sequence[FileSlice], io: IoThreads) -> dict[FileSlice, StorageError]:
+    """Returns when the slices are in the page cache, as far as their first and last pages tell; those that the disk
+    cannot read, with the error."""
     cold = [s for s in slices if not is_resident(s)]
-    if cold:
-        await asyncio.gather(*(io.run(io.idlest(), _reader_of(s)) for s in cold))
+    if not cold:
+        return {}
+    jobs = [io.run(io.idlest(), partial(_read_through, s.duplicate())) for s in cold]
+    failed: dict[FileSlice, StorageError] = {}
+    for file_slice, outcome in zip(cold, await asyncio.gather(*jobs, return_exceptions=True), strict=True):
+        if isinstance(outcome, StorageError):
+            failed[file_slice] = outcome
+        elif outcome is not None:
+            raise outcome
+    return failed
 
 
 def is_resident(file_slice: FileSlice) -> bool:
@@ -39,21 +49,15 @@ def is_resident(file_slice: FileSlice) -> bool:
     return True
 
 
-def _reader_of(file_slice: FileSlice) -> Callable[[], None]:
-    """A job that reads the slice. It has a descriptor of its own: the slice may be released before it has run."""
-    return partial(_read_through, os.dup(file_slice.fileno()), file_slice.position, file_slice.length_bytes)
-
-
-def _read_through(fd: int, position: int, length_bytes: int) -> None:
-    """Runs on an I/O thread; closes `fd`."""
+def _read_through(file_slice: FileSlice) -> None:
+    """Runs on an I/O thread; the slice is its own, the one it was made from may be released before."""
     try:
-        os.posix_fadvise(fd, position, length_bytes, os.POSIX_FADV_WILLNEED)
-        end = position + length_bytes
-        with memoryview(bytearray(min(READ_BYTES, length_bytes))) as view:
-            while position < end:
-                count = os.preadv(fd, [view[: end - position]], position)
-                if count == 0:  # shorter than announced: sendfile finds it too, and the connection is closed
-                    return
-                position += count
+        position, end = file_slice.position, file_slice.position + file_slice.length_bytes
+        os.posix_fadvise(file_slice.fileno(), position, end - position, os.POSIX_FADV_WILLNEED)
+        while position < end:
+            count = len(file_slice.read_part(position, min(READ_BYTES, end - position)))
+            if count == 0:  # shorter than announced: sendfile finds it too, and the connection is closed
+                return
+            position += count
     finally:
-        os.close(fd)
+        file_slice.release()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pyarrow as pa
+
 from sparklog.errors import (
     FencedLeaderEpochError,
     SparklogError,
@@ -76,6 +80,21 @@ class Partition:
             raise type(self.error)(str(self.error))
         return self._log
 
+    def use_schemas(self, schema_of: Callable[[int], pa.Schema]) -> None:
+        """The topic has a newer schema."""
+        if self._log is not None:
+            self._log.use_schemas(schema_of)
+
+    @property
+    def open_log(self) -> PartitionLog | None:
+        """None if the partition is offline or deleted."""
+        return self._log
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether an append may have to wait for an fsync."""
+        return self._log is not None and self._log.config.flush.at_append
+
     def check_leader_epoch(self, leader_epoch: int) -> None:
         """Raises FencedLeaderEpochError or UnknownLeaderEpochError if the client knows another epoch."""
         ours = self.replicas.leader_epoch
@@ -94,6 +113,16 @@ class Partition:
             self._log.raise_high_watermark(high_watermark)
             self._fetches.check(self.key)
             self._produces.check(self.key)
+
+    def take_offline(self, error: SparklogError) -> None:
+        """Its disk has failed: everything that asks for its log is told `error` from now on."""
+        self.error, self._log = error, None
+        self._fetches.check(self.key)
+        self._produces.check(self.key)
+
+    def on_log_start_raised(self) -> None:
+        """Records have been deleted: who waits below the new log start is told so."""
+        self._fetches.check(self.key)
 
     def on_deleted(self) -> PartitionLog | None:
         """The partition is no longer served; whoever waits is told so. Returns its log, to be closed."""

@@ -80,7 +80,7 @@ class BatchAssembler:
             if nulls:
                 raise SchemaMismatchError(
                     f"column {name!r} is declared NOT NULL by the given schema, but {self._partition} has {nulls} nulls in "
-                    f"offsets {batch.base_offset} to {batch.base_offset + count - 1}: declare it nullable"
+                    f"offsets {batch.base_offset} to {batch.next_offset - 1}: declare it nullable"
                 )
         return rows
 

@@ -73,13 +73,14 @@ class RangeRead:
                     position,
                     task.end,
                     columns=self.schema.decoded_columns,
+                    layout=self.schema.stored_layout,
                     local=self.options.local_read,
                     check_crcs=self.options.check_crcs,
                     retry_timeout_ms=min(QUIET_RETRY_MS, self.options.broker_wait_ms),
                 ):
                     wait.reset()
                     yield from assembler.add(batch)
-                    position = int(batch.offsets()[-1]) + 1
+                    position = batch.next_offset
                 break
             except (OffsetOutOfRangeError, DataLossError, UnknownTopicOrPartitionError) as e:
                 position = self._behind_the_loss(tp, position, task.end, e)

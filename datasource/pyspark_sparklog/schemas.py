@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import HEADER_TYPE, KIND_ENVELOPE, TIMESTAMP_TYPE
+from sparklog.format.schema_evolution import is_evolution
 from sparklog.settings import did_you_mean
 
 STORED = "stored"
@@ -73,6 +74,14 @@ class ReadSchema:
         return names
 
     @property
+    def stored_layout(self) -> pa.Schema:
+        """`stored_columns` with the types this read was planned with, which all its batches must have."""
+        fields = [pa.field(c.name, c.type) for c in self.columns if c.origin == STORED]
+        if self.kind == KIND_ENVELOPE and any(c.origin == TIMESTAMP for c in self.columns):
+            fields.append(pa.field("timestamp", TIMESTAMP_TYPE))
+        return pa.schema(fields)
+
+    @property
     def decoded_columns(self) -> list[str]:
         """`stored_columns`, or one that costs little where only metadata are read: rows have to be counted."""
         return self.stored_columns or [self.cheapest]
@@ -111,6 +120,27 @@ def _difference(a: pa.Schema, b: pa.Schema) -> str:
             return f"{f.name!r} is {f.type} and {b.field(f.name).type}"
     extra = [n for n in b.names if a.get_field_index(n) < 0]
     return f"only the second has {extra[0]!r}" if extra else "the order"
+
+
+def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSchema) -> None:
+    """Checks that a running query that was planned with the shape `planned` can go on reading a topic of the shape `now`:
+    columns that are new are left out.
+
+    Raises SchemaMismatchError if a column the query reads has become wider, or if `now` is no later version of `planned`.
+    """
+    if now == planned:
+        return
+    if now.kind != planned.kind or not is_evolution(planned.schema, now.schema):
+        raise SchemaMismatchError(
+            f"topic {name!r} was created again with other columns: start the query again to read it"
+        )
+    for f in read.stored_layout:
+        found = now.schema.field(f.name).type
+        if found != f.type:
+            raise SchemaMismatchError(
+                f"topic {name!r}: column {f.name!r} is {found} now, it was {f.type} when the query began: start the query "
+                "again to go on, with the new type, where it stopped"
+            )
 
 
 def full_schema(shape: TopicShape, *, include_headers: bool, include_metadata: bool) -> ReadSchema:

@@ -26,8 +26,7 @@ from pyspark_sparklog.options import SourceOptions
 from pyspark_sparklog.planning import Extent, backlog, limit_end, next_end, readable_ranges
 from pyspark_sparklog.positions import resolve_starting
 from pyspark_sparklog.reader import RangePartition, RangeRead, to_tasks
-from pyspark_sparklog.schemas import ReadSchema, TopicShape, common_shape
-from sparklog.errors import SchemaMismatchError
+from pyspark_sparklog.schemas import ReadSchema, TopicShape, common_shape, follow_schema
 from sparklog.types import TopicPartition
 
 IDLE_WAIT_MS = 100
@@ -154,17 +153,16 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, *, missing_is_error: bool) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
         """Ids of the subscribed topics and extents of their partitions, of this moment.
 
-        Raises SchemaMismatchError for a topic that joined a running query and has other columns.
+        Raises SchemaMismatchError for a topic whose columns the running query cannot read, or one that joined it.
         """
         topics = self._catalog.topics(self._options.subscription, missing_is_error=missing_is_error)
         for name, shape in shapes_of(topics).items():
-            if name in self._shapes and shape != self._shapes[name]:
-                raise SchemaMismatchError(
-                    f"topic {name!r} was created again with other columns: start the query again to read it"
-                )
-            if name not in self._shapes:
-                common_shape({**self._shapes, name: shape})
-                self._shapes[name] = shape
+            planned = self._shapes.get(name)
+            if planned is not None:
+                follow_schema(name, planned, shape, self._reads.schema)
+                continue
+            common_shape({**self._shapes, name: shape})
+            self._shapes[name] = shape
         extents = self._catalog.extents(partitions_of(self._options.subscription, topics))
         ids = ids_of(topics)
         return {t: i for t, i in ids.items() if any(tp.topic == t for tp in extents)}, extents

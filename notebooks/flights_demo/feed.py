@@ -48,6 +48,7 @@ def create_topics(bootstrap_servers: str) -> None:
                 schema=schema,
                 key_columns=keys,
                 timestamp_column="time_hour",
+                configs={"retention.ms": -1},  # 2013 is long past: any broker would soon delete it
             )
         admin.create_topic(EVENTS, partitions=PARTITIONS[EVENTS])
 

@@ -89,11 +89,11 @@ def consume(
     from sparklog.client.consumer import Consumer
 
     with Admin(bootstrap_servers) as admin:
-        described = admin.describe_topic(topic)
-        wanted = _columns(described, columns)
-        tps = _partitions(described, partition or [])
+        tps = _partitions(admin.describe_topic(topic), partition or [])
         begin = _start_offsets(admin, tps, start)
         latest = admin.list_offsets(dict.fromkeys(tps, "latest"))
+        described = admin.describe_topic(topic)  # after the ends: no record below them has a newer schema
+        wanted = _columns(described, columns)
     end = None if follow else {tp: latest[tp].offset for tp in tps}
     consumer = Consumer(bootstrap_servers, columns=wanted, **parameters)
     try:
@@ -201,12 +201,15 @@ def _copy(
             rows = batch.data.num_rows
             keep = min(rows, left - count)
             if end is not None:
-                keep = min(keep, max(0, end[tp] - batch.base_offset))
-                if batch.base_offset + rows >= end[tp]:
-                    open_ends.pop(tp, None)
+                keep = min(keep, batch.rows_below(end[tp]))
             if keep:
                 writer.write(batch, keep)
                 count += keep
+        for tp in list(open_ends):
+            if (
+                consumer.position(tp) >= open_ends[tp]
+            ):  # not the last row's offset: compaction may have removed what follows
+                del open_ends[tp]
     return count
 
 

@@ -1,4 +1,4 @@
-"""`sparklog log dump`: looks into segment files; no broker is needed."""
+"""`sparklog log`: looks into a broker's files, checks and repairs them; no broker is needed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparklog.cli import log_repair, log_verify
+
 if TYPE_CHECKING:
     from sparklog.cli.segment_dump import SegmentFacts
 
-app = typer.Typer(help="Look into a broker's files; no broker is needed.", no_args_is_help=True)
+app = typer.Typer(help="Look into a broker's files, check and repair them; no broker is needed.", no_args_is_help=True)
+app.command("verify", epilog=log_verify.VERIFY_EPILOG)(log_verify.verify)
+app.command("repair", epilog=log_repair.REPAIR_EPILOG)(log_repair.repair)
 
 _DUMP_EPILOG = """\
 **Examples**
@@ -22,7 +26,10 @@ _DUMP_EPILOG = """\
 
 `sparklog log dump sparklog-data/flights-0 --format json | jq '.batches[].records'`
 
-Every batch's checksum is verified. Exit status 1 if a file is damaged.
+`sparklog log dump sparklog-data/flights-0 --indexes --max-batches 0`
+
+Every batch's checksum is verified; with --verify also offsets, footer, indexes and what is beside the segments. Exit
+status 1 if a file is damaged. Nothing is written; a broker may be running.
 """
 
 
@@ -35,18 +42,22 @@ class DumpFormat(StrEnum):
 
 @app.callback()
 def _log() -> None:
-    """Look into a broker's files; no broker is needed."""
+    """Look into a broker's files, check and repair them; no broker is needed."""
 
 
 @app.command("dump", epilog=_DUMP_EPILOG)
 def dump(
     path: Annotated[Path, typer.Argument(exists=True, help="A segment file (.arrow) or a partition's directory.")],
     records: Annotated[int, typer.Option("--records", "-n", min=0, help="Also print the first N records.")] = 0,
-    max_batches: Annotated[int, typer.Option(min=0, help="Batches shown per segment as text; 0 = all.")] = 20,
+    max_batches: Annotated[
+        int, typer.Option(min=0, help="Batches (and index entries) shown per segment as text; 0 = all.")
+    ] = 20,
+    indexes: Annotated[bool, typer.Option("--indexes", help="Also print the entries of both indexes.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Also check everything, as `sparklog log verify`.")] = False,
     format: Annotated[DumpFormat, typer.Option(help="How to print; json is one object per segment.")] = DumpFormat.text,
 ) -> None:
     """Show the batches of segment files, and whether they are sound."""
-    from sparklog.cli.segment_dump import dump_segment, read_records, segment_paths
+    from sparklog.cli.segment_dump import dump_segment, read_indexes, read_records, segment_paths
 
     damaged = False
     left = records
@@ -59,9 +70,15 @@ def dump(
             import msgspec
 
             shown = facts.as_json() | ({"first_records": rows} if records else {})
+            shown |= read_indexes(file, facts.base_offset) if indexes else {}
             print(msgspec.json.encode(shown).decode())
         else:
-            _print_text(facts, rows, max_batches)
+            _print_text(facts, max_batches)
+            if indexes:
+                _print_indexes(read_indexes(file, facts.base_offset), max_batches)
+            _print_rows(rows)
+    if verify and _verify(path, format):
+        raise typer.Exit(1)
     if damaged:
         from sparklog.cli.errors import report
 
@@ -69,9 +86,42 @@ def dump(
         raise typer.Exit(1)
 
 
-def _print_text(facts: SegmentFacts, rows: list[dict[str, object]], max_batches: int) -> None:
+def _verify(path: Path, format: DumpFormat) -> bool:
+    """Checks everything; returns whether something is damaged."""
+    report = log_verify.run_verify([path])
+    if format is DumpFormat.json:
+        import msgspec
+
+        print(msgspec.json.encode({"verify": log_verify.report_as_json(report)}).decode())
+    else:
+        log_verify.print_report(report, notes=True)
+    return bool(report.damage)
+
+
+def _print_indexes(indexes: dict[str, list[dict[str, int]]], entries_max: int) -> None:
+    from sparklog.cli import console
+
+    for name, entries in indexes.items():
+        print(f"  {name.replace('_', ' ')}: {len(entries):,} entries")
+        shown = entries if entries_max == 0 else entries[:entries_max]
+        if shown:
+            table = console.table(*shown[0], right=tuple(shown[0]))
+            for entry in shown:
+                table.add_row(*(console.time(v) if k == "timestamp_ms" else str(v) for k, v in entry.items()))
+            console.stdout().print(table)
+        if len(shown) < len(entries):
+            print(f"  … and {len(entries) - len(shown):,} more entries (--max-batches 0 shows all)")
+
+
+def _print_rows(rows: list[dict[str, object]]) -> None:
     import msgspec
 
+    for row in rows:
+        print(msgspec.json.encode(row).decode())
+    print()
+
+
+def _print_text(facts: SegmentFacts, max_batches: int) -> None:
     from sparklog.cli import console
 
     state = "sealed" if facts.sealed else "active (not sealed)"
@@ -108,6 +158,3 @@ def _print_text(facts: SegmentFacts, rows: list[dict[str, object]], max_batches:
         console.stdout().print(table)
     if len(shown) < len(facts.batches):
         print(f"  … and {len(facts.batches) - len(shown):,} more batches (--max-batches 0 shows all)")
-    for row in rows:
-        print(msgspec.json.encode(row).decode())
-    print()

@@ -12,7 +12,7 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sparklog.client.admin import Admin
+    from sparklog.client.admin import Admin, TopicDescription
 
 EPILOG = """\
 **Examples**
@@ -33,12 +33,14 @@ class OffsetsFormat(StrEnum):
 
 
 class PartitionOffsets(NamedTuple):
-    """One partition: [log_start, log_end) can be read; `newest_ms` -1: there is no record."""
+    """One partition: [log_start, log_end) can be read; `newest_ms` -1: there is no record; `size_bytes` of batches, -1:
+    not known."""
 
     partition: int
     log_start: int
     log_end: int
     newest_ms: int
+    size_bytes: int
 
     @property
     def records(self) -> int:
@@ -54,7 +56,7 @@ def offsets(
     from sparklog.client.admin import Admin
 
     with Admin(bootstrap_servers) as admin:
-        rows = partition_offsets(admin, topic, admin.describe_topic(topic).partitions)
+        rows = partition_offsets(admin, admin.describe_topic(topic))
     if format is OffsetsFormat.json:
         import json
 
@@ -66,23 +68,29 @@ def offsets(
     console.stdout().print(offsets_table(rows))
 
 
-def partition_offsets(admin: Admin, topic: str, partitions: int) -> list[PartitionOffsets]:
+def partition_offsets(admin: Admin, topic: TopicDescription) -> list[PartitionOffsets]:
     """Asks for the offsets of all partitions of `topic`, in partition order."""
     from sparklog.types import TopicPartition
 
-    tps = [TopicPartition(topic, p) for p in range(partitions)]
+    tps = [TopicPartition(topic.name, p) for p in range(topic.partitions)]
+    sizes = {p.partition: p.size_bytes for p in topic.partition_details}
     # the end is asked last, so that a partition that grows meanwhile never shows an end before its newest record
     newest = admin.list_offsets(dict.fromkeys(tps, "max_timestamp"))
     first = admin.list_offsets(dict.fromkeys(tps, "earliest"))
     last = admin.list_offsets(dict.fromkeys(tps, "latest"))
-    return [PartitionOffsets(tp.partition, first[tp].offset, last[tp].offset, newest[tp].timestamp_ms) for tp in tps]
+    return [
+        PartitionOffsets(
+            tp.partition, first[tp].offset, last[tp].offset, newest[tp].timestamp_ms, sizes.get(tp.partition, -1)
+        )
+        for tp in tps
+    ]
 
 
 def offsets_table(rows: list[PartitionOffsets]) -> Table:
     """The rows and their sum as a table."""
     from sparklog.cli import console
 
-    numbers = ("partition", "log start", "log end", "records")
+    numbers = ("partition", "log start", "log end", "records", "size")
     table = console.table(*numbers, "newest", right=numbers)
     for row in rows:
         table.add_row(
@@ -90,10 +98,12 @@ def offsets_table(rows: list[PartitionOffsets]) -> Table:
             console.number(row.log_start),
             console.number(row.log_end),
             console.number(row.records),
+            console.size(row.size_bytes) if row.size_bytes >= 0 else "-",
             console.time(row.newest_ms),
         )
     if len(rows) > 1:
         newest_ms = max(row.newest_ms for row in rows)
         table.add_section()
-        table.add_row("all", "", "", console.number(sum(r.records for r in rows)), console.time(newest_ms))
+        records, size_bytes = sum(r.records for r in rows), sum(max(0, r.size_bytes) for r in rows)
+        table.add_row("all", "", "", console.number(records), console.size(size_bytes), console.time(newest_ms))
     return table

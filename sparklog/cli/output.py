@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sparklog.format.schema_evolution import RowAdapter
+
 if TYPE_CHECKING:
     from sparklog.client.consumer import ConsumedBatch
 
@@ -194,8 +196,8 @@ class FileWriter:
         return make(self._sink, self._schema)
 
     def write(self, batch: ConsumedBatch, rows: int) -> None:
-        table = _rows(batch, rows, metadata=self._metadata)
-        self._writer.write_table(table.cast(self._schema))
+        for part in _rows(batch, rows, metadata=self._metadata).to_batches():
+            self._writer.write_batch(RowAdapter(part.schema, self._schema, batch.topic).adapt(part))
 
     def close(self) -> None:
         self._writer.close()

@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import batch as batches
-from sparklog.format import segment
+from sparklog.format import offset_index, segment, time_index
 from sparklog.format.flat import root_table, table_field
+from sparklog.format.offset_column import decode_rows, row_offsets, topic_schema
 
-INDEX_ENTRY_BYTES = 8
-TIME_INDEX_ENTRY_BYTES = 12
 _CODECS = {0: "lz4", 1: "zstd"}
 """Message.fbs: enum CompressionType { LZ4_FRAME = 0, ZSTD = 1 }."""
 
@@ -117,8 +117,8 @@ def dump_segment(path: Path) -> SegmentFacts:
         end=result.end.value,
         problem=result.reason,
         data_end=result.position,
-        index_entries=_entries(path.with_suffix(".index"), INDEX_ENTRY_BYTES),
-        time_index_entries=_entries(path.with_suffix(".timeindex"), TIME_INDEX_ENTRY_BYTES),
+        index_entries=_entries(path.with_suffix(offset_index.SUFFIX), offset_index.ENTRY.itemsize),
+        time_index_entries=_entries(path.with_suffix(time_index.SUFFIX), time_index.ENTRY.itemsize),
         batches=facts,
     )
 
@@ -133,12 +133,33 @@ def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
         for b in facts.batches:
             if left <= 0 or not b.crc_ok:
                 return
-            rows = batches.decode_batch(read(b.position, b.size_bytes), facts.schema).slice(0, left)
+            data = read(b.position, b.size_bytes)
+            header = batches.decode_header(data)
+            rows, offsets = decode_rows(data, topic_schema(facts.schema), header)
+            numbers = row_offsets(header, offsets).tolist()
+            rows = rows.slice(0, left)
             names = rows.schema.names
             columns = [printable(column) for column in rows.columns]
-            for i, row in enumerate(zip(*columns, strict=True)):
-                yield {"_offset": b.base_offset + i, **dict(zip(names, row, strict=True))}
+            for offset, row in zip(numbers, zip(*columns, strict=True), strict=False):
+                yield {"_offset": offset, **dict(zip(names, row, strict=True))}
             left -= rows.num_rows
+
+
+def read_indexes(path: Path, base_offset: int) -> dict[str, list[dict[str, int]]]:
+    """The entries of a segment's index files, with absolute offsets; an index that is missing has no key. Bytes that are
+    no whole entry are left out."""
+    found: dict[str, list[dict[str, int]]] = {}
+    for name, module in (("offset_index", offset_index), ("time_index", time_index)):
+        file = path.with_suffix(module.SUFFIX)
+        if not file.is_file():
+            continue
+        data = file.read_bytes()
+        entries = np.frombuffer(data[: len(data) - len(data) % module.ENTRY.itemsize], module.ENTRY)
+        offsets = (entries["relative_offset"].astype(np.int64) + base_offset).tolist()
+        other = "position" if "position" in (module.ENTRY.names or ()) else "timestamp_ms"
+        values = entries[other].tolist()
+        found[name] = [{"offset": o, other: v} for o, v in zip(offsets, values, strict=True)]
+    return found
 
 
 def _reader(descriptor: int) -> segment.PositionedRead:

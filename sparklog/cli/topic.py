@@ -1,4 +1,4 @@
-"""`sparklog topic`: create, list, describe, delete."""
+"""`sparklog topic`: create, list, describe, alter, delete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparklog.settings import Scope, check, settings_of
 if TYPE_CHECKING:
     from sparklog.client.admin import Admin, TopicDescription
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
 _CREATE_EPILOG = """\
 **Examples**
@@ -70,6 +70,8 @@ def create(
             configs=checked,
         )
     print(f"created {made.kind} topic {made.name} with {_plural(made.partitions, 'partition')}")
+    if timestamp_column:
+        _tell_retention(made)
     if arrow_schema is not None:
         _print_schema(made)
 
@@ -97,7 +99,7 @@ def list_topics(
         table = console.table("topic", "kind", "partitions", "records", right=("partitions", "records"))
         for name in names:
             topic = admin.describe_topic(name)
-            records = sum(p.records for p in partition_offsets(admin, name, topic.partitions))
+            records = sum(p.records for p in partition_offsets(admin, topic))
             table.add_row(name, topic.kind, console.number(topic.partitions), console.number(records))
         if names:
             console.stdout().print(table)
@@ -114,7 +116,7 @@ def describe(
 
     with _admin(bootstrap_servers) as admin:
         topic = admin.describe_topic(name)
-        rows = partition_offsets(admin, name, topic.partitions)
+        rows = partition_offsets(admin, topic)
     print(f"topic       {topic.name}  ({topic.kind})")
     print(f"id          {topic.topic_id}")
     print(f"created     {console.time(topic.created_ms)}")
@@ -124,15 +126,102 @@ def describe(
         print(f"key         {', '.join(topic.key_columns)}")
     if topic.timestamp_column:
         print(f"timestamp   {topic.timestamp_column}")
-    print("columns")
+    print("columns" if topic.kind == "envelope" else f"columns     (schema {topic.schema_id})")
     _print_schema(topic)
     print("settings")
     for setting in settings_of(Scope.TOPIC).values():
-        own = setting.name in topic.configs
-        value = topic.configs.get(setting.name, setting.default)
-        print(f"  {setting.name:<24}{value}{'' if own else '  (default)'}")
+        print(f"  {setting.name:<24}{topic.setting(setting.name)}{_origin(topic, setting.name)}")
     print()
     console.stdout().print(offsets_table(rows))
+
+
+_ALTER_EPILOG = """\
+**Examples**
+
+`sparklog topic alter trips --add-column "tip DECIMAL(8,2), vendor STRING"`
+
+`sparklog topic alter trips --widen "passengers BIGINT"`
+
+`sparklog topic alter trips --config retention.ms=-1 --delete-config segment.bytes`
+
+New columns come last and are null in what is stored already. A column can become wider (TINYINT, SMALLINT, INT, BIGINT;
+FLOAT, DOUBLE) unless it is a key. Programs that write the old columns go on working. Settings are in effect at once.
+"""
+
+
+@app.command("alter", epilog=_ALTER_EPILOG)
+def alter(
+    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    add_column: Annotated[
+        list[str] | None, typer.Option(metavar="DDL", help='Columns to append: "c INT, d STRING"; repeatable.')
+    ] = None,
+    widen: Annotated[
+        list[str] | None, typer.Option(metavar="DDL", help='Columns with their wider type: "n BIGINT"; repeatable.')
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A setting to change; repeatable.")
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option(metavar="K", help="A setting that gets its default again; repeatable.")
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change a topic's columns and settings."""
+    configs = _config_changes(config or [], delete_config or [])
+    if not (add_column or widen or configs):
+        raise typer.BadParameter("nothing to change: give --config, --delete-config, --add-column or --widen")
+    if configs:
+        _alter_configs(bootstrap_servers, name, configs)
+    if not (add_column or widen):
+        return
+    from sparklog.cli.ddl import parse_ddl
+
+    added, widened = (None if not texts else parse_ddl(", ".join(texts)) for texts in (add_column, widen))
+    with _admin(bootstrap_servers) as admin:
+        before = admin.describe_topic(name)
+        topic = admin.alter_schema(name, add_columns=added, widen_columns=widened)
+    if topic.schema_id == before.schema_id:
+        print(f"topic {name} has these columns already (schema {topic.schema_id})")
+    else:
+        print(f"topic {name} has schema {topic.schema_id} now")
+    _print_schema(topic)
+
+
+def _tell_retention(topic: TopicDescription) -> None:
+    """Who loads old data must not wonder where they have gone."""
+    import sys
+
+    retention_ms = topic.setting("retention.ms")
+    deletes = "delete" in str(topic.setting("cleanup.policy")).split(",")
+    by_column = topic.setting("message.timestamp.type") == "CreateTime"
+    if not deletes or not by_column or "retention.ms" in topic.configs or not isinstance(retention_ms, int):
+        return
+    if retention_ms >= 0:
+        older = f"records whose {topic.timestamp_column} is older than {retention_ms / 86_400_000:g} days"
+        print(f"{older} will be deleted; --config retention.ms=-1 keeps them", file=sys.stderr)
+
+
+def _config_changes(given: list[str], removed: list[str]) -> dict[str, str | None]:
+    """Settings with their new values, None for those that get the default again. Raises typer.BadParameter."""
+    changes: dict[str, str | None] = dict(parse_pairs(given, "--config"))
+    for name in removed:
+        if name in changes:
+            raise typer.BadParameter(f"{name} is given to --config and to --delete-config")
+        changes[name] = None
+    return changes
+
+
+def _alter_configs(bootstrap_servers: str, name: str, changes: dict[str, str | None]) -> None:
+    with _admin(bootstrap_servers) as admin:
+        topic = admin.alter_topic(name, changes)
+    for key in changes:
+        print(f"{key} = {topic.setting(key)}{_origin(topic, key)}")
+
+
+def _origin(topic: TopicDescription, setting: str) -> str:
+    if setting in topic.configs:
+        return ""
+    return "  (broker's default)" if setting in topic.broker_defaults else "  (default)"
 
 
 @app.command("delete", epilog="**Example**\n\n`sparklog topic delete events --yes`")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -11,26 +11,44 @@ import pyarrow as pa
 
 from sparklog.client.cluster import TopicInfo, cluster, topic_info
 from sparklog.client.offsets import list_offsets
-from sparklog.errors import InvalidPartitionsError
+from sparklog.client.records import delete_records
+from sparklog.errors import InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
 from sparklog.protocol.messages import (
     PARTITIONS_PER_TOPIC_MAX,
+    AlterSchemaRequest,
+    AlterSchemaResponse,
+    AlterTopicRequest,
+    AlterTopicResponse,
     Api,
     CreateTopicRequest,
     CreateTopicResponse,
     DeleteTopicRequest,
     DeleteTopicResponse,
 )
-from sparklog.settings import Scope, check
+from sparklog.settings import Scope, check, check_names, settings_of
 from sparklog.types import OffsetAndTimestamp, TopicPartition, check_topic_name
 
-__all__ = ["Admin", "TopicDescription"]
+__all__ = ["Admin", "PartitionDescription", "TopicDescription"]
+
+
+@dataclass(frozen=True)
+class PartitionDescription:
+    """A partition at one moment: [log_start_offset, high_watermark) can be read; `size_bytes` are bytes of batches. All
+    three are -1 while it is offline (`error_code` says why)."""
+
+    partition: int
+    leader: int
+    log_start_offset: int
+    high_watermark: int
+    size_bytes: int
+    error_code: int
 
 
 @dataclass(frozen=True)
 class TopicDescription:
     """A topic. `kind` is "envelope" or "typed", `partitions` their number, `schema` the newest version in the stored
-    layout, `configs` what was set for this topic, `created_ms` its creation in ms since 1970."""
+    layout, `configs` what was set for this topic (`setting` gives what is in effect), `created_ms` its creation in ms since 1970."""
 
     name: str
     topic_id: str
@@ -42,6 +60,13 @@ class TopicDescription:
     timestamp_column: str | None
     configs: dict[str, object]
     created_ms: int
+    partition_details: tuple[PartitionDescription, ...] = ()
+    broker_defaults: Mapping[str, object] = field(default_factory=dict)
+
+    def setting(self, name: str) -> object:
+        """What is in effect for a topic setting: the topic's own, else the broker's, else the general default."""
+        default = settings_of(Scope.TOPIC)[name].default
+        return self.configs.get(name, self.broker_defaults.get(name, default))
 
 
 def _description(info: TopicInfo) -> TopicDescription:
@@ -56,6 +81,13 @@ def _description(info: TopicInfo) -> TopicDescription:
         timestamp_column=info.timestamp_column,
         configs=dict(info.configs),
         created_ms=info.created_ms,
+        broker_defaults=dict(info.broker_defaults),
+        partition_details=tuple(
+            PartitionDescription(
+                p.partition, p.leader, p.log_start_offset, p.high_watermark, p.size_bytes, p.error_code
+            )
+            for p in info.partition_states
+        ),
     )
 
 
@@ -119,6 +151,53 @@ class Admin:
         """Raises UnknownTopicOrPartitionError."""
         return _description(self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms))
 
+    def alter_schema(
+        self,
+        name: str,
+        *,
+        add_columns: pa.Schema | Mapping[str, Any] | None = None,
+        widen_columns: pa.Schema | Mapping[str, Any] | None = None,
+        schema: pa.Schema | None = None,
+    ) -> TopicDescription:
+        """Gives a typed topic a newer schema: `add_columns` are appended (null in what is stored already),
+        `widen_columns` get a wider type (int8 → int16 → int32 → int64, float32 → float64). Both are a schema or
+        {name: Arrow type}. Or `schema`: all the columns as they shall be. What is there already changes nothing.
+
+        Raises InvalidTopicError that names the columns in the way, UnknownTopicOrPartitionError.
+        """
+        if (schema is None) == (add_columns is None and widen_columns is None):
+            raise InvalidRequestError("alter_schema takes add_columns, widen_columns or both, or schema alone")
+        parts = [None if s is None else _arrow_schema(s) for s in (add_columns, widen_columns, schema)]
+        stored = [None if s is None else canonical_schema(s).serialize().to_pybytes() for s in parts]
+        request = AlterSchemaRequest(name, *stored)
+        self._cluster.invalidate(name)
+        response = self._cluster.request(Api.ALTER_SCHEMA, request, AlterSchemaResponse, timeout_ms=self._timeout_ms)
+        info = topic_info(response.topic)
+        self._cluster.remember(info)
+        return _description(info)
+
+    def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> TopicDescription:
+        """Sets settings of a topic, or with None takes them back to the default; the others stay. They are in effect
+        when this returns. Raises UnknownTopicOrPartitionError, InvalidConfigError.
+        """
+        check_names(Scope.TOPIC, configs)
+        checked = check(Scope.TOPIC, {k: v for k, v in configs.items() if v is not None})
+        request = AlterTopicRequest(name, {k: checked.get(k) for k in configs})
+        self._cluster.invalidate(name)
+        response = self._cluster.request(Api.ALTER_TOPIC, request, AlterTopicResponse, timeout_ms=self._timeout_ms)
+        info = topic_info(response.topic)
+        self._cluster.remember(info)
+        return _description(info)
+
+    def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Deletes the records below an offset in each partition (-1: all there are) for good; returns where each
+        partition begins then. An offset below its beginning deletes nothing.
+
+        Raises OffsetOutOfRangeError above the end, InvalidRequestError for a topic that is only compacted,
+        UnknownTopicOrPartitionError; when one partition has failed, the others are done.
+        """
+        return delete_records(self._cluster, before_offsets, timeout_ms=self._timeout_ms)
+
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with all its data. Raises UnknownTopicOrPartitionError."""
         try:
@@ -151,6 +230,8 @@ class Admin:
 def _arrow_schema(schema: Any) -> pa.Schema:
     if isinstance(schema, pa.Schema):
         return schema
+    if isinstance(schema, Mapping):
+        return pa.schema(list(schema.items()))
     if hasattr(schema, "__arrow_c_schema__"):
         return pa.schema(schema)
     raise TypeError(f"schema must be a pyarrow.Schema (or have __arrow_c_schema__), not {type(schema).__name__}")

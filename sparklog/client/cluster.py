@@ -70,6 +70,7 @@ class TopicInfo:
     configs: dict[str, object]
     created_ms: int
     partition_states: tuple[PartitionState, ...] = field(repr=False)
+    broker_defaults: dict[str, object] = field(default_factory=dict)
 
     @property
     def schema(self) -> pa.Schema:
@@ -82,13 +83,20 @@ class TopicInfo:
     @cached_property
     def max_message_bytes(self) -> int:
         """Largest batch the topic takes."""
-        value = _MAX_MESSAGE_BYTES.parse(self.configs.get("max.message.bytes", _MAX_MESSAGE_BYTES.default))
+        given = self.broker_defaults | self.configs
+        value = _MAX_MESSAGE_BYTES.parse(given.get("max.message.bytes", _MAX_MESSAGE_BYTES.default))
         return int(value)
 
     @property
     def log_append_time(self) -> bool:
         """Whether the broker's clock, not the producer's, stamps the records."""
-        return self.configs.get("message.timestamp.type") == "LogAppendTime"
+        return (self.broker_defaults | self.configs).get("message.timestamp.type") == "LogAppendTime"
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the last record of each key stays, so that every record needs a key."""
+        policy = str((self.broker_defaults | self.configs).get("cleanup.policy", ""))
+        return "compact" in policy.split(",")
 
     def schema_of(self, schema_id: int) -> pa.Schema:
         """Raises UnknownSchemaError."""
@@ -122,6 +130,7 @@ def topic_info(state: TopicState) -> TopicInfo:
         timestamp_column=state.timestamp_column,
         configs=dict(state.configs),
         created_ms=state.created_ms,
+        broker_defaults=dict(state.broker_defaults),
         partition_states=tuple(sorted(state.partitions, key=lambda p: p.partition)),
     )
 
@@ -188,6 +197,13 @@ class Cluster:
         """Keeps what another answer told about a topic."""
         with self._lock:
             self._topics[info.name] = (info, time.monotonic())
+
+    def note_schema(self, name: str, newest_schema_id: int) -> None:
+        """A broker says what the topic's newest schema is: what is known is forgotten if it is older."""
+        with self._lock:
+            cached = self._topics.get(name)
+            if cached is not None and cached[0].schema_id < newest_schema_id:
+                del self._topics[name]
 
     def invalidate(self, name: str) -> None:
         """Forgets a topic: the next use asks the broker."""

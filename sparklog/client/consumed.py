@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from sparklog.client.cluster import TopicInfo
-from sparklog.errors import CorruptBatchError, SchemaMismatchError, UnsupportedVersionError
+from sparklog.client.projection import Projection
+from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_LOG_APPEND_TIME,
-    ATTRIBUTE_OFFSET_COLUMN,
-    PREFIX_BYTES,
     BatchHeader,
-    decode_batch,
     decode_header,
     verify_batch,
 )
-from sparklog.format.flat import root_table, table_field
-from sparklog.settings import did_you_mean
+from sparklog.format.offset_column import decode_rows, rows_between
+
+__all__ = ["ConsumedBatch", "Projection", "decode_batches", "decode_one"]
 
 
 class ConsumedBatch:
     """Rows of one partition in offset order.
 
-    `base_offset` is the first row's offset, `data` the rows in the topic's layout (only the wanted columns),
-    `schema_id` the version of the schema they were written with.
+    `base_offset` is the first row's offset, `data` the rows in the topic's layout (only the wanted columns; what an older
+    schema lacks is null), `schema_id` the version of the schema they were written with. `next_offset` is where reading
+    goes on: behind the last row, and behind what compaction has removed after it.
     """
 
-    __slots__ = ("_first_row", "_header", "_projection", "_source", "base_offset", "data", "schema_id", "tp")
+    __slots__ = (
+        "_first_row",
+        "_header",
+        "_offsets",
+        "_projection",
+        "_source",
+        "base_offset",
+        "data",
+        "next_offset",
+        "schema_id",
+        "tp",
+    )
 
     def __init__(
         self,
@@ -44,10 +52,15 @@ class ConsumedBatch:
         first_row: int,
         source: tuple[Any, pa.Schema],
         projection: Projection,
+        next_offset: int,
+        offsets: np.ndarray | None = None,
     ) -> None:
+        """`offsets` None: dense from `base_offset` on."""
         self.tp = tp
         self.base_offset = base_offset
+        self.next_offset = next_offset
         self.data = data
+        self._offsets = offsets
         self.schema_id = header.schema_id
         self._header = header
         self._first_row = first_row
@@ -70,13 +83,10 @@ class ConsumedBatch:
     def num_rows(self) -> int:
         return int(self.data.num_rows)
 
-    @property
-    def next_offset(self) -> int:
-        """The offset after the last row."""
-        return self.base_offset + self.num_rows
-
     def offsets(self) -> np.ndarray:
-        """Every row's offset, int64."""
+        """Every row's offset, int64; compaction leaves gaps."""
+        if self._offsets is not None:
+            return self._offsets
         return np.arange(self.base_offset, self.base_offset + self.num_rows, dtype=np.int64)
 
     def timestamps_ms(self) -> np.ndarray:
@@ -100,57 +110,39 @@ class ConsumedBatch:
         if index >= 0:
             return self.data.column(index)
         data, schema = self._source  # the column was not wanted, so it has not been decoded
-        whole = decode_batch(data, schema, [schema.get_field_index(self._projection.timestamp_column)])
+        column = schema.get_field_index(self._projection.timestamp_column)
+        whole, _ = decode_rows(data, schema, self._header, [column])
         return whole.column(0).slice(self._first_row, self.num_rows)
 
     def slice(self, start: int, rows: int) -> ConsumedBatch:
         """Rows [start, start + rows), without copying."""
+        data = self.data.slice(start, rows)
         return ConsumedBatch(
             self.tp,
-            self.base_offset + start,
-            self.data.slice(start, rows),
+            self.offset_at(start),
+            data,
             self._header,
             first_row=self._first_row + start,
             source=self._source,
             projection=self._projection,
+            next_offset=self.offset_at(start + data.num_rows),
+            offsets=None if self._offsets is None else self._offsets[start : start + data.num_rows],
         )
+
+    def offset_at(self, row: int) -> int:
+        """The offset of a row; behind the last one, where reading goes on."""
+        if row >= self.num_rows:
+            return self.next_offset
+        return self.base_offset + row if self._offsets is None else int(self._offsets[row])
+
+    def rows_below(self, offset: int) -> int:
+        """How many rows have a smaller offset."""
+        if self._offsets is None:
+            return min(max(offset - self.base_offset, 0), self.num_rows)
+        return int(np.searchsorted(self._offsets, offset))
 
     def __repr__(self) -> str:
         return f"<ConsumedBatch {self.tp} offsets {self.base_offset} to {self.next_offset - 1}>"
-
-
-class Projection:
-    """Which columns a reader wants of a topic, in the order it wants them; None: all."""
-
-    def __init__(self, info: TopicInfo, columns: Sequence[str] | None) -> None:
-        """Raises SchemaMismatchError for a column that the topic does not have."""
-        self.info = info
-        self.columns = None if columns is None else list(dict.fromkeys(columns))
-        self.timestamp_column = "timestamp" if info.is_envelope else info.timestamp_column
-        for name in self.columns or ():
-            if info.schema.get_field_index(name) < 0:
-                raise SchemaMismatchError(
-                    f"topic {info.name!r} has no column {name!r}{did_you_mean(name, info.schema.names)}"
-                )
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of what is read."""
-        schema = self.info.schema
-        return schema if self.columns is None else pa.schema([schema.field(c) for c in self.columns])
-
-    def decode(self, data: Any, header: BatchHeader) -> tuple[pa.RecordBatch, pa.Schema]:
-        """The wanted columns of one batch, and the schema it was written with."""
-        schema = self.info.schema_of(header.schema_id)
-        if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
-            raise UnsupportedVersionError("the batch was compacted; install a newer sparklog to read it")
-        if self.columns is None:
-            return decode_batch(data, schema), schema
-        if self.columns and _is_compressed(data):
-            indexes = sorted(schema.get_field_index(c) for c in self.columns)
-            return decode_batch(data, schema, indexes).select(self.columns), schema
-        # uncompressed columns cost nothing until they are touched
-        return decode_batch(data, schema).select(self.columns), schema
 
 
 def decode_batches(
@@ -199,29 +191,24 @@ def decode_one(
             verify_batch(view, position, header)
         except CorruptBatchError as e:
             raise CorruptBatchError(f"{tp} at offset {header.base_offset}: {e}") from e
-    first = max(start_offset - header.base_offset, 0)
-    last = header.record_count if end_offset is None else min(header.record_count, end_offset - header.base_offset)
-    if first >= last or header.attributes & ATTRIBUTE_CONTROL:
+    end = header.next_offset if end_offset is None else min(header.next_offset, end_offset)
+    if max(start_offset, header.base_offset) >= end or header.attributes & ATTRIBUTE_CONTROL or not header.record_count:
         return None
     message = data.slice(position, header.size_bytes)
-    rows, schema = projection.decode(message, header)
+    rows, schema, offsets = projection.decode(message, header)
+    first, last = rows_between(header, offsets, start_offset, end)
+    if first >= last:
+        return None
     if first or last < header.record_count:
         rows = rows.slice(first, last - first)
     return ConsumedBatch(
         tp,
-        header.base_offset + first,
+        header.base_offset + first if offsets is None else int(offsets[first]),
         rows,
         header,
         first_row=first,
         source=(message, schema),
         projection=projection,
+        next_offset=end,
+        offsets=None if offsets is None else offsets[first:last],
     )
-
-
-def _is_compressed(message: Any) -> bool:
-    """Whether the RecordBatch message's buffers are compressed (Message.fbs: RecordBatch.compression, field 3)."""
-    view = memoryview(message)
-    table = root_table(view, PREFIX_BYTES)
-    field = table_field(view, table, 2)
-    record_batch = field + int(struct.unpack_from("<I", view, field)[0])
-    return bool(table_field(view, record_batch, 3))

@@ -83,8 +83,10 @@ class Consumer:
         """
         self._check_open()
         positions: dict[TopicPartition, Position] = {}
-        for given in partitions:
-            tp = TopicPartition(*given)
+        tps = [TopicPartition(*given) for given in partitions]
+        for topic in {tp.topic for tp in tps if tp not in self._fetcher.positions}:
+            self._cluster.topic(topic, refresh=True)  # old rows, too, come in the newest schema
+        for tp in tps:
             self._cluster.leader(tp)
             current = self._fetcher.positions.get(tp)
             positions[tp] = current or self._position(tp, None, RESET_TO.get(self._reset))
@@ -150,7 +152,8 @@ class Consumer:
         chosen = self._records[self._records_taken : self._records_taken + limit]
         self._records_taken += len(chosen)
         assert self._records_position is not None
-        self._records_position.consumed = chosen[-1].offset + 1
+        assert self._records_batch is not None
+        self._records_position.consumed = self._records_batch.offset_at(self._records_taken)
         return chosen
 
     def poll_batches(self, timeout_ms: int = 1000) -> list[ConsumedBatch]:
@@ -196,7 +199,9 @@ class Consumer:
         return self._fetcher.take(max(timeout_ms, 0) / 1000)
 
     def _position(self, tp: TopicPartition, offset: int | None, reset_to: int | None) -> Position:
-        return Position(tp, Projection(self._cluster.topic(tp.topic), self._columns), offset, reset_to)
+        newest = partial(self._cluster.topic, tp.topic, refresh=True)
+        projection = Projection(self._cluster.topic(tp.topic), self._columns, newest=newest, follow=True)
+        return Position(tp, projection, offset, reset_to)
 
     def _move(self, partitions: Iterable[TopicPartition], offset: int | None, reset_to: int | None) -> None:
         self._check_open()
@@ -231,7 +236,7 @@ def records_of(batch: ConsumedBatch) -> list[Record]:
     """The batch's rows as records, column by column."""
     n = batch.num_rows
     stamps = batch.timestamps_ms().tolist()
-    offsets = range(batch.base_offset, batch.base_offset + n)
+    offsets = batch.offsets().tolist()
     data = batch.data
     keys: Iterable[Any] = repeat(None, n)
     values: Iterable[Any] = repeat(None, n)

@@ -157,9 +157,28 @@ def rows_of(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
     if topic.is_envelope:
         return _envelope_rows(data, topic, partition)
     table = fit(to_table(data, topic.schema, topic.name), topic.schema, topic.name)
+    require_keys([table.column(c) for c in topic.key_columns], topic)
     if partition is not None or not topic.key_columns or table.num_rows == 0:
         return Rows(table, partition)
     return Rows(table, partitions_for_columns([table.column(c) for c in topic.key_columns], topic.partitions))
+
+
+def require_keys(columns: Sequence[Any], topic: TopicInfo) -> None:
+    """Raises SchemaMismatchError if a compacted topic is sent a row whose key is null (in all key columns)."""
+    if not topic.is_compacted or not columns or not all(c.null_count for c in columns):
+        return
+    missing = np.ones(len(columns[0]), bool)
+    for column in columns:
+        missing &= np.asarray(column.is_null().to_numpy())
+    if missing.any():
+        raise without_key(topic.name, int(np.flatnonzero(missing)[0]))
+
+
+def without_key(topic: str, row: int) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"data do not fit topic {topic!r}: it is compacted, only the last record of each key stays, but row {row} has no "
+        f"key: give it one"
+    )
 
 
 _ENVELOPE_INPUT = ENVELOPE_SCHEMA.append(pa.field("partition", pa.int32()))
@@ -177,6 +196,7 @@ def _envelope_rows(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
         explicit = _partition_numbers(table.column("partition"), topic)
         table = table.drop_columns(["partition"])
     table = _with_timestamps(fit(table, ENVELOPE_SCHEMA, topic.name))
+    require_keys([table.column("key")], topic)
     if partition is not None or table.num_rows == 0:
         return Rows(table, partition)
     keys = table.column("key")

@@ -292,6 +292,10 @@ class Fetcher:
         with self.changed:
             if self.positions.get(position.tp) is not position or self._closed:
                 return
+            if batches:
+                batches[-1].next_offset = max(batches[-1].next_offset, next_offset)  # also behind batches without rows
+            elif position.consumed == offset:
+                position.consumed = next_offset
             position.offset = max(offset, next_offset)
             size = result.length_bytes // len(batches) if batches else 0
             self.ready.extend(Fetched(position, b, size) for b in batches)

@@ -6,6 +6,7 @@ import atexit
 import collections
 import contextlib
 import ctypes
+import json
 import os
 import select
 import shutil
@@ -16,7 +17,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -29,6 +30,8 @@ __all__ = ["LocalBroker", "start_local"]
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 LOG_LINES_KEPT = 200
+KEEP_FOR_EVER: dict[str, object] = {"topic.retention.ms": -1}
+_TOPIC = "topic."
 _READY = "listening on "
 
 _live: weakref.WeakSet[LocalBroker] = weakref.WeakSet()
@@ -123,16 +126,26 @@ class _Log:
             self._stream.close()
 
 
-def start_local(data_dir: str | os.PathLike[str] | None = None, listen: str = "127.0.0.1:0") -> LocalBroker:
+def start_local(
+    data_dir: str | os.PathLike[str] | None = None,
+    listen: str = "127.0.0.1:0",
+    *,
+    settings: Mapping[str, object] | None = None,
+) -> LocalBroker:
     """Starts a broker as a process of its own and waits until it listens.
 
-    `data_dir` None: a temporary directory that `stop` removes. `listen` port 0: any free port. Use it in a `with`
+    `data_dir` None: a temporary directory that `stop` removes. `listen` port 0: any free port. `settings`: broker
+    settings, and defaults of topic settings with `topic.` before their name. Other than a broker in earnest it keeps
+    records for ever unless you say so (`topic.retention.ms`): what notebooks replay is often years old. Use it in a `with`
     block; it stops at the end of the block, of this process, or when this process is killed (on Linux).
     Raises BrokerNotAvailableError with the broker's own words if it does not start.
     """
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
-    command = [sys.executable, "-m", "sparklog_broker", "--data-dir", str(directory), "--listen", listen]
+    given = KEEP_FOR_EVER | dict(settings or {})
+    config = _write_config(given)
+    command = [sys.executable, "-m", "sparklog_broker", "--config", str(config)]
+    command += ["--data-dir", str(directory), "--listen", listen]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -149,6 +162,7 @@ def start_local(data_dir: str | os.PathLike[str] | None = None, listen: str = "1
         process.wait()
         raise
     finally:
+        config.unlink(missing_ok=True)
         if process.stdout is not None:
             process.stdout.close()
     if address is None:
@@ -160,6 +174,17 @@ def start_local(data_dir: str | os.PathLike[str] | None = None, listen: str = "1
         raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'it said nothing'}")
     forget(address)  # another broker may have used the port before
     return LocalBroker(process, directory, temporary, address, log)
+
+
+def _write_config(settings: Mapping[str, object]) -> Path:
+    """A configuration file with `settings`; the broker says what is wrong with them."""
+    broker = {name: value for name, value in settings.items() if not name.startswith(_TOPIC)}
+    topic = {name.removeprefix(_TOPIC): value for name, value in settings.items() if name.startswith(_TOPIC)}
+    lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in broker.items()]
+    lines += ["[topic]", *(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in topic.items())]
+    with tempfile.NamedTemporaryFile("w", prefix="sparklog-", suffix=".toml", delete=False, encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+    return Path(file.name)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes]) -> str | None:

@@ -24,10 +24,12 @@ from sparklog.client.encoding import (
     pieces_of,
     rows_of,
     too_large,
+    without_key,
 )
 from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
 from sparklog.client.partitioner import StickyPartition, partition_for_key
 from sparklog.client.sender import Sender, SenderConfig
+from sparklog.client.tabular import reusable
 from sparklog.errors import ClosedError, RequestTimedOutError, SchemaMismatchError, SparklogError
 from sparklog.settings import Scope, from_parameters
 from sparklog.types import TopicPartition
@@ -47,11 +49,21 @@ _live: weakref.WeakSet[Producer] = weakref.WeakSet()
 class _Topic:
     """What the producer keeps per topic."""
 
-    __slots__ = ("info", "is_envelope", "key_partitions", "max_bytes", "queues", "sticky", "target_bytes")
+    __slots__ = (
+        "info",
+        "is_compacted",
+        "is_envelope",
+        "key_partitions",
+        "max_bytes",
+        "queues",
+        "sticky",
+        "target_bytes",
+    )
 
     def __init__(self, info: TopicInfo, batch_size_bytes: int, queues: list[PartitionQueue]) -> None:
         self.info = info
         self.is_envelope = info.is_envelope
+        self.is_compacted = info.is_compacted
         self.queues = queues
         self.sticky = StickyPartition(info.partitions)
         self.max_bytes = info.max_message_bytes
@@ -132,6 +144,7 @@ class Producer:
             or headers
             or timestamp_ms is not None
             or not state.is_envelope
+            or (key is None and state.is_compacted)
         ):
             value, key, headers = _check_record(state, topic, value, key, headers, timestamp_ms)
         if partition is not None:
@@ -183,14 +196,24 @@ class Producer:
         of columns or a list of dicts. Columns are matched to the topic's by name; envelope topics take `value` and
         optionally `key`, `headers`, `timestamp` and `partition`.
 
-        Rows go to `partition`, else by their key columns, else sticky; they are stored in batches of about
+        Tables are fitted to the topic's newest schema. Rows go to `partition`, else by their key columns, else sticky; they are stored in batches of about
         `batch.size.bytes`, encoded on the calling thread. The future's result is one BatchMetadata per stored batch, in
         partition order; no rows, no batches. Raises SchemaMismatchError (nothing was sent), MessageTooLargeError
         (nothing was sent), BufferExhaustedError (the message says how many rows had been taken), and as `send`.
         """
         self._accumulator.check_open()
         state = self._topic(topic)
-        rows = rows_of(data, state.info, partition)
+        data = reusable(data)
+        try:
+            rows = rows_of(data, state.info, partition)
+        except SchemaMismatchError:
+            # the topic may have got a column, or a wider one, since its metadata were read
+            known = state.info.schema_id
+            self._cluster.topic(topic, refresh=True)
+            state = self._topic(topic)
+            if state.info.schema_id == known:
+                raise
+            rows = rows_of(data, state.info, partition)
         deliveries: list[Delivery] = []
         if rows.table.num_rows:
             taken = 0
@@ -289,6 +312,8 @@ def _check_record(
             f"topic {topic!r} is typed (columns {', '.join(state.info.schema.names)}): send tables with "
             "send_batch(topic, data); send() is for envelope topics"
         )
+    if key is None and state.is_compacted:
+        raise without_key(topic, 0)
     checked = None
     if headers:
         if not isinstance(headers, Sequence) or isinstance(headers, str | bytes):

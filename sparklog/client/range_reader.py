@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
 from sparklog.client.consumed import ConsumedBatch, Projection, decode_one
 from sparklog.errors import (
+    CorruptBatchError,
     DataLossError,
     InvalidConfigError,
     InvalidRequestError,
@@ -56,15 +58,19 @@ def read_range(
     end_offset: int,
     *,
     columns: Sequence[str] | None = None,
+    layout: pa.Schema | None = None,
     local: str = "auto",
     check_crcs: bool = True,
     retry_timeout_ms: int = 30_000,
 ) -> Iterator[ConsumedBatch]:
-    """Yields the rows of [start_offset, end_offset), every offset once and in order.
+    """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets that the log does not have,
+    because compaction has removed them, are left out.
 
-    `columns`: only these are decoded, in this order. `local`: "auto" maps the files where possible, "off" uses the
+    `columns`: only these are decoded, in this order. All batches have the same schema: columns that `layout` names have
+    the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, "off" uses the
     socket. A broker that is away is waited for up to `retry_timeout_ms` since the last progress.
-    Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (unknown column).
+    Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or
+    one that has become wider than `layout` says).
     """
     if local not in ("auto", "off"):
         raise InvalidConfigError(f"local read {local!r}: use auto or off")
@@ -72,11 +78,11 @@ def read_range(
         raise InvalidRequestError(f"{tp}: cannot read offsets {start_offset} to {end_offset}")
     if start_offset == end_offset:
         return
-    reader = _RangeReader(cluster, tp, end_offset, columns, check_crcs, retry_timeout_ms / 1000)
+    reader = _RangeReader(cluster, tp, end_offset, columns, layout, check_crcs, retry_timeout_ms / 1000)
     expected = start_offset
     for batch in reader.batches(start_offset, local == "auto"):
-        if batch.base_offset != expected:
-            raise _lost(tp, expected, batch.base_offset, "they are missing in the log")
+        if batch.base_offset < expected:
+            raise CorruptBatchError(f"{tp}: offset {batch.base_offset} comes where at least {expected} is due")
         expected = batch.next_offset
         yield batch
 
@@ -92,6 +98,7 @@ class _RangeReader:
         tp: TopicPartition,
         end_offset: int,
         columns: Sequence[str] | None,
+        layout: pa.Schema | None,
         check_crcs: bool,
         retry_s: float,
     ) -> None:
@@ -99,23 +106,28 @@ class _RangeReader:
         self._tp = tp
         self._end = end_offset
         self._columns = columns
+        self._layout = layout
+        self._projection: Projection | None = None
         self._check_crcs = check_crcs
         self._retry_s = retry_s
+        self._offset = 0
+        """Where reading goes on, also behind batches that have no row for it."""
 
     def batches(self, start: int, local: bool) -> Iterator[ConsumedBatch]:
-        offset = start
+        self._offset = start
         deadline = time.monotonic() + self._retry_s
         backoff = BACKOFF_S
-        while offset < self._end:
+        while self._offset < self._end:
+            offset = self._offset
             try:
                 leader = self._cluster.leader(self._tp)
-                projection = Projection(self._cluster.topic(self._tp.topic), self._columns)
+                projection = self._projection = self._projection or self._project()
                 source = self._fetched(leader, offset, projection)
                 if local and self._cluster.local_reads(leader):
                     source = self._local(leader, offset, projection)
                 for batch in source:
                     yield batch
-                    offset = batch.next_offset
+                    self._offset = batch.next_offset
                     deadline = time.monotonic() + self._retry_s
                     backoff = BACKOFF_S
             except (LocalReadUnavailableError, OSError) as e:
@@ -129,6 +141,11 @@ class _RangeReader:
                 backoff = min(2 * backoff, BACKOFF_S_MAX)
             else:
                 local = False  # what the files did not have is fetched
+
+    def _project(self) -> Projection:
+        name = self._tp.topic
+        newest = partial(self._cluster.topic, name, refresh=True)
+        return Projection(self._cluster.topic(name), self._columns, layout=self._layout, newest=newest)
 
     # -- files
 
@@ -147,11 +164,16 @@ class _RangeReader:
             view = memoryview(data)
             position = 0
             while position < len(view) and offset < self._end:
-                header = decode_header(view, position)
-                batch = self._decode(data, view, position, header, projection, offset)
+                try:
+                    header = decode_header(view, position)
+                    if not position and header.base_offset != found.first_offset:
+                        raise LocalReadUnavailableError(f"{found.path} has been replaced (compaction)")
+                    batch = self._decode(data, view, position, header, projection, offset)
+                except CorruptBatchError as e:  # the positions may be those of the file before it was compacted
+                    raise LocalReadUnavailableError(f"{found.path}: {e}") from e
                 if batch is not None:
                     yield batch
-                    offset = batch.next_offset
+                offset = self._offset = max(offset, min(header.next_offset, self._end))
                 position += header.size_bytes
 
     def _decode(
@@ -186,7 +208,7 @@ class _RangeReader:
                     batch = self._decode(payload, view, position, header, projection, offset)
                     if batch is not None:
                         yield batch
-                offset = next_offset
+                offset = self._offset = next_offset
 
     def _request(self, connection: Connection, offset: int) -> None:
         partition = FetchPartition(*self._tp, offset, FETCH_BYTES)

@@ -282,6 +282,7 @@ class Sender:
 
     def _take_result(self, entry: Entry, result: ProduceResult) -> None:
         if result.error_code == 0:
+            self._cluster.note_schema(entry.queue.tp.topic, result.newest_schema_id)
             self._stored(entry, result.base_offset, result.append_time_ms)
             return
         tp = entry.queue.tp

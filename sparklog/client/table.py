@@ -35,7 +35,7 @@ def read_table(
     *,
     local: str = "auto",
 ) -> pa.Table:
-    """Reads a topic's rows up to now, partition after partition, in the topic's layout.
+    """Reads a topic's rows up to now, partition after partition, in the layout of the topic's newest schema.
 
     `columns`: only these, in this order. `start` (inclusive) and `end` (exclusive): "earliest", "latest", an offset for all
     partitions, or {partition: offset} (partitions that it does not name are not read). `include_metadata` adds the
@@ -44,14 +44,15 @@ def read_table(
     log's), DataLossError.
     """
     shared = cluster(bootstrap_servers)
-    info = shared.topic(topic, refresh=True)
-    schema = Projection(info, columns).schema
+    ranges = _ranges(shared, shared.topic(topic, refresh=True), start, end)
+    # asked after the ranges' ends: no row of the ranges has a newer schema
+    layout = schema = Projection(shared.topic(topic, refresh=True), columns).schema
     if include_metadata:
         for field in METADATA_FIELDS:
             schema = schema.append(field)
     batches: list[pa.RecordBatch] = []
-    for tp, (first, last) in _ranges(shared, info, start, end).items():
-        for batch in read_range(shared, tp, first, last, columns=columns, local=local):
+    for tp, (first, last) in ranges.items():
+        for batch in read_range(shared, tp, first, last, columns=columns, layout=layout, local=local):
             batches.append(_with_metadata(batch, schema) if include_metadata else batch.data)
     return pa.Table.from_batches(batches, schema)
 

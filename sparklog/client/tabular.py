@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from sparklog.errors import SchemaMismatchError
-from sparklog.format.schema import fit_table
+from sparklog.format.schema import fit_table, null_column
+
+__all__ = ["fit", "null_column", "reusable", "to_table"]
 
 
 def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
@@ -36,6 +38,13 @@ def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
     )
 
 
+def reusable(data: Any) -> Any:
+    """`data`, or the table made of it if it is a stream that can be read only once."""
+    if _is_pandas(data) or isinstance(data, pa.Table) or not hasattr(data, "__arrow_c_stream__"):
+        return data
+    return pa.table(data)
+
+
 def fit(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
     """`table` in the topic's layout (`format.schema.fit_table`); a column of nothing but nulls fits every type.
 
@@ -53,22 +62,6 @@ def fit(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
                 empty = null_column(table.num_rows, field.type)
                 table = table.set_column(found[0], pa.field(field.name, field.type), empty)
     return fit_table(table, schema, topic)
-
-
-def null_column(rows: int, t: pa.DataType) -> pa.Array:
-    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored)."""
-    bitmap = pa.py_buffer(bytes((rows + 7) // 8))
-    if pa.types.is_struct(t):
-        children = [null_column(rows, f.type) for f in t]
-        return pa.Array.from_buffers(t, rows, [bitmap], rows, children=children)
-    if pa.types.is_map(t):
-        entries = pa.struct([t.key_field, t.item_field])
-        offsets = pa.py_buffer(bytes(4 * (rows + 1)))
-        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.array([], entries)])
-    if pa.types.is_list(t):
-        offsets = pa.py_buffer(bytes(4 * (rows + 1)))
-        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.array([], t.value_type)])
-    return pa.nulls(rows, t)
 
 
 def _is_pandas(data: Any) -> bool:

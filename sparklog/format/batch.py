@@ -23,7 +23,7 @@ The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
                      schema_id          i32
                      record_count       i32  rows
                      last_offset_delta  i32  record_count - 1 unless compacted
-                     min_timestamp_ms   i64
+                     min_timestamp_ms   i64  with bit 4: the delete horizon
                      max_timestamp_ms   i64
                      producer_id        i64  -1: none
                      producer_epoch     i16  -1: none
@@ -32,7 +32,8 @@ The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
                      reserved           u16  0
 
     attributes: bit 0 timestamp type (0 CreateTime, 1 LogAppendTime), bit 1 transactional, bit 2 control,
-                bit 3 has an `__offset` column (compacted), bit 4 has a delete horizon
+                bit 3 has an `__offset` column (compacted), bit 4 has a delete horizon: from that time on (broker's
+                clock, ms) compaction may remove the batch's tombstones; it stands in min_timestamp_ms, as in Kafka
 
 The stamp stands outside the CRC so that the leader assigns offsets by overwriting 32 characters in place, without
 touching Arrow and without a new checksum. Offsets are dense: row i has base_offset + i, unless bit 3 is set.
@@ -155,13 +156,20 @@ def encode_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    base_offset: int = 0,
+    leader_epoch: int = 0,
+    append_time_ms: int = 0,
+    last_offset_delta: int | None = None,
 ) -> memoryview:
-    """Encodes a batch of at least one row into its message: base offset 0, CRC set.
+    """Encodes a batch of at least one row into its message, CRC set.
+
+    A producer leaves offset, epoch and append time to the leader's stamp. Compaction keeps them, and with
+    `last_offset_delta` says how many offsets the batch had; then it may have no rows any more.
 
     `batch` must have the topic's canonical schema (`sparklog.format.schema`). Returns a writable view of the bytes.
     Raises InvalidRequestError for an empty batch or an unknown compression.
     """
-    if batch.num_rows == 0:
+    if batch.num_rows == 0 and last_offset_delta is None:
         raise InvalidRequestError("an empty batch cannot be appended")
     if compression not in COMPRESSIONS:
         raise InvalidRequestError(f"unknown compression {compression!r}: use one of {', '.join(COMPRESSIONS)}")
@@ -176,14 +184,15 @@ def encode_batch(
     message = stream[schema_bytes : len(stream) - 8]
     metadata_length = _PREFIX.unpack_from(message, 0)[1]
     mark = _find_mark(message, 0, metadata_length)
+    delta = batch.num_rows - 1 if last_offset_delta is None else last_offset_delta
     seal = _SEAL.pack(
-        attributes, schema_id, batch.num_rows, batch.num_rows - 1, min_timestamp_ms, max_timestamp_ms,
+        attributes, schema_id, batch.num_rows, delta, min_timestamp_ms, max_timestamp_ms,
         producer_id, producer_epoch, base_sequence, len(message) - PREFIX_BYTES - metadata_length, 0,
     )  # fmt: skip
     stamp_position = mark + 4
     message[stamp_position + STAMP_CHARS : mark + HEADER_CHARS] = binascii.b2a_base64(seal, newline=False)
     crc = _crc(message, stamp_position, len(message))
-    _write_stamp(message, stamp_position, crc, 0, 0, 0)
+    _write_stamp(message, stamp_position, crc, base_offset, leader_epoch, append_time_ms)
     return message
 
 

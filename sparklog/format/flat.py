@@ -48,6 +48,23 @@ def root_table(data: Bytes, position: int = 0) -> int:
     return position + root
 
 
+def compression_of(data: Bytes, position: int) -> str:
+    """How the RecordBatch message whose flatbuffer starts at `position` is compressed: none, lz4 or zstd.
+
+    Message.fbs: RecordBatch.compression (field 3) is a BodyCompression, whose codec (field 0) is LZ4_FRAME = 0, ZSTD = 1.
+    Raises CorruptBatchError.
+    """
+    try:
+        header = table_field(data, root_table(data, position), 2)
+        field = table_field(data, root_table(data, header), 3)
+        if not field:
+            return "none"
+        codec = table_field(data, root_table(data, field), 0)
+        return ("lz4", "zstd")[data[codec] if codec else 0]
+    except (struct.error, IndexError) as e:
+        raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e
+
+
 def record_batch_facts(data: Bytes, position: int) -> RecordBatchFacts:
     """Rows and body length stated by the RecordBatch message whose flatbuffer starts at `position`.
 

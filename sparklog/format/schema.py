@@ -183,6 +183,22 @@ def fit_column(column: Any, target: Any) -> Any:
     return fitted
 
 
+def null_column(rows: int, t: Any) -> Any:
+    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored)."""
+    bitmap = pa.py_buffer(bytes((rows + 7) // 8))
+    if pa.types.is_struct(t):
+        children = [null_column(rows, f.type) for f in t]
+        return pa.Array.from_buffers(t, rows, [bitmap], rows, children=children)
+    if pa.types.is_map(t):
+        entries = pa.struct([t.key_field, t.item_field])
+        offsets = pa.py_buffer(bytes(4 * (rows + 1)))
+        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.array([], entries)])
+    if pa.types.is_list(t):
+        offsets = pa.py_buffer(bytes(4 * (rows + 1)))
+        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.array([], t.value_type)])
+    return pa.nulls(rows, t)
+
+
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _RAW = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
 _FAMILIES = (

@@ -64,6 +64,9 @@ _SEARCH_BYTES_MAX = 1 << 30  # read for candidates, all together
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("body", "<i8")])
 """File.fbs: struct Block { offset: long; metaDataLength: int; bodyLength: long; }"""
 
+_BLOCKS_POSITION = 40
+"""Of the block list in the footers written here; its length stands before it."""
+
 PositionedRead = Callable[[int, int], bytes]
 """read(position, size_bytes): up to size_bytes bytes, fewer only at the end of the file."""
 
@@ -187,12 +190,12 @@ def encode_seal(
     schema_field = table_field(old, root, 1)
     schema_table = schema_field + struct.unpack_from("<I", old, schema_field)[0]
     count = len(positions)
-    blocks_position, old_position = 40, 40 + _BLOCK.itemsize * count
+    old_position = _BLOCKS_POSITION + _BLOCK.itemsize * count
     blocks = np.zeros(count, _BLOCK)
     blocks["offset"] = positions
     blocks["metadata"] = np.asarray(metadata_lengths) + PREFIX_BYTES
     blocks["body"] = np.append(positions[1:], end) - positions - blocks["metadata"] if count else 0
-    front = bytearray(blocks_position)
+    front = bytearray(_BLOCKS_POSITION)
     struct.pack_into("<I", front, 0, 16)  # root: the Footer table at 16
     struct.pack_into("<6H", front, 4, 12, 16, 12, 4, 0, 8)  # vtable: version at 12, schema at 4, recordBatches at 8
     struct.pack_into("<i", front, 16, 16 - 4)
@@ -249,6 +252,36 @@ def decode_seal(read: PositionedRead, file_size_bytes: int) -> SealedBlocks | No
     return SealedBlocks(starts[:-1].astype(np.int64), blocks["metadata"] - PREFIX_BYTES, data_end)
 
 
+def seal_position(read: PositionedRead, file_size_bytes: int) -> int | None:
+    """Where the end-of-stream mark of a sealed segment is, by the file's last bytes and the mark; None without them."""
+    if file_size_bytes < len(HEAD_MAGIC) + PREFIX_BYTES + len(END_OF_STREAM) + TAIL.size:
+        return None
+    tail = read(file_size_bytes - TAIL.size, TAIL.size)
+    length, magic = TAIL.unpack(tail) if len(tail) == TAIL.size else (0, b"")
+    data_end = file_size_bytes - TAIL.size - length - len(END_OF_STREAM)
+    if magic != MAGIC or not 40 <= length <= FOOTER_BYTES_MAX or data_end < len(HEAD_MAGIC) + PREFIX_BYTES:
+        return None
+    return data_end if read(data_end, len(END_OF_STREAM)) == END_OF_STREAM else None
+
+
+def last_block_position(read: PositionedRead, data_position: int, data_end: int) -> int | None:
+    """Where the last batch of a sealed segment begins, by the footer's last block alone; None if that is not sane, or
+    the footer is not laid out as `encode_seal` does it."""
+    footer = data_end + len(END_OF_STREAM)
+    front = read(footer, _BLOCKS_POSITION)
+    if len(front) < _BLOCKS_POSITION or front[:4] != struct.pack("<I", 16):
+        return None
+    (count,) = struct.unpack_from("<I", front, _BLOCKS_POSITION - 4)
+    entry = read(footer + _BLOCKS_POSITION + _BLOCK.itemsize * (count - 1), _BLOCK.itemsize) if count else b""
+    if len(entry) < _BLOCK.itemsize:
+        return None
+    block = np.frombuffer(entry, _BLOCK)[0]
+    position = int(block["offset"])
+    if position < data_position or position + int(block["metadata"]) + int(block["body"]) != data_end:
+        return None
+    return position
+
+
 def scan(
     read: PositionedRead,
     position: int,
@@ -257,11 +290,12 @@ def scan(
     *,
     next_offset: int,
     verify: bool = True,
+    trusted_below: int = 0,
 ) -> ScanResult:
     """Walks batches from `position` to `end`, calling `visit(position, header)` for each good one.
 
     `next_offset`: the first batch must not have a lower base offset. With `verify` each batch's CRC is checked, else
-    only headers are read.
+    only headers are read; of batches that end at or below `trusted_below` never more than the headers.
     """
     while position < end:
         head = read(position, min(HEADER_READ_BYTES, end - position))
@@ -270,10 +304,10 @@ def scan(
                 return ScanResult(ScanEnd.CORRUPT, position, "an end-of-stream mark in the middle")
             return ScanResult(ScanEnd.END, position)
         try:
-            header = _header_at(read, position, end, head)
+            header = read_header(read, position, end, head)
             if header.base_offset < next_offset:
                 raise CorruptBatchError(f"base offset {header.base_offset} where at least {next_offset} is due")
-            if verify:
+            if verify and header.next_offset > trusted_below:
                 verify_batch(read(position, header.size_bytes), 0, header)
         except CorruptBatchError as e:
             corrupt = _intact_data_follow(read, position, end, next_offset)
@@ -284,7 +318,7 @@ def scan(
     return ScanResult(ScanEnd.END, position)
 
 
-def _header_at(read: PositionedRead, position: int, end: int, head: bytes) -> BatchHeader:
+def read_header(read: PositionedRead, position: int, end: int, head: bytes) -> BatchHeader:
     """Decodes the header at `position`, reading more than `head` when the metadata are longer."""
     if len(head) >= PREFIX_BYTES:
         needed = PREFIX_BYTES + struct.unpack_from("<i", head, 4)[0]
@@ -304,6 +338,17 @@ def _intact_data_follow(
     """
     if seal_counts and decode_seal(read, end) is not None:
         return True
+    try:
+        return next_intact_batch(read, position, end, next_offset=next_offset) is not None
+    except LogCorruptError:  # bytes made to look like batches: do not cut
+        return True
+
+
+def next_intact_batch(read: PositionedRead, position: int, end: int, *, next_offset: int = 0) -> int | None:
+    """Where the first intact batch behind the bad bytes at `position` begins whose base offset is at least `next_offset`.
+
+    Raises LogCorruptError when too much looks like the beginning of a batch.
+    """
     budget = _SEARCH_BYTES_MAX
     marks = _find_all(read, position + PREFIX_BYTES, end)
     for at, metadata_length in _candidates(read, position + 8, end) if len(marks) else ():
@@ -311,18 +356,18 @@ def _intact_data_follow(
         if behind == len(marks) or marks[behind] >= at + PREFIX_BYTES + metadata_length:
             continue
         budget -= max(metadata_length, HEADER_READ_BYTES)
-        if budget < 0:  # bytes made to look like batches: do not cut
-            return True
+        if budget < 0:
+            raise LogCorruptError(f"behind position {position} too many bytes look like batches that are none")
         try:
-            header = _header_at(read, at, end, read(at, min(HEADER_READ_BYTES, end - at)))
+            header = read_header(read, at, end, read(at, min(HEADER_READ_BYTES, end - at)))
             if header.base_offset < next_offset:
                 continue
             budget -= header.size_bytes
             verify_batch(read(at, header.size_bytes), 0, header)
         except CorruptBatchError:
             continue
-        return True
-    return False
+        return at
+    return None
 
 
 def _find_all(read: PositionedRead, start: int, end: int) -> np.ndarray:

@@ -74,6 +74,14 @@ class TimeIndex:
         return entries.tobytes()
 
 
+def decode_last_entry(data: bytes, *, relative_offset_end: int) -> TimeEntry | None:
+    """The entry that ends a file, from its last 12 bytes; None if they are not there or name no batch of the segment."""
+    if len(data) != ENTRY.itemsize:
+        return None
+    timestamp_ms, relative_offset = np.frombuffer(data, ENTRY)[0].item()
+    return TimeEntry(timestamp_ms, relative_offset) if relative_offset < relative_offset_end else None
+
+
 def decode_time_index(data: bytes, *, relative_offset_end: int) -> TimeIndex | None:
     """The index in `data`, or None if it is insane: not whole entries, not increasing, beyond the segment.
 

@@ -88,7 +88,7 @@ def fits(
     the segment's first (`first_timestamp_ms` if that is pending), when the index is full, or when the offset does not
     fit the index. A batch larger than `segment.bytes` has a segment of its own.
     """
-    if header.schema_id != segment.info.schema_id:
+    if segment.compacted or segment.has_gaps or header.schema_id != segment.info.schema_id:
         return False
     if not segment.data_bytes and not pending_bytes:
         return True

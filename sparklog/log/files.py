@@ -50,7 +50,7 @@ class FileSystem(Protocol):
     def list_directory(self, path: Path) -> list[str]: ...
 
     def make_directory(self, path: Path) -> None:
-        """With its parents; an existing directory is fine."""
+        """With its parents, durable on return; an existing directory is fine."""
         ...
 
     def rename(self, source: Path, target: Path) -> None: ...
@@ -184,9 +184,12 @@ class RealFiles:
 
     def make_directory(self, path: Path) -> None:
         try:
+            missing = [p for p in (path, *path.parents) if not p.exists()]
             path.mkdir(parents=True, exist_ok=True)
         except OSError as e:
             raise storage_error("create directory", path, e) from e
+        for made in reversed(missing):
+            self.sync_directory(made.parent)
 
     def rename(self, source: Path, target: Path) -> None:
         try:
@@ -207,10 +210,16 @@ class RealFiles:
             raise storage_error("remove", path, e) from e
 
     def exists(self, path: Path) -> bool:
-        return path.exists()
+        try:
+            return path.exists()
+        except OSError as e:
+            raise storage_error("look at", path, e) from e
 
     def is_directory(self, path: Path) -> bool:
-        return path.is_dir()
+        try:
+            return path.is_dir()
+        except OSError as e:
+            raise storage_error("look at", path, e) from e
 
     def write_atomic(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)

@@ -1,48 +1,39 @@
-"""All partitions' logs of one data directory: its lock, its identity, start, checkpoints, and stop.
+"""All partitions' logs of a broker: which log directory each is in, start, checkpoints, failing disks, and stop.
 
-Order of a start: `LogManager(...)` takes the lock, the metadata store is opened, `load` opens the partitions it names.
+Order of a start: `LogManager(...)` takes the locks, the metadata store is opened, `load` opens the partitions it names.
+A log directory that fails (at the start or later) takes its partitions offline; the others go on.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
-import uuid
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparklog.errors import DataDirLockedError, SparklogError, StorageError, UnknownTopicOrPartitionError
-from sparklog.format.checkpoint import (
-    CLEAN_SHUTDOWN_FILE,
-    META_FILE,
-    PARTITION_FILE,
-    RECOVERY_POINTS_FILE,
-    CleanShutdown,
-    DataDirMeta,
-    PartitionMeta,
-    PartitionPoints,
-    RecoveryPoints,
-    decode,
-    encode,
+from sparklog.errors import (
+    SparklogError,
+    StorageError,
+    StorageFullError,
+    UnknownTopicOrPartitionError,
 )
+from sparklog.format.checkpoint import PartitionPoints
 from sparklog.log.clock import Clock, SystemClock
-from sparklog.log.files import File, FileSystem, RealFiles, read_whole
+from sparklog.log.files import File, FileSystem, RealFiles
+from sparklog.log.log_directory import LogDirectory, take_lock, the_one_with_data
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.recovery import SchemaOf
+from sparklog.log.slices import HandleCache
 from sparklog.types import TopicPartition
 
-__all__ = ["LogManager", "PartitionSpec"]
+__all__ = ["DirectoryFailure", "LogManager", "PartitionSpec"]
 
 logger = logging.getLogger(__name__)
 
-LOCK_FILE = ".lock"
-_DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
-_STRAY = re.compile(r".+\.[0-9a-f]{32}-stray")
-_NAME_CHARS_KEPT = 200
-"""Of a directory's name when an ending is added: file systems allow 255 bytes."""
+_DATA_DIR_SETTING = "data.dir, --data-dir"
 
 
 @dataclass(frozen=True)
@@ -54,129 +45,198 @@ class PartitionSpec:
     schema_of: SchemaOf
 
 
+@dataclass(frozen=True)
+class DirectoryFailure:
+    """A log directory that has failed, why, and the partitions that are offline because of it."""
+
+    path: Path
+    error: StorageError
+    partitions: tuple[TopicPartition, ...]
+
+
 class LogManager:
-    """The logs of a data directory. Methods that change something may be called by one thread at a time."""
+    """The logs of all log directories. Methods that change something may be called by one thread at a time."""
 
     def __init__(
-        self, data_dir: Path, *, files: FileSystem | None = None, clock: Clock | None = None, broker_id: int = 0
+        self,
+        data_dir: Path,
+        *,
+        log_dirs: Sequence[Path] = (),
+        files: FileSystem | None = None,
+        clock: Clock | None = None,
+        broker_id: int = 0,
+        handles: HandleCache | None = None,
     ) -> None:
-        """Makes the directory if needed and locks it. Raises DataDirLockedError, StorageError."""
+        """Makes the directories if needed and locks them. `log_dirs` hold the partitions; without them `data_dir` does.
+        A log directory that cannot be used counts as failed, as long as one can be.
+
+        Raises DataDirLockedError, StorageError.
+        """
         self.data_dir = data_dir.absolute()
         self.broker_id = broker_id
         self._files = files or RealFiles()
         self._clock = clock or SystemClock()
-        self._meta: DataDirMeta | None = None
+        self._handles = HandleCache() if handles is None else handles
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._offline: dict[TopicPartition, SparklogError] = {}
-        self._points: dict[str, PartitionPoints] = {}
+        self._place: dict[TopicPartition, LogDirectory] = {}
         self._checkpoint_lock = threading.Lock()
-        self._clean: CleanShutdown | None = None
         self._loaded = False
-        self._lock_file = self._take_lock()
+        self._settled: set[Path] = set()
+        """Failed directories whose partitions have been taken offline."""
+        self.on_directory_failure: Callable[[], None] = lambda: None
+        """Called by any thread when a directory has failed; `settle_failures` has to follow, elsewhere."""
+        self._lock: File | None = None
+        self._directories: list[LogDirectory] = []
+        self._take_locks([path.absolute() for path in log_dirs] or [self.data_dir])
 
-    def _take_lock(self) -> File:
+    def _take_locks(self, paths: list[Path]) -> None:
+        setting = _DATA_DIR_SETTING if paths == [self.data_dir] else "log.dirs"
         try:
-            self._files.make_directory(self.data_dir)
-            lock = self._files.lock(self.data_dir / LOCK_FILE)
-        except StorageError as e:
-            raise StorageError(
-                f"data directory {self.data_dir} cannot be used: {e}; choose another one (data.dir, --data-dir) or let "
-                f"this user write to it"
-            ) from e
-        if lock is None:
-            raise DataDirLockedError(
-                f"data directory {self.data_dir} is in use by another broker; stop that broker or choose another "
-                f"directory (data.dir, --data-dir)"
-            )
-        return lock
+            if self.data_dir not in paths:
+                self._lock = take_lock(self._files, self.data_dir, _DATA_DIR_SETTING)
+            for path in paths:
+                self._directories.append(
+                    LogDirectory(
+                        path,
+                        files=self._files,
+                        broker_id=self.broker_id,
+                        setting=setting,
+                        on_failure=lambda _: self.on_directory_failure(),
+                    )
+                )
+            self._check_one_left()
+        except SparklogError:
+            self._unlock()
+            raise
+
+    def _check_one_left(self) -> None:
+        """Raises StorageError if no log directory can be used."""
+        if self._live():
+            return
+        failures = [str(d.failure) for d in self._directories]
+        raise StorageError(failures[0] if len(failures) == 1 else f"all log directories have failed: {failures}")
+
+    def _live(self) -> list[LogDirectory]:
+        return [d for d in self._directories if d.failure is None]
+
+    def _unlock(self) -> None:
+        for directory in self._directories:
+            directory.unlock()
+        if self._lock is not None:
+            self._lock.close()
 
     # --- start ---
 
     def load(self, cluster_id: str, specs: Iterable[PartitionSpec]) -> None:
         """Opens the logs of `specs`; one that cannot be opened goes offline with its error, the others go on.
 
-        Raises StorageError when the directory is another broker's or cluster's, or cannot be written to.
+        Raises StorageError when a directory is another broker's or cluster's, or when none can be used.
         """
-        self._meta = self._load_meta(cluster_id)
-        mark = read_whole(self._files, self.data_dir / CLEAN_SHUTDOWN_FILE)
-        if mark is not None:
-            self._clean = decode(mark, CleanShutdown)
-            self._files.remove(self.data_dir / CLEAN_SHUTDOWN_FILE)  # a crash while loading counts as unclean
-            self._files.sync_directory(self.data_dir)
-        self._load_points()
-        known = set()
+        for directory in self._live():
+            try:
+                directory.load(cluster_id)
+            except SparklogError:
+                if directory.failure is None:
+                    raise
+        self._check_one_left()
+        self._check_ids()
+        found = self._partition_directories()
         for spec in specs:
-            known.add(spec.owner.directory_name)
-            self._open(spec, clean=self._clean is not None and spec.owner.directory_name not in self._clean.unclean)
-        for name in self._files.list_directory(self.data_dir):
-            unknown = name not in known and not _DELETED.fullmatch(name) and not _STRAY.fullmatch(name)
-            if unknown and self._files.is_directory(self.data_dir / name):
-                logger.warning("%s belongs to no topic, it is left alone", self.data_dir / name)
+            self._load_partition(spec, found.pop(spec.owner.directory_name, []))
+        for name, directories in found.items():
+            for directory in directories:
+                logger.warning("%s belongs to no topic, it is left alone", directory.path / name)
         self._loaded = True
+        self.settle_failures()
+        self._check_one_left()
 
-    def _load_meta(self, cluster_id: str) -> DataDirMeta:
-        path = self.data_dir / META_FILE
-        data = read_whole(self._files, path)
-        if data is None:
-            meta = DataDirMeta(uuid.uuid4().hex, cluster_id, self.broker_id)
-            self._files.write_atomic(path, encode(meta))
-            return meta
-        found = decode(data, DataDirMeta)
-        if found is None:
-            raise StorageError(f"{path} cannot be read; restore it from a copy")
-        if found.format != 1:
-            raise StorageError(f"{path} has format {found.format}, this version reads format 1; use a newer sparklog")
-        if (found.cluster_id, found.broker_id) != (cluster_id, self.broker_id):
-            raise StorageError(
-                f"{self.data_dir} belongs to broker {found.broker_id} of cluster {found.cluster_id}, this is broker "
-                f"{self.broker_id} of cluster {cluster_id}; use the right directory or broker.id"
-            )
+    def _check_ids(self) -> None:
+        by_id: dict[str, Path] = {}
+        for directory in self._live():
+            other = by_id.setdefault(directory.data_dir_id, directory.path)
+            if other != directory.path:
+                raise StorageError(
+                    f"{directory.path} is a copy of {other} (both have data_dir_id {directory.data_dir_id}); take one of "
+                    f"them out of log.dirs"
+                )
+
+    def _partition_directories(self) -> dict[str, list[LogDirectory]]:
+        """Which log directories have a partition directory of a name."""
+        found: dict[str, list[LogDirectory]] = {}
+        for directory in self._live():
+            try:
+                for name in directory.entries():
+                    if directory.files.is_directory(directory.path / name):
+                        found.setdefault(name, []).append(directory)
+            except StorageError:
+                if directory.failure is None:
+                    raise
         return found
 
-    def _load_points(self) -> None:
-        path = self.data_dir / RECOVERY_POINTS_FILE
-        data = read_whole(self._files, path)
-        points = decode(data, RecoveryPoints) if data is not None else None
-        if points is not None:
-            self._points = dict(points.partitions)
-        elif data is not None:
-            logger.warning("%s cannot be read; offsets are taken from the logs", path)
-
-    def _open(self, spec: PartitionSpec, *, clean: bool) -> None:
+    def _load_partition(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> None:
         tp = spec.owner.topic_partition
-        points = self._points.get(spec.owner.directory_name)
-        if points is None or points.topic_id != spec.owner.topic_id:
-            points = PartitionPoints(spec.owner.topic_id, 0, 0, 0)
         try:
-            self._logs[tp] = PartitionLog.open(
-                self.data_dir / spec.owner.directory_name,
-                spec.owner,
-                spec.config,
-                spec.schema_of,
-                files=self._files,
-                clock=self._clock,
-                clean=clean,
-                log_start_offset=points.log_start_offset,
-                high_watermark=points.high_watermark,
-                recovery_point=points.recovery_point,
-            )
+            directory = self._directory_of_existing(spec.owner, candidates)
+            self._place[tp] = directory
+            self._logs[tp] = self._open(spec, directory)
         except SparklogError as e:
             logger.error("partition %s is offline: %s", tp, e)  # noqa: TRY400  (its message says it all)
             self._offline[tp] = e
+
+    def _directory_of_existing(self, owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
+        """The log directory a known partition is in. Raises LogCorruptError if it is in two, StorageError if it may be
+        in one that has failed."""
+        name = owner.directory_name
+        if len(candidates) > 1:
+            return the_one_with_data(owner, candidates)
+        if candidates:
+            return candidates[0]
+        for directory in self._live():
+            if directory.points_of(owner) is not None:
+                return directory
+        for directory in self._directories:
+            if directory.failure is not None:
+                raise StorageError(f"{name} is in no log directory that can be used: {directory.failure}")
+        return self._by_partitions()[0]
+
+    def _by_partitions(self) -> list[LogDirectory]:
+        """The usable log directories, the one with the fewest partitions first, ties in the order of the setting."""
+        counts = Counter(d.path for d in self._place.values())
+        return sorted(self._live(), key=lambda d: counts[d.path])
+
+    def _open(self, spec: PartitionSpec, directory: LogDirectory) -> PartitionLog:
+        points = directory.points_of(spec.owner) or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
+        return PartitionLog.open(
+            directory.path / spec.owner.directory_name,
+            spec.owner,
+            spec.config,
+            spec.schema_of,
+            files=directory.files,
+            clock=self._clock,
+            clean=directory.is_clean(spec.owner.directory_name),
+            log_start_offset=points.log_start_offset,
+            high_watermark=points.high_watermark,
+            recovery_point=points.recovery_point,
+            handles=self._handles,
+        )
 
     # --- what there is ---
 
     @property
     def data_dir_id(self) -> str:
-        """Identity of the directory's content, as in meta.json. Known after `load`."""
-        if self._meta is None:
-            raise StorageError(f"{self.data_dir} is not loaded yet")
-        return self._meta.data_dir_id
+        """Identity of the first log directory. Known after `load`."""
+        return self._directories[0].data_dir_id
+
+    @property
+    def log_dirs(self) -> list[Path]:
+        """The log directories, failed ones too, in the order of the setting."""
+        return [d.path for d in self._directories]
 
     @property
     def started_clean(self) -> bool:
-        """Whether the last stop was a clean one."""
-        return self._clean is not None
+        """Whether the last stop was a clean one, of every directory."""
+        return all(d.started_clean for d in self._directories)
 
     @property
     def logs(self) -> dict[TopicPartition, PartitionLog]:
@@ -185,7 +245,7 @@ class LogManager:
 
     @property
     def offline(self) -> dict[TopicPartition, SparklogError]:
-        """The partitions that could not be opened, with the reason (a copy)."""
+        """The partitions that could not be opened, or whose directory has failed, with the reason (a copy)."""
         return dict(self._offline)
 
     def get(self, tp: TopicPartition) -> PartitionLog:
@@ -198,98 +258,195 @@ class LogManager:
             raise UnknownTopicOrPartitionError(f"no partition {tp} here")
         return log
 
+    def location_of(self, tp: TopicPartition) -> tuple[Path, str]:
+        """The log directory the partition is in, and that directory's id. Raises UnknownTopicOrPartitionError."""
+        directory = self._place.get(tp)
+        if directory is None:
+            raise UnknownTopicOrPartitionError(f"no partition {tp} here")
+        return directory.path, directory.data_dir_id
+
     # --- topics ---
 
     def create_partition(self, spec: PartitionSpec) -> PartitionLog:
-        """Makes an empty log. A directory of that name left over from another topic is moved aside, not deleted.
+        """Makes an empty log in the directory with the fewest partitions; if that fails, in the next. A directory of that
+        name left over from another topic is moved aside, not deleted.
 
         Raises StorageFullError, StorageError, LogCorruptError.
         """
-        tp, directory = spec.owner.topic_partition, self.data_dir / spec.owner.directory_name
+        tp, name = spec.owner.topic_partition, spec.owner.directory_name
         if tp in self._logs:
             return self._logs[tp]
-        data = read_whole(self._files, directory / PARTITION_FILE)
-        found = decode(data, PartitionMeta) if data is not None else None
-        if self._files.exists(directory) and (found is None or found.topic_id != spec.owner.topic_id):
-            aside = self._with_ending(directory.name, "stray")
-            logger.warning("%s belongs to no topic, it is moved to %s", directory, aside)
-            self._files.rename(directory, aside)
-        log = PartitionLog.open(
-            directory,
-            spec.owner,
-            spec.config,
-            spec.schema_of,
-            files=self._files,
-            clock=self._clock,
-            clean=True,
-        )
-        self._files.sync_directory(self.data_dir)
-        self._logs[tp] = log
+        directories = self._by_partitions()
+        for directory in directories:
+            if directory.files.exists(directory.path / name):
+                found = directory.owner_of(name)
+                if found is not None and found.topic_id == spec.owner.topic_id:
+                    directories = [directory]
+                    break
+                aside = directory.move_aside(name, "stray")
+                logger.warning("%s belongs to no topic, it was moved to %s", directory.path / name, aside)
+        error: SparklogError = StorageError("no log directory can be used")
+        for directory in directories:
+            try:
+                log = self._create_in(directory, spec)
+            except (StorageError, StorageFullError) as e:
+                logger.warning("partition %s cannot be made in %s: %s", tp, directory.path, e)
+                error = e
+            else:
+                self._place[tp], self._logs[tp] = directory, log
+                self._offline.pop(tp, None)
+                return log
+        raise type(error)(str(error)) from error
+
+    def _create_in(self, directory: LogDirectory, spec: PartitionSpec) -> PartitionLog:
+        """Leaves nothing behind if it fails, as far as the disk lets it."""
+        path = directory.path / spec.owner.directory_name
+        try:
+            log = PartitionLog.open(
+                path,
+                spec.owner,
+                spec.config,
+                spec.schema_of,
+                files=directory.files,
+                clock=self._clock,
+                clean=True,
+                handles=self._handles,
+            )
+            directory.files.sync_directory(directory.path)
+        except (StorageError, StorageFullError):
+            if directory.failure is None and directory.files.exists(path) and not directory.has_segments(path.name):
+                directory.files.remove_tree(path)
+            raise
         return log
 
     def delete_partition(self, tp: TopicPartition) -> None:
-        """Takes a partition away at once; its files go with the next `purge_deleted`. An unknown one is fine."""
+        """Takes a partition away at once; its files go with the next `purge_deleted`. An unknown one is fine.
+
+        What is in a failed directory stays there; when the disk is back it belongs to no topic.
+        """
         log = self._logs.pop(tp, None)
         self._offline.pop(tp, None)
+        self._place.pop(tp, None)
         if log is not None:
             log.mark_deleted()
-        directory = self.data_dir / str(tp)
-        if self._files.exists(directory):
-            self._files.rename(directory, self._with_ending(directory.name, "delete"))
-            self._files.sync_directory(self.data_dir)
-        self._points.pop(str(tp), None)
-
-    def _with_ending(self, name: str, ending: str) -> Path:
-        return self.data_dir / f"{name[:_NAME_CHARS_KEPT]}.{uuid.uuid4().hex}-{ending}"
+        for directory in self._live():
+            if directory.files.exists(directory.path / str(tp)):
+                directory.move_aside(str(tp), "delete")
+            directory.points.pop(str(tp), None)
 
     def purge_deleted(self) -> int:
         """Unlinks the files of deleted partitions; returns how many there were. Raises StorageError."""
-        names = [n for n in self._files.list_directory(self.data_dir) if _DELETED.fullmatch(n)]
-        for name in names:
-            self._files.remove_tree(self.data_dir / name)
-        return len(names)
+        return sum(self._in_each(LogDirectory.purge_deleted))
 
     # --- while running, and stop ---
 
+    def look(self) -> None:
+        """Notices directories that are gone: writes to their open files would succeed and be lost."""
+        for directory in self._live():
+            directory.health.look()
+
+    def settle_failures(self) -> list[DirectoryFailure]:
+        """Takes the partitions of directories that have failed since the last call offline."""
+        settled = []
+        for directory in self._directories:
+            error = directory.failure
+            if error is None or directory.path in self._settled:
+                continue
+            self._settled.add(directory.path)
+            lost = tuple(tp for tp, place in self._place.items() if place is directory)
+            for tp in lost:
+                log = self._logs.pop(tp, None)
+                self._offline[tp] = error
+                if log is not None:
+                    log.take_offline(error)
+            settled.append(DirectoryFailure(directory.path, error, lost))
+        return settled
+
+    @property
+    def has_unsettled_failures(self) -> bool:
+        """Whether `settle_failures` has something to do."""
+        return any(d.failure is not None and d.path not in self._settled for d in self._directories)
+
+    @property
+    def failed_directories(self) -> dict[Path, StorageError]:
+        """The log directories that cannot be used, and why."""
+        return {d.path: d.failure for d in self._directories if d.failure is not None}
+
     def flush(self) -> None:
-        """Fsyncs rolled segments of all logs. A log whose disk fails is logged and takes no more appends."""
+        """Fsyncs what has been appended to any log. A log whose disk fails is logged and takes no more appends."""
         for tp, log in list(self._logs.items()):
             try:
                 log.flush()
             except SparklogError as e:
                 logger.error("partition %s cannot be flushed: %s", tp, e)  # noqa: TRY400
 
+    def flush_due(self) -> bool:
+        """Fsyncs rolled segments, and what has waited for `flush.ms`; whether there was any. Failures as in `flush`."""
+        flushed = False
+        for tp, log in list(self._logs.items()):
+            try:
+                flushed |= log.flush_if_due()
+            except SparklogError as e:
+                logger.error("partition %s cannot be flushed: %s", tp, e)  # noqa: TRY400
+        return flushed
+
     def checkpoint(self) -> None:
-        """Writes recovery-points.json. Raises StorageFullError, StorageError."""
+        """Writes recovery-points.json of every directory. Raises StorageFullError, StorageError; the others are written."""
         with self._checkpoint_lock:
-            points = {n: self._points[n] for n in map(str, self._offline) if n in self._points}  # stays known
-            for tp, log in list(self._logs.items()):
+            self._in_each(self._checkpoint)
+
+    def _checkpoint(self, directory: LogDirectory) -> None:
+        logs = [log for tp, log in list(self._logs.items()) if self._place.get(tp) is directory]
+        counts = [log.truncation_count for log in logs]
+        directory.write_points(self._points(directory))
+        for log, count in zip(logs, counts, strict=True):
+            log.forget_truncation(count)
+
+    def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
+        """What is to be remembered of the directory's partitions; of one that is offline, what was."""
+        points = {n: directory.points[n] for n in map(str, list(self._offline)) if n in directory.points}
+        for tp, log in list(self._logs.items()):
+            if self._place.get(tp) is directory:
                 points[str(tp)] = PartitionPoints(
                     log.owner.topic_id, log.log_start_offset, log.recovery_point, log.high_watermark
                 )
-            self._files.write_atomic(self.data_dir / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
+        return points
+
+    def _in_each(self, job: Callable[[LogDirectory], int | None]) -> list[int]:
+        """Does `job` in every usable directory; then raises what went wrong in the first one that has not failed."""
+        results, errors = [], []
+        for directory in self._live():
+            try:
+                results.append(job(directory) or 0)
+            except SparklogError as e:
+                if directory.failure is None:
+                    errors.append(e)
+        if errors:
+            raise errors[0]
+        return results
 
     def close(self) -> bool:
-        """Seals and fsyncs all logs, writes the checkpoint and the clean-shutdown mark, and unlocks the directory.
+        """Seals and fsyncs all logs, writes the checkpoints and the clean-shutdown marks, and unlocks the directories.
 
         Returns whether all went well; what did not is logged, and the next start scans it. Before `load` has
         succeeded it only unlocks.
         """
-        unclean = [str(tp) for tp in self._offline]
+        unclean = set(self._offline)
         try:
             for tp, log in self._logs.items():
                 try:
                     log.close()
                 except SparklogError as e:
                     logger.error("partition %s is not closed cleanly: %s", tp, e)  # noqa: TRY400
-                    unclean.append(str(tp))
+                    unclean.add(tp)
             if self._loaded:
                 self.checkpoint()
-                mark = CleanShutdown(self.broker_id, sorted(unclean))
-                self._files.write_atomic(self.data_dir / CLEAN_SHUTDOWN_FILE, encode(mark))
+                self._in_each(
+                    lambda d: d.write_clean_mark(str(tp) for tp in unclean if self._place.get(tp) in (d, None))
+                )
         except SparklogError as e:
             logger.error("%s is not closed cleanly: %s", self.data_dir, e)  # noqa: TRY400
             return False
         finally:
-            self._lock_file.close()
-        return not unclean
+            self._unlock()
+        return not unclean and not self.failed_directories

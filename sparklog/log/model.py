@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
+from sparklog.log.compaction.policy import CompactionPolicy
+from sparklog.log.flushing import FlushPolicy
+from sparklog.log.retention import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
 from sparklog.settings import Scope, resolve
 from sparklog.types import TopicPartition
 
@@ -22,6 +25,10 @@ class LogOwner:
     topic_id: str
     partition: int
     timestamp_column: str | None = None
+    key_columns: tuple[str, ...] = ()
+    """The columns compaction goes by: "key" for an envelope topic."""
+    value_columns: tuple[str, ...] = ()
+    """The columns that are null in a tombstone: "value" for an envelope topic; empty: all that are not of the key."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -42,6 +49,12 @@ class LogConfig:
     segment_index_bytes: int
     max_message_bytes: int
     log_append_time: bool
+    segment_jitter_ms: int
+    cleanup_policy: str
+    retention: RetentionPolicy
+    file_delete_delay_ms: int
+    compaction: CompactionPolicy
+    flush: FlushPolicy
 
     @classmethod
     def from_settings(cls, given: Mapping[str, object]) -> Self:
@@ -54,7 +67,32 @@ class LogConfig:
             segment_index_bytes=int(settings["segment.index.bytes"]),
             max_message_bytes=int(settings["max.message.bytes"]),
             log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
+            segment_jitter_ms=int(settings["segment.jitter.ms"]),
+            cleanup_policy=str(settings["cleanup.policy"]),
+            retention=RetentionPolicy(
+                deletes=POLICY_DELETE in str(settings["cleanup.policy"]).split(","),
+                retention_ms=int(settings["retention.ms"]),
+                retention_bytes=int(settings["retention.bytes"]),
+            ),
+            file_delete_delay_ms=int(settings["file.delete.delay.ms"]),
+            compaction=CompactionPolicy(
+                compacts=POLICY_COMPACT in str(settings["cleanup.policy"]).split(","),
+                min_cleanable_dirty_ratio=float(settings["min.cleanable.dirty.ratio"]),
+                delete_retention_ms=int(settings["delete.retention.ms"]),
+                min_compaction_lag_ms=int(settings["min.compaction.lag.ms"]),
+                max_compaction_lag_ms=int(settings["max.compaction.lag.ms"]),
+            ),
+            flush=FlushPolicy(
+                messages=int(settings["flush.messages"]),
+                ms=int(settings["flush.ms"]),
+                group=settings["flush.mode"] == "group",
+            ),
         )
+
+    def for_partition(self, owner: LogOwner) -> Self:
+        """With the partition's share of `segment.jitter.ms` taken off `segment.ms`."""
+        jitter_ms = roll_jitter_ms(self.segment_jitter_ms, self.segment_ms, f"{owner.topic_id}-{owner.partition}")
+        return replace(self, segment_ms=self.segment_ms - jitter_ms, segment_jitter_ms=0)
 
 
 class AppendInfo(NamedTuple):
@@ -68,10 +106,12 @@ class AppendInfo(NamedTuple):
 
 
 class LocatedRange(NamedTuple):
-    """Whole batches [start_position, end_position) of a segment file; `base_offset` is the segment's."""
+    """Whole batches [start_position, end_position) of a segment file; `base_offset` is the segment's, `first_offset` the
+    first batch's."""
 
     path: str
     schema_id: int
     base_offset: int
     start_position: int
     end_position: int
+    first_offset: int

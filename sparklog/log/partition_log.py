@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,19 +19,29 @@ from sparklog.errors import (
     OffsetOutOfRangeError,
     SparklogError,
     StorageError,
+    StorageFullError,
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import BatchHeader
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
-from sparklog.format.segment import SegmentInfo
+from sparklog.format.segment import SegmentInfo, segment_name
 from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload
 from sparklog.log.clock import Clock
+from sparklog.log.compaction.key_hash import HashSeeds
+from sparklog.log.compaction.rewrite import RunContext
+from sparklog.log.compaction.swap import commit, install, withdraw
+from sparklog.log.dropped_segments import DroppedSegments
 from sparklog.log.files import FileSystem, read_whole
+from sparklog.log.flushing import Dirty
+from sparklog.log.leader_epochs import EpochEnd, LeaderEpochCache, load_epochs
 from sparklog.log.model import AppendInfo, LocatedRange, LogConfig, LogOwner
+from sparklog.log.offsets import LogOffsets
 from sparklog.log.recovery import LoadContext, SchemaOf, load_log
+from sparklog.log.retention import Expired, deletion_offset, expired
 from sparklog.log.segment import LogSegment, PlacedBatch, SegmentEnd
-from sparklog.log.slices import FileSlice
-from sparklog.log.time_lookup import find_largest_timestamp, find_timestamp
+from sparklog.log.slices import FileSlice, HandleCache
+from sparklog.log.time_lookup import TimeLookup
+from sparklog.log.truncation import TruncationMark, cut_segments, end_of_cut, remove_segments
 from sparklog.types import OffsetAndTimestamp
 
 __all__ = ["AppendInfo", "FileSlice", "LocatedRange", "LogConfig", "LogOwner", "PartitionLog"]
@@ -68,22 +78,32 @@ class PartitionLog:
         schema_of: SchemaOf,
         files: FileSystem,
         clock: Clock,
+        handles: HandleCache | None = None,
     ) -> None:
         self.directory = directory
+        self._handles = HandleCache() if handles is None else handles
         self.owner = owner
-        self.config = config
+        self.config = config.for_partition(owner)
         self._schema_of = schema_of
         self._files = files
         self._clock = clock
         self._write_lock = threading.Lock()
+        self._swap_lock = threading.Lock()
+        """Held while files of segments get other names or go; taken before the other two."""
         self._segments = _Segments([], [], [])
-        self._log_start_offset = self._log_end_offset = self._high_watermark = self._recovery_point = 0
+        self._times = TimeLookup(owner)
+        self._offsets = LogOffsets()
+        self._epochs = LeaderEpochCache(files, directory)
+        self._truncation = TruncationMark(files, directory)
         self._append_time_ms = 0
         self._roll_next = False
-        self._unflushed: list[LogSegment] = []
+        self._flush_lock = threading.Lock()
+        """Taken before the write lock, never inside it."""
+        self._dirty = Dirty()
         self._unusable: SparklogError | None = None
         """Why nothing can be appended (and, once closed, read) any more."""
         self._closed = False
+        self._dropped = DroppedSegments()
 
     @classmethod
     def open(
@@ -99,6 +119,7 @@ class PartitionLog:
         log_start_offset: int = 0,
         high_watermark: int = 0,
         recovery_point: int = 0,
+        handles: HandleCache | None = None,
     ) -> PartitionLog:
         """Opens the log in `directory`, which is made if it does not exist.
 
@@ -106,23 +127,42 @@ class PartitionLog:
         log was closed with its data sealed; otherwise the last segment is scanned and a torn tail cut. The offsets are
         those of the last checkpoint (0 when there is none). Raises LogCorruptError, StorageError.
         """
-        log = cls(directory, owner, config, schema_of, files, clock)
+        log = cls(directory, owner, config, schema_of, files, clock, handles)
         _identify(directory, owner, files)
-        context = LoadContext(directory, owner, schema_of, files, config.index_interval_bytes, recovery_point)
+        points = log._truncation.clamp((log_start_offset, high_watermark, recovery_point))
+        log_start_offset, high_watermark, recovery_point = points
+        context = LoadContext(
+            directory,
+            owner,
+            schema_of,
+            files,
+            config.index_interval_bytes,
+            recovery_point,
+            log._handles,
+            log_start_offset,
+        )
         loaded = load_log(context, clean=clean)
         log._segments = _Segments.of(loaded.segments)
-        log._unflushed = loaded.unflushed
+        for segment in loaded.dirty:
+            log._dirty.add(segment, made=True)
         end = loaded.segments[-1].next_offset if loaded.segments else log_start_offset
         start = max(log_start_offset, loaded.segments[0].base_offset if loaded.segments else 0)
         expected = max(high_watermark, start, recovery_point)
         if expected > end:
             lost = f"{directory} ends at offset {end}, the last checkpoint says {expected}"
             if clean or max(start, recovery_point) > end:
-                raise LogCorruptError(f"{lost}: files are missing; restore them from a copy or delete the topic")
+                raise LogCorruptError(
+                    f"{lost}: files are missing; restore them from a copy, or go on without them: "
+                    f"sparklog log repair {directory}"
+                )
             logger.warning("%s: what lies between was lost in the crash", lost)
-        log._log_start_offset, log._log_end_offset = start, end
-        log._high_watermark = min(max(high_watermark, start), end)
-        log._recovery_point = end if clean else min(recovery_point, end)
+        log._offsets = LogOffsets(
+            log_start=start,
+            recovery_point=end if clean else max(start, min(recovery_point, end)),
+            log_end=end,
+            high_watermark=min(max(high_watermark, start), end),
+        )
+        log._epochs = load_epochs(files, directory, loaded.segments, loaded.epochs, (start, end))
         log._append_time_ms = max((s.append_time_ms for s in loaded.segments), default=0)
         return log
 
@@ -131,22 +171,37 @@ class PartitionLog:
     @property
     def log_start_offset(self) -> int:
         """The first offset that can be read."""
-        return self._log_start_offset
+        return self._offsets.log_start
 
     @property
     def high_watermark(self) -> int:
         """Reads end here."""
-        return self._high_watermark
+        return self._offsets.high_watermark
 
     @property
     def log_end_offset(self) -> int:
         """The offset the next record gets."""
-        return self._log_end_offset
+        return self._offsets.written
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below has been fsynced."""
+        return self._offsets.flushed
 
     @property
     def recovery_point(self) -> int:
-        """Everything below is on the disk."""
-        return self._recovery_point
+        """Everything below is on the disk: a start after a crash scans from here on."""
+        return self._offsets.recovery_point
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of the newest records, or -1."""
+        return self._epochs.latest
+
+    def end_offset_for(self, leader_epoch: int) -> EpochEnd:
+        """Where the records of `leader_epoch`, or else of the largest epoch below it that is known, end; (-1, -1) for an
+        epoch newer than all of the log's."""
+        return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -160,9 +215,157 @@ class PartitionLog:
 
     def raise_high_watermark(self, offset: int) -> None:
         """Moves the high watermark up to `offset`, at most to the log end; it never goes back."""
-        self._high_watermark = max(self._high_watermark, min(offset, self._log_end_offset))
+        self._offsets.raise_high_watermark(offset)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Settings for what is appended, rolled and deleted from now on."""
+        with self._write_lock:
+            self.config = config.for_partition(self.owner)
+
+    # --- retention ---
+
+    def delete_records(self, before_offset: int) -> int:
+        """Raises the log start to `before_offset`, at most to the high watermark (-1: there); returns the log start.
+
+        What lies below cannot be read any more; `retain` frees its space. Raises OffsetOutOfRangeError,
+        InvalidRequestError (the topic is only compacted).
+        """
+        with self._write_lock:
+            self._check_usable()
+            offset = deletion_offset(
+                before_offset,
+                cleanup_policy=self.config.cleanup_policy,
+                log_start_offset=self.log_start_offset,
+                high_watermark=self.high_watermark,
+                name=self.owner.topic_partition,
+            )
+            self._raise_log_start(offset)
+            return self.log_start_offset
+
+    def _raise_log_start(self, offset: int) -> None:
+        self._offsets.raise_log_start(offset)
+        self._epochs.truncate_from_start(self.log_start_offset)
+
+    def retain(self) -> Expired:
+        """Raises the log start above the segments that need not be kept; `drop_below_log_start` follows when that has
+        been written down. When none would stay, an empty one is begun, whose name keeps the offset.
+
+        Raises StorageError, LogCorruptError.
+        """
+        found = self._expired(self._segments)  # may read index files: not while appends wait
+        if not found.count:
+            return found
+        with self._write_lock:
+            self._check_usable()
+            view = self._segments
+            found = self._expired(view)
+            if found.count and found.count == len(view.all):
+                try:
+                    self._begin_segment(self.log_end_offset, view.all[-1].info.schema_id)
+                except StorageFullError:
+                    found = found.without_last()
+            if found.count:
+                self._raise_log_start(view.all[found.count - 1].next_offset)
+            return found
+
+    def _expired(self, view: _Segments) -> Expired:
+        return expired(
+            view.all,
+            self.config.retention,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+            now_ms=self._clock.now_ms(),
+            largest_timestamp_of=lambda s: s.indexes.largest_timestamp_ms,
+        )
+
+    def drop_below_log_start(self) -> int:
+        """Takes the segments wholly below the log start out of the log; returns how many. The last one stays. Their
+        files stay for `file.delete.delay.ms`."""
+        with self._write_lock:
+            segments = self._segments.all
+            count = sum(s.next_offset <= self.log_start_offset for s in segments[:-1])
+            if count:
+                self._segments = _Segments.of(segments[count:])
+                self._dirty.discard(segments[:count])
+                self._dropped.add(segments[:count], self._clock.now_ms() + self.config.file_delete_delay_ms)
+            return count
+
+    def remove_dropped(self) -> int:
+        """Unlinks the files of dropped segments whose delay is over; returns how many segments. Raises StorageError."""
+        with self._swap_lock, self._write_lock:
+            return 0 if self._closed else self._dropped.remove_due(self._clock.now_ms())
+
+    # --- compaction ---
+
+    @property
+    def segments(self) -> Sequence[LogSegment]:
+        """The segments at this moment; the last one is appended to."""
+        return self._segments.all
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def compaction_context(self, throttle: Callable[[int], None]) -> RunContext:
+        """What a compaction run over this log works with."""
+        return RunContext(
+            self.directory,
+            self.owner,
+            self._schema_of,
+            self._files,
+            self._handles,
+            HashSeeds.draw(),
+            self._clock.now_ms(),
+            self.config.compaction.delete_retention_ms,
+            self.config.segment_bytes,
+            self.config.index_interval_bytes,
+            throttle,
+        )
+
+    def begin_segment(self) -> None:
+        """Seals the last segment and begins an empty one, so that all that was written so far can be compacted."""
+        with self._write_lock:
+            self._check_usable()
+            last = self._segments.all[-1] if self._segments.all else None
+            if last is not None and last.data_bytes:
+                self._begin_segment(self.log_end_offset, last.info.schema_id)
+
+    def replace_segments(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> bool:
+        """Puts the compacted segments `new` in the place of `old`, of which they are made. False, and `new` is removed,
+        when the log does not have all of those any more. Raises StorageError, StorageFullError."""
+        with self._swap_lock:
+            self._check_usable()
+            commit(self._files, self.directory, new)
+            with self._write_lock:
+                replaced = self._replace(list(old), new)
+            if not replaced:
+                withdraw(self._files, self.directory, new)
+                return False
+            try:
+                install(self._files, self.directory, old, new)
+            except SparklogError as e:
+                self._unusable = StorageError(
+                    f"{self.directory}: compacted segments could not be put in place ({e}); restart, the start does it"
+                )
+                raise
+            return True
+
+    def _replace(self, old: list[LogSegment], new: Sequence[LogSegment]) -> bool:
+        segments = self._segments.all
+        first = next((i for i, s in enumerate(segments) if s is old[0]), len(segments))
+        behind = first + len(old)
+        if behind >= len(segments) or segments[first:behind] != old:
+            return False
+        self._segments = _Segments.of([*segments[:first], *new, *segments[behind:]])
+        self._dirty.discard(old)
+        self._dropped.add(old, self._clock.now_ms() + self.config.file_delete_delay_ms)
+        return True
 
     # --- writing ---
+
+    def use_schemas(self, schema_of: SchemaOf) -> None:
+        """The topic's schemas from now on: those there were, and newer ones."""
+        self._schema_of = schema_of
 
     def append(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
         """Appends the batches in the writable `payload`, which are stamped in place, and nothing if any is wrong.
@@ -175,11 +378,20 @@ class PartitionLog:
             self._check_usable()
             found = check_payload(view, self.config, self._schema_of)
             now_ms = max(self._clock.now_ms(), self._append_time_ms)
-            batches = stamp_payload(view, found, self._log_end_offset, leader_epoch, now_ms)
-            self._write(view, batches)
+            if leader_epoch != self._epochs.latest:
+                self._epochs.begin(leader_epoch, self.log_end_offset)
+            batches = stamp_payload(view, found, self.log_end_offset, leader_epoch, now_ms)
             first, last = batches[0].header, batches[-1].header
+            self._offsets.reserve(last.next_offset)
+            try:
+                self._write(view, batches)
+            except BaseException:
+                self._offsets.take_back()
+                raise
             self._append_time_ms = now_ms
-            self._log_end_offset = last.next_offset
+            self._offsets.wrote()
+            if self._dirty.since_ms is None:
+                self._dirty.since_ms = now_ms
         records = last.next_offset - first.base_offset
         return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records)
 
@@ -197,6 +409,7 @@ class PartitionLog:
                 end = run[-1].payload_position + run[-1].header.size_bytes
                 written.append(segment)
                 segment.append(view[run[0].payload_position : end], run, self.config.index_interval_bytes)
+                self._dirty.add(segment)
                 done += count
         except SparklogError:
             self._roll_next = roll_next
@@ -209,14 +422,14 @@ class PartitionLog:
         last = self._segments.all[-1] if self._segments.all else None
         if last is not None and not last.data_bytes and last.info.schema_id != schema_id:
             self._segments = _Segments.of(self._segments.all[:-1])
-            self._unflushed = [s for s in self._unflushed if s is not last]
+            self._dirty.discard([last])
             last.delete()
 
     def _take_back(self, before: _Segments, written: list[LogSegment]) -> None:
         try:
             new = self._segments.all[len(before.all) :]
             self._segments = before
-            self._unflushed = [s for s in self._unflushed if s not in new]
+            self._dirty.discard(new)
             for segment in new:
                 segment.delete()
             for segment in written:
@@ -234,11 +447,19 @@ class PartitionLog:
                 last.unseal()
             if fits(last, header, 0, self.config):  # the age of its first batch is known only now
                 return last
+        return self._begin_segment(header.base_offset, header.schema_id)
+
+    def _begin_segment(self, base_offset: int, schema_id: int) -> LogSegment:
+        """Makes a new last segment; the one before is sealed."""
+        last = self._segments.all[-1] if self._segments.all else None
         if last is not None and not last.is_sealed:
             self._seal(last)
-        info = SegmentInfo(**self._identity(), base_offset=header.base_offset, schema_id=header.schema_id)
-        segment = LogSegment.create(self._files, self.directory, info, self._schema_of(header.schema_id))
+        self._dropped.remove_path(self.directory / segment_name(base_offset))
+        info = SegmentInfo(**self._identity(), base_offset=base_offset, schema_id=schema_id)
+        schema = self._schema_of(schema_id)
+        segment = LogSegment.create(self._files, self.directory, info, schema, self._handles)
         self._segments = _Segments.of([*self._segments.all, segment])
+        self._dirty.add(segment, made=True)
         self._roll_next = False
         return segment
 
@@ -247,8 +468,7 @@ class PartitionLog:
 
     def _seal(self, segment: LogSegment) -> None:
         segment.seal(self._schema_of(segment.info.schema_id))
-        if segment not in self._unflushed:
-            self._unflushed.append(segment)
+        self._dirty.add(segment, made=True)
 
     def roll(self) -> None:
         """Seals the active segment; the next append begins a new one. Without batches it does nothing."""
@@ -260,26 +480,109 @@ class PartitionLog:
                     self._seal(last)
                 self._roll_next = True
 
-    def flush(self) -> None:
-        """Fsyncs the rolled segments that are not yet on the disk, and moves the recovery point.
+    def truncate_to(self, offset: int) -> int:
+        """Cuts the log back so that it ends at `offset`, or where the batch begins that holds it; returns the log end.
 
-        May run beside appends. After a failed fsync nobody knows what is on the disk: the log takes no more appends.
+        What is cut does not come back after a crash. Epochs that begin at or above the new end are forgotten, also when
+        there is nothing to cut. Below the log start the log is emptied and goes on at `offset`. Raises StorageError,
+        StorageFullError; the log takes no more appends then.
         """
-        with self._write_lock:
-            pending = [s for s in self._unflushed if s.is_sealed]
-            last = self._segments.all[-1] if self._segments.all else None
-            point = self._log_end_offset if last is None or last.is_sealed else last.base_offset
-        try:
-            for segment in pending:
-                segment.sync()
-            if pending:
-                self._files.sync_directory(self.directory)
-        except SparklogError as e:
-            self._unusable = e
-            raise
-        with self._write_lock:
-            self._unflushed = [s for s in self._unflushed if s not in pending]
-            self._recovery_point = max(self._recovery_point, point)
+        with self._swap_lock, self._flush_lock, self._write_lock:
+            self._check_usable()
+            try:
+                if offset < self.log_end_offset:
+                    self._truncate(offset)
+                self._epochs.cut(self.log_end_offset)
+            except SparklogError as e:
+                self._unusable = StorageError(f"{self.directory}: truncation to {offset} failed ({e}); restart")
+                raise self._unusable from e
+            return self.log_end_offset
+
+    def _truncate(self, offset: int) -> None:
+        segments = self._segments.all
+        schema_id = segments[-1].info.schema_id if segments else None
+        is_emptied = offset < self.log_start_offset or not segments
+        end = offset if is_emptied else end_of_cut(segments, offset)
+        self._truncation.write(end)  # until the next checkpoint the one on the disk promises too much
+        if is_emptied:
+            self._segments = _Segments.of([])
+            self._offsets.restart_at(offset)
+            self._epochs.restart_at(offset)
+            kept: list[LogSegment] = []
+            remove_segments(segments, self._files)
+        else:
+            kept = cut_segments(segments, end, self._files, self.config.index_interval_bytes)
+            self._segments = _Segments.of(kept)
+            self._offsets.truncate(end)
+        self._dirty.discard([s for s in segments if s not in kept])
+        self._roll_next = False
+        if schema_id is not None and not kept:
+            self._begin_segment(self.log_end_offset, schema_id)  # its name keeps the offset
+
+    @property
+    def truncation_count(self) -> int:
+        """How often the log has been cut since it was opened."""
+        return self._truncation.count
+
+    def forget_truncation(self, count: int) -> None:
+        """A checkpoint made after `count` truncations is on the disk. Raises StorageError."""
+        self._truncation.forget(count)
+
+    def flush(self, *, active: bool = True) -> None:
+        """Fsyncs what is not on the disk yet, and moves the recovery point; with `active` False only rolled segments.
+
+        May run beside appends. After a failed fsync nobody knows what is on the disk: the log takes no more appends,
+        and the fsync is never tried again.
+        """
+        self._flush(None, active=active)
+
+    def make_durable(self, next_offset: int) -> None:
+        """Fsyncs if flush.mode or flush.messages ask for it, unless everything below `next_offset` is on the disk by
+        now: who comes first syncs for all. To be called after an append, before it is acknowledged."""
+        if self.config.flush.due_after_append(next_offset - self.flushed_offset):
+            self._flush(next_offset, active=True)
+
+    def flush_if_due(self) -> bool:
+        """Fsyncs if flush.ms is over, or a rolled segment waits for it; returns whether it did. Raises StorageError."""
+        due = self.config.flush.due(self._dirty.since_ms, self._clock.now_ms())
+        if self._unusable is not None or not (due or self._dirty.rolled):
+            return False
+        self._flush(None, active=due)
+        return True
+
+    def _flush(self, wanted: int | None, *, active: bool) -> None:
+        with self._flush_lock:
+            if wanted is not None and self.flushed_offset >= wanted:
+                return
+            with self._write_lock:
+                self._check_usable()
+                point = self.log_end_offset
+                last = self._segments.all[-1] if self._segments.all else None
+                if not active and last is not None and not last.is_sealed:
+                    point = last.base_offset
+                pending, directory = self._dirty.take(active=active)
+            try:
+                for segment in pending:
+                    with self._write_lock:
+                        held = segment.hold_for_sync() if segment in self._segments.all else []
+                    try:
+                        for shared in held:
+                            shared.file.sync()
+                    finally:
+                        for shared in held:
+                            shared.release()
+                if directory:
+                    self._files.sync_directory(self.directory)
+            except SparklogError as e:
+                self._unusable = StorageError(
+                    f"{self.directory}: nobody knows what is on the disk after a failed fsync, no more is appended ({e}); "
+                    f"check the disk, then restart the broker"
+                )
+                raise self._unusable from e
+            with self._write_lock:
+                point = max(point, self.log_start_offset)
+                self._offsets.flushed_to(point)
+                self._offsets.recover_from(point)
 
     def close(self, *, seal: bool = True) -> None:
         """Closes the log; with `seal` its last segment is sealed and everything fsynced before. Slices stay readable.
@@ -296,6 +599,7 @@ class PartitionLog:
                     if last is not None and not last.is_sealed:
                         self._seal(last)
                 self.flush()
+                self._dropped.remove_all()
         finally:
             with self._write_lock:
                 self._closed = True
@@ -307,6 +611,12 @@ class PartitionLog:
         """Closes the log for good: its topic is deleted."""
         self.close(seal=False)
         self._unusable = UnknownTopicOrPartitionError(f"{self.owner.topic_partition} is deleted")
+
+    def take_offline(self, error: SparklogError) -> None:
+        """Every use raises `error` from now on; no file is written any more. Waits for no append that hangs."""
+        self._unusable, self._closed = error, True
+        for segment in self._segments.all:
+            segment.close_handle()
 
     def _check_usable(self) -> None:
         if self._unusable is not None:
@@ -320,14 +630,18 @@ class PartitionLog:
 
         Raises OffsetOutOfRangeError below the log start and above the log end.
         """
-        high_watermark = self._high_watermark
+        high_watermark = self.high_watermark
+        view = self._segments  # before the check: retention raises the log start first, then takes segments away
         self._check_readable(offset)
         if offset >= high_watermark:
             return None
-        view = self._segments
         i = bisect_right(view.bases, offset) - 1
+        while i + 1 < len(view.all) and (offset >= view.all[i].next_offset or not view.all[i].data_bytes):
+            i += 1  # the offset lies in a gap between two segments
         segment = view.all[i]
-        start = segment.find(offset)
+        if max(offset, segment.base_offset) >= min(high_watermark, segment.next_offset):
+            return None
+        start = segment.find(max(offset, segment.base_offset))
         upper = segment.end_below(high_watermark)
         if upper.position <= start.position:
             return None
@@ -351,10 +665,10 @@ class PartitionLog:
     def _check_readable(self, offset: int) -> None:
         if self._closed:
             self._check_usable()
-        if not self._log_start_offset <= offset <= self._log_end_offset:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(
                 f"offset {offset} of {self.owner.topic_partition} is out of range: "
-                f"the log goes from {self._log_start_offset} to {self._log_end_offset}"
+                f"the log goes from {self.log_start_offset} to {self.log_end_offset}"
             )
 
     def locate(self, start_offset: int, end_offset: int) -> list[LocatedRange]:
@@ -362,21 +676,29 @@ class PartitionLog:
 
         Raises OffsetOutOfRangeError when `start_offset` is.
         """
+        stop = min(end_offset, self.high_watermark)
+        segments = list(self._segments_from(start_offset))
         self._check_readable(start_offset)
-        stop = min(end_offset, self._high_watermark)
         ranges: list[LocatedRange] = []
-        for segment in self._segments_from(start_offset):
+        for segment in segments:
             if segment.base_offset >= stop or start_offset >= stop:
                 break
+            if start_offset >= segment.next_offset or not segment.data_bytes:
+                continue
             start = segment.find(max(start_offset, segment.base_offset))
-            end = segment.end_below(self._high_watermark)
+            end = segment.end_below(self.high_watermark)
             if stop < end.next_offset:
                 last = segment.find(stop - 1)
                 end = min(end, segment.batch_end(last), key=lambda e: e.position)
             if end.position > start.position:
                 ranges.append(
                     LocatedRange(
-                        str(segment.path), segment.info.schema_id, segment.base_offset, start.position, end.position
+                        str(segment.path),
+                        segment.info.schema_id,
+                        segment.base_offset,
+                        start.position,
+                        end.position,
+                        start.base_offset,
                     )
                 )
         return ranges
@@ -387,10 +709,12 @@ class PartitionLog:
 
     def bytes_available(self, offset: int) -> int:
         """Bytes of batches in [offset, high watermark), rounded to the nearest batches the index knows. O(log n)."""
-        high_watermark = self._high_watermark
+        high_watermark = self.high_watermark
         if offset >= high_watermark:
             return 0
         view = self._segments
+        if not view.all[-1].data_bytes and not any(s.next_offset > offset and s.data_bytes for s in view.all[-3:]):
+            return 0  # the offsets up to the log end have been given up
         return max(1, self._bytes_before(view, high_watermark) - self._bytes_before(view, offset))
 
     def _bytes_before(self, view: _Segments, offset: int) -> int:
@@ -402,15 +726,15 @@ class PartitionLog:
 
         May read from the disk. Raises CorruptBatchError, StorageError.
         """
-        self._check_readable(self._log_start_offset)
-        bounds = self._log_start_offset, self._high_watermark
-        return find_timestamp(list(self._segments_from(bounds[0])), bounds, timestamp_ms, self.owner, self._schema_of)
+        self._check_readable(self.log_start_offset)
+        view, bounds = self._segments, (self.log_start_offset, self.high_watermark)
+        return self._times.first_from(view.all, view.bases, bounds, timestamp_ms, self._schema_of)
 
     def offset_of_max_timestamp(self) -> OffsetAndTimestamp:
         """The first record with the largest timestamp below the high watermark; (-1, -1) when there is no record."""
-        self._check_readable(self._log_start_offset)
-        bounds = self._log_start_offset, self._high_watermark
-        return find_largest_timestamp(list(self._segments_from(bounds[0])), bounds, self.owner, self._schema_of)
+        self._check_readable(self.log_start_offset)
+        view, bounds = self._segments, (self.log_start_offset, self.high_watermark)
+        return self._times.largest(view.all, view.bases, bounds, self._schema_of)
 
 
 def _identify(directory: Path, owner: LogOwner, files: FileSystem) -> None:

@@ -20,12 +20,19 @@ import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageFullError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
+from sparklog.format.offset_column import with_offset_column
 from sparklog.format.offset_index import OffsetIndex
-from sparklog.format.segment import SegmentInfo, decode_seal, encode_head, encode_seal, segment_name
+from sparklog.format.segment import SealedBlocks, SegmentInfo, decode_seal, encode_head, encode_seal, segment_name
 from sparklog.log.files import FileSystem
 from sparklog.log.header_walk import header_at, walk_headers
-from sparklog.log.segment_indexes import SegmentIndexes, load_indexes, remove_indexes
-from sparklog.log.slices import SharedFile
+from sparklog.log.segment_indexes import (
+    SegmentIndexes,
+    index_paths,
+    load_indexes,
+    read_largest_timestamp,
+    remove_indexes,
+)
+from sparklog.log.slices import HandleCache, SharedFile
 
 logger = logging.getLogger(__name__)
 
@@ -83,14 +90,29 @@ class Tail:
 class LogSegment:
     """A segment. `end` is replaced as a whole, so that readers see offset and position of the same moment."""
 
-    def __init__(self, files: FileSystem, path: Path, info: SegmentInfo, data_position: int, end: SegmentEnd) -> None:
-        """An existing segment file; `tail` and `indexes` are set by who has scanned it."""
+    def __init__(
+        self,
+        files: FileSystem,
+        path: Path,
+        info: SegmentInfo,
+        data_position: int,
+        end: SegmentEnd,
+        handles: HandleCache | None = None,
+        *,
+        compacted: bool = False,
+    ) -> None:
+        """An existing segment file; `tail` and `indexes` are set by who has scanned it. `handles` may close the file
+        while it is not in use. `compacted`: its batches have the offset column; nothing is appended to it any more."""
         self._files = files
+        self._handles = HandleCache() if handles is None else handles
         self.path = path
         self.info = info
         self.data_position = data_position
         self.end = end
         self.is_sealed = False
+        self.compacted = compacted
+        self.has_gaps = False
+        """Whether a repair has left offsets out: nothing is appended to it any more."""
         self.first_timestamp_ms: int | None = None
         self.append_time_ms = 0
         """The broker's clock at the last append; 0: not known."""
@@ -99,15 +121,24 @@ class LogSegment:
         self._before: _Before | None = None
         self._tail: Tail | None = None
         self._indexes: SegmentIndexes | None = None
+        self._largest_timestamp: tuple[int, int] | None = None
+        """As the time index's file says it, while that is not in memory."""
         self._shared: SharedFile | None = None
         self._lock = threading.Lock()
 
     @classmethod
-    def create(cls, files: FileSystem, directory: Path, info: SegmentInfo, schema: pa.Schema) -> LogSegment:
+    def create(
+        cls,
+        files: FileSystem,
+        directory: Path,
+        info: SegmentInfo,
+        schema: pa.Schema,
+        handles: HandleCache | None = None,
+    ) -> LogSegment:
         """Makes a new file with a head; it is removed again if that fails."""
         path = directory / segment_name(info.base_offset)
         head = encode_head(schema, info)
-        segment = cls(files, path, info, len(head), SegmentEnd(info.base_offset, len(head)))
+        segment = cls(files, path, info, len(head), SegmentEnd(info.base_offset, len(head)), handles)
         shared = SharedFile(files.open(path, create=True))
         try:
             shared.file.truncate(0)
@@ -117,6 +148,7 @@ class LogSegment:
             files.remove(path)
             raise
         segment._shared = shared
+        segment._handles.add(shared)
         segment.begin(Tail(), SegmentIndexes(info.base_offset))
         segment.written_from = len(head)
         return segment
@@ -124,6 +156,7 @@ class LogSegment:
     def begin(self, tail: Tail | None, indexes: SegmentIndexes) -> None:
         """Sets what a scan has found: with a tail the segment is active, without one it is sealed."""
         self._tail, self._indexes, self.is_sealed = tail, indexes, tail is None
+        self._largest_timestamp = None
 
     @property
     def base_offset(self) -> int:
@@ -143,24 +176,42 @@ class LogSegment:
     def acquire(self) -> SharedFile:
         """The open file with one more user; opened if it is not. Raises StorageError."""
         with self._lock:
-            if self._shared is None:
-                self._shared = SharedFile(self._files.open(self.path))
-            return self._shared.acquire()
+            shared = self._shared
+            if shared is not None and shared.reacquire():
+                self._handles.touch(shared)
+                return shared
+            shared = self._shared = SharedFile(self._files.open(self.path)).acquire()
+        self._handles.add(shared)
+        return shared
 
     def close_handle(self) -> None:
         """Lets the file go; slices keep it open, and it is opened again when needed."""
         with self._lock:
             shared, self._shared = self._shared, None
         if shared is not None:
+            self._handles.forget(shared)
             shared.release()
 
-    def sync(self) -> None:
-        """Fsyncs the segment file. The indexes can be rebuilt."""
-        shared = self.acquire()
-        try:
-            shared.file.sync()
-        finally:
-            shared.release()
+    def move(self, path: Path) -> None:
+        """Gives the file, and its indexes, another name; who has it open, or opens it through this segment, does not
+        notice. Raises StorageError."""
+        with self._lock:
+            before = self.path
+            self._files.rename(before, path)
+            self.path = path
+            for source, target in zip(index_paths(before), index_paths(path), strict=True):
+                if source != target and self._files.exists(source):
+                    self._files.rename(source, target)
+
+    def hold_for_sync(self) -> list[SharedFile]:
+        """What has to be fsynced so that everything written so far is on the disk; the caller syncs and releases. Of a
+        sealed segment that includes the indexes: half of one would look like a whole one."""
+        held = [self.acquire()]
+        with self._lock:
+            for path in index_paths(self.path) if self.is_sealed else ():
+                if self._files.exists(path):
+                    held.append(SharedFile(self._files.open(path)))
+        return held
 
     # --- writing ---
 
@@ -204,6 +255,7 @@ class LogSegment:
         shared = self.acquire()
         try:
             shared.file.truncate(before.end.position)
+            shared.file.sync()  # a failed append must not come back after a power cut
         finally:
             shared.release()
         self.end = before.end
@@ -215,10 +267,37 @@ class LogSegment:
         indexes.cut(before.end.next_offset, *before.largest_timestamp)
         self._before = None
 
+    def cut(self, offset: int, interval_bytes: int) -> SegmentEnd:
+        """Cuts the batches from the one on that holds `offset`, on the disk, too; the segment is active afterwards.
+
+        Returns its end. Raises LogCorruptError, StorageError.
+        """
+        end = self.end_below(offset)
+        if self.is_sealed:
+            self.unseal()
+        tail, indexes = Tail(), SegmentIndexes(self.base_offset)
+        self.first_timestamp_ms = None
+        shared = self.acquire()
+        try:
+            shared.file.truncate(end.position)
+            shared.file.sync()  # what comes next must not be mixed with what was here
+            for position, header in walk_headers(shared.file.read, self.data_position, end.position):
+                self.note(tail, indexes, position, header, interval_bytes)
+        except CorruptBatchError as e:
+            raise LogCorruptError(f"{self.path}: {e}") from e
+        finally:
+            shared.release()
+        with self._lock:
+            self.end = end
+            self.begin(tail, indexes)
+        self._before = None
+        return end
+
     def seal(self, schema: pa.Schema) -> None:
         """Writes index files and footer. After a failure the segment is active as before, without a footer."""
         tail, indexes = self._active()
         positions = np.array(tail.positions, np.int64)
+        schema = with_offset_column(schema) if self.compacted else schema
         footer = encode_seal(schema, self.info, positions, np.array(tail.metadata_lengths, np.int32), self.end.position)
         indexes.save(self._files, self.path)
         shared = self.acquire()
@@ -240,7 +319,7 @@ class LogSegment:
         try:
             blocks = decode_seal(shared.file.read, shared.file.size())
             if blocks is None or blocks.data_end != self.end.position:
-                raise LogCorruptError(f"{self.path}: the footer has changed since the segment was opened")
+                blocks = self._blocks_from_headers(shared)  # the footer is damaged, but it goes anyway
             if self.first_timestamp_ms is None and len(blocks.positions):
                 first = header_at(shared.file.read, self.data_position, self.end.position)
                 self.first_timestamp_ms = batch_timestamp_ms(first)
@@ -251,6 +330,15 @@ class LogSegment:
         tail = Tail(blocks.positions.tolist(), blocks.metadata_lengths.tolist())
         with self._lock:
             self.begin(tail, indexes)
+
+    def _blocks_from_headers(self, shared: SharedFile) -> SealedBlocks:
+        try:
+            found = list(walk_headers(shared.file.read, self.data_position, self.end.position))
+        except CorruptBatchError as e:
+            raise LogCorruptError(f"{self.path}: {e}") from e
+        positions = np.array([position for position, _ in found], np.int64)
+        lengths = np.array([header.metadata_length_bytes for _, header in found], np.int32)
+        return SealedBlocks(positions, lengths, self.end.position)
 
     def delete(self) -> None:
         """Removes the files; slices can still be read."""
@@ -264,6 +352,25 @@ class LogSegment:
         return self._tail, self._indexes
 
     # --- lookups ---
+
+    @property
+    def largest_timestamp(self) -> tuple[int, int] | None:
+        """The largest timestamp and the base offset of the batch that reached it first; None without a batch.
+
+        Of a sealed segment it costs the last entry of the time index, once, not the indexes in memory.
+        """
+        end = self.end
+        if end.next_offset == self.base_offset:
+            return None
+        if self._indexes is None and self._largest_timestamp is None:
+            self._largest_timestamp = read_largest_timestamp(self._files, self.path, self.base_offset, end.next_offset)
+        indexes = self._indexes
+        if indexes is None and self._largest_timestamp is not None:
+            return self._largest_timestamp
+        indexes = self.indexes
+        if indexes.largest_timestamp_ms is None:
+            return None
+        return indexes.largest_timestamp_ms, indexes.largest_timestamp_offset
 
     @property
     def indexes(self) -> SegmentIndexes:
@@ -322,7 +429,7 @@ class LogSegment:
             if i >= 0:
                 return BatchStart(self.base_offset + tail.relative_offsets[i], tail.positions[tail.known_from + i])
         start = self._find_by_index(offset)
-        if start is None and self._drop_indexes():
+        if start is None and self.drop_indexes():
             start = self._find_by_index(offset)
         if start is None:
             raise LogCorruptError(
@@ -342,14 +449,14 @@ class LogSegment:
                 return BatchStart(header.base_offset, position)
         return None
 
-    def _drop_indexes(self) -> bool:
+    def drop_indexes(self) -> bool:
         """Removes the indexes of a sealed segment, to be rebuilt; False if the segment is active."""
         with self._lock:
             if not self.is_sealed:
                 return False
             logger.warning("%s: its index is wrong, it is rebuilt", self.path)
             remove_indexes(self._files, self.path)
-            self._indexes = None
+            self._indexes = self._largest_timestamp = None
             return True
 
     def end_below(self, offset: int) -> SegmentEnd:

@@ -92,6 +92,30 @@ def load_indexes(
     return indexes
 
 
+def read_largest_timestamp(
+    files: FileSystem, segment: Path, base_offset: int, next_offset: int
+) -> tuple[int, int] | None:
+    """A sealed segment's largest timestamp and the base offset of the batch that reached it first, from the last entry
+    of its time index; None if the file is missing or insane."""
+    path = segment.with_suffix(time_index.SUFFIX)
+    if not files.exists(path):
+        return None
+    file = files.open(path)
+    try:
+        entry_bytes = time_index.ENTRY.itemsize
+        size = file.size()
+        data = file.read(size - entry_bytes, entry_bytes) if size and size % entry_bytes == 0 else b""
+    finally:
+        file.close()
+    entry = time_index.decode_last_entry(data, relative_offset_end=next_offset - base_offset)
+    return None if entry is None else (entry.timestamp_ms, base_offset + entry.relative_offset)
+
+
+def index_paths(segment: Path) -> tuple[Path, Path]:
+    """Where the two files are."""
+    return segment.with_suffix(offset_index.SUFFIX), segment.with_suffix(time_index.SUFFIX)
+
+
 def remove_indexes(files: FileSystem, segment: Path) -> None:
     """Removes both files; they are made again when the segment is sealed."""
     files.remove(segment.with_suffix(offset_index.SUFFIX))

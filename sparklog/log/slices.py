@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 
 from sparklog.log.files import File
 
+OPEN_FILES_DEFAULT = 1024
+_LOOKED_AT_MAX = 64
+"""Files that one eviction looks at: when all of them are in use, the cache is larger than its limit for a while."""
+
 
 class SharedFile:
-    """An open file that is closed when its last user lets go. Made with one user."""
+    """An open file that is closed when its last user lets go. Made with one user, its owner."""
 
     __slots__ = ("_file", "_lock", "_users")
 
@@ -27,13 +32,80 @@ class SharedFile:
             self._users += 1
         return self
 
+    def reacquire(self) -> bool:
+        """Adds a user if the file is still open; False if the cache has closed it."""
+        with self._lock:
+            if not self._users:
+                return False
+            self._users += 1
+            return True
+
+    def close_if_idle(self) -> bool:
+        """Closes the file if nobody but its owner has it, or if it is closed already; False while it is in use."""
+        with self._lock:
+            if self._users > 1:
+                return False
+            last, self._users = self._users == 1, 0
+        if last:
+            self._file.close()
+        return True
+
     def release(self) -> None:
         """Takes a user away; the last one closes the file."""
         with self._lock:
+            if not self._users:  # the cache was first: it took the owner's place away
+                return
             self._users -= 1
             last = self._users == 0
         if last:
             self._file.close()
+
+
+class HandleCache:
+    """Bounds the open segment files of a process: the least recently used ones that nobody reads or writes right now
+    are closed, and opened again when they are needed.
+
+    A file in use stays open (a slice on its way to a socket, a write), so there may be more than `limit` for as long
+    as so many are in use. A file closed with writes that are not fsynced yet loses nothing: the kernel keeps the pages,
+    and reports a failed write-back to the descriptor that the later fsync is called on.
+    """
+
+    def __init__(self, limit: int = OPEN_FILES_DEFAULT) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._open: OrderedDict[SharedFile, None] = OrderedDict()
+        """Least recently used first."""
+
+    def __len__(self) -> int:
+        """Files that are open, as far as the cache knows."""
+        return len(self._open)
+
+    def add(self, shared: SharedFile) -> None:
+        """Takes a newly opened file in; others are closed to make room."""
+        with self._lock:
+            self._open[shared] = None
+            self._make_room()
+
+    def _make_room(self) -> None:
+        for _ in range(min(_LOOKED_AT_MAX, len(self._open))):
+            if len(self._open) <= self.limit:
+                break
+            oldest, _none = self._open.popitem(last=False)
+            if not oldest.close_if_idle():
+                self._open[oldest] = None
+
+    def touch(self, shared: SharedFile) -> None:
+        """Notes that a file has been used."""
+        with self._lock:
+            if shared in self._open:
+                self._open.move_to_end(shared)
+            if len(self._open) > self.limit:  # more were in use
+                self._make_room()
+
+    def forget(self, shared: SharedFile) -> None:
+        """The file's owner closes it."""
+        with self._lock:
+            self._open.pop(shared, None)
 
 
 class FileSlice:
@@ -70,6 +142,17 @@ class FileSlice:
     def read(self) -> bytes:
         """The bytes themselves, where `sendfile` cannot be used."""
         return self._open().file.read(self.position, self.length_bytes)
+
+    def read_part(self, position: int, size_bytes: int) -> bytes:
+        """A part of them; `position` is the file's. Raises StorageError."""
+        return self._open().file.read(position, size_bytes)
+
+    def duplicate(self) -> FileSlice:
+        """The same range for another user, to be released on its own."""
+        shared = self._open().acquire()
+        return FileSlice(
+            shared, self.position, self.length_bytes, self.base_offset, self.next_offset, is_tail=self.is_tail
+        )
 
     def release(self) -> None:
         """Lets the file go; calling it again does nothing."""

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from sparklog.errors import StorageError, StorageFullError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from sparklog.format.schema import KIND_TYPED
-from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec, new_topic
+from sparklog.format.schema_evolution import SchemaChange
+from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec, altered_schema, altered_topic, new_topic
 
 _FORMAT = 1
 _BUSY_TIMEOUT_S = 5.0
@@ -130,12 +131,27 @@ class SqliteStore:
                     message = schema.serialize().to_pybytes()
                     self._db.execute("INSERT INTO schemas VALUES (?, ?, ?)", (topic.topic_id, schema_id, message))
                 if topic.kind == KIND_TYPED:
-                    self._db.execute(
-                        "REPLACE INTO store VALUES ('next_schema_id', ?)", (str(self._next_schema_id + 1),)
-                    )
+                    self._take_schema_id()
             self._next_schema_id += topic.kind == KIND_TYPED
             self._topics[topic.name] = topic
         return topic
+
+    def _take_schema_id(self) -> None:
+        self._db.execute("REPLACE INTO store VALUES ('next_schema_id', ?)", (str(self._next_schema_id + 1),))
+
+    def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Topic:
+        with self._lock:
+            topic = self._topics.get(name)
+            if topic is None:
+                raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+            altered = altered_topic(topic, configs)
+            with self._storage_errors("write"), self._transaction():
+                self._db.execute(
+                    "UPDATE topics SET configs = ? WHERE topic_id = ?",
+                    (json.dumps(dict(altered.configs)), topic.topic_id),
+                )
+            self._topics[name] = altered
+        return altered
 
     def delete_topic(self, name: str) -> Topic:
         with self._lock:
@@ -146,6 +162,23 @@ class SqliteStore:
                 self._db.execute("DELETE FROM topics WHERE name = ?", (name,))
             del self._topics[name]
         return topic
+
+    def alter_schema(self, name: str, change: SchemaChange) -> Topic:
+        with self._lock:
+            topic = self._topics.get(name)
+            if topic is None:
+                raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+            altered = altered_schema(topic, change, self._next_schema_id)
+            if altered is not topic:
+                message = altered.schemas[altered.schema_id].serialize().to_pybytes()
+                with self._storage_errors("write"), self._transaction():
+                    self._db.execute(
+                        "INSERT INTO schemas VALUES (?, ?, ?)", (topic.topic_id, altered.schema_id, message)
+                    )
+                    self._take_schema_id()
+                self._next_schema_id += 1
+                self._topics[name] = altered
+        return altered
 
     def topics(self) -> dict[str, Topic]:
         with self._lock:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
 import pyarrow as pa
 
-from sparklog.errors import InvalidPartitionsError, InvalidTopicError
+from sparklog.errors import InvalidConfigError, InvalidPartitionsError, InvalidTopicError
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, canonical_schema, require_columns
-from sparklog.settings import Scope, Value, check
+from sparklog.format.schema_evolution import SchemaChange, check_versions
+from sparklog.log.retention import POLICY_COMPACT
+from sparklog.settings import Scope, Value, check, check_names
 from sparklog.types import check_topic_name
 
 PARTITIONS_MAX = 10_000
+TIMESTAMP_TYPE_SETTING = "message.timestamp.type"
 ENVELOPE_SCHEMA_ID = 1
 """All envelope topics have this schema. Other ids are given out once per cluster and never again, so that a batch
 made for a topic that has been deleted and made anew with other columns is refused, not misread."""
@@ -56,6 +59,21 @@ class Topic:
         """The column that holds the records' timestamps, if there is one."""
         return "timestamp" if self.kind == KIND_ENVELOPE else self.timestamp_column
 
+    @property
+    def record_key_columns(self) -> tuple[str, ...]:
+        """The columns that make a record's key, if there are any."""
+        return ("key",) if self.kind == KIND_ENVELOPE else self.key_columns
+
+    @property
+    def record_value_columns(self) -> tuple[str, ...]:
+        """The columns that are null in a tombstone; empty: all that are not of the key."""
+        return ("value",) if self.kind == KIND_ENVELOPE else ()
+
+    @property
+    def schema_id(self) -> int:
+        """The newest schema's."""
+        return max(self.schemas)
+
 
 class MetadataStore(Protocol):
     """Keeps topics durably: a change is on the disk when the call returns. May be used by several threads."""
@@ -69,8 +87,18 @@ class MetadataStore(Protocol):
         StorageFullError, StorageError."""
         ...
 
+    def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Topic:
+        """Sets settings of a topic, or with None takes them back to the default; the others stay. Returns the topic as
+        it is now. Raises UnknownTopicOrPartitionError, InvalidConfigError, StorageFullError, StorageError."""
+        ...
+
     def delete_topic(self, name: str) -> Topic:
         """The topic that was. Raises UnknownTopicOrPartitionError, StorageFullError, StorageError."""
+        ...
+
+    def alter_schema(self, name: str, change: SchemaChange) -> Topic:
+        """The topic with its new schema as the newest, or as it was if nothing changes. Raises
+        UnknownTopicOrPartitionError, InvalidTopicError (the change is not allowed), StorageFullError, StorageError."""
         ...
 
     def topics(self) -> dict[str, Topic]:
@@ -78,6 +106,31 @@ class MetadataStore(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
+    """`topic` with `changes` to its settings (None: the default again). Raises InvalidConfigError."""
+    given = check(Scope.TOPIC, {name: value for name, value in changes.items() if value is not None})
+    check_names(Scope.TOPIC, changes)
+    kept = {name: value for name, value in topic.configs.items() if name not in changes}
+    configs = kept | given
+    if configs.get(TIMESTAMP_TYPE_SETTING) != topic.configs.get(TIMESTAMP_TYPE_SETTING):
+        raise InvalidConfigError(
+            f"topic {topic.name!r}: {TIMESTAMP_TYPE_SETTING} cannot be changed, running producers write the old kind of timestamps; "
+            f"make a new topic with it"
+        )
+    check_cleanup_policy(topic.name, topic.record_key_columns, configs)
+    return replace(topic, configs=MappingProxyType(configs))
+
+
+def check_cleanup_policy(name: str, key_columns: Sequence[str], configs: Mapping[str, object]) -> None:
+    """Raises InvalidConfigError for a topic that is to be compacted but has no key to go by."""
+    policy = str(configs.get("cleanup.policy", ""))
+    if POLICY_COMPACT in policy.split(",") and not key_columns:
+        raise InvalidConfigError(
+            f"topic {name!r}: cleanup.policy={policy} keeps the last record of each key, but the topic has no key "
+            f"columns; create it with key columns (key_columns=…, --key-columns …)"
+        )
 
 
 def new_topic(spec: TopicSpec, typed_schema_id: int) -> Topic:
@@ -99,6 +152,7 @@ def new_topic(spec: TopicSpec, typed_schema_id: int) -> Topic:
     else:
         kind, schema, schema_id = KIND_TYPED, canonical_schema(spec.schema), typed_schema_id
         require_columns(schema, key_columns, spec.timestamp_column)
+        check_cleanup_policy(spec.name, key_columns, configs)
     return Topic(
         name=spec.name,
         topic_id=uuid.uuid4().hex,
@@ -110,3 +164,22 @@ def new_topic(spec: TopicSpec, typed_schema_id: int) -> Topic:
         configs=MappingProxyType(configs),
         created_ms=time.time_ns() // 1_000_000,
     )
+
+
+def altered_schema(topic: Topic, change: SchemaChange, schema_id: int) -> Topic:
+    """`topic` with one schema more, under `schema_id`, or `topic` itself if the change is there already. Raises InvalidTopicError."""
+    if topic.kind == KIND_ENVELOPE:
+        raise InvalidTopicError(
+            f"topic {topic.name!r} is an envelope topic: its columns are key, value, headers, timestamp and stay so; "
+            "create a typed topic to have columns of your own"
+        )
+    newest = topic.schemas[topic.schema_id]
+    try:
+        schema = change.applied_to(newest, topic.key_columns, topic.timestamp_column)
+    except InvalidTopicError as e:
+        raise InvalidTopicError(f"topic {topic.name!r}: {e}") from e
+    if schema is newest:
+        return topic
+    schemas = {**topic.schemas, schema_id: schema}
+    check_versions(topic.name, schemas)
+    return replace(topic, schemas=MappingProxyType(schemas))

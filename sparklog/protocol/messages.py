@@ -38,6 +38,9 @@ class Api(IntEnum):
     FETCH = 5
     LIST_OFFSETS = 6
     LOCATE_SEGMENTS = 7
+    DELETE_RECORDS = 8
+    ALTER_TOPIC = 9
+    ALTER_SCHEMA = 10
 
 
 class Message(Struct, array_like=True):
@@ -90,7 +93,10 @@ class BrokerEndpoint(Message):
 
 
 class PartitionState(Message):
-    """Who leads a partition. `error_code` is not 0 if it is offline."""
+    """Who leads a partition. `error_code` is not 0 if it is offline.
+
+    What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of batches.
+    """
 
     partition: int
     leader: int
@@ -98,6 +104,9 @@ class PartitionState(Message):
     replicas: list[int]
     isr: list[int]
     error_code: int = 0
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    size_bytes: int = -1
 
 
 class SchemaVersion(Message):
@@ -110,7 +119,8 @@ class SchemaVersion(Message):
 class TopicState(Message):
     """All about a topic. `error_code` is not 0 if the asked topic does not exist; then the rest is empty.
 
-    `configs` holds only what was set for the topic; `schemas` all versions, the newest last.
+    `configs` holds only what was set for the topic, `broker_defaults` what the broker's configuration sets for topics that
+    do not set it themselves; `schemas` all versions, the newest last.
     """
 
     error_code: int
@@ -123,6 +133,7 @@ class TopicState(Message):
     timestamp_column: str | None = None
     configs: dict[str, Any] = {}
     created_ms: int = 0
+    broker_defaults: dict[str, Any] = {}
 
 
 class MetadataResponse(Message):
@@ -180,7 +191,9 @@ class ProduceRequest(Message):
 
 
 class ProduceResult(Message):
-    """Outcome for one partition. `base_offset` is that of the first batch's first row; all batches got dense offsets."""
+    """Outcome for one partition. `base_offset` is that of the first batch's first row; all batches got dense offsets.
+    `newest_schema_id`: a producer that wrote with an older one does well to read the topic's metadata again (-1: not said).
+    """
 
     topic: str
     partition: int
@@ -189,6 +202,7 @@ class ProduceResult(Message):
     append_time_ms: int = -1
     log_start_offset: int = -1
     message: str = ""
+    newest_schema_id: int = -1
 
 
 class ProduceResponse(Message):
@@ -281,13 +295,15 @@ class LocateSegmentsRequest(Message):
 
 
 class SegmentRange(Message):
-    """Whole batches in a segment file. `base_offset` is the segment's; the range may begin below the start offset."""
+    """Whole batches in a segment file. `base_offset` is the segment's, `first_offset` that of the batch at
+    `start_position` (it may be below the start offset): if there is another batch, the file has been replaced."""
 
     path: str
     schema_id: int
     base_offset: int
     start_position: int
     end_position: int
+    first_offset: int = -1
 
 
 class LocateSegmentsResponse(Message):
@@ -299,6 +315,66 @@ class LocateSegmentsResponse(Message):
     high_watermark: int
     log_start_offset: int
     ranges: list[SegmentRange]
+
+
+class DeleteRecordsPartition(Message):
+    """Deletes the records below `before_offset`; -1: all below the high watermark."""
+
+    topic: Name
+    partition: Partition
+    before_offset: Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+
+
+class DeleteRecordsRequest(Message):
+    """Raises log starts. `timeout_ms`: how long to wait until all replicas have done so."""
+
+    timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)]
+    partitions: Annotated[list[DeleteRecordsPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class DeleteRecordsResult(Message):
+    """`low_watermark`: the smallest log start of the partition's replicas: nothing below it can be read anywhere."""
+
+    topic: str
+    partition: int
+    error_code: int
+    low_watermark: int = -1
+    message: str = ""
+
+
+class DeleteRecordsResponse(Message):
+    """One result per partition of the request, in its order."""
+
+    results: list[DeleteRecordsResult]
+
+
+class AlterTopicRequest(Message):
+    """Sets topic settings, or with None takes them back to the default; those not named stay."""
+
+    name: Name
+    configs: Annotated[dict[str, Any], Meta(max_length=CONFIGS_MAX)] = {}
+
+
+class AlterTopicResponse(Message):
+    """The topic as it is now."""
+
+    topic: TopicState
+
+
+class AlterSchemaRequest(Message):
+    """Changes a typed topic's schema. All three are Arrow IPC schema messages: columns to append, columns with the type
+    they shall be widened to, or (alone) the whole schema as it shall be."""
+
+    name: Name
+    add_columns: bytes | None = None
+    widen_columns: bytes | None = None
+    arrow_schema: bytes | None = None
+
+
+class AlterSchemaResponse(Message):
+    """The topic, with its newest schema last; nothing new if the change was there already."""
+
+    topic: TopicState
 
 
 class ApiSpec(NamedTuple):
@@ -319,6 +395,9 @@ APIS: dict[Api, ApiSpec] = {
     Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
     Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
+    Api.ALTER_SCHEMA: ApiSpec(AlterSchemaRequest, AlterSchemaResponse, 0, 0),
+    Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
+    Api.ALTER_TOPIC: ApiSpec(AlterTopicRequest, AlterTopicResponse, 0, 0),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

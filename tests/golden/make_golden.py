@@ -124,12 +124,13 @@ TOPIC_STATE = m.TopicState(
     "flights",
     "0123456789abcdef0123456789abcdef",
     "typed",
-    [m.PartitionState(0, 1, 3, [1, 2], [1]), m.PartitionState(1, 2, 4, [2, 1], [1, 2], 15)],
+    [m.PartitionState(0, 1, 3, [1, 2], [1], 0, 7, 50, 4096), m.PartitionState(1, 2, 4, [2, 1], [1, 2], 15)],
     [m.SchemaVersion(1, b"arrow schema")],
     ["carrier"],
     "time_hour",
     {"segment.bytes": 4096},
     BASE_MS,
+    {"retention.ms": -1},
 )
 
 REQUESTS: dict[m.Api, m.Message] = {
@@ -143,18 +144,30 @@ REQUESTS: dict[m.Api, m.Message] = {
     m.Api.FETCH: m.FetchRequest(500, 1, 50 << 20, 0, [m.FetchPartition("flights", 1, 42, 8 << 20, 3)]),
     m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2)]),
     m.Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest("flights", 1, 10, 2**40),
+    m.Api.DELETE_RECORDS: m.DeleteRecordsRequest(
+        30_000, [m.DeleteRecordsPartition("flights", 1, 42), m.DeleteRecordsPartition("w", 0, -1)]
+    ),
+    m.Api.ALTER_TOPIC: m.AlterTopicRequest("flights", {"segment.bytes": 8192, "retention.ms": None}),
+    m.Api.ALTER_SCHEMA: m.AlterSchemaRequest("flights", b"columns to add", b"columns to widen"),
 }
 RESPONSES: dict[m.Api, m.Message] = {
     m.Api.HANDSHAKE: m.HandshakeResponse(1, "cluster", "0.1.0", [m.ApiRange(0, 0, 0), m.ApiRange(4, 0, 1)], 100 << 20),
     m.Api.METADATA: m.MetadataResponse("cluster", 1, [m.BrokerEndpoint(1, "127.0.0.1", 9292)], [TOPIC_STATE]),
     m.Api.CREATE_TOPIC: m.CreateTopicResponse(TOPIC_STATE),
     m.Api.DELETE_TOPIC: m.DeleteTopicResponse("0123456789abcdef0123456789abcdef"),
-    m.Api.PRODUCE: m.ProduceResponse([m.ProduceResult("flights", 1, 0, 42, BASE_MS, 7), m.ProduceResult("w", 0, 6)]),
+    m.Api.PRODUCE: m.ProduceResponse(
+        [m.ProduceResult("flights", 1, 0, 42, BASE_MS, 7, "", 2), m.ProduceResult("w", 0, 6)]
+    ),
     m.Api.FETCH: m.FetchResponse([m.FetchResult("flights", 1, 0, 50, 50, 7, 5, "")]),
     m.Api.LIST_OFFSETS: m.ListOffsetsResponse([m.ListOffsetsResult("flights", 1, 0, 42, BASE_MS)]),
     m.Api.LOCATE_SEGMENTS: m.LocateSegmentsResponse(
         "/data", "id", 50, 7, [m.SegmentRange("flights-1/00000000000000000000.arrow", 1, 0, 400, 4096)]
     ),
+    m.Api.DELETE_RECORDS: m.DeleteRecordsResponse(
+        [m.DeleteRecordsResult("flights", 1, 0, 42), m.DeleteRecordsResult("w", 0, 1, -1, "out of range")]
+    ),
+    m.Api.ALTER_TOPIC: m.AlterTopicResponse(TOPIC_STATE),
+    m.Api.ALTER_SCHEMA: m.AlterSchemaResponse(TOPIC_STATE),
 }
 PAYLOADS: dict[str, bytes] = {"produce-request": b"batchAB", "fetch-response": b"batch"}
 

@@ -39,12 +39,13 @@ STATE = st.builds(
     NAME,
     TEXT,
     TEXT,
-    some(st.builds(m.PartitionState, PARTITION, I32, I32, some(I32), some(I32), I16)),
+    some(st.builds(m.PartitionState, PARTITION, I32, I32, some(I32), some(I32), I16, I64, I64, I64)),
     some(st.builds(m.SchemaVersion, I32, st.binary(max_size=40))),
     some(TEXT),
     st.none() | TEXT,
     CONFIGS,
     I64,
+    CONFIGS,
 )
 REQUEST: dict[m.Api, st.SearchStrategy[m.Message]] = {
     m.Api.HANDSHAKE: st.builds(m.HandshakeRequest, TEXT, TEXT),
@@ -77,6 +78,19 @@ REQUEST: dict[m.Api, st.SearchStrategy[m.Message]] = {
         m.ListOffsetsRequest, some(st.builds(m.ListOffsetsPartition, NAME, PARTITION, st.integers(-3, 2**62)), 1)
     ),
     m.Api.LOCATE_SEGMENTS: st.builds(m.LocateSegmentsRequest, NAME, PARTITION, I64, I64),
+    m.Api.DELETE_RECORDS: st.builds(
+        m.DeleteRecordsRequest,
+        st.integers(0, 86_400_000),
+        some(st.builds(m.DeleteRecordsPartition, NAME, PARTITION, st.integers(-1, 2**63 - 1)), 1),
+    ),
+    m.Api.ALTER_TOPIC: st.builds(m.AlterTopicRequest, NAME, CONFIGS),
+    m.Api.DELETE_RECORDS: st.builds(
+        m.DeleteRecordsRequest,
+        st.integers(0, 86_400_000),
+        some(st.builds(m.DeleteRecordsPartition, NAME, PARTITION, st.integers(-1, 2**63 - 1)), 1),
+    ),
+    m.Api.ALTER_TOPIC: st.builds(m.AlterTopicRequest, NAME, CONFIGS),
+    m.Api.ALTER_SCHEMA: st.builds(m.AlterSchemaRequest, NAME, *[st.none() | st.binary(max_size=50) for _ in range(3)]),
 }
 RESPONSE: dict[m.Api, st.SearchStrategy[m.Message]] = {
     m.Api.HANDSHAKE: st.builds(m.HandshakeResponse, I32, TEXT, TEXT, some(st.builds(m.ApiRange, I32, I32, I32)), SIZE),
@@ -86,7 +100,7 @@ RESPONSE: dict[m.Api, st.SearchStrategy[m.Message]] = {
     m.Api.CREATE_TOPIC: st.builds(m.CreateTopicResponse, STATE),
     m.Api.DELETE_TOPIC: st.builds(m.DeleteTopicResponse, TEXT),
     m.Api.PRODUCE: st.builds(
-        m.ProduceResponse, some(st.builds(m.ProduceResult, NAME, PARTITION, I16, I64, I64, I64, TEXT))
+        m.ProduceResponse, some(st.builds(m.ProduceResult, NAME, PARTITION, I16, I64, I64, I64, TEXT, I32))
     ),
     m.Api.FETCH: st.builds(
         m.FetchResponse, some(st.builds(m.FetchResult, NAME, PARTITION, I16, I64, I64, I64, SIZE, TEXT))
@@ -97,6 +111,15 @@ RESPONSE: dict[m.Api, st.SearchStrategy[m.Message]] = {
     m.Api.LOCATE_SEGMENTS: st.builds(
         m.LocateSegmentsResponse, TEXT, TEXT, I64, I64, some(st.builds(m.SegmentRange, TEXT, I32, I64, SIZE, SIZE))
     ),
+    m.Api.DELETE_RECORDS: st.builds(
+        m.DeleteRecordsResponse, some(st.builds(m.DeleteRecordsResult, NAME, PARTITION, I16, I64, TEXT))
+    ),
+    m.Api.ALTER_TOPIC: st.builds(m.AlterTopicResponse, STATE),
+    m.Api.DELETE_RECORDS: st.builds(
+        m.DeleteRecordsResponse, some(st.builds(m.DeleteRecordsResult, NAME, PARTITION, I16, I64, TEXT))
+    ),
+    m.Api.ALTER_TOPIC: st.builds(m.AlterTopicResponse, STATE),
+    m.Api.ALTER_SCHEMA: st.builds(m.AlterSchemaResponse, STATE),
 }
 
 

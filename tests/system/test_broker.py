@@ -110,7 +110,7 @@ def topic(client: RawClient) -> str:
 
 def test_handshake(client: RawClient, broker: BrokerProcess) -> None:
     answer = handshake(client)
-    assert [a.api for a in answer.apis] == [int(a) for a in Api]
+    assert sorted(a.api for a in answer.apis) == [int(a) for a in Api]
     assert answer.request_bytes_max == 100 * MIB
     assert answer.cluster_id
 
@@ -311,7 +311,7 @@ def test_a_topic_exists_once(client: RawClient, topic: str) -> None:
 
 def test_offsets_by_time(client: RawClient, topic: str) -> None:
     produce(client, [(topic, 0, envelope_batch(4, 3))])
-    times = [-2, -1, -3, 0, 1_700_000_000_000, 1_700_000_000_001]
+    times = [-2, -1, -3, 0, 1_700_000_000_000, 4_000_000_000_000]
     request = ListOffsetsRequest(
         [ListOffsetsPartition(topic, 0, t) for t in times] + [ListOffsetsPartition("no", 0, -1)]
     )

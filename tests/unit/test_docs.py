@@ -159,5 +159,5 @@ def test_every_command_in_the_documents_exists() -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "sparklog.cli", "--help"], capture_output=True, text=True, check=True
     ).stdout
-    for command in re.findall(r"(?m)(?:^ {4}|`)sparklog (\w+)", README + GUIDE):
+    for command in re.findall(r"(?m)(?:^ {4}|`)sparklog (\w[\w-]*)", README + GUIDE):
         assert re.search(rf"│ {command} ", shown), command

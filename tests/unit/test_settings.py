@@ -125,7 +125,7 @@ def test_resolve_overlays_the_defaults() -> None:
     [
         ("segment.byte", "did you mean 'segment.bytes'?"),
         ("segment_bytes", "did you mean 'segment.bytes'?"),
-        ("xyz", "(known: index.interval.bytes, max.message.bytes, "),
+        ("xyz", "(known: cleanup.policy, delete.retention.ms, "),
         ("linger.ms", ""),  # a producer's setting is none of a topic's
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 
 from sparklog.errors import InvalidRequestError, SparklogError
 from sparklog.log.slices import FileSlice
@@ -29,7 +29,7 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
         await context.broker.fetches.wait(reading.keys, reading.satisfied, request.max_wait_ms / 1000)
         reading.read()
     try:
-        await page_cache.warm(reading.slices, context.broker.io)
+        reading.drop(await page_cache.warm(reading.slices, context.broker.io))
     except BaseException:
         reading.release()
         raise
@@ -49,6 +49,7 @@ class _Reading:
         self._available = [0] * len(request.partitions)
         self.results: list[FetchResult] = []
         self.slices: list[FileSlice] = []
+        self._by_partition: list[list[FileSlice]] = []
         self._positions: dict[Hashable, list[int]] = {}
         for i, p in enumerate(request.partitions):
             self._positions.setdefault(TopicPartition(p.topic, p.partition), []).append(i)
@@ -68,14 +69,27 @@ class _Reading:
             file_slice.release()
         self.slices = []
 
+    def drop(self, failed: Mapping[FileSlice, SparklogError]) -> None:
+        """Takes partitions whose data cannot be read out of the answer; they have the error instead."""
+        for i, slices in enumerate(self._by_partition):
+            error = next((failed[s] for s in slices if s in failed), None)
+            if error is None:
+                continue
+            for file_slice in slices:
+                self.slices.remove(file_slice)
+                file_slice.release()
+            wanted = self._request.partitions[i]
+            self.results[i] = FetchResult(wanted.topic, wanted.partition, error.code, -1, -1, -1, 0, str(error))
+
     def read(self) -> None:
         """Fills `results` and `slices` with what is there now."""
-        self.results, self._failed = [], False
+        self.results, self._by_partition, self._failed = [], [], False
         left = self._max_bytes
         try:
             for wanted in self._request.partitions:
                 result, slices = self._read_partition(wanted, left, first=not self.slices)
                 self.results.append(result)
+                self._by_partition.append(slices)
                 self.slices += slices
                 left -= result.length_bytes
                 self._failed = self._failed or result.error_code != 0
@@ -138,8 +152,11 @@ class _Reading:
         for i in range(len(self._available)) if key is None else self._positions[key]:
             wanted = self._request.partitions[i]
             try:
-                available = self._partition(wanted).log.bytes_available(wanted.fetch_offset)
+                log = self._partition(wanted).log
+                available = log.bytes_available(wanted.fetch_offset)
             except SparklogError:
+                return True
+            if wanted.fetch_offset < log.log_start_offset:
                 return True
             self._available[i] = min(available, wanted.max_bytes) if self._request.max_bytes else available
         return sum(self._available) >= max(self._min_bytes, 1)

@@ -6,6 +6,7 @@ import ipaddress
 
 from sparklog.errors import LocalReadUnavailableError
 from sparklog.protocol.messages import LocateSegmentsRequest, LocateSegmentsResponse, SegmentRange
+from sparklog.types import TopicPartition
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.reply import Response
 
@@ -19,11 +20,12 @@ async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, c
         raise LocalReadUnavailableError(f"{context.peer_host} is another host")
     log = broker.partition(request.topic, request.partition).log
     high_watermark = log.high_watermark
+    directory, directory_id = broker.location_of(TopicPartition(request.topic, request.partition))
     ranges = log.locate(request.start_offset, min(request.end_offset, high_watermark))
     return Response(
         LocateSegmentsResponse(
-            data_dir=str(broker.config.data_dir),
-            data_dir_id=broker.data_dir_id,
+            data_dir=str(directory),
+            data_dir_id=directory_id,
             high_watermark=high_watermark,
             log_start_offset=log.log_start_offset,
             ranges=[SegmentRange(*r) for r in ranges],

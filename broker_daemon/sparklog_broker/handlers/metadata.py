@@ -68,12 +68,13 @@ def topic_state(broker: Broker, name: str) -> TopicState:
         timestamp_column=topic.timestamp_column,
         configs=dict(topic.configs),
         created_ms=topic.created_ms,
+        broker_defaults=dict(broker.config.topic_defaults),
     )
 
 
 def _partition_state(broker: Broker, topic: Topic, number: int) -> PartitionState:
     partition = broker.partition(topic.name, number)
-    replicas = partition.replicas
+    replicas, log = partition.replicas, partition.open_log
     return PartitionState(
         partition=number,
         leader=replicas.leader,
@@ -81,4 +82,7 @@ def _partition_state(broker: Broker, topic: Topic, number: int) -> PartitionStat
         replicas=list(replicas.replicas),
         isr=list(replicas.isr),
         error_code=partition.error.code if partition.error is not None else 0,
+        log_start_offset=log.log_start_offset if log is not None else -1,
+        high_watermark=log.high_watermark if log is not None else -1,
+        size_bytes=log.size_bytes if log is not None else -1,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
 from sparklog.errors import (
@@ -17,6 +17,7 @@ from sparklog.errors import (
 )
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
+from sparklog.metadata.store import Topic
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
@@ -56,7 +57,10 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
         if failed is not None:
             log.info("produce with acks=0 failed: %s; disconnecting, which is all that can be told", failed)
         return Response(None, close=failed is not None)
-    return Response(ProduceResponse([_result(*r) for r in zip(request.partitions, partitions, outcomes, strict=True)]))
+    topics = context.broker.topics
+    return Response(
+        ProduceResponse([_result(topics, *r) for r in zip(request.partitions, partitions, outcomes, strict=True)])
+    )
 
 
 def _cut(partitions: list[ProducePartition], payload: memoryview) -> list[memoryview]:
@@ -100,7 +104,9 @@ async def _append_all(broker: Broker, by_thread: dict[int, list[_Append]], outco
             deliver(appends, _append_each(appends))
             broker.note_inline_append(started_at)
         else:
-            broker.io.submit(thread, partial(_append_each, appends), partial(_delivered, deliver, appends))
+            broker.io.submit(
+                thread, partial(_append_each, appends), partial(_delivered, deliver, appends), partial(_sync, appends)
+            )
     if left:
         await done
 
@@ -122,6 +128,19 @@ def _append_each(appends: list[_Append]) -> list[_Outcome]:
             results.append(partition_log.append(piece, leader_epoch=partition.replicas.leader_epoch))
         except Exception as e:  # noqa: BLE001 - becomes the partition's outcome
             results.append(e)
+    return results
+
+
+def _sync(appends: list[_Append], results: list[_Outcome]) -> list[_Outcome]:
+    """Runs on an I/O thread when all that had arrived has been appended: the first partition that has to be on the disk
+    is fsynced for all appends to it. What could not be fsynced has failed, whether it is on the disk or not."""
+    for i, (_, _, partition_log, _) in enumerate(appends):
+        outcome = results[i]
+        if isinstance(outcome, AppendInfo) and partition_log.config.flush.at_append:
+            try:
+                partition_log.make_durable(outcome.last_offset + 1)
+            except Exception as e:  # noqa: BLE001 - becomes the partition's outcome
+                results[i] = e
     return results
 
 
@@ -150,7 +169,7 @@ async def _wait_for_replicas(
 
     def replicated(_: Hashable | None) -> bool:
         for i, (partition, end) in list(waiting.items()):
-            if partition.deleted or partition.replicas.high_watermark >= end:
+            if partition.deleted or partition.error is not None or partition.replicas.high_watermark >= end:
                 del waiting[i]
         return not waiting
 
@@ -164,11 +183,24 @@ async def _wait_for_replicas(
             )
 
 
-def _result(wanted: ProducePartition, partition: Partition | None, outcome: _Outcome | None) -> ProduceResult:
+def _result(
+    topics: Mapping[str, Topic], wanted: ProducePartition, partition: Partition | None, outcome: _Outcome | None
+) -> ProduceResult:
     if isinstance(outcome, AppendInfo):
         assert partition is not None
-        start = -1 if partition.deleted else partition.log.log_start_offset
-        return ProduceResult(wanted.topic, wanted.partition, 0, outcome.base_offset, outcome.append_time_ms, start)
+        gone = partition.deleted or partition.error is not None
+        start = -1 if gone else partition.log.log_start_offset
+        topic = topics.get(wanted.topic)
+        newest = topic.schema_id if topic is not None else -1
+        return ProduceResult(
+            wanted.topic,
+            wanted.partition,
+            0,
+            outcome.base_offset,
+            outcome.append_time_ms,
+            start,
+            newest_schema_id=newest,
+        )
     error = (
         outcome if isinstance(outcome, SparklogError) else UnknownServerError("the append failed; see the broker's log")
     )

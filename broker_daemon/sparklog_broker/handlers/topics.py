@@ -1,4 +1,4 @@
-"""CREATE_TOPIC and DELETE_TOPIC."""
+"""CREATE_TOPIC, DELETE_TOPIC and ALTER_TOPIC."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import pyarrow as pa
 from sparklog.errors import InvalidTopicError
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.messages import (
+    AlterTopicRequest,
+    AlterTopicResponse,
     CreateTopicRequest,
     CreateTopicResponse,
     DeleteTopicRequest,
@@ -38,6 +40,12 @@ async def delete_topic(request: DeleteTopicRequest, payload: memoryview, context
     """The topic is gone when this is answered; its files are unlinked in the background."""
     topic = await context.broker.delete_topic(request.name)
     return Response(DeleteTopicResponse(topic.topic_id))
+
+
+async def alter_topic(request: AlterTopicRequest, payload: memoryview, context: RequestContext) -> Response:
+    """The settings are in effect when this is answered."""
+    topic = await context.broker.alter_topic(request.name, request.configs)
+    return Response(AlterTopicResponse(topic_state(context.broker, topic.name)))
 
 
 def _read_schema(data: bytes) -> pa.Schema:

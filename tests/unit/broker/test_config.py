@@ -23,6 +23,8 @@ def test_every_broker_setting_has_its_field_and_default() -> None:
         value = getattr(config, setting.parameter)
         if name == "data.dir":
             assert value == Path(str(setting.default)).absolute()
+        elif name == "log.dirs":
+            assert value == ()
         else:
             assert value == setting.default
     assert set(BrokerConfig.__dataclass_fields__) == {s.parameter for s in settings_of(Scope.BROKER).values()} | {
@@ -94,3 +96,13 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 def test_wrong_addresses(text: str) -> None:
     with pytest.raises(InvalidConfigError):
         parse_address(text)
+
+
+def test_log_dirs_are_absolute_and_apart(tmp_path: Path) -> None:
+    config = load_config(log_dirs=f"{tmp_path}/a, {tmp_path}/b,")
+    assert config.log_dirs == (tmp_path / "a", tmp_path / "b")
+    with pytest.raises(InvalidConfigError, match="named twice"):
+        load_config(log_dirs=f"{tmp_path}/a,{tmp_path}/x/../a")
+    for text in (f"{tmp_path},{tmp_path}/a", f"{tmp_path}/a,{tmp_path}"):
+        with pytest.raises(InvalidConfigError, match="lie in each other"):
+            load_config(log_dirs=text)

@@ -11,6 +11,10 @@ import pytest
 from sparklog_broker import page_cache
 from sparklog_broker.io_threads import IoThreads
 
+from sparklog.errors import StorageError
+from sparklog.log.files import RealFiles
+from sparklog.log.slices import FileSlice, SharedFile
+
 SIZE = 3 * 1024 * 1024 + 17
 
 
@@ -46,30 +50,64 @@ def test_an_empty_or_short_file_is_not_waited_for(tmp_path: Path) -> None:
     r.release()
 
 
+class Watched:
+    """A file whose reads are noted, or fail."""
+
+    def __init__(self, path: Path, error: StorageError | None = None) -> None:
+        self._file = RealFiles().open(path)
+        self._error = error
+        self.reads: list[tuple[int, int]] = []
+        self.closed = 0
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        if self._error is not None:
+            raise self._error
+        data = self._file.read(position, size_bytes)
+        self.reads.append((position, len(data)))
+        return data
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        self.closed += 1
+        self._file.close()
+
+
+def file_slice(watched: Watched, position: int, length_bytes: int) -> FileSlice:
+    return FileSlice(SharedFile(cast(Any, watched)), position, length_bytes, 0, 1, is_tail=False)
+
+
 def test_cold_slices_are_read_through_even_when_released_meanwhile(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[tuple[int, int]] = []
-    original = os.preadv
-
-    def preadv(fd: int, buffers: list[Any], position: int, *flags: int) -> int:
-        count = original(fd, buffers, position, *flags)
-        if not flags:
-            read.append((position, count))
-        return count
-
     monkeypatch.setattr(page_cache, "is_resident", lambda s: False)
-    monkeypatch.setattr(os, "preadv", preadv)
+    watched = Watched(file)
 
     async def scenario() -> None:
         io = IoThreads(asyncio.get_running_loop(), 1)
-        r = Range(file, 10, SIZE - 10)
-        warming = asyncio.ensure_future(page_cache.warm([cast(Any, r)], io))
+        r = file_slice(watched, 10, SIZE - 10)
+        warming = asyncio.ensure_future(page_cache.warm([r], io))
         await asyncio.sleep(0)
         r.release()
-        await warming
+        assert await warming == {}
         await asyncio.to_thread(io.stop)
 
-    before = len(list(Path("/proc/self/fd").iterdir()))
     asyncio.run(scenario())
-    assert sum(count for _, count in read) == SIZE - 10
-    assert read[0][0] == 10
-    assert len(list(Path("/proc/self/fd").iterdir())) == before, "its own descriptor is closed"
+    assert sum(count for _, count in watched.reads) == SIZE - 10
+    assert watched.reads[0][0] == 10
+    assert watched.closed == 1
+
+
+def test_what_the_disk_cannot_read_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_cache, "is_resident", lambda s: False)
+    error = StorageError("cannot read")
+
+    async def scenario() -> None:
+        io = IoThreads(asyncio.get_running_loop(), 1)
+        good, bad = file_slice(Watched(file), 0, 10), file_slice(Watched(file, error), 0, 10)
+        assert await page_cache.warm([good, bad], io) == {bad: error}
+        assert len(good.read()) == 10
+        good.release()
+        bad.release()
+        await asyncio.to_thread(io.stop)
+
+    asyncio.run(scenario())

@@ -25,11 +25,12 @@ from sparklog.errors import (
     RequestTimedOutError,
     SchemaMismatchError,
     SparklogError,
+    UnknownSchemaError,
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import decode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.protocol.messages import Api
+from sparklog.protocol.messages import Api, SchemaVersion
 from sparklog.types import TopicPartition
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker
 
@@ -399,3 +400,17 @@ def test_no_broker_is_said_at_once() -> None:
     with pytest.raises(SparklogError, match="sparklog broker"):
         producer.send("events", b"x")
     producer.close()
+
+
+def test_an_unknown_schema_fails_the_batch_and_the_next_one_has_the_newest(fake: FakeBroker) -> None:
+    fake.add_topic("typed", 1, pa.schema([("n", pa.int32())]))
+    with Producer(fake.address) as producer:
+        producer.send_batch("typed", {"n": [1]}).result(5)
+        newer = pa.schema([("n", pa.int64())])
+        fake.topics["typed"].schemas = [SchemaVersion(7, newer.serialize().to_pybytes())]
+        fake.hook = lambda api, message: UnknownSchemaError.code if api is Api.PRODUCE else None
+        with pytest.raises(UnknownSchemaError):
+            producer.send_batch("typed", {"n": [2]}).result(5)
+        fake.hook = lambda api, message: None
+        producer.send_batch("typed", {"n": [1 << 40]}).result(5)
+    assert [h.schema_id for h in fake.headers("typed")] == [1, 7]

@@ -26,6 +26,7 @@ class Consumed:
     def __init__(self, data: pa.RecordBatch, base_offset: int, append_time_ms: int = 1_000) -> None:
         self.data = data
         self.base_offset = base_offset
+        self.next_offset = base_offset + data.num_rows
         self._append_time_ms = append_time_ms
 
     def offsets(self) -> Any:

@@ -43,6 +43,7 @@ class Batch:
     def __init__(self, start: int, end: int) -> None:
         self.data = pa.record_batch({"n": pa.array(np.arange(start, end))})
         self.base_offset = start
+        self.next_offset = end
 
     def offsets(self) -> Any:
         return np.arange(self.base_offset, self.base_offset + self.data.num_rows)

@@ -10,6 +10,7 @@ from pyspark_sparklog.schemas import (
     ReadSchema,
     TopicShape,
     common_shape,
+    follow_schema,
     full_schema,
     project,
     select,
@@ -133,3 +134,29 @@ def test_topics_that_differ_are_named() -> None:
         common_shape({"a": other, "b": TopicShape("typed", pa.schema([("x", pa.string())]))})
     with pytest.raises(SchemaMismatchError, match="only the second has 'y'"):
         common_shape({"a": other, "b": TopicShape("typed", pa.schema([("x", pa.int64()), ("y", pa.int64())]))})
+
+
+def test_a_running_query_follows_new_columns_but_not_wider_ones() -> None:
+    began = TopicShape("typed", pa.schema([("id", pa.int32()), ("n", pa.int32())]))
+    more = TopicShape("typed", pa.schema([*began.schema, ("c", pa.string())]))
+    wider = TopicShape("typed", pa.schema([("id", pa.int32()), ("n", pa.int64()), ("c", pa.string())]))
+    everything = full_schema(began, include_headers=False, include_metadata=True)
+    assert everything.stored_layout == began.schema
+    for now in (began, more):
+        follow_schema("t", began, now, everything)
+    follow_schema("t", began, wider, select(everything, ["id", "_offset"]))
+    with pytest.raises(SchemaMismatchError, match=r"'n' is int64 now, it was int32 .* start the query again"):
+        follow_schema("t", began, wider, everything)
+    for other in (
+        TopicShape("envelope", ENVELOPE_SCHEMA),
+        TopicShape("typed", pa.schema([("id", pa.int32())])),
+        TopicShape("typed", pa.schema([("id", pa.int32()), ("n", pa.string())])),
+    ):
+        with pytest.raises(SchemaMismatchError, match="created again with other columns"):
+            follow_schema("t", began, other, everything)
+
+
+def test_the_layout_of_an_envelope_read_names_the_stored_timestamp() -> None:
+    read = full_schema(TopicShape("envelope", ENVELOPE_SCHEMA), include_headers=True, include_metadata=False)
+    assert set(read.stored_layout) == set(ENVELOPE_SCHEMA)
+    assert select(read, ["offset"]).stored_layout == pa.schema([])

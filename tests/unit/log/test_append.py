@@ -274,21 +274,39 @@ def test_disk_full_while_sealing_leaves_an_unsealed_segment(tmp_path: Path) -> N
     assert len(values(open_log(tmp_path, clean=False))) == 3
 
 
-def test_flush_syncs_each_rolled_segment_once_and_moves_the_recovery_point(tmp_path: Path) -> None:
+FIRST, SECOND = ([f"{base:020d}.{ending}" for ending in ("arrow", "index", "timeindex")] for base in (0, 3))
+
+
+def test_a_flush_of_rolled_segments_syncs_each_once_and_moves_the_recovery_point(tmp_path: Path) -> None:
     files = LimitedFiles()
     log = open_log(tmp_path, files=files)
     append(log, records(3))
     files.synced.clear()
-    log.flush()
+    log.flush(active=False)
     assert (log.recovery_point, files.synced) == (0, [])
     log.roll()
     append(log, records(2))
-    log.flush()
-    log.flush()
-    assert (log.recovery_point, files.synced) == (3, ["00000000000000000000.arrow"])
+    log.flush(active=False)
+    log.flush(active=False)
+    assert (log.recovery_point, files.synced) == (3, FIRST)
     log.close()
     assert log.recovery_point == 5
-    assert files.synced[1:] == ["00000000000000000003.arrow"]
+    assert files.synced[3:] == SECOND
+
+
+def test_a_flush_syncs_the_active_segment_too_but_only_what_is_new(tmp_path: Path) -> None:
+    files = LimitedFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, records(3))
+    files.synced.clear()
+    assert (log.flushed_offset, log.recovery_point) == (0, 0)
+    log.flush()
+    log.flush()
+    assert (log.flushed_offset, log.recovery_point, files.synced) == (3, 3, FIRST[:1])
+    append(log, records(2))
+    assert (log.flushed_offset, log.recovery_point) == (3, 3)
+    log.flush()
+    assert (log.flushed_offset, log.recovery_point, files.synced) == (5, 5, FIRST[:1] * 2)
 
 
 def test_after_a_failed_fsync_nothing_is_appended(tmp_path: Path) -> None:
@@ -297,13 +315,20 @@ def test_after_a_failed_fsync_nothing_is_appended(tmp_path: Path) -> None:
     append(log, records(3))
     log.roll()
     files.fail_sync = True
-    with pytest.raises(StorageFullError):
+    with pytest.raises(StorageError, match="failed fsync"):
         log.flush()
     files.fail_sync = False
-    with pytest.raises(SparklogError, match="fsync"):
-        log.append(records(1))
+    files.synced.clear()
+    assert not log.flush_if_due()
+    for use in (log.flush, lambda: log.append(records(1)), lambda: log.truncate_to(1)):
+        with pytest.raises(StorageError, match="failed fsync"):
+            use()
+        assert files.synced == []
     assert len(values(log)) == 3
     assert log.recovery_point == 0
+    with pytest.raises(StorageError, match="failed fsync"):
+        log.close()
+    assert files.synced == []
 
 
 def test_a_closed_or_deleted_log_says_so(tmp_path: Path) -> None:

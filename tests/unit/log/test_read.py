@@ -77,7 +77,7 @@ def test_reads_end_at_the_high_watermark(tmp_path: Path) -> None:
     log.raise_high_watermark(10**9)
     assert log.high_watermark == 40
     log.roll()
-    log._high_watermark = 35
+    log._offsets.high_watermark = 35
     assert read_all(log)[-1][0].next_offset == 30
 
 

@@ -20,6 +20,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.format.schema_evolution import SchemaChange
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, TopicSpec
 
@@ -181,3 +182,41 @@ def test_sqlite_after_close_raises_storage_errors(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         store.create_topic(TopicSpec("events"))
     assert store.topics() == {}
+
+
+WIDER = SchemaChange(add=pa.schema([("extra", pa.large_string())]), widen=pa.schema([("n", pa.int64())]))
+
+
+def test_a_newer_schema_gets_a_newer_id_and_the_old_ones_stay(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    old = pa.schema([("id", pa.int64()), ("n", pa.int32())])
+    created = store.create_topic(TopicSpec("t", 1, old, ["id"]))
+    other = store.create_topic(TopicSpec("other", 1, old))
+    altered = store.alter_schema("t", WIDER)
+    new = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("extra", pa.string())])
+    assert altered.schema_id > max(created.schema_id, other.schema_id)
+    assert dict(altered.schemas) == {created.schema_id: old, altered.schema_id: new}
+    assert store.alter_schema("t", WIDER) == altered  # it is there already
+    later = store.create_topic(TopicSpec("later", 1, old))
+    assert later.schema_id > altered.schema_id
+    before = store.topics()
+    store.close()
+    store = open_store()
+    assert store.topics() == before
+    assert store.topics()["t"] == altered
+    store.close()
+
+
+def test_a_refused_change_of_schema_changes_nothing(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    topic = store.create_topic(TopicSpec("t", 1, pa.schema([("id", pa.int32()), ("n", pa.string())]), ["id"]))
+    store.create_topic(TopicSpec("envelope"))
+    for change in (WIDER, SchemaChange(widen=pa.schema([("id", pa.int64())]))):
+        with pytest.raises(InvalidTopicError, match="topic 't': the schema cannot be changed so: column"):
+            store.alter_schema("t", change)
+    with pytest.raises(InvalidTopicError, match="envelope topic"):
+        store.alter_schema("envelope", WIDER)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        store.alter_schema("missing", WIDER)
+    assert store.topics()["t"] == topic
+    store.close()

@@ -29,6 +29,9 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.FETCH: 5,
         m.Api.LIST_OFFSETS: 6,
         m.Api.LOCATE_SEGMENTS: 7,
+        m.Api.DELETE_RECORDS: 8,
+        m.Api.ALTER_TOPIC: 9,
+        m.Api.ALTER_SCHEMA: 10,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max
@@ -76,7 +79,7 @@ def test_defaults_are_not_shared() -> None:
     assert (two.partitions, two.configs) == ([], {})
 
 
-@pytest.mark.parametrize("api", [-1, 8, 99, 65_535])
+@pytest.mark.parametrize("api", [-1, 11, 99, 65_535])
 def test_unknown_api(api: int) -> None:
     with pytest.raises(UnsupportedApiError, match=str(api)):
         m.decode_request(api, 0, b"")

@@ -1,0 +1,35 @@
+"""ALTER_SCHEMA: a typed topic gets a newer schema; the old ones stay, for what is stored and for older producers."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from sparklog.errors import InvalidRequestError, InvalidTopicError
+from sparklog.format.schema_evolution import SchemaChange
+from sparklog.protocol.messages import AlterSchemaRequest, AlterSchemaResponse
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers.metadata import topic_state
+from sparklog_broker.reply import Response
+
+
+async def alter_schema(request: AlterSchemaRequest, payload: memoryview, context: RequestContext) -> Response:
+    """When this is answered, batches with the new schema can be appended."""
+    parts = request.add_columns is not None or request.widen_columns is not None
+    if parts == (request.arrow_schema is not None):
+        raise InvalidRequestError("ALTER_SCHEMA takes columns to add or to widen, or the whole schema")
+    change = SchemaChange(
+        add=_read_schema(request.add_columns),
+        widen=_read_schema(request.widen_columns),
+        whole=_read_schema(request.arrow_schema),
+    )
+    topic = await context.broker.alter_schema(request.name, change)
+    return Response(AlterSchemaResponse(topic_state(context.broker, topic.name)))
+
+
+def _read_schema(data: bytes | None) -> pa.Schema | None:
+    if data is None:
+        return None
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(data))
+    except (pa.ArrowException, OSError, EOFError, ValueError, TypeError) as e:
+        raise InvalidTopicError(f"the schema is not an Arrow IPC schema message: {e}") from e

@@ -1,0 +1,125 @@
+"""`sparklog log repair`: takes bad bytes out of damaged partitions; a dry run unless told otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparklog.cli.log_verify import ReportFormat
+
+if TYPE_CHECKING:
+    from sparklog.log.repair import RepairReport
+
+REPAIR_EPILOG = """\
+**Examples**
+
+`sparklog log repair sparklog-data/flights-0`
+
+`sparklog log repair sparklog-data/flights-0 --yes`
+
+Bad bytes are moved to files beside the segment (`….arrow.POSITION.corrupt`); intact batches stay and keep their offsets,
+so offsets may be missing afterwards: they are listed. Without --yes nothing is written, and the exit status is 1 if
+there is something to repair. With --yes the broker has to be stopped.
+"""
+
+
+def repair(
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A partition's directory, or a log directory for all in it.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Really repair.")] = False,
+    format: Annotated[
+        ReportFormat, typer.Option(help="How to print; json is one object per partition.")
+    ] = ReportFormat.text,
+) -> None:
+    """Show what a repair of damaged partitions would do, or do it."""
+    from sparklog.cli.errors import report as report_error
+    from sparklog.errors import LogCorruptError
+    from sparklog.log.files import RealFiles
+    from sparklog.log.inspect import partition_directories
+    from sparklog.log.repair import repair as repair_partition
+
+    directories = partition_directories(path)
+    to_repair = failed = 0
+    with _locked(directories[0].absolute().parent, wanted=yes):
+        for directory in directories:
+            try:
+                report = repair_partition(directory, RealFiles(), dry_run=not yes)
+            except LogCorruptError as e:
+                report_error(e.name, str(e), "restore the partition from a copy, or delete the topic")
+                failed += 1
+                continue
+            to_repair += report.changed
+            _print(report, format)
+    if to_repair and not yes and format is ReportFormat.text:
+        report_error("not repaired", "this was a dry run", "stop the broker, then say it again with --yes")
+    if failed or (to_repair and not yes):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
+    """Holds the lock of the log directory, if it is one and it is `wanted`: no broker may start meanwhile. Raises
+    DataDirLockedError."""
+    from sparklog.errors import DataDirLockedError
+    from sparklog.format.checkpoint import META_FILE
+    from sparklog.log.files import RealFiles
+    from sparklog.log.log_directory import take_lock
+    from sparklog.log.watched_files import LOCK_FILE
+
+    is_one = (log_directory / LOCK_FILE).exists() or (log_directory / META_FILE).exists()
+    if not wanted or not is_one:
+        yield
+        return
+    try:
+        lock = take_lock(RealFiles(), log_directory, "DIR")
+    except DataDirLockedError as e:
+        raise DataDirLockedError(f"{log_directory} is in use by a broker; stop it, then repair") from e
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+def _print(report: RepairReport, format: ReportFormat) -> None:
+    if format is ReportFormat.json:
+        import msgspec
+
+        print(msgspec.json.encode(_as_json(report)).decode())
+        return
+    if not report.changed:
+        print(f"{report.directory}: nothing to repair, {report.records:,} records")
+        return
+    print(f"{report.directory}: {'would keep' if report.dry_run else 'kept'} {report.records:,} records")
+    for finding in report.findings:
+        where = f"{report.directory / finding.file}, position {finding.position}"
+        goes = f", {finding.length_bytes:,} bytes to {finding.quarantine}" if finding.quarantine else ""
+        print(f"  {where}: {finding.reason}{goes}")
+    for first, following in report.gaps:
+        print(f"  offsets {first} to {following - 1} {'would be' if report.dry_run else 'are'} missing")
+
+
+def _as_json(report: RepairReport) -> dict[str, Any]:
+    return {
+        "directory": str(report.directory),
+        "dry_run": report.dry_run,
+        "changed": report.changed,
+        "batches": report.batches,
+        "records": report.records,
+        "log_end_offset": report.log_end_offset,
+        "findings": [
+            {
+                "path": str(report.directory / f.file),
+                "position": f.position,
+                "length_bytes": f.length_bytes,
+                "reason": f.reason,
+                "quarantine": f.quarantine,
+            }
+            for f in report.findings
+        ],
+        "gaps": [{"first": first, "last": following - 1} for first, following in report.gaps],
+    }

@@ -1,0 +1,127 @@
+"""`sparklog log verify`: is everything in these directories what it should be?"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from sparklog.log.inspect import Finding, VerifyReport
+
+VERIFY_EPILOG = """\
+**Examples**
+
+`sparklog log verify sparklog-data`
+
+`sparklog log verify /disk1/sparklog /disk2/sparklog --notes`
+
+`sparklog log verify sparklog-data/flights-0 --format json | jq '.damage[]'`
+
+Every checksum, offset, index entry and footer, `partition.json` and the checkpoints. The broker may be running: nothing
+is written or locked. Exit status 1 if anything is damaged; notes (what a crash leaves and the next start puts right) do
+not count.
+"""
+
+
+class ReportFormat(StrEnum):
+    """How the report is printed."""
+
+    text = "text"
+    json = "json"
+
+
+def verify(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR…", help="Log directories (data.dir, log.dirs), a partition's directory, or a segment file."
+        ),
+    ],
+    notes: Annotated[bool, typer.Option("--notes", help="Also list what is unusual but no damage.")] = False,
+    format: Annotated[ReportFormat, typer.Option(help="How to print; json is one object.")] = ReportFormat.text,
+) -> None:
+    """Check files against their checksums and against each other."""
+    report = run_verify(paths)
+    if format is ReportFormat.json:
+        import msgspec
+
+        print(msgspec.json.encode(report_as_json(report)).decode())
+    else:
+        print_report(report, notes=notes)
+    if report.damage:
+        raise typer.Exit(1)
+
+
+def run_verify(paths: list[Path]) -> VerifyReport:
+    """Checks `paths` with a progress bar on stderr where that is a terminal. Raises StorageError."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TransferSpeedColumn
+
+    from sparklog.cli import console
+    from sparklog.log import inspect
+
+    columns = (BarColumn(), TaskProgressColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    stderr = console.stderr()
+    with Progress(
+        TextColumn("checking"), *columns, console=stderr, transient=True, disable=not stderr.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=inspect.bytes_to_check(paths))
+        return inspect.verify(paths, lambda size_bytes: bar.advance(task, size_bytes))
+
+
+def finding_as_json(finding: Finding) -> dict[str, Any]:
+    return {"path": finding.path, "position": finding.position, "kind": finding.kind, "message": finding.message}
+
+
+def report_as_json(report: VerifyReport) -> dict[str, Any]:
+    return {
+        "sound": not report.damage,
+        "directories": report.directories,
+        "partitions": report.partitions,
+        "segments": report.segments,
+        "batches": report.batches,
+        "records": report.records,
+        "size_bytes": report.size_bytes,
+        "damage": [finding_as_json(f) for f in report.damage],
+        "notes": [finding_as_json(f) for f in report.notes],
+    }
+
+
+def print_report(report: VerifyReport, *, notes: bool) -> None:
+    """The findings, one per line, on stdout; then what was checked."""
+    from sparklog.cli import console
+    from sparklog.cli.errors import report as report_error
+
+    for finding in report.damage:
+        print(f"damaged  {finding}")
+    for finding in report.notes if notes else ():
+        print(f"note     {finding}")
+    counts = ", ".join(
+        _counted(count, noun)
+        for count, noun in (
+            (report.partitions, "partition"),
+            (report.segments, "segment"),
+            (report.records, "record"),
+        )
+    )
+    print(f"checked {counts} in {console.size(report.size_bytes)}: {_verdict(report, notes)}", flush=True)
+    if report.damage:
+        report_error(
+            "damaged",
+            f"{_counted(len(report.damage), 'place')} in {_counted(len({f.path for f in report.damage}), 'file')}",
+            "restore the files from a copy, or stop the broker and run `sparklog log repair DIR`: it shows what it would keep",
+        )
+
+
+def _verdict(report: VerifyReport, notes: bool) -> str:
+    if report.damage:
+        return "DAMAGED"
+    if report.notes and not notes:
+        return f"sound ({_counted(len(report.notes), 'note')}, shown with --notes)"
+    return "sound"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,79 @@
+"""The `__offset` column of compacted batches: which offset each row has.
+
+Compaction removes rows from the middle of a batch, so those that stay no longer have base_offset + i. A compacted
+batch (attribute bit 3, `ATTRIBUTE_OFFSET_COLUMN`) has one more column behind the topic's: ``__offset`` int64 not null,
+the row's offset itself, strictly increasing within [base_offset, base_offset + last_offset_delta]. It is part of the
+body, so the batch's CRC covers it. All batches of a compacted segment have it, and so has the schema in its head: the
+file stays an Arrow file.
+
+Everything that asks for the offset of a row asks here.
+
+Example: a batch with base_offset 50 and last_offset_delta 9 of which the rows 53 and 58 are left has record_count 2
+and the column [53, 58]. One that has lost all its rows but had to stay (the last of a segment) has record_count 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError
+from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, BatchHeader, decode_batch
+
+OFFSET_COLUMN = "__offset"
+OFFSET_FIELD = pa.field(OFFSET_COLUMN, pa.int64(), nullable=False)
+
+
+def with_offset_column(schema: pa.Schema) -> pa.Schema:
+    """The schema of compacted batches of a topic with `schema`."""
+    return schema.append(OFFSET_FIELD)
+
+
+def has_offset_column(schema: pa.Schema) -> bool:
+    """Whether a segment whose head has `schema` is a compacted one."""
+    return bool(schema.get_field_index(OFFSET_COLUMN) >= 0)
+
+
+def topic_schema(schema: pa.Schema) -> pa.Schema:
+    """The topic's schema, of the one in a segment's head."""
+    index = schema.get_field_index(OFFSET_COLUMN)
+    return schema if index < 0 else schema.remove(index)
+
+
+def decode_rows(
+    data: Any, schema: pa.Schema, header: BatchHeader, columns: Sequence[int] | None = None
+) -> tuple[pa.RecordBatch, np.ndarray | None]:
+    """The rows of a batch in the topic's `schema` (or only `columns`, ascending), and the offsets of a compacted batch's
+    rows; None: they are dense. Raises CorruptBatchError."""
+    if not header.attributes & ATTRIBUTE_OFFSET_COLUMN:
+        return decode_batch(data, schema, None if columns is None else list(columns)), None
+    stored = with_offset_column(schema)
+    rows = decode_batch(data, stored, None if columns is None else [*columns, len(schema)])
+    last = rows.num_columns - 1
+    offsets = np.asarray(rows.column(last).to_numpy(zero_copy_only=False))
+    if len(offsets) and not (
+        header.base_offset <= offsets[0] and offsets[-1] <= header.last_offset and (np.diff(offsets) > 0).all()
+    ):
+        raise CorruptBatchError(f"the rows' offsets do not fit a batch of {header.base_offset} to {header.last_offset}")
+    return rows.select(list(range(last))), offsets
+
+
+def row_offsets(header: BatchHeader, offsets: np.ndarray | None) -> np.ndarray:
+    """Every row's offset, int64; `offsets` as `decode_rows` gives them."""
+    if offsets is not None:
+        return offsets
+    return np.arange(header.base_offset, header.base_offset + header.record_count, dtype=np.int64)
+
+
+def rows_between(
+    header: BatchHeader, offsets: np.ndarray | None, start_offset: int, end_offset: int | None
+) -> tuple[int, int]:
+    """(first, last + 1) of the rows with offsets in [start_offset, end_offset); None: to the batch's end."""
+    if offsets is None:
+        end = header.record_count if end_offset is None else min(header.record_count, end_offset - header.base_offset)
+        return max(start_offset - header.base_offset, 0), end
+    last = len(offsets) if end_offset is None else int(np.searchsorted(offsets, end_offset))
+    return int(np.searchsorted(offsets, start_offset)), last

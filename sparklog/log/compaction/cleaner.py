@@ -1,0 +1,200 @@
+"""Compacting one log, and choosing which.
+
+cleaner-point.json in the partition's directory remembers how far the log has been looked at: ``{"topic_id",
+"first_dirty_offset", "next_horizon_ms"}`` (the earliest delete horizon of a tombstone that is still there, -1: none).
+It is written whole after a run. If it is lost, or belongs to another topic, the next run looks at the whole log again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from sparklog.format.batch import ATTRIBUTE_CONTROL
+from sparklog.format.checkpoint import decode, encode
+from sparklog.log.compaction.offset_map import OffsetMap
+from sparklog.log.compaction.policy import NO_HORIZON, DirtySection, dirty_section, group_segments, is_due, is_overdue
+from sparklog.log.compaction.rewrite import RunContext, keyed_rows, pass_freely, plan_group, source_batches, write_group
+from sparklog.log.files import read_whole
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.segment import LogSegment, batch_timestamp_ms
+
+logger = logging.getLogger(__name__)
+
+CLEANER_POINT_FILE = "cleaner-point.json"
+
+
+class CleanerPoint(Struct, frozen=True):
+    """See the module."""
+
+    topic_id: str
+    first_dirty_offset: int = 0
+    next_horizon_ms: int = NO_HORIZON
+
+
+class Due(NamedTuple):
+    """A log that is due, and where its parts are."""
+
+    log: PartitionLog
+    section: DirtySection
+    point: CleanerPoint
+
+
+@dataclass
+class CompactionResult:
+    """What a run has done. `next_dirty_offset` is where the next one begins."""
+
+    next_dirty_offset: int
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rows_removed: int = 0
+    null_keys: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+    complete: bool = True
+    """False: the log has lost segments meanwhile, the rest is left to the next run."""
+
+
+def load_point(context: RunContext) -> CleanerPoint:
+    """Raises StorageError."""
+    data = read_whole(context.files, context.directory / CLEANER_POINT_FILE)
+    point = decode(data, CleanerPoint) if data is not None else None
+    return (
+        point
+        if point is not None and point.topic_id == context.owner.topic_id
+        else CleanerPoint(context.owner.topic_id)
+    )
+
+
+def due_for_compaction(log: PartitionLog) -> Due | None:
+    """The log if it is to be compacted now, else None. Rolls the last segment when it holds what is overdue.
+
+    Raises LogCorruptError, StorageError.
+    """
+    policy = log.config.compaction
+    if not policy.compacts or log.is_closed or not log.owner.key_columns:
+        return None
+    context = log.compaction_context(pass_freely)
+    segments = log.segments
+    if segments and is_overdue(policy, _first_timestamp_ms(segments[-1]), context.now_ms):
+        log.begin_segment()
+        segments = log.segments
+    point = load_point(context)
+    section = dirty_section(
+        segments,
+        policy,
+        first_dirty_offset=point.first_dirty_offset,
+        high_watermark=log.high_watermark,
+        now_ms=context.now_ms,
+        largest_timestamp_of=_largest_timestamp_ms,
+    )
+    first_dirty = next((s for s in segments if s.next_offset > section.first_dirty_offset), None)
+    due = is_due(
+        section,
+        policy,
+        first_dirty_timestamp_ms=None if first_dirty is None else _first_timestamp_ms(first_dirty),
+        next_horizon_ms=point.next_horizon_ms,
+        now_ms=context.now_ms,
+    )
+    return Due(log, section, point) if due else None
+
+
+def _largest_timestamp_ms(segment: LogSegment) -> int | None:
+    largest = segment.largest_timestamp
+    return None if largest is None else largest[0]
+
+
+def _first_timestamp_ms(segment: LogSegment) -> int | None:
+    """The timestamp of a segment's first batch; None without a batch."""
+    if not segment.data_bytes:
+        return None
+    return batch_timestamp_ms(next(segment.headers_from(None))[1])
+
+
+def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pass_freely) -> CompactionResult:
+    """Compacts a log; `keys` is empty. One run at a time per log; appends and reads go on meanwhile.
+
+    `throttle` is called with the bytes about to be read or written; what it raises ends the run, nothing is lost by it.
+    Raises LogCorruptError, CorruptBatchError, StorageError, StorageFullError.
+    """
+    log, section = due.log, due.section
+    context = log.compaction_context(throttle)
+    segments = [s for s in log.segments if s.base_offset < section.first_uncleanable_offset]
+    _fill(keys, segments, section, context)
+    next_dirty = max(section.first_dirty_offset, min(keys.latest_offset + 1, section.first_uncleanable_offset))
+    result = CompactionResult(next_dirty)
+    next_horizon_ms = NO_HORIZON
+    cleaned = [s for s in segments if s.base_offset < next_dirty]
+    heads_bytes = max((s.data_position for s in cleaned), default=0)
+    groups = group_segments(
+        cleaned,
+        bytes_max=context.segment_bytes - heads_bytes,
+        schema_id_of=lambda segment: segment.info.schema_id,
+    )
+    for group in groups:
+        plan = plan_group(group, keys, context)
+        written = group
+        if plan.is_worth_it:
+            written = write_group(plan, context)
+            if not log.replace_segments(group, written):
+                result.complete = False
+                break
+        _count(result, group, written)
+        result.rows_removed += plan.rows_removed
+        result.null_keys += plan.null_keys
+        if plan.next_horizon_ms != NO_HORIZON:
+            earliest = (
+                plan.next_horizon_ms if next_horizon_ms == NO_HORIZON else min(plan.next_horizon_ms, next_horizon_ms)
+            )
+            next_horizon_ms = earliest
+    if result.complete:
+        point = CleanerPoint(context.owner.topic_id, next_dirty, next_horizon_ms)
+        context.files.write_atomic(context.directory / CLEANER_POINT_FILE, encode(point))
+    else:
+        result.next_dirty_offset = section.first_dirty_offset
+    _report(log, result)
+    return result
+
+
+def _count(result: CompactionResult, before: Sequence[LogSegment], after: Sequence[LogSegment]) -> None:
+    result.bytes_before += sum(s.data_bytes for s in before)
+    result.bytes_after += sum(s.data_bytes for s in after)
+    result.segments_before += len(before)
+    result.segments_after += len(after)
+
+
+def _fill(keys: OffsetMap, segments: Sequence[LogSegment], section: DirtySection, context: RunContext) -> None:
+    """Enters the keys of the dirty part, as many as there is room for. What is clean has been looked at before: all of
+    it counts as known."""
+    keys.latest_offset = section.first_dirty_offset - 1
+    for segment in segments:
+        if segment.next_offset <= section.first_dirty_offset:
+            continue
+        for batch in source_batches(segment, context, section.first_dirty_offset):
+            header = batch.header
+            if header.record_count and not header.attributes & ATTRIBUTE_CONTROL:
+                rows = keyed_rows(batch, context, tombstones=False)
+                if not keys.put(*rows.since(section.first_dirty_offset)):
+                    return
+            keys.latest_offset = header.last_offset
+            if keys.is_full:
+                return
+        keys.latest_offset = segment.next_offset - 1
+
+
+def _report(log: PartitionLog, result: CompactionResult) -> None:
+    logger.info(
+        "partition %s: compacted %d segments of %d bytes to %d of %d, %d records removed, clean up to offset %d",
+        log.owner.topic_partition, result.segments_before, result.bytes_before,
+        result.segments_after, result.bytes_after, result.rows_removed, result.next_dirty_offset,
+    )  # fmt: skip
+    if result.null_keys:
+        logger.warning(
+            "partition %s: %d records without a key were kept: compaction cannot tell what they replace; write them "
+            "with a key",
+            log.owner.topic_partition, result.null_keys,
+        )  # fmt: skip

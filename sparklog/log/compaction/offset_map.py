@@ -1,0 +1,91 @@
+"""The last offset of every key in the dirty part of a log: a hash table in three NumPy arrays, of a fixed size.
+
+A slot has 24 bytes: the key's 128-bit hash and its last offset (-1: empty). Collisions go on by double hashing. When the
+table is as full as it may be, the part of the log that is in it is compacted, the rest with the next run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparklog.log.compaction.key_hash import KeyHashes
+
+SLOT_BYTES = 24
+LOAD_MAX = 0.8
+_SLOTS_MIN = 64
+_FULL_SHARE = 64
+"""Less room than this share of the capacity is not worth filling with ever smaller pieces."""
+
+
+class OffsetMap:
+    """Keys are added in the order of their offsets."""
+
+    def __init__(self, buffer_bytes: int) -> None:
+        slots = max(_SLOTS_MIN, 1 << (max(1, buffer_bytes // SLOT_BYTES).bit_length() - 1))
+        self.capacity = int(slots * LOAD_MAX)
+        self.count = 0
+        self.latest_offset = -1
+        """Records up to here are in the map."""
+        self._mask = np.uint64(slots - 1)
+        # zeros are not touched before they are used: a small log takes little of a large buffer
+        self._first = np.zeros(slots, np.uint64)
+        self._second = np.zeros(slots, np.uint64)
+        self._offsets = np.zeros(slots, np.int64)  # plus one, so that 0 is an empty slot
+
+    @property
+    def is_full(self) -> bool:
+        return self.capacity - self.count < max(1, self.capacity // _FULL_SHARE)
+
+    def put(self, hashes: KeyHashes, offsets: np.ndarray) -> bool:
+        """Adds rows (ascending offsets above those added before; null keys are left out). False: not all had room;
+        `latest_offset` is then the last one that had."""
+        keyed = np.arange(len(offsets)) if hashes.null is None else np.flatnonzero(~hashes.null)
+        done = 0
+        while done < len(keyed):
+            if self.is_full:
+                if done:
+                    self.latest_offset = int(offsets[keyed[done]]) - 1
+                return False
+            part = keyed[done : done + self.capacity - self.count]
+            self._insert(hashes.first[part], hashes.second[part], offsets[part])
+            done += len(part)
+            self.latest_offset = int(offsets[part[-1]])
+        return True
+
+    def _insert(self, first: np.ndarray, second: np.ndarray, offsets: np.ndarray) -> None:
+        pending = np.arange(len(offsets))
+        slots = first & self._mask
+        while len(pending):
+            empty = self._offsets[slots] == 0
+            if empty.any():
+                claimed, rows = slots[empty], pending[empty]
+                # of several rows for one slot the last one gets it, in all three arrays
+                self._first[claimed] = first[rows]
+                self._second[claimed] = second[rows]
+                self._offsets[claimed] = rows + 1
+                self.count += int(np.count_nonzero(self._offsets[claimed] == rows + 1))
+            found = (self._first[slots] == first[pending]) & (self._second[slots] == second[pending])
+            rows = pending[found]
+            self._offsets[slots[found]] = offsets[rows] + 1  # the last of a key's rows wins: its offset is the largest
+            pending = pending[~found]
+            slots = self._next(slots[~found], second[pending])
+
+    def get(self, hashes: KeyHashes) -> np.ndarray:
+        """The last offset of every row's key, int64; -1: not in the map."""
+        result = np.full(len(hashes.first), -1, np.int64)
+        if not self.count:
+            return result
+        pending = np.arange(len(result))
+        slots = hashes.first & self._mask
+        while len(pending):
+            offsets = self._offsets[slots]
+            found = (self._first[slots] == hashes.first[pending]) & (self._second[slots] == hashes.second[pending])
+            found &= offsets != 0
+            result[pending[found]] = offsets[found] - 1
+            left = ~found & (offsets != 0)
+            pending = pending[left]
+            slots = self._next(slots[left], hashes.second[pending])
+        return result
+
+    def _next(self, slots: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return np.asarray((slots + (second | np.uint64(1))) & self._mask)

@@ -1,0 +1,165 @@
+"""What is due for compaction, which log first, and which segments go together. Pure functions of state and time.
+
+A log has three parts. The clean one, [log start, first dirty offset), holds a key at most once, apart from what the
+dirty part repeats. The dirty one, up to the first uncleanable offset, is what a run looks at. What follows is left alone:
+the last segment (it is appended to), everything above the high watermark, and, from the first segment on that has a
+record younger than `min.compaction.lag.ms`, all the rest.
+
+A log is due when the dirty part has `min.cleanable.dirty.ratio` of the bytes of both, or holds a record older than
+`max.compaction.lag.ms`, or when tombstones may go (their delete horizon has passed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
+
+NO_HORIZON = -1
+
+
+@dataclass(frozen=True)
+class CompactionPolicy:
+    """A topic's settings for compaction. `compacts`: cleanup.policy contains `compact`."""
+
+    compacts: bool
+    min_cleanable_dirty_ratio: float
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+
+
+class Cleanable(Protocol):
+    """What the rules look at in a segment."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def data_bytes(self) -> int: ...
+
+    def bytes_before(self, offset: int) -> int: ...
+
+
+S = TypeVar("S", bound=Cleanable)
+
+
+@dataclass(frozen=True)
+class DirtySection:
+    """The parts of a log, by offset and size. `first_uncleanable_offset` is never below `first_dirty_offset`."""
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """The dirty part's share of both; 0 when there is nothing."""
+        both = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / both if both else 0.0
+
+
+def dirty_section(
+    segments: Sequence[S],
+    policy: CompactionPolicy,
+    *,
+    first_dirty_offset: int,
+    high_watermark: int,
+    now_ms: int,
+    largest_timestamp_of: Callable[[S], int | None],
+) -> DirtySection:
+    """The parts of the log with `segments` (ascending). A `first_dirty_offset` that the log does not have (records were
+    deleted, or cut off) gives way to the nearest one it has."""
+    if not segments:
+        return DirtySection(0, 0, 0, 0)
+    first_dirty = min(max(first_dirty_offset, segments[0].base_offset), segments[-1].base_offset)
+    uncleanable = first_dirty
+    for segment in segments[:-1]:
+        if segment.next_offset > high_watermark:
+            break
+        if segment.next_offset > first_dirty and policy.min_compaction_lag_ms:
+            largest_ms = largest_timestamp_of(segment)
+            if largest_ms is not None and now_ms - largest_ms < policy.min_compaction_lag_ms:
+                break
+        uncleanable = max(first_dirty, segment.next_offset)
+    clean = dirty = 0
+    for segment in segments:
+        if segment.base_offset >= uncleanable:
+            break
+        before = segment.bytes_before(first_dirty) if segment.base_offset < first_dirty else 0
+        clean += before
+        dirty += segment.data_bytes - before
+    if uncleanable == first_dirty:
+        dirty = 0  # what the index could not tell apart
+    return DirtySection(first_dirty, uncleanable, clean, dirty)
+
+
+def is_due(
+    section: DirtySection,
+    policy: CompactionPolicy,
+    *,
+    first_dirty_timestamp_ms: int | None,
+    next_horizon_ms: int,
+    now_ms: int,
+) -> bool:
+    """Whether a log with this `section` is to be compacted now.
+
+    `first_dirty_timestamp_ms`: of the first batch of the dirty part; `next_horizon_ms`: the earliest delete horizon in
+    the clean part, or NO_HORIZON.
+    """
+    if next_horizon_ms != NO_HORIZON and now_ms >= next_horizon_ms:
+        return True
+    if section.first_uncleanable_offset <= section.first_dirty_offset:
+        return False
+    if section.ratio >= policy.min_cleanable_dirty_ratio:
+        return True
+    return is_overdue(policy, first_dirty_timestamp_ms, now_ms)
+
+
+def is_overdue(policy: CompactionPolicy, timestamp_ms: int | None, now_ms: int) -> bool:
+    """Whether a record of that time should have been compacted by now."""
+    return timestamp_ms is not None and now_ms - timestamp_ms > policy.max_compaction_lag_ms
+
+
+K = TypeVar("K")
+
+
+def dirtiest_first(sections: Mapping[K, DirtySection]) -> list[K]:
+    """The logs in the order they are compacted: by the dirty share, then by the dirty bytes."""
+    return sorted(sections, key=lambda k: (-sections[k].ratio, -sections[k].dirty_bytes))
+
+
+def group_segments(segments: Sequence[S], *, bytes_max: int, schema_id_of: Callable[[S], int]) -> list[list[S]]:
+    """`segments` (ascending) in groups that become one segment each: together not larger than `bytes_max`, with one
+    schema, and offsets that fit one index. A segment that is too large has a group of its own."""
+    groups: list[list[S]] = []
+    size = 0
+    for segment in segments:
+        group = groups[-1] if groups else []
+        if (
+            group
+            and size + segment.data_bytes <= bytes_max
+            and schema_id_of(segment) == schema_id_of(group[0])
+            and segment.next_offset - 1 - group[0].base_offset <= RELATIVE_OFFSET_MAX
+        ):
+            group.append(segment)
+            size += segment.data_bytes
+        else:
+            groups.append([segment])
+            size = segment.data_bytes
+    return groups
+
+
+FAILURES_MAX = 5
+"""A log whose compaction fails so often in a row is left alone until the broker is restarted or the topic altered."""
+
+
+def retry_after_ms(failures: int, backoff_ms: int) -> int | None:
+    """How long a log waits whose compaction has failed `failures` times in a row; None: it is not tried again."""
+    return None if failures >= FAILURES_MAX else backoff_ms << (failures - 1)

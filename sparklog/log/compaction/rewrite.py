@@ -1,0 +1,368 @@
+"""Which rows of a group of segments stay, and writing the group again without the others.
+
+A row goes when a later row of the log has its key, or when it is a tombstone whose batch's delete horizon has passed.
+Rows behind the last offset of the map, rows without a key, and control batches (transaction markers) always stay. A
+batch that has lost all rows goes too, except the last one of a segment (so that a segment still ends where the next one
+begins) and the last one of a producer in its segment (so that its sequence numbers stay known).
+
+What stays keeps its offset (`sparklog.format.offset_column`) and the batch its base offset, last offset, leader epoch,
+append time, producer fields and compression. The largest timestamp in the header becomes that of the rows left, so that
+lookups by time stay exact; where a row without a timestamp of its own is left it stays as it was, because that row has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError, LogCorruptError
+from sparklog.format.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_OFFSET_COLUMN,
+    PREFIX_BYTES,
+    BatchHeader,
+    decode_header,
+    encode_batch,
+    verify_batch,
+)
+from sparklog.format.flat import compression_of
+from sparklog.format.offset_column import OFFSET_FIELD, decode_rows, row_offsets, with_offset_column
+from sparklog.format.schema import timestamp_bounds_ms
+from sparklog.format.segment import SegmentInfo, encode_head, segment_name
+from sparklog.log.compaction.key_hash import HashSeeds, KeyHashes, hash_keys
+from sparklog.log.compaction.offset_map import OffsetMap
+from sparklog.log.compaction.policy import NO_HORIZON
+from sparklog.log.compaction.swap import CLEANED_SUFFIX
+from sparklog.log.files import FileSystem
+from sparklog.log.model import LogOwner
+from sparklog.log.segment import LogSegment, PlacedBatch, SegmentEnd, Tail
+from sparklog.log.segment_indexes import SegmentIndexes
+from sparklog.log.slices import HandleCache
+
+WRITE_BYTES = 1 << 20
+"""Batches are gathered up to this size for one write."""
+NO_TIMESTAMP_MS = -1
+"""The largest timestamp of a batch without rows."""
+
+SchemaOf = Callable[[int], pa.Schema]
+
+
+def pass_freely(size_bytes: int) -> None:
+    """The throttle that lets everything pass."""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What one run over one log works with. `throttle` is called with the bytes about to be read or written; it may wait,
+    and raises to end the run. `now_ms` is the time of the run."""
+
+    directory: Path
+    owner: LogOwner
+    schema_of: SchemaOf
+    files: FileSystem
+    handles: HandleCache
+    seeds: HashSeeds
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_interval_bytes: int
+    throttle: Callable[[int], None] = pass_freely
+
+
+class SourceBatch(NamedTuple):
+    """A batch of a segment being compacted: its header and its bytes, checksum verified."""
+
+    position: int
+    header: BatchHeader
+    data: bytes
+
+
+def source_batches(segment: LogSegment, context: RunContext, start_offset: int = 0) -> Iterator[SourceBatch]:
+    """The batches of `segment` that hold offsets from `start_offset` on.
+
+    Raises LogCorruptError for a damaged batch: it must not be copied, the copy would have a new, valid checksum.
+    """
+    position = None
+    if start_offset > segment.base_offset:
+        position = segment.find(start_offset).position
+    shared = segment.acquire()  # open for the whole walk: the file may get another name meanwhile
+    try:
+        for at, header in segment.headers_from(position):
+            context.throttle(header.size_bytes)
+            data = shared.file.read(at, header.size_bytes)
+            try:
+                read = decode_header(data)
+                verify_batch(data, 0, read)
+            except CorruptBatchError as e:
+                raise LogCorruptError(f"{segment.path}, position {at}: {e}; it is not compacted") from e
+            yield SourceBatch(at, read, data)
+    finally:
+        shared.release()
+
+
+class KeyedRows(NamedTuple):
+    """Of every row of a batch the offset, the key's hashes, and whether it is a tombstone (None: no row is)."""
+
+    offsets: np.ndarray
+    hashes: KeyHashes
+    tombstones: np.ndarray | None
+
+    def since(self, offset: int) -> tuple[KeyHashes, np.ndarray]:
+        """Hashes and offsets of the rows from `offset` on."""
+        first = int(np.searchsorted(self.offsets, offset))
+        return self.hashes.since(first), self.offsets[first:]
+
+
+def keyed_rows(batch: SourceBatch, context: RunContext, *, tombstones: bool) -> KeyedRows:
+    """Decodes the keys of a batch; `tombstones` also finds those. Raises CorruptBatchError."""
+    schema = context.schema_of(batch.header.schema_id)
+    keys = sorted(schema.get_field_index(name) for name in context.owner.key_columns)
+    values = value_columns(context.owner, schema) if tombstones else []
+    wanted = sorted({*keys, *values})
+    rows, offsets = decode_rows(batch.data, schema, batch.header, wanted)
+    hashes = hash_keys([rows.column(wanted.index(i)) for i in keys], context.seeds)
+    found: np.ndarray | None = None
+    columns = [rows.column(wanted.index(i)) for i in values]
+    if columns and all(c.null_count for c in columns):
+        found = np.ones(rows.num_rows, bool)
+        for column in columns:
+            found &= np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+        if hashes.null is not None:
+            found &= ~hashes.null
+    return KeyedRows(row_offsets(batch.header, offsets), hashes, found if found is not None and found.any() else None)
+
+
+def value_columns(owner: LogOwner, schema: pa.Schema) -> list[int]:
+    """The columns that are all null in a tombstone; none: the topic has keys only, and no tombstones."""
+    if owner.value_columns:
+        return [schema.get_field_index(name) for name in owner.value_columns]
+    return [i for i, name in enumerate(schema.names) if name not in owner.key_columns]
+
+
+class BatchPlan(NamedTuple):
+    """What becomes of one batch. `keep`: a mask of its rows, None for all. `horizon_ms`: its delete horizon afterwards.
+    `stays`: it is written even without rows."""
+
+    segment: int
+    position: int
+    header: BatchHeader
+    keep: np.ndarray | None
+    horizon_ms: int
+    stays: bool
+
+    @property
+    def rows_left(self) -> int:
+        return self.header.record_count if self.keep is None else int(np.count_nonzero(self.keep))
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether a compacted segment can take its bytes unchanged."""
+        compacted = self.header.attributes & ATTRIBUTE_OFFSET_COLUMN
+        return bool(compacted) and self.keep is None and self.horizon_ms == horizon_of(self.header)
+
+
+def horizon_of(header: BatchHeader) -> int:
+    """A batch's delete horizon, or NO_HORIZON."""
+    return header.min_timestamp_ms if header.attributes & ATTRIBUTE_DELETE_HORIZON else NO_HORIZON
+
+
+@dataclass
+class GroupPlan:
+    """What becomes of a group of segments, which will be one."""
+
+    segments: Sequence[LogSegment]
+    batches: list[BatchPlan] = field(default_factory=list)
+    rows_removed: int = 0
+    null_keys: int = 0
+    horizons_set: int = 0
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether there is anything to gain: rows to lose, a delete horizon to set, or compacted segments to merge."""
+        merges = len(self.segments) > 1 and any(s.compacted for s in self.segments)
+        return bool(self.rows_removed or self.horizons_set or merges)
+
+    @property
+    def next_horizon_ms(self) -> int:
+        """The earliest delete horizon of the batches that stay, or NO_HORIZON."""
+        return min(
+            (b.horizon_ms for b in self.batches if b.horizon_ms != NO_HORIZON and b.rows_left), default=NO_HORIZON
+        )
+
+
+def plan_group(segments: Sequence[LogSegment], keys: OffsetMap, context: RunContext) -> GroupPlan:
+    """Reads all keys of the group. Raises LogCorruptError, CorruptBatchError, StorageError."""
+    plan = GroupPlan(segments)
+    last_of_producer: dict[int, int] = {}
+    for number, segment in enumerate(segments):
+        for batch in source_batches(segment, context):
+            if batch.header.producer_id >= 0:
+                last_of_producer[batch.header.producer_id] = len(plan.batches)
+            plan.batches.append(_plan_batch(number, batch, keys, context, plan))
+    if plan.batches:
+        for i in {*last_of_producer.values(), len(plan.batches) - 1}:
+            plan.batches[i] = plan.batches[i]._replace(stays=True)
+    return plan
+
+
+def _plan_batch(number: int, batch: SourceBatch, keys: OffsetMap, context: RunContext, plan: GroupPlan) -> BatchPlan:
+    header = batch.header
+    horizon_ms = horizon_of(header)
+    if header.attributes & ATTRIBUTE_CONTROL or not header.record_count:
+        return BatchPlan(number, batch.position, header, None, horizon_ms, bool(header.attributes & ATTRIBUTE_CONTROL))
+    rows = keyed_rows(batch, context, tombstones=True)
+    in_map = rows.offsets <= keys.latest_offset
+    keep = rows.offsets >= keys.get(rows.hashes)  # behind the map's last offset they always are
+    if rows.hashes.null is not None:
+        keep |= rows.hashes.null
+        plan.null_keys += int(np.count_nonzero(rows.hashes.null))
+    if rows.tombstones is not None:
+        if horizon_ms != NO_HORIZON and context.now_ms >= horizon_ms:
+            keep &= ~(rows.tombstones & in_map)
+        elif horizon_ms == NO_HORIZON and in_map[-1] and (rows.tombstones & keep).any():
+            # only now has everything been removed that these tombstones delete: from now on readers get their time
+            horizon_ms = context.now_ms + context.delete_retention_ms
+            plan.horizons_set += 1
+    if horizon_ms != NO_HORIZON and (rows.tombstones is None or not (rows.tombstones & keep).any()):
+        horizon_ms = NO_HORIZON  # the tombstones are gone
+    left = int(np.count_nonzero(keep))
+    plan.rows_removed += header.record_count - left
+    return BatchPlan(number, batch.position, header, None if left == header.record_count else keep, horizon_ms, False)
+
+
+def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
+    """Writes what stays into new sealed segments (``.cleaned`` files, not yet fsynced): one, or more where the offset
+    column makes it larger than `segment.bytes`. What was written is removed again when that fails.
+
+    Raises CorruptBatchError, StorageError, StorageFullError.
+    """
+    writer = _Writer(plan.segments[0].info, context)
+    sources = [s.acquire() for s in plan.segments]
+    try:
+        for batch in plan.batches:
+            if not batch.rows_left and not batch.stays:
+                continue
+            data = sources[batch.segment].file.read(batch.position, batch.header.size_bytes)
+            written = data if batch.as_it_is else _encode(data, batch, context)
+            context.throttle(len(written))
+            writer.add(written)
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    finally:
+        for source in sources:
+            source.release()
+
+
+def _encode(data: bytes, plan: BatchPlan, context: RunContext) -> memoryview:
+    """The batch with only the rows that stay, and their offsets."""
+    header = plan.header
+    schema = context.schema_of(header.schema_id)
+    rows, offsets = decode_rows(data, schema, header)
+    kept_offsets = row_offsets(header, offsets)
+    if plan.keep is not None:
+        rows = rows.filter(pa.array(plan.keep))
+        kept_offsets = kept_offsets[plan.keep]
+    column = pa.Array.from_buffers(
+        pa.int64(), len(kept_offsets), [None, pa.py_buffer(np.ascontiguousarray(kept_offsets))]
+    )
+    stored = pa.RecordBatch.from_arrays([*rows.columns, column], schema=pa.schema([*schema, OFFSET_FIELD]))
+    attributes = (header.attributes | ATTRIBUTE_OFFSET_COLUMN) & ~ATTRIBUTE_DELETE_HORIZON
+    low_ms, high_ms = _timestamp_bounds_ms(rows, header, context.owner.timestamp_column)
+    if plan.horizon_ms != NO_HORIZON:
+        attributes |= ATTRIBUTE_DELETE_HORIZON
+        low_ms = plan.horizon_ms
+    return encode_batch(
+        stored,
+        schema_id=header.schema_id,
+        min_timestamp_ms=low_ms,
+        max_timestamp_ms=high_ms,
+        compression=compression_of(data, PREFIX_BYTES),
+        attributes=attributes,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        append_time_ms=header.append_time_ms,
+        last_offset_delta=header.last_offset_delta,
+    )
+
+
+def _timestamp_bounds_ms(rows: pa.RecordBatch, header: BatchHeader, timestamp_column: str | None) -> tuple[int, int]:
+    """Smallest and largest timestamp of the rows that are left."""
+    if not rows.num_rows:
+        return NO_TIMESTAMP_MS, NO_TIMESTAMP_MS
+    known = not header.attributes & ATTRIBUTE_DELETE_HORIZON  # else the smallest one has been given up for the horizon
+    before = header.min_timestamp_ms if known else header.max_timestamp_ms, header.max_timestamp_ms
+    index = rows.schema.get_field_index(timestamp_column) if timestamp_column is not None else -1
+    if index < 0 or header.attributes & (ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_CONTROL):
+        return before
+    column: Any = rows.column(index)
+    return before if column.null_count else timestamp_bounds_ms(column, header.max_timestamp_ms)
+
+
+class _Writer:
+    """Writes batches into as few segments as `segment.bytes` allows."""
+
+    def __init__(self, first: SegmentInfo, context: RunContext) -> None:
+        self._info = first
+        self._context = context
+        self._schema = context.schema_of(first.schema_id)
+        self._segments: list[LogSegment] = []
+        self._pending = bytearray()
+        self._placed: list[PlacedBatch] = []
+
+    def add(self, data: bytes | memoryview) -> None:
+        header = decode_header(data)
+        segment = self._segments[-1] if self._segments else self._begin(self._info.base_offset)
+        size = segment.end.position + len(self._pending)
+        if size > segment.data_position and size + len(data) > self._context.segment_bytes:
+            self._write()
+            segment = self._begin(segment.next_offset)
+        self._placed.append(PlacedBatch(len(self._pending), header))
+        self._pending += data
+        if len(self._pending) >= WRITE_BYTES:
+            self._write()
+
+    def finish(self) -> list[LogSegment]:
+        self._write()
+        for segment in self._segments:
+            segment.seal(self._schema)
+        return self._segments
+
+    def abandon(self) -> None:
+        """Removes what was written."""
+        for segment in self._segments:
+            segment.delete()
+
+    def _begin(self, base_offset: int) -> LogSegment:
+        context = self._context
+        info = self._info._replace(base_offset=base_offset)
+        path = context.directory / (segment_name(base_offset) + CLEANED_SUFFIX)
+        head = encode_head(with_offset_column(self._schema), info)
+        file = context.files.open(path, create=True)
+        try:
+            file.truncate(0)
+            file.write(0, head)
+        finally:
+            file.close()
+        end = SegmentEnd(base_offset, len(head))
+        segment = LogSegment(context.files, path, info, len(head), end, context.handles, compacted=True)
+        segment.begin(Tail(), SegmentIndexes(base_offset))
+        self._segments.append(segment)
+        return segment
+
+    def _write(self) -> None:
+        if self._placed:
+            data = memoryview(bytes(self._pending))
+            self._segments[-1].append(data, self._placed, self._context.index_interval_bytes)
+            self._pending, self._placed = bytearray(), []

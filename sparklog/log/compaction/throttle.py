@@ -1,0 +1,22 @@
+"""How fast compaction may read and write: a token bucket that is told the time."""
+
+from __future__ import annotations
+
+BURST_S = 1.0
+"""What has not been used is saved up for this long."""
+
+
+class TokenBucket:
+    """`bytes_per_second` tokens flow in every second; taking more than there are means waiting. Not locked."""
+
+    def __init__(self, bytes_per_second: int, now_s: float) -> None:
+        self._rate = bytes_per_second
+        self._tokens = bytes_per_second * BURST_S
+        self._filled_s = now_s
+
+    def take(self, size_bytes: int, now_s: float) -> float:
+        """Takes tokens; returns for how many seconds to wait before going on (0.0: go on)."""
+        elapsed_s = max(0.0, now_s - self._filled_s)
+        self._filled_s = now_s
+        self._tokens = min(self._tokens + elapsed_s * self._rate, self._rate * BURST_S) - size_bytes
+        return max(0.0, -self._tokens / self._rate)

@@ -1,0 +1,176 @@
+"""Leader epochs of a log: which epoch began at which offset, in memory and in leader-epochs.json.
+
+A follower whose log has diverged is cut back to where its epochs and the leader's agree (`end_offset_for`), never to
+its high watermark, which lags. The file is written before the first batch of an epoch is appended: it may name epochs
+that have no records (any more), but never lacks one that has.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from sparklog.errors import FencedLeaderEpochError
+from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE, EpochEntry, decode_epochs, encode_epochs
+from sparklog.log.files import FileSystem, read_whole
+from sparklog.log.segment import LogSegment
+
+logger = logging.getLogger(__name__)
+
+UNDEFINED = -1
+
+
+class EpochEnd(NamedTuple):
+    """An epoch and the offset after its last record; (-1, -1): not known."""
+
+    epoch: int
+    end_offset: int
+
+
+class LeaderEpochs:
+    """Entries (epoch, start offset), both strictly ascending. Replaced as a whole, so that readers need no lock."""
+
+    def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
+        self.entries: tuple[EpochEntry, ...] = ()
+        for entry in entries:
+            self.assign(*entry)
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, or -1."""
+        return self.entries[-1].epoch if self.entries else UNDEFINED
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Epoch `epoch` begins at `start_offset`; entries that contradict it go. Returns whether anything changed."""
+        last = self.entries[-1] if self.entries else None
+        if last is not None and epoch == last.epoch and start_offset >= last.start_offset:
+            return False
+        kept = [e for e in self.entries if e.epoch < epoch and e.start_offset < start_offset]
+        self.entries = (*kept, EpochEntry(epoch, start_offset))
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Where `epoch`, or else the largest epoch below it that is known here, ends.
+
+        The newest epoch ends at the log end. An epoch newer than all known is undefined; so is every one of an empty
+        log. An epoch older than all known ends where the first known begins.
+        """
+        if epoch == UNDEFINED or not self.entries or epoch > self.latest:
+            return EpochEnd(UNDEFINED, UNDEFINED)
+        if epoch == self.latest:
+            return EpochEnd(epoch, log_end_offset)
+        epochs = [e.epoch for e in self.entries]
+        higher = self.entries[bisect_right(epochs, epoch)]
+        floor = bisect_right(epochs, epoch) - 1
+        return EpochEnd(self.entries[floor].epoch if floor >= 0 else epoch, higher.start_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at `offset`, or -1."""
+        i = bisect_right([e.start_offset for e in self.entries], offset) - 1
+        return self.entries[i].epoch if i >= 0 else UNDEFINED
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Forgets the epochs that begin at or above `end_offset`. Returns whether there were any."""
+        kept = self.entries[: bisect_left([e.start_offset for e in self.entries], end_offset)]
+        changed, self.entries = len(kept) < len(self.entries), kept
+        return changed
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """The log begins at `start_offset` now: the epoch there begins there, earlier ones go."""
+        i = bisect_right([e.start_offset for e in self.entries], start_offset) - 1
+        if i < 0 or (i == 0 and self.entries[0].start_offset == start_offset):
+            return False
+        self.entries = (EpochEntry(self.entries[i].epoch, start_offset), *self.entries[i + 1 :])
+        return True
+
+
+class LeaderEpochCache(LeaderEpochs):
+    """The epochs of the log in `directory`. Changes that must not be lost are written before they are made."""
+
+    def __init__(self, files: FileSystem, directory: Path, entries: Iterable[EpochEntry] = ()) -> None:
+        self._files = files
+        self._path = directory / LEADER_EPOCHS_FILE
+        super().__init__(entries)
+
+    def begin(self, epoch: int, log_end_offset: int) -> None:
+        """Records will be appended at `log_end_offset` by the leader of `epoch`: on the disk when this returns.
+
+        Raises FencedLeaderEpochError for an epoch older than the newest, StorageFullError, StorageError.
+        """
+        if epoch == self.latest:
+            return
+        if epoch < self.latest:
+            raise FencedLeaderEpochError(
+                f"{self._path.parent}: leader epoch {epoch} is over, the log has records of epoch {self.latest}; "
+                f"read the metadata again"
+            )
+        changed = LeaderEpochs(self.entries)
+        changed.assign(epoch, log_end_offset)
+        self._write(changed.entries)
+        self.entries = changed.entries
+
+    def cut(self, log_end_offset: int) -> None:
+        """The log has been truncated. Raises StorageFullError, StorageError."""
+        if self.truncate_from_end(log_end_offset):
+            self._write(self.entries)
+
+    def restart_at(self, offset: int) -> None:
+        """The log has been emptied and begins at `offset`."""
+        if self.entries:
+            self.entries = ()
+            self._write(())
+
+    def _write(self, entries: Sequence[EpochEntry]) -> None:
+        self._files.write_atomic(self._path, encode_epochs(entries))
+
+
+def load_epochs(
+    files: FileSystem,
+    directory: Path,
+    segments: Sequence[LogSegment],
+    seen: Iterable[EpochEntry],
+    bounds: tuple[int, int],
+) -> LeaderEpochCache:
+    """The epochs of a log that has just been loaded. `seen`: changes of epoch met while batches were scanned; `bounds`:
+    log start and log end.
+
+    A missing or damaged file is written again from the headers of the batches. Raises LogCorruptError, StorageError.
+    """
+    data = read_whole(files, directory / LEADER_EPOCHS_FILE)
+    entries = decode_epochs(data) if data is not None else None
+    if entries is None:
+        cache = LeaderEpochCache(files, directory, _epochs_in(segments))
+        if data is not None:
+            logger.warning("%s cannot be read, it is written again", directory / LEADER_EPOCHS_FILE)
+        if cache.entries:
+            cache._write(cache.entries)
+    else:
+        cache = LeaderEpochCache(files, directory, entries)
+        cache.truncate_from_end(bounds[1])
+        for entry in seen:
+            if entry.epoch > cache.latest:
+                cache.assign(*entry)
+    cache.truncate_from_start(bounds[0])
+    return cache
+
+
+def _epochs_in(segments: Sequence[LogSegment]) -> list[EpochEntry]:
+    """Every change of epoch. Epochs only rise along a log: a segment is walked only if the next one begins with another."""
+    filled = [s for s in segments if s.data_bytes]
+    found: list[EpochEntry] = []
+    firsts = [next(s.headers_from(None))[1] for s in filled]
+    for segment, (first, following) in zip(filled, pairwise([*firsts, None]), strict=True):
+        assert first is not None
+        if following is not None and following.leader_epoch == first.leader_epoch:
+            found.append(EpochEntry(first.leader_epoch, first.base_offset))
+        else:
+            found += [EpochEntry(h.leader_epoch, h.base_offset) for _, h in segment.headers_from(None)]
+    rising: list[EpochEntry] = []
+    for entry in found:
+        if not rising or entry.epoch > rising[-1].epoch:
+            rising.append(entry)
+    return rising

@@ -1,0 +1,224 @@
+"""One log directory: its lock, its identity, its checkpoint, and the partition directories in it.
+
+Each directory stands for itself (``.lock``, ``meta.json`` with a ``data_dir_id`` of its own, ``clean-shutdown``,
+``recovery-points.json``), so that directories can be on disks of their own and one that fails takes only its partitions
+away. The files' formats and what losing one costs are in `sparklog.format.checkpoint`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError
+from sparklog.format.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    META_FILE,
+    PARTITION_FILE,
+    RECOVERY_POINTS_FILE,
+    CleanShutdown,
+    DataDirMeta,
+    PartitionMeta,
+    PartitionPoints,
+    RecoveryPoints,
+    decode,
+    encode,
+)
+from sparklog.format.segment import parse_segment_name
+from sparklog.log.files import File, FileSystem, read_whole
+from sparklog.log.model import LogOwner
+from sparklog.log.watched_files import LOCK_FILE, DirectoryHealth, WatchedFiles
+
+logger = logging.getLogger(__name__)
+
+DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
+STRAY = re.compile(r".+\.[0-9a-f]{32}-stray")
+_NAME_CHARS_KEPT = 200
+"""Of a directory's name when an ending is added: file systems allow 255 bytes."""
+
+
+def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
+    """Makes the directory if needed and locks it. Raises DataDirLockedError, StorageError (naming `setting`)."""
+    try:
+        files.make_directory(directory)
+        lock = files.lock(directory / LOCK_FILE)
+    except StorageError as e:
+        raise StorageError(
+            f"data directory {directory} cannot be used: {e}; choose another one ({setting}) or let this user write to it"
+        ) from e
+    if lock is None:
+        raise DataDirLockedError(
+            f"data directory {directory} is in use by another broker; stop that broker or choose another directory "
+            f"({setting})"
+        )
+    return lock
+
+
+class LogDirectory:
+    """A locked log directory. One that cannot be used has a `failure` from the start."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        files: FileSystem,
+        broker_id: int,
+        setting: str,
+        on_failure: Callable[[LogDirectory], None],
+    ) -> None:
+        """Raises DataDirLockedError."""
+        self.path = path
+        self.broker_id = broker_id
+        self.health = DirectoryHealth(path, files, lambda: on_failure(self))
+        self.files = WatchedFiles(files, self.health)
+        """For everything in the directory."""
+        self.points: dict[str, PartitionPoints] = {}
+        """The last checkpoint, by the partition directories' names."""
+        self._clean: CleanShutdown | None = None
+        self._meta: DataDirMeta | None = None
+        self._lock: File | None = None
+        try:
+            self._lock = take_lock(files, path, setting)
+        except StorageError as e:
+            self.health.fail(e)
+
+    def __repr__(self) -> str:
+        return f"<LogDirectory {self.path}{' failed' if self.failure else ''}>"
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why the directory cannot be used (any more)."""
+        return self.health.failure
+
+    @property
+    def data_dir_id(self) -> str:
+        """Identity of the directory's content, as in meta.json. Known after `load`."""
+        if self._meta is None:
+            raise StorageError(f"{self.path} is not loaded yet")
+        return self._meta.data_dir_id
+
+    @property
+    def started_clean(self) -> bool:
+        """Whether the last stop was a clean one."""
+        return self._clean is not None
+
+    def is_clean(self, name: str) -> bool:
+        """Whether the last stop vouches for the partition directory `name`."""
+        return self._clean is not None and name not in self._clean.unclean
+
+    # --- start ---
+
+    def load(self, cluster_id: str) -> None:
+        """Checks whose directory it is and reads its checkpoints. Raises StorageError (see also `failure`)."""
+        self._meta = self._load_meta(cluster_id)
+        mark = read_whole(self.files, self.path / CLEAN_SHUTDOWN_FILE)
+        if mark is not None:
+            self._clean = decode(mark, CleanShutdown)
+            self.files.remove(self.path / CLEAN_SHUTDOWN_FILE)  # a crash while loading counts as unclean
+            self.files.sync_directory(self.path)
+        self._load_points()
+
+    def _load_meta(self, cluster_id: str) -> DataDirMeta:
+        path = self.path / META_FILE
+        data = read_whole(self.files, path)
+        if data is None:
+            meta = DataDirMeta(uuid.uuid4().hex, cluster_id, self.broker_id)
+            self.files.write_atomic(path, encode(meta))
+            return meta
+        found = decode(data, DataDirMeta)
+        if found is None:
+            raise StorageError(f"{path} cannot be read; restore it from a copy")
+        if found.format != 1:
+            raise StorageError(f"{path} has format {found.format}, this version reads format 1; use a newer sparklog")
+        if (found.cluster_id, found.broker_id) != (cluster_id, self.broker_id):
+            raise StorageError(
+                f"{self.path} belongs to broker {found.broker_id} of cluster {found.cluster_id}, this is broker "
+                f"{self.broker_id} of cluster {cluster_id}; use the right directory or broker.id"
+            )
+        return found
+
+    def _load_points(self) -> None:
+        path = self.path / RECOVERY_POINTS_FILE
+        data = read_whole(self.files, path)
+        points = decode(data, RecoveryPoints) if data is not None else None
+        if points is not None:
+            self.points = dict(points.partitions)
+        elif data is not None:
+            logger.warning("%s cannot be read; offsets are taken from the logs", path)
+
+    # --- partition directories ---
+
+    def entries(self) -> list[str]:
+        """Names of what may be partition directories: no deleted ones, none moved aside."""
+        return [
+            name
+            for name in self.files.list_directory(self.path)
+            if not DELETED.fullmatch(name) and not STRAY.fullmatch(name) and name not in _OWN_FILES
+        ]
+
+    def owner_of(self, name: str) -> PartitionMeta | None:
+        """Whose partition the directory `name` holds; None if it does not say."""
+        data = read_whole(self.files, self.path / name / PARTITION_FILE)
+        return decode(data, PartitionMeta) if data is not None else None
+
+    def has_segments(self, name: str) -> bool:
+        return any(parse_segment_name(n) is not None for n in self.files.list_directory(self.path / name))
+
+    def points_of(self, owner: LogOwner) -> PartitionPoints | None:
+        """What the last checkpoint says of the partition; None if nothing, or only of an earlier topic of that name."""
+        points = self.points.get(owner.directory_name)
+        return points if points is not None and points.topic_id == owner.topic_id else None
+
+    def move_aside(self, name: str, ending: str) -> Path:
+        """Renames the partition directory `name` to one that is not loaded: `ending` is "delete" or "stray"."""
+        target = self.path / f"{name[:_NAME_CHARS_KEPT]}.{uuid.uuid4().hex}-{ending}"
+        self.files.rename(self.path / name, target)
+        self.files.sync_directory(self.path)
+        self.points.pop(name, None)
+        return target
+
+    def purge_deleted(self) -> int:
+        """Unlinks the files of deleted partitions; returns how many there were. Raises StorageError."""
+        names = [n for n in self.files.list_directory(self.path) if DELETED.fullmatch(n)]
+        for name in names:
+            self.files.remove_tree(self.path / name)
+        return len(names)
+
+    # --- checkpoints, and stop ---
+
+    def write_points(self, points: dict[str, PartitionPoints]) -> None:
+        """Raises StorageFullError, StorageError."""
+        self.files.write_atomic(self.path / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
+
+    def write_clean_mark(self, unclean: Iterable[str]) -> None:
+        """Raises StorageFullError, StorageError."""
+        mark = CleanShutdown(self.broker_id, sorted(unclean))
+        self.files.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, encode(mark))
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+
+_OWN_FILES = frozenset({LOCK_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE})
+
+
+def the_one_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
+    """Of several log directories with a partition directory of the same name the one that holds the partition. Raises
+    LogCorruptError if more than one does: which of them is the truth is for somebody to decide who knows."""
+    name = owner.directory_name
+    owners = {d.path: d.owner_of(name) for d in candidates}
+    ours = [d for d in candidates if (o := owners[d.path]) is not None and o.topic_id == owner.topic_id]
+    if len(ours) > 1:
+        ours = [d for d in ours if d.has_segments(name)] or [d for d in ours if d.points_of(owner)] or ours[:1]
+    if len(ours) > 1:
+        places = " and ".join(str(d.path / name) for d in ours)
+        raise LogCorruptError(f"{owner.topic_partition} is in two log directories: {places}; move one of them away")
+    chosen = ours[0] if ours else candidates[0]
+    for directory in candidates:
+        if directory is not chosen:
+            logger.warning("%s is not used: %s holds the partition", directory.path / name, chosen.path / name)
+    return chosen

@@ -1,0 +1,148 @@
+"""Retention: which segments a partition no longer keeps, and when segments roll. Pure functions of state and time.
+
+A segment can go when all of it lies below the high watermark and
+
+- it lies below the log start (records were deleted on request), whatever the policy, or the policy deletes and
+- its largest record timestamp is older than `retention.ms`, or
+- the segments behind it hold `retention.bytes` or more.
+
+Segments go oldest first; the first one that stays ends it, so that a log never has holes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Protocol, TypeVar
+
+from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
+
+UNLIMITED = -1
+TO_HIGH_WATERMARK = -1
+"""Asked of delete-records: everything that can be read now."""
+
+POLICY_DELETE = "delete"
+POLICY_COMPACT = "compact"
+
+
+@dataclass(frozen=True)
+class RetentionPolicy:
+    """How long and how much a partition keeps; -1 without limit. `deletes`: cleanup.policy contains `delete`."""
+
+    deletes: bool
+    retention_ms: int
+    retention_bytes: int
+
+
+class Retained(Protocol):
+    """What retention looks at in a segment. `next_offset` is the offset after its last record."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def data_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Expired:
+    """The oldest `count` segments can go; how many for which reason (a segment counts for the first that fits)."""
+
+    count: int
+    below_log_start: int = 0
+    too_old: int = 0
+    too_much: int = 0
+
+    def without_last(self) -> Expired:
+        """The same with one segment less."""
+        kept_back = next(name for name in ("too_old", "too_much", "below_log_start") if getattr(self, name))
+        return replace(self, count=self.count - 1, **{kept_back: getattr(self, kept_back) - 1})
+
+    def __str__(self) -> str:
+        reasons = {
+            "below the log start": self.below_log_start,
+            "older than retention.ms": self.too_old,
+            "more than retention.bytes": self.too_much,
+        }
+        return ", ".join(f"{n} {reason}" for reason, n in reasons.items() if n)
+
+
+S = TypeVar("S", bound=Retained)
+
+
+def expired(
+    segments: Sequence[S],
+    policy: RetentionPolicy,
+    *,
+    log_start_offset: int,
+    high_watermark: int,
+    now_ms: int,
+    largest_timestamp_of: Callable[[S], int | None],
+) -> Expired:
+    """How many of `segments` (ascending, without gaps) can go. An empty segment never can: it only marks an offset.
+
+    `largest_timestamp_of` may have to read a file: it is asked of no more segments than need be. None: not known, so
+    the segment is not too old.
+    """
+    left_bytes = sum(s.data_bytes for s in segments)
+    below = old = much = 0
+    for segment in segments:
+        if segment.next_offset > high_watermark or segment.next_offset == segment.base_offset:
+            break
+        if segment.next_offset <= log_start_offset:
+            below += 1
+        elif policy.deletes and _too_much(policy, left_bytes - segment.data_bytes):
+            much += 1
+        elif policy.deletes and _too_old(policy, now_ms, segment, largest_timestamp_of):
+            old += 1
+        else:
+            break
+        left_bytes -= segment.data_bytes
+    return Expired(below + old + much, below, old, much)
+
+
+def _too_much(policy: RetentionPolicy, bytes_behind: int) -> bool:
+    return policy.retention_bytes != UNLIMITED and bytes_behind >= policy.retention_bytes
+
+
+def _too_old(policy: RetentionPolicy, now_ms: int, segment: S, largest_timestamp_of: Callable[[S], int | None]) -> bool:
+    if policy.retention_ms == UNLIMITED:
+        return False
+    largest_ms = largest_timestamp_of(segment)
+    return largest_ms is not None and now_ms - largest_ms > policy.retention_ms
+
+
+def deletion_offset(
+    before_offset: int, *, cleanup_policy: str, log_start_offset: int, high_watermark: int, name: object
+) -> int:
+    """Where the log of `name` starts after a request to delete the records below `before_offset` (-1: all that can be
+    read). Below the log start nothing is left to delete: it stays where it is.
+
+    Raises InvalidRequestError for a topic that is only compacted, OffsetOutOfRangeError above the high watermark.
+    """
+    if POLICY_DELETE not in cleanup_policy.split(","):
+        raise InvalidRequestError(
+            f"records of {name} cannot be deleted: its cleanup.policy is {cleanup_policy}, the last record of each key "
+            f"has to stay; send tombstones (null values), or set cleanup.policy=compact,delete"
+        )
+    if before_offset == TO_HIGH_WATERMARK:
+        return high_watermark
+    if not 0 <= before_offset <= high_watermark:
+        raise OffsetOutOfRangeError(
+            f"records of {name} before offset {before_offset} cannot be deleted: the log goes from {log_start_offset} "
+            f"to {high_watermark}; name an offset up to that, or -1 for all"
+        )
+    return max(before_offset, log_start_offset)
+
+
+def roll_jitter_ms(segment_jitter_ms: int, segment_ms: int, seed: str) -> int:
+    """What is taken off `segment.ms`: evenly spread over [0, segment.jitter.ms], always the same for a `seed`, and
+    never so much that nothing of `segment.ms` is left."""
+    if segment_jitter_ms <= 0:
+        return 0
+    drawn = int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "little")
+    return min(drawn * (segment_jitter_ms + 1) >> 64, max(0, segment_ms - 1))

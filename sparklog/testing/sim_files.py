@@ -1,0 +1,331 @@
+"""A disk in memory that can lose its power.
+
+`SimFiles` is a `FileSystem`. What is written stays in its "cache" until it is synced: the content of a file by the
+file's `sync`, the names in a directory (new files, renames, removals) by `sync_directory`. `power_cut(rng)` then decides,
+as a disk and a file system may, what of the unsynced reaches the platter:
+
+- of a file: nothing, all, the first operations with the next one torn at a byte, or any of its 512-byte sectors (those
+  that are missing read as before, or as zeros), while each truncation may be lost on its own;
+- of a directory: a prefix of the operations (a journal), or any of them, a rename whole or not at all.
+
+Nothing that was synced is ever lost. `cut_at` switches the power off before that call: `PowerCut` is raised by it and by
+every call after it, until `power_cut`. The same seed and the same calls give the same disk.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from sparklog.errors import StorageError
+from sparklog.log.files import TEMPORARY_SUFFIX, File
+
+SECTOR_BYTES = 512
+
+
+class PowerCut(BaseException):
+    """The power is off. No Exception, so that no code survives it by catching one."""
+
+
+class _Write(NamedTuple):
+    position: int
+    data: bytes
+
+
+class _Truncate(NamedTuple):
+    size_bytes: int
+
+
+def _apply(content: bytearray, operation: _Write | _Truncate) -> None:
+    size = operation.size_bytes if isinstance(operation, _Truncate) else operation.position
+    if len(content) < size:
+        content.extend(bytes(size - len(content)))
+    if isinstance(operation, _Truncate):
+        del content[size:]
+    else:
+        content[size : size + len(operation.data)] = operation.data
+
+
+class _Inode:
+    """A file's content as programs see it, as it is on the disk, and the operations between the two."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.durable = b""
+        self.unsynced: list[_Write | _Truncate] = []
+
+    def do(self, operation: _Write | _Truncate) -> None:
+        _apply(self.content, operation)
+        self.unsynced.append(operation)
+
+    def sync(self) -> None:
+        self.durable, self.unsynced = bytes(self.content), []
+
+    def lose_power(self, rng: random.Random) -> None:
+        content = bytearray(self.durable)
+        _LOSSES[rng.choice(tuple(_LOSSES))](content, self.unsynced, rng)
+        self.content, self.durable, self.unsynced = content, bytes(content), []
+
+
+def _lose_all(_content: bytearray, _operations: list[_Write | _Truncate], _rng: random.Random) -> None:
+    pass
+
+
+def _lose_none(content: bytearray, operations: list[_Write | _Truncate], _rng: random.Random) -> None:
+    for operation in operations:
+        _apply(content, operation)
+
+
+def _tear(content: bytearray, operations: list[_Write | _Truncate], rng: random.Random) -> None:
+    whole = rng.randint(0, len(operations))
+    for operation in operations[:whole]:
+        _apply(content, operation)
+    torn = operations[whole] if whole < len(operations) else None
+    if isinstance(torn, _Write):
+        _apply(content, _Write(torn.position, torn.data[: rng.randint(0, len(torn.data))]))
+
+
+def _scatter(content: bytearray, operations: list[_Write | _Truncate], rng: random.Random) -> None:
+    share = rng.choice((0.1, 0.5, 0.9))
+    for operation in operations:
+        if isinstance(operation, _Truncate):
+            if rng.random() < share:
+                _apply(content, operation)
+            continue
+        start, end = operation.position, operation.position + len(operation.data)
+        while start < end:
+            stop = min(end, start - start % SECTOR_BYTES + SECTOR_BYTES)
+            if rng.random() < share:
+                piece = operation.data[start - operation.position : stop - operation.position]
+                _apply(content, _Write(start, piece))
+            start = stop
+        if rng.random() < share and len(content) < end:  # the size reached the disk before the data
+            _apply(content, _Write(end, b""))
+
+
+_LOSSES: dict[str, Callable[[bytearray, list[_Write | _Truncate], random.Random], None]] = {
+    "all": _lose_all,
+    "none": _lose_none,
+    "torn": _tear,
+    "sectors": _scatter,
+}
+
+
+class _Directory:
+    """Names as programs see them, as they are on the disk, and the operations between the two, each of which sets or
+    takes away (None) some names."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Inode | _Directory] = {}
+        self.durable: dict[str, _Inode | _Directory] = {}
+        self.unsynced: list[dict[str, _Inode | _Directory | None]] = []
+
+    def do(self, change: dict[str, _Inode | _Directory | None]) -> None:
+        _change(self.entries, change)
+        self.unsynced.append(change)
+
+    def sync(self) -> None:
+        self.durable, self.unsynced = dict(self.entries), []
+
+    def lose_power(self, rng: random.Random) -> None:
+        kept = self.unsynced
+        if rng.random() < 0.5:
+            kept = kept[: rng.randint(0, len(kept))]
+        else:
+            share = rng.choice((0.1, 0.5, 0.9))
+            kept = [change for change in kept if rng.random() < share]
+        for change in kept:
+            _change(self.durable, change)
+        self.entries, self.unsynced = dict(self.durable), []
+        for name in sorted(self.entries):
+            self.entries[name].lose_power(rng)
+
+
+def _change(entries: dict[str, _Inode | _Directory], change: dict[str, _Inode | _Directory | None]) -> None:
+    for name, node in change.items():
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
+
+
+class SimFile:
+    """An open file of `SimFiles`."""
+
+    def __init__(self, files: SimFiles, inode: _Inode, path: Path, on_close: Callable[[], None] | None = None) -> None:
+        self._files, self._inode, self._path = files, inode, path
+        self._on_close = on_close
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        self._files.called("read", self._path)
+        return bytes(self._inode.content[position : position + size_bytes])
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        self._files.called("write", self._path)
+        self._inode.do(_Write(position, bytes(data)))
+
+    def truncate(self, size_bytes: int) -> None:
+        self._files.called("truncate", self._path)
+        self._inode.do(_Truncate(size_bytes))
+
+    def sync(self) -> None:
+        self._files.called("sync", self._path)
+        self._inode.sync()
+
+    def size(self) -> int:
+        self._files.called("size", self._path)
+        return len(self._inode.content)
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation(f"{self._path} has no descriptor")
+
+    def close(self) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
+
+
+class SimFiles:
+    """See the module. For one thread at a time."""
+
+    def __init__(self, *, cut_at: int | None = None) -> None:
+        self.calls: list[tuple[str, str]] = []
+        """(operation, path) of all calls since the power is on; looking (reads, sizes, listings) does not count."""
+        self.cut_at = cut_at
+        """The number of calls before the power goes off; None: it stays on."""
+        self.is_off = False
+        self._root = _Directory()
+        self._locked: set[Path] = set()
+
+    def called(self, operation: str, path: Path) -> None:
+        """Notes a call that is about to be carried out. Raises PowerCut if the power is off, or goes off now."""
+        if operation not in _LOOKS:
+            if self.cut_at is not None and len(self.calls) >= self.cut_at:
+                self.is_off = True
+            elif not self.is_off:
+                self.calls.append((operation, str(path)))
+        if self.is_off:
+            raise PowerCut(f"before {operation} of {path}")
+
+    def power_cut(self, rng: random.Random, *, cut_at: int | None = None) -> None:
+        """The machine stops here, and starts again; `cut_at` counts from the start on. Open files must not be used
+        any more."""
+        self._root.lose_power(rng)
+        self.kill()
+        self.calls, self.cut_at, self.is_off = [], cut_at, False
+
+    def kill(self) -> None:
+        """The process ends, the machine does not: nothing is lost but the locks."""
+        self._locked.clear()
+
+    # --- FileSystem ---
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        self.called("create" if create and self._find(path) is None else "open", path)
+        node = self._find(path)
+        if node is None and create:
+            node = _Inode()
+            self._parent(path).do({path.name: node})
+        if not isinstance(node, _Inode):
+            raise StorageError(f"cannot open {path}: there is no such file")
+        return SimFile(self, node, path)
+
+    def list_directory(self, path: Path) -> list[str]:
+        self.called("list", path)
+        return sorted(self._directory(path).entries)
+
+    def make_directory(self, path: Path) -> None:
+        for directory in reversed((path, *path.parents[:-1])):
+            node = self._find(directory)
+            if isinstance(node, _Inode):
+                raise StorageError(f"cannot create directory {path}: {directory} is a file")
+            if node is None:
+                self.called("make directory", directory)
+                self._parent(directory).do({directory.name: _Directory()})
+                self.sync_directory(directory.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.called("rename", source)
+        node = self._find(source)
+        if node is None:
+            raise StorageError(f"cannot rename {source} to {target}: there is no such file")
+        replaced = self._find(target)
+        if isinstance(replaced, _Directory) and (isinstance(node, _Inode) or replaced.entries):
+            raise StorageError(f"cannot rename {source} to {target}: that is a directory")
+        parents = self._parent(source), self._parent(target)
+        if parents[0] is parents[1]:
+            parents[0].do({source.name: None, target.name: node})
+        else:
+            parents[1].do({target.name: node})
+            parents[0].do({source.name: None})
+
+    def remove(self, path: Path) -> None:
+        node = self._find(path)
+        if isinstance(node, _Directory):
+            raise StorageError(f"cannot remove {path}: it is a directory")
+        if node is not None:
+            self.called("remove", path)
+            self._parent(path).do({path.name: None})
+
+    def remove_tree(self, path: Path) -> None:
+        for name, node in list(self._directory(path).entries.items()):
+            if isinstance(node, _Directory):
+                self.remove_tree(path / name)
+            else:
+                self.remove(path / name)
+        self.called("remove", path)
+        self._parent(path).do({path.name: None})
+
+    def exists(self, path: Path) -> bool:
+        self.called("exists", path)
+        return self._find(path) is not None
+
+    def is_directory(self, path: Path) -> bool:
+        self.called("exists", path)
+        return isinstance(self._find(path), _Directory)
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        file = self.open(temporary, create=True)
+        file.truncate(0)
+        file.write(0, data)
+        file.sync()
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def sync_directory(self, path: Path) -> None:
+        self.called("sync directory", path)
+        self._directory(path).sync()
+
+    def lock(self, path: Path) -> File | None:
+        file = self.open(path, create=True)
+        if path in self._locked:
+            return None
+        self._locked.add(path)
+        assert isinstance(file, SimFile)
+        return SimFile(self, file._inode, path, on_close=lambda: self._locked.discard(path))
+
+    # --- nodes ---
+
+    def _find(self, path: Path) -> _Inode | _Directory | None:
+        node: _Inode | _Directory | None = self._root
+        for name in path.parts[1:]:
+            if not isinstance(node, _Directory):
+                return None
+            node = node.entries.get(name)
+        return node
+
+    def _directory(self, path: Path) -> _Directory:
+        node = self._find(path)
+        if not isinstance(node, _Directory):
+            raise StorageError(f"cannot use {path}: there is no such directory")
+        return node
+
+    def _parent(self, path: Path) -> _Directory:
+        return self._directory(path.parent)
+
+
+_LOOKS = frozenset({"read", "size", "list", "exists", "open"})

@@ -1,0 +1,97 @@
+"""Offset lookups against a plain list: non-monotone timestamps, many segments, a raised log start, restarts, crashes."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparklog.log.partition_log import PartitionLog
+from tests.unit.log.support import LimitedFiles, append, batch, open_log
+
+TIME = st.integers(0, 60)
+ROWS = st.lists(TIME | st.none(), min_size=1, max_size=4)
+BATCHES = st.lists(st.tuples(ROWS, st.sampled_from(["none", "zstd"])), min_size=6, max_size=40)
+SETTINGS = st.fixed_dictionaries(
+    {
+        "segment.bytes": st.sampled_from([4096, 9000, 1 << 20]),
+        "index.interval.bytes": st.sampled_from([1, 1500, 1 << 20]),
+    }
+)
+# a share of the log each: where it starts, and where readers end
+SHARE = st.floats(0, 1)
+
+Model = list[int | None]
+
+
+def model_rows(rows: list[int | None]) -> Model:
+    """A record without a timestamp is found by none, unless no record of its batch has one: then all have 0, the batch's."""
+    return [0] * len(rows) if all(t is None for t in rows) else rows
+
+
+def check(log: PartitionLog, model: Model, asked: list[int]) -> None:
+    visible = [(o, t) for o, t in enumerate(model[: log.high_watermark]) if o >= log.log_start_offset and t is not None]
+    for timestamp_ms in asked:
+        expected = next(((o, t) for o, t in visible if t >= timestamp_ms), (-1, -1))
+        assert log.offset_for_timestamp(timestamp_ms) == expected, timestamp_ms
+    largest = max((t for _, t in visible), default=-1)
+    expected = next(((o, t) for o, t in visible if t == largest), (-1, -1))
+    assert log.offset_of_max_timestamp() == expected
+
+
+@given(BATCHES, SETTINGS, SHARE, SHARE, st.booleans(), st.lists(st.integers(0, 61), min_size=1, max_size=8))
+def test_lookups_find_what_a_list_finds(
+    batches: list[tuple[list[int | None], str]],
+    log_settings: dict[str, object],
+    start_share: float,
+    end_share: float,
+    clean: bool,
+    asked: list[int],
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        log = open_log(Path(directory), log_settings, files=LimitedFiles())
+        model: Model = []
+        boundaries = [0]
+        half = len(batches) // 2
+        for i, (rows, compression) in enumerate(batches):
+            append(log, batch(rows, compression=compression, value=b"v" * 1500))
+            model += model_rows(rows)
+            boundaries.append(len(model))
+            if i == half:
+                check(log, model, asked)  # so that what is remembered has to be brought up to date
+        check(log, model, asked)
+        log.delete_records(int(start_share * len(model)))
+        check(log, model, asked)
+        log.drop_below_log_start()
+        check(log, model, asked)
+        start = log.log_start_offset
+        if clean:
+            log.close()
+        log = open_log(Path(directory), log_settings, files=LimitedFiles(), clean=clean, log_start_offset=start)
+        check(log, model, asked)
+        append(log, batch([30, 5]))
+        model += [30, 5]
+        check(log, model, asked)
+        log.close()
+
+
+@settings(max_examples=150)
+@given(BATCHES, SETTINGS, SHARE, st.lists(st.integers(0, 61), min_size=1, max_size=8))
+def test_nothing_beyond_the_high_watermark_is_found(
+    batches: list[tuple[list[int | None], str]], log_settings: dict[str, object], share: float, asked: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        log = open_log(Path(directory), log_settings, files=LimitedFiles())
+        model: Model = []
+        ends = [0]
+        for rows, compression in batches:
+            log.append(batch(rows, compression=compression, value=b"v" * 1500))
+            model += model_rows(rows)
+            ends.append(len(model))
+        log.raise_high_watermark(ends[int(share * (len(ends) - 1))])  # a high watermark lies on a batch's end
+        check(log, model, asked)
+        log.raise_high_watermark(len(model))
+        check(log, model, asked)
+        log.close()

@@ -1,0 +1,155 @@
+"""Compaction by a real broker, and what every kind of reader makes of a compacted log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sparklog import Admin, Consumer, Producer, read_table
+from sparklog.client.cluster import cluster
+from sparklog.client.range_reader import read_range
+from sparklog.errors import InvalidConfigError, SchemaMismatchError
+from sparklog.types import TopicPartition
+from tests.system.broker_process import BrokerProcess, until
+
+SETTINGS = "log.cleaner.backoff.ms = 20\nlog.cleaner.threads = 2\n"
+COMPACT: dict[str, object] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": 16384}
+KEYS, ROUNDS = 50, 40
+TP = TopicPartition("state", 0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path / "data", settings=SETTINGS, work_dir=tmp_path)
+    yield process
+    process.stop()
+
+
+def address(broker: BrokerProcess) -> str:
+    return f"{broker.host}:{broker.port}"
+
+
+def write(broker: BrokerProcess, topic: str = "state") -> None:
+    """Every key in every round; in the last round the keys 0 to 9 are deleted."""
+    with Producer(address(broker)) as producer:
+        for i in range(ROUNDS):
+            dead = 10 if i == ROUNDS - 1 else 0
+            values = [None if k < dead else b"%d" % i for k in range(KEYS)]
+            keys = [b"key-%d" % k for k in range(KEYS)]
+            producer.send_batch(topic, {"key": keys, "value": values}, partition=0).result(20)
+
+
+def compacted(data_dir: Path, topic: str = "state") -> int:
+    """The number of segments with an offset column."""
+    found = 0
+    for path in (data_dir / f"{topic}-0").glob("*.arrow"):
+        try:
+            with path.open("rb") as file:
+                found += b"__offset" in file.read(4096)
+        except FileNotFoundError:  # it is being replaced
+            continue
+    return found
+
+
+def test_every_reader_sees_the_same_rows_with_the_same_offsets(broker: BrokerProcess, tmp_path: Path) -> None:
+    admin = Admin(address(broker))
+    admin.create_topic("state", partitions=1, configs=COMPACT)
+    write(broker)
+    until(lambda: compacted(broker.data_dir) > 0, "compaction")
+    until(lambda: read_table(address(broker), "state", local="off").num_rows < KEYS * ROUNDS // 2, "a shorter log")
+    broker.stop()  # no more compaction between the readers
+    quiet = BrokerProcess(tmp_path / "data", settings="log.cleaner.backoff.ms = 60_000\n", work_dir=tmp_path)
+    try:
+        check_readers(quiet)
+    finally:
+        assert quiet.stop() == 0
+
+
+def check_readers(broker: BrokerProcess) -> None:
+    where = address(broker)
+    table = read_table(where, "state", include_metadata=True)
+    offsets = table.column("_offset").to_pylist()
+    assert offsets == sorted(set(offsets)) and len(offsets) < KEYS * ROUNDS
+    for offset, key, value in zip(offsets, *[table.column(n).to_pylist() for n in ("key", "value")], strict=True):
+        assert key == b"key-%d" % (offset % KEYS)
+        dead = offset // KEYS == ROUNDS - 1 and offset % KEYS < 10
+        assert value == (None if dead else b"%d" % (offset // KEYS))
+    assert set(range(KEYS * (ROUNDS - 1), KEYS * ROUNDS)) <= set(offsets)
+    assert read_table(where, "state", include_metadata=True, local="off").equals(table)
+
+    consumer = Consumer(where)
+    consumer.assign([TP])
+    polled: list[int] = []
+    while consumer.position(TP) < KEYS * ROUNDS:
+        polled += [record.offset for record in consumer.poll(timeout_ms=200, max_records=7)]
+    assert polled == offsets
+    consumer.seek(TP, 0)
+    found: list[int] = []
+    while consumer.position(TP) < KEYS * ROUNDS:
+        for batch in consumer.poll_batches(timeout_ms=200):
+            found += batch.offsets().tolist()
+    assert found == offsets
+    gap = next(o for o in range(KEYS * ROUNDS) if o not in set(offsets))
+    consumer.seek(TP, gap)
+    assert consumer.poll(timeout_ms=5000)[0].offset == min(o for o in offsets if o > gap)
+    consumer.close()
+
+    for local in ("auto", "off"):
+        for start, end in ((0, 500), (333, 1777), (gap, gap + 1), (KEYS * ROUNDS - 3, KEYS * ROUNDS)):
+            read = [o for b in read_range(cluster(where), TP, start, end, local=local) for o in b.offsets().tolist()]
+            assert read == [o for o in offsets if start <= o < end], (local, start, end)
+            only = [
+                b.timestamps_ms() for b in read_range(cluster(where), TP, start, end, columns=["value"], local=local)
+            ]
+            assert sum(map(len, only)) == len(read)
+    check_command_line(where, broker.data_dir, offsets)
+
+
+def check_command_line(where: str, data_dir: Path, offsets: list[int]) -> None:
+    def sparklog(*arguments: str) -> str:
+        command = [sys.executable, "-m", "sparklog.cli", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    lines = sparklog("consume", "state", "--bootstrap-servers", where, "--format", "json", "--metadata").splitlines()
+    assert [json.loads(line)["offset"] for line in lines] == offsets
+    path = min(p for p in (data_dir / "state-0").glob("*.arrow") if b"__offset" in p.read_bytes()[:4096])
+    expected = pa.ipc.open_file(path).read_all().column("__offset").to_pylist()
+    dumped = json.loads(sparklog("log", "dump", str(path), "--records", "100000", "--format", "json"))
+    records = dumped["first_records"]
+    assert [record["_offset"] for record in records] == expected
+
+
+def test_records_without_a_key_are_refused(broker: BrokerProcess) -> None:
+    admin = Admin(address(broker))
+    admin.create_topic("state", partitions=1, configs=COMPACT)
+    schema = pa.schema([("id", pa.int64()), ("x", pa.string())])
+    with pytest.raises(InvalidConfigError, match="no key columns"):
+        admin.create_topic("typed", partitions=1, schema=schema, configs=COMPACT)
+    admin.create_topic("typed", partitions=1, schema=schema, key_columns=["id"], configs=COMPACT)
+    admin.create_topic("plain", partitions=1, schema=schema)
+    with pytest.raises(InvalidConfigError, match="no key columns"):
+        admin.alter_topic("plain", {"cleanup.policy": "compact"})
+    with Producer(address(broker)) as producer:
+        with pytest.raises(SchemaMismatchError, match="row 0 has no key"):
+            producer.send("state", b"value")
+        with pytest.raises(SchemaMismatchError, match="row 1 has no key"):
+            producer.send_batch("state", {"key": [b"k", None], "value": [b"1", b"2"]})
+        with pytest.raises(SchemaMismatchError, match="row 2 has no key"):
+            producer.send_batch("typed", {"id": [1, 2, None], "x": ["a", "b", "c"]})
+        producer.send("state", b"value", key=b"").result(20)
+        producer.send("state", None, key=b"k").result(20)
+
+
+def test_a_topic_that_becomes_compacted(broker: BrokerProcess) -> None:
+    admin = Admin(address(broker))
+    admin.create_topic("state", partitions=1, configs={"segment.bytes": 16384})
+    write(broker)
+    assert compacted(broker.data_dir) == 0
+    admin.alter_topic("state", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01})
+    until(lambda: compacted(broker.data_dir) > 0, "compaction")

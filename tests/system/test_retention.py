@@ -1,0 +1,256 @@
+"""Retention, delete-records and changed settings with a real broker, its client and its command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import sparklog
+from sparklog import TopicPartition
+from sparklog.errors import (
+    DataLossError,
+    InvalidConfigError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from tests.system.broker_process import until
+
+SMALL = {"segment.bytes": 4096, "file.delete.delay.ms": 0}
+VALUE = b"x" * 1000
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sparklog.LocalBroker]:
+    """A broker that looks for what to delete all the time."""
+    settings = {"log.retention.check.interval.ms": 20, "log.flush.interval.ms": 100}
+    with sparklog.start_local(tmp_path_factory.mktemp("retention") / "data", settings=settings) as started:
+        yield started
+
+
+@pytest.fixture
+def admin(local: sparklog.LocalBroker) -> Iterator[sparklog.Admin]:
+    with sparklog.Admin(local.bootstrap_servers) as made:
+        yield made
+
+
+def send(local: sparklog.LocalBroker, topic: str, count: int, *, partition: int = 0, **more: object) -> None:
+    with sparklog.Producer(local.bootstrap_servers, linger_ms=0) as producer:
+        for _ in range(count):
+            producer.send(topic, value=VALUE, partition=partition, **more).result(30)  # type: ignore[arg-type]
+
+
+def offsets(local: sparklog.LocalBroker, topic: str) -> list[int]:
+    table = sparklog.read_table(local.bootstrap_servers, topic, include_metadata=True)
+    return sorted(table["_offset"].to_pylist())
+
+
+def bases(local: sparklog.LocalBroker, topic: str, partition: int = 0) -> list[int]:
+    return sorted(int(p.stem) for p in (local.data_dir / f"{topic}-{partition}").glob("*.arrow"))
+
+
+def start_of(admin: sparklog.Admin, topic: str, partition: int = 0) -> int:
+    return admin.describe_topic(topic).partition_details[partition].log_start_offset
+
+
+def test_old_records_go_and_the_log_goes_on(local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str) -> None:
+    admin.create_topic(topic, configs=SMALL | {"retention.ms": 3_600_000})
+    send(local, topic, 5, timestamp_ms=int(time.time() * 1000) - 7_200_000)
+    until(lambda: start_of(admin, topic) == 5, "all expired, the active segment too")
+    until(lambda: bases(local, topic) == [5], "files unlinked")
+    assert offsets(local, topic) == []
+    send(local, topic, 2)
+    assert offsets(local, topic) == [5, 6]
+    assert admin.list_offsets({TopicPartition(topic, 0): "earliest"})[TopicPartition(topic, 0)].offset == 5
+
+
+def test_size_retention_follows_a_changed_setting_at_once(
+    local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str
+) -> None:
+    admin.create_topic(topic, configs=SMALL)
+    send(local, topic, 20)
+    before = admin.describe_topic(topic).partition_details[0]
+    assert (before.log_start_offset, before.high_watermark) == (0, 20)
+    altered = admin.alter_topic(topic, {"retention.bytes": before.size_bytes // 2, "segment.bytes": 8192})
+    assert altered.configs == SMALL | {"retention.bytes": before.size_bytes // 2, "segment.bytes": 8192}
+    until(
+        lambda: admin.describe_topic(topic).partition_details[0].size_bytes < before.size_bytes,
+        "the older half deleted",
+    )
+    after = admin.describe_topic(topic).partition_details[0]
+    assert before.size_bytes // 2 <= after.size_bytes < before.size_bytes
+    assert offsets(local, topic) == list(range(after.log_start_offset, 20))
+    segments = len(bases(local, topic))
+    altered = admin.alter_topic(topic, {"retention.bytes": None})
+    assert "retention.bytes" not in altered.configs
+    send(local, topic, 5)
+    assert len(bases(local, topic)) <= segments + 1, "larger segments are made"
+    assert offsets(local, topic) == list(range(after.log_start_offset, 25))
+
+
+def test_settings_reach_producers_and_are_checked(
+    local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str
+) -> None:
+    admin.create_topic(topic)
+    admin.alter_topic(topic, {"max.message.bytes": 1024})
+    with pytest.raises(MessageTooLargeError):
+        send(local, topic, 1)
+    with pytest.raises(InvalidConfigError, match="did you mean 'retention"):
+        admin.alter_topic(topic, {"retention.m": 5})
+    with pytest.raises(InvalidConfigError, match="cannot be changed"):
+        admin.alter_topic(topic, {"message.timestamp.type": "LogAppendTime"})
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.alter_topic("no-such-topic", {"segment.ms": 5})
+    described = admin.describe_topic(topic)
+    assert described.configs == {"max.message.bytes": 1024}
+    assert (described.setting("retention.ms"), described.setting("segment.ms")) == (-1, 604_800_000)
+
+
+def test_delete_records_is_exact_for_every_reader(
+    local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=2, configs=SMALL)
+    with sparklog.Producer(local.bootstrap_servers) as producer:
+        for partition in (0, 1):
+            producer.send_batch(topic, {"value": [b"%d" % i for i in range(10)]}, partition=partition).result(30)
+    tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    assert admin.delete_records({tps[0]: 4, tps[1]: -1}) == {tps[0]: 4, tps[1]: 10}
+    assert offsets(local, topic) == [4, 5, 6, 7, 8, 9]
+    assert admin.delete_records({tps[0]: 2}) == {tps[0]: 4}, "below the log start there is nothing left to do"
+    with sparklog.Consumer(local.bootstrap_servers, auto_offset_reset="none") as consumer:
+        consumer.assign(tps)
+        consumer.seek(tps[0], 4)
+        consumer.seek(tps[1], 10)
+        records: list[sparklog.Record] = []
+        while len(records) < 6:
+            records += consumer.poll(timeout_ms=1000)
+        assert [(r.offset, r.value) for r in records] == [(o, b"%d" % o) for o in range(4, 10)]
+        consumer.seek(tps[0], 3)
+        with pytest.raises(OffsetOutOfRangeError, match="offset 3"):
+            consumer.poll(timeout_ms=5000)
+    with pytest.raises((DataLossError, OffsetOutOfRangeError)):
+        sparklog.read_table(local.bootstrap_servers, topic, start={0: 0, 1: 10})
+    until(lambda: bases(local, topic, 1) == [10], "the files of what is wholly deleted go")
+    assert bases(local, topic, 0) == [0]
+
+
+def test_delete_records_is_refused_per_partition(
+    local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=2)
+    send(local, topic, 3)
+    with pytest.raises(OffsetOutOfRangeError, match="from 0 to 3; name an offset"):
+        admin.delete_records({TopicPartition(topic, 0): 4, TopicPartition(topic, 1): -1})
+    with pytest.raises(InvalidRequestError, match="or -1 for all"):
+        admin.delete_records({TopicPartition(topic, 0): -2})
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.delete_records({TopicPartition(topic, 2): 0})
+    assert offsets(local, topic) == [0, 1, 2]
+
+
+def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    settings = {"log.retention.check.interval.ms": 3_600_000}
+    local = sparklog.start_local(data_dir, settings=settings)
+    with sparklog.Admin(local.bootstrap_servers) as admin:
+        admin.create_topic("t", partitions=2, configs=SMALL)
+        send(local, "t", 10)
+        send(local, "t", 10, partition=1)
+        admin.delete_records({TopicPartition("t", 0): 7, TopicPartition("t", 1): -1})
+    local.kill()
+    for clean in (False, True):
+        with (
+            sparklog.start_local(data_dir, settings=settings) as local,
+            sparklog.Admin(local.bootstrap_servers) as admin,
+        ):
+            details = admin.describe_topic("t").partition_details
+            assert [d.log_start_offset for d in details] == [7, 10], f"clean: {clean}"
+            assert offsets(local, "t") == [7, 8, 9]
+    with sparklog.start_local(data_dir) as local:
+        send(local, "t", 1, partition=1)
+        assert offsets(local, "t") == [7, 8, 9, 10]
+
+
+def test_a_waiting_fetch_is_told(local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str) -> None:
+    """A consumer that waits for more than there is, below what is deleted, learns of it and goes on."""
+    admin.create_topic(topic)
+    send(local, topic, 3)
+    with sparklog.Consumer(local.bootstrap_servers, fetch_min_bytes=1 << 20, fetch_max_wait_ms=60_000) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), 1)
+        assert consumer.poll(timeout_ms=200) == []
+        admin.delete_records({TopicPartition(topic, 0): 2})
+        found: list[sparklog.Record] = []
+        deadline = time.monotonic() + 20
+        while consumer.position(TopicPartition(topic, 0)) < 2:
+            assert time.monotonic() < deadline
+            found += consumer.poll(timeout_ms=500)
+
+
+def sparklog_command(local: sparklog.LocalBroker, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sparklog.cli", *arguments, "-b", local.bootstrap_servers]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_the_command_line(local: sparklog.LocalBroker, admin: sparklog.Admin, topic_name: Callable[[], str]) -> None:
+    name = topic_name()
+    created = sparklog_command(
+        local,
+        "topic",
+        "create",
+        name,
+        "--partitions",
+        "2",
+        "--schema",
+        "n INT, at TIMESTAMP",
+        "--timestamp-column",
+        "at",
+    )
+    assert (created.returncode, created.stderr) == (0, ""), "this broker keeps for ever"
+    assert sparklog_command(local, "topic", "delete", name).returncode == 0
+    sparklog_command(local, "topic", "create", name, "--partitions", "2")
+    send(local, name, 5)
+    altered = sparklog_command(local, "topic", "alter", name, "--config", "retention.ms=3600000", "-c", "segment.ms=5")
+    assert altered.stdout == "retention.ms = 3600000\nsegment.ms = 5\n"
+    altered = sparklog_command(local, "topic", "alter", name, "--delete-config", "retention.ms")
+    assert altered.stdout == "retention.ms = -1  (broker's default)\n"
+    for bad, says in (
+        (["--config", "retention.ms=5", "--delete-config", "retention.ms"], "given to --config and to --delete-config"),
+        ([], "nothing to change"),
+    ):
+        refused = sparklog_command(local, "topic", "alter", name, *bad)
+        assert refused.returncode == 2
+        assert says in " ".join(refused.stderr.replace("│", " ").split())
+    unknown = sparklog_command(local, "topic", "alter", name, "--config", "retention=5")
+    assert unknown.returncode == 1
+    assert "unknown topic setting 'retention'" in unknown.stderr
+
+    deleted = sparklog_command(local, "delete-records", name, "--partition", "0", "--before", "3")
+    assert deleted.stdout == f"{name} partition 0: 3 records deleted, begins at offset 3\n"
+    deleted = sparklog_command(local, "delete-records", name, "--before", "latest")
+    assert deleted.stdout == (
+        f"{name} partition 0: 2 records deleted, begins at offset 5\n"
+        f"{name} partition 1: 0 records deleted, begins at offset 0\n"
+    )
+    assert sparklog_command(local, "delete-records", name, "--before", "-1").returncode == 2
+    assert sparklog_command(local, "delete-records", name, "--before", "9").returncode == 1
+    described = sparklog_command(local, "topic", "describe", name).stdout
+    assert "segment.ms              5\n" in described
+    (row,) = [line.split() for line in described.splitlines() if line.strip().startswith("0 ")]
+    assert [cell for cell in row if cell != "│"][:5] == ["0", "5", "5", "0", "0"]
+
+
+def test_who_loads_old_data_is_warned(tmp_path: Path) -> None:
+    with sparklog.start_local(tmp_path / "data", settings={"topic.retention.ms": 7 * 86_400_000}) as local:
+        created = sparklog_command(
+            local, "topic", "create", "t", "--schema", "n INT, at TIMESTAMP", "--timestamp-column", "at"
+        )
+        assert "records whose at is older than 7 days will be deleted; --config retention.ms=-1" in created.stderr
+        arguments = ("--schema", "n INT, at TIMESTAMP", "--timestamp-column", "at", "--config", "retention.ms=-1")
+        assert sparklog_command(local, "topic", "create", "u", *arguments).stderr == ""

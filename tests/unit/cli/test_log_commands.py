@@ -1,0 +1,189 @@
+"""`sparklog log verify` and the options of `sparklog log dump`, as commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sparklog.cli.app import run_app
+from sparklog.log.log_manager import LogManager
+from tests.unit.log.support import append, records
+from tests.unit.log.test_inspect import E0, QuickFiles, blocks, fill, flip, segments, specs, started
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: object, code: int = 0) -> Result:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["sparklog", "log", *map(str, arguments)])
+        result = Result(run_app(), *capsys.readouterr())
+        assert result.returncode == code, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result
+
+    return run
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    manager = started(tmp_path / "data")
+    fill(manager, 20)
+    assert manager.close()
+    return tmp_path / "data"
+
+
+def test_verify_a_sound_directory(run: Run, data_dir: Path) -> None:
+    result = run("verify", data_dir)
+    assert result.stdout.startswith("checked 2 partitions, ")
+    assert result.stdout.endswith(": sound\n")
+    assert result.stderr == ""
+    shown = json.loads(run("verify", data_dir, "--format", "json").stdout)
+    assert (shown["sound"], shown["records"], shown["damage"], shown["notes"]) == (True, 80, [], [])
+
+
+def test_verify_lists_file_and_position(run: Run, data_dir: Path) -> None:
+    path = segments(data_dir)[0]
+    starts = blocks(path)
+    flip(path, starts[2] + 900)
+    flip(path.with_suffix(".index"), 3)
+    result = run("verify", data_dir, code=1)
+    first = result.stdout.splitlines()[0]
+    assert first.startswith(f"damaged  {path}, position {starts[2]}: checksum is ")
+    assert result.stdout.endswith("DAMAGED\n")
+    assert result.stderr.startswith("damaged: 1 place in 1 file\n")
+    assert "sparklog log repair" in result.stderr
+    shown = json.loads(run("verify", data_dir / "events-0", "--format", "json", code=1).stdout)
+    assert not shown["sound"]
+    assert [(d["path"], d["position"], d["kind"]) for d in shown["damage"]] == [(str(path), starts[2], "batch")]
+
+
+def test_verify_tells_notes_when_asked(run: Run, data_dir: Path) -> None:
+    index = segments(data_dir)[0].with_suffix(".index")
+    index.unlink()
+    assert run("verify", data_dir).stdout.endswith("sound (1 note, shown with --notes)\n")
+    assert f"note     {index}, position 0: missing" in run("verify", data_dir, "--notes").stdout
+
+
+def test_verify_several_directories(run: Run, tmp_path: Path) -> None:
+    manager = LogManager(tmp_path / "data", log_dirs=[tmp_path / "a", tmp_path / "b"], files=QuickFiles())
+    manager.load("c1", specs())
+    append(manager.get(E0), records(3))
+    assert run("verify", tmp_path / "a", tmp_path / "b").stdout.startswith("checked 2 partitions, 1 segment, 3 records")
+    manager.close()
+    run("verify", tmp_path / "a", tmp_path / "b")
+
+
+def test_verify_what_is_no_log(run: Run, tmp_path: Path) -> None:
+    assert "does not exist" in run("verify", tmp_path / "nothing", code=1).stderr
+
+
+def test_dump_indexes(run: Run, data_dir: Path) -> None:
+    path = segments(data_dir)[1]
+    base, starts = int(path.stem), blocks(path)
+    shown = json.loads(run("dump", path, "--indexes", "--format", "json").stdout)
+    assert shown["offset_index"][0] == {"offset": base + 2, "position": starts[1]}
+    assert len(shown["offset_index"]) == shown["index_entries"] == len(starts) - 2
+    assert set(shown["time_index"][0]) == {"offset", "timestamp_ms"}
+    text = run("dump", path, "--indexes", "--max-batches", 1).stdout
+    assert f"offset index: {len(starts) - 2} entries" in text
+    assert str(starts[1]) in text
+    assert "more entries (--max-batches 0 shows all)" in text
+    assert "more entries" not in run("dump", path, "--indexes", "--max-batches", 0).stdout
+
+
+def test_dump_indexes_that_are_missing_or_cut(run: Run, data_dir: Path) -> None:
+    path = segments(data_dir)[0]
+    path.with_suffix(".timeindex").unlink()
+    index = path.with_suffix(".index")
+    index.write_bytes(index.read_bytes()[:13])
+    shown = json.loads(run("dump", path, "--indexes", "--format", "json").stdout)
+    assert len(shown["offset_index"]) == 1
+    assert "time_index" not in shown
+
+
+def test_dump_verify_finds_what_checksums_do_not(run: Run, data_dir: Path) -> None:
+    directory = data_dir / "events-0"
+    assert run("dump", directory, "--verify").stdout.endswith(": sound\n")
+    index = segments(data_dir)[0].with_suffix(".timeindex")
+    flip(index, 0)
+    run("dump", directory)
+    result = run("dump", directory, "--verify", code=1)
+    assert f"damaged  {index}, position 0: entry 0 is not the largest timestamp" in result.stdout
+    lines = run("dump", directory, "--verify", "--format", "json", code=1).stdout.splitlines()
+    assert json.loads(lines[-1])["verify"]["damage"][0]["path"] == str(index)
+
+
+def test_repair_is_a_dry_run_unless_told_otherwise(run: Run, data_dir: Path) -> None:
+    path = segments(data_dir)[0]
+    starts = blocks(path)
+    flip(path, starts[2] + 900)
+    damaged = path.read_bytes()
+    directory = data_dir / "events-0"
+    assert "nothing to repair, 40 records" in run("repair", data_dir / "events-1").stdout
+    for target in (directory, data_dir):
+        result = run("repair", target, code=1)
+        assert f"{directory}: would keep 38 records" in result.stdout
+        assert f"  {path}, position {starts[2]}: checksum is " in result.stdout
+        assert f"bytes to {path.name}.{starts[2]}.corrupt" in result.stdout
+        assert "offsets 4 to 5 would be missing" in result.stdout
+        assert "say it again with --yes" in result.stderr
+        assert path.read_bytes() == damaged
+    shown = [json.loads(line) for line in run("repair", data_dir, "--format", "json", code=1).stdout.splitlines()]
+    assert [(s["changed"], s["records"], s["gaps"]) for s in shown] == [
+        (True, 38, [{"first": 4, "last": 5}]),
+        (False, 40, []),
+    ]
+
+
+def test_repair_keeps_what_is_intact_and_verify_agrees(run: Run, data_dir: Path) -> None:
+    path = segments(data_dir)[0]
+    starts = blocks(path)
+    flip(path, starts[2] + 900)
+    assert "kept 38 records" in run("repair", data_dir, "--yes").stdout
+    quarantined = path.with_name(f"{path.name}.{starts[2]}.corrupt")
+    assert quarantined.stat().st_size == starts[3] - starts[2]
+    result = run("verify", data_dir, "--notes")
+    assert "offsets 4 to 5 are missing before this batch: a repair took them out" in result.stdout
+    assert "nothing to repair" in run("repair", data_dir / "events-0").stdout
+    manager = started(data_dir)
+    assert not manager.offline
+    assert manager.get(E0).log_end_offset == 40
+    manager.close()
+    run("verify", data_dir)
+
+
+def test_repair_refuses_while_a_broker_runs(run: Run, data_dir: Path) -> None:
+    manager = started(data_dir)
+    for target in (data_dir, data_dir / "events-0"):
+        result = run("repair", target, "--yes", code=1)
+        assert f"{data_dir} is in use by a broker; stop it, then repair" in result.stderr
+    run("repair", data_dir)  # a dry run only reads
+    assert manager.close()
+
+
+def test_repair_of_a_copy_that_is_in_no_log_directory(run: Run, data_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(data_dir / "events-0", tmp_path / "copy" / "events-0")
+    path = tmp_path / "copy" / "events-0" / segments(data_dir)[0].name
+    flip(path, blocks(path)[0] + 900)
+    run("repair", tmp_path / "copy" / "events-0", "--yes")
+    assert not (tmp_path / "copy" / ".lock").exists()
+    run("verify", tmp_path / "copy" / "events-0")
+
+
+def test_repair_needs_a_directory(run: Run, data_dir: Path) -> None:
+    path = segments(data_dir)[0]
+    assert f"is a file; name the partition's directory, {path.parent}" in run("repair", path, code=1).stderr

@@ -1,0 +1,483 @@
+"""Verification: every kind of damage is found and placed, and nothing is found where nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparklog.errors import StorageError
+from sparklog.format import offset_index, time_index
+from sparklog.format.batch import decode_header, stamp_batch
+from sparklog.format.segment import decode_head, decode_seal
+from sparklog.log.files import RealFiles
+from sparklog.log.inspect import bytes_to_check, verify
+from sparklog.log.log_manager import LogManager, PartitionSpec
+from sparklog.log.model import LogConfig, LogOwner
+from sparklog.types import TopicPartition
+from tests.unit.log.support import SCHEMAS, append, batch, records, values
+from tests.unit.log.test_log_manager import kill
+
+SETTINGS = {"segment.bytes": 16_384, "index.interval.bytes": 1}
+E0, E1 = TopicPartition("events", 0), TopicPartition("events", 1)
+
+
+def specs() -> list[PartitionSpec]:
+    config = LogConfig.from_settings(SETTINGS)
+    return [PartitionSpec(LogOwner("events", "e" * 32, p, "timestamp"), config, SCHEMAS.__getitem__) for p in range(2)]
+
+
+class QuickFiles(RealFiles):
+    """Without fsync: these tests end no machine."""
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+
+def started(data_dir: Path) -> LogManager:
+    manager = LogManager(data_dir, files=QuickFiles())
+    manager.load("c1", specs())
+    for log in manager.logs.values():
+        log.raise_high_watermark(log.log_end_offset)
+    return manager
+
+
+def fill(manager: LogManager, count: int = 30) -> None:
+    for i in range(count):
+        for log in manager.logs.values():
+            append(log, batch([100 * ((i * 7) % 13), 100 * i], value=b"x" * 700))
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Two partitions of several segments, cleanly stopped."""
+    manager = started(tmp_path / "data")
+    fill(manager)
+    assert manager.close()
+    assert len(segments(tmp_path / "data")) > 3
+    return tmp_path / "data"
+
+
+def segments(data_dir: Path, partition: int = 0) -> list[Path]:
+    return sorted((data_dir / f"events-{partition}").glob("*.arrow"))
+
+
+def found(path: Path) -> list[tuple[str, int, str]]:
+    """(file name, position, kind) of all damage."""
+    return [(Path(f.path).name, f.position, f.kind) for f in verify([path]).damage]
+
+
+def flip(path: Path, position: int, bit: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= bit
+    path.write_bytes(data)
+
+
+def cut(path: Path, size_bytes: int) -> None:
+    os.truncate(path, size_bytes)
+
+
+def blocks(path: Path) -> list[int]:
+    """Where a sealed segment's batches begin."""
+    with path.open("rb") as file:
+        seal = decode_seal(lambda p, n: os.pread(file.fileno(), n, p), path.stat().st_size)
+    assert seal is not None
+    return [*seal.positions.tolist(), seal.data_end]
+
+
+# --- sound ---
+
+
+def test_a_stopped_directory_is_sound(data_dir: Path) -> None:
+    told: list[int] = []
+    report = verify([data_dir], told.append)
+    assert (report.damage, report.notes) == ([], [])
+    assert (report.directories, report.partitions, report.records) == (1, 2, 120)
+    assert report.segments == len(segments(data_dir)) + len(segments(data_dir, 1))
+    assert report.batches == 60
+    assert report.size_bytes == bytes_to_check([data_dir])
+    assert 0.9 * report.size_bytes < sum(told) < 1.1 * report.size_bytes
+
+
+def test_a_partition_and_a_segment_alone(data_dir: Path) -> None:
+    report = verify([data_dir / "events-0"])
+    assert (report.damage, report.notes, report.partitions, report.records) == ([], [], 1, 60)
+    report = verify(segments(data_dir))
+    assert (report.damage, report.notes, report.partitions, report.records) == ([], [], 0, 60)
+
+
+def test_a_running_broker_s_directory_is_sound(data_dir: Path) -> None:
+    manager = started(data_dir)
+    fill(manager, 3)
+    assert verify([data_dir]).damage == []
+    manager.checkpoint()
+    report = verify([data_dir])
+    assert (report.damage, report.records) == ([], 132)
+    kill(manager)
+    assert verify([data_dir]).damage == []
+
+
+def test_nothing_is_written_and_no_lock_is_taken(data_dir: Path) -> None:
+    def state() -> dict[Path, tuple[int, int]]:
+        return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in data_dir.rglob("*")}
+
+    before = state()
+    verify([data_dir])
+    assert state() == before
+    manager = started(data_dir)
+    verify([data_dir])
+    manager.close()
+
+
+def test_while_a_broker_appends_rolls_and_restarts(data_dir: Path) -> None:
+    """Whatever moment it looks at: a healthy log is never called damaged."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                manager = started(data_dir)
+                for _ in range(3):
+                    fill(manager, 6)
+                    manager.flush()
+                    manager.checkpoint()
+                manager.create_partition(spec := other_spec())
+                append(manager.get(spec.owner.topic_partition), records(3))
+                manager.delete_partition(spec.owner.topic_partition)
+                manager.purge_deleted()
+                manager.close()
+        except BaseException as e:  # noqa: BLE001  (told in the test)
+            errors.append(e)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(25):
+            assert verify([data_dir]).damage == []
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors
+
+
+def other_spec() -> PartitionSpec:
+    owner = LogOwner("other", "0" * 32, 0, "timestamp")
+    return PartitionSpec(owner, LogConfig.from_settings({}), SCHEMAS.__getitem__)
+
+
+def test_an_empty_directory_of_a_broker(tmp_path: Path) -> None:
+    manager = LogManager(tmp_path)
+    manager.load("c1", specs())
+    manager.close()
+    report = verify([tmp_path])
+    assert (report.damage, report.partitions, report.segments) == ([], 2, 0)
+
+
+def test_what_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"x does not exist; name a log directory"):
+        verify([tmp_path / "x"])
+    with pytest.raises(StorageError, match="neither a log directory nor a partition"):
+        verify([tmp_path])
+    with pytest.raises(StorageError, match="neither"):
+        bytes_to_check([tmp_path])
+
+
+# --- damaged segments ---
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_flipped_byte_in_a_batch(data_dir: Path, which: int) -> None:
+    path = segments(data_dir)[which]
+    starts = blocks(path)
+    for i in (0, len(starts) // 2, len(starts) - 2):
+        flip(path, starts[i + 1] - 5)
+        assert found(data_dir) == [(path.name, starts[i], "batch")]
+        assert found(path) == [(path.name, starts[i], "batch")]
+        assert "checksum" in verify([data_dir]).damage[0].message
+        flip(path, starts[i + 1] - 5)
+    assert found(data_dir) == []
+
+
+def test_every_damaged_batch_is_listed(data_dir: Path) -> None:
+    path = segments(data_dir)[0]
+    starts = blocks(path)
+    for i in (0, 2, 3):
+        flip(path, starts[i] + 700)
+    assert found(data_dir) == [(path.name, starts[i], "batch") for i in (0, 2, 3)]
+
+
+def test_a_batch_of_a_crashed_broker(data_dir: Path) -> None:
+    """In the middle of an unsealed segment it is damage; at its end it is what a crash leaves."""
+    manager = started(data_dir)
+    fill(manager, 2)
+    kill(manager)
+    path = segments(data_dir)[-1]
+    size = path.stat().st_size
+    flip(path, size - 5)
+    report = verify([data_dir])
+    assert report.damage == []
+    assert [(n.kind, "no whole batch" in n.message) for n in report.notes if n.path == str(path)] == [("batch", True)]
+    flip(path, 1000)
+    assert ("batch" in {kind for _, _, kind in found(data_dir)}) or found(data_dir)[0][2] == "head"
+
+
+@pytest.mark.parametrize("field", ["base_offset", "leader_epoch"])
+def test_a_changed_stamp_which_no_checksum_covers(data_dir: Path, field: str) -> None:
+    path = segments(data_dir)[0]
+    start = blocks(path)[3]
+    data = bytearray(path.read_bytes())
+    header = decode_header(data, start)
+    stamp = {"base_offset": 6, "leader_epoch": 0, "append_time_ms": header.append_time_ms}
+    stamp_batch(data, start, header, **{**stamp, field: stamp[field] + 1})  # type: ignore[arg-type]
+    path.write_bytes(data)
+    places = found(data_dir)
+    assert places, "noticed"
+    if field == "base_offset":
+        assert (path.name, start, "offsets") in places
+
+
+def test_a_flipped_byte_in_the_head(data_dir: Path) -> None:
+    path = segments(data_dir)[1]
+    with path.open("rb") as file:
+        size = decode_head(lambda p, n: os.pread(file.fileno(), n, p)).data_position
+    position = path.read_bytes().index(b'"topic": "events"') + 11
+    assert position < size
+    flip(path, position)
+    assert (path.name, 0, "head") in found(data_dir)
+    flip(path, position)
+    flip(path, 2)
+    assert found(data_dir)[0] == (path.name, 0, "head")
+
+
+def test_every_byte_of_a_head_and_a_footer(data_dir: Path) -> None:
+    """Never an unexpected exception; and a changed meaning is always found."""
+    path = segments(data_dir)[0]
+    end = blocks(path)[-1]
+    original = path.read_bytes()
+    unnoticed = []
+    for position in [*range(0, 400, 3), *range(end, len(original), 3)]:
+        flip(path, position, 0x10)
+        report = verify([path])
+        if not report.damage and not report.notes:
+            unnoticed.append(position)
+        path.write_bytes(original)
+    assert unnoticed == []
+
+
+def test_a_flipped_byte_in_a_footer(data_dir: Path) -> None:
+    for path in (segments(data_dir)[0], segments(data_dir)[-1]):
+        original = path.read_bytes()
+        end = blocks(path)[-1]
+        # the position of a batch in the block list; the name of a column; the footer's length
+        listed = original.index(np.int64(blocks(path)[1]).tobytes(), end)
+        column = original.index(b"value", end)
+        for position in (listed, column, len(original) - 9):
+            flip(path, position)
+            (damage,) = [f for f in verify([data_dir]).damage if f.kind == "footer"]
+            assert Path(damage.path) == path
+            assert damage.position in (position, end)
+            path.write_bytes(original)
+
+
+def test_a_truncated_file(data_dir: Path) -> None:
+    for which in (0, -1):
+        path = segments(data_dir)[which]
+        original = path.read_bytes()
+        starts = blocks(path)
+        for size in (len(original) - 1, starts[-1], starts[-1] - 8, starts[1] + 100, 100, 0):
+            cut(path, size)
+            damage = verify([data_dir]).damage
+            assert {Path(f.path).name for f in damage} == {path.name}, (which, size)
+            assert all(0 <= f.position <= max(size, 0) for f in damage)
+            path.write_bytes(original)
+        assert found(data_dir) == []
+
+
+def test_a_missing_segment(data_dir: Path) -> None:
+    paths = segments(data_dir)
+    for index in (".index", ".timeindex"):
+        paths[1].with_suffix(index).unlink()
+    paths[1].unlink()
+    (damage,) = verify([data_dir]).damage
+    assert (Path(damage.path), damage.kind) == (paths[1], "offsets")
+    base, following = int(paths[1].stem), int(paths[2].stem)
+    assert damage.message == (
+        f"missing file: offsets {base} to {following - 1} are in no segment; {paths[2].name} is next"
+    )
+
+
+def test_a_missing_last_segment(data_dir: Path) -> None:
+    segments(data_dir)[-1].unlink()
+    (damage,) = verify([data_dir]).damage
+    assert (Path(damage.path).name, damage.kind) == ("recovery-points.json", "checkpoint")
+    assert damage.position == (data_dir / "recovery-points.json").read_bytes().index(b'"events-0"')
+    assert "of events-0 is 60, its log ends at" in damage.message
+
+
+def test_segments_that_overlap(data_dir: Path) -> None:
+    paths = segments(data_dir)
+    base = int(paths[1].stem)
+    copy = paths[1].with_name(f"{base + 2:020d}.arrow")
+    copy.write_bytes(paths[1].read_bytes())
+    assert {(name, kind) for name, _, kind in found(data_dir)} >= {(copy.name, "head"), (copy.name, "offsets")}
+
+
+def test_a_segment_of_another_partition(data_dir: Path) -> None:
+    mine, theirs = segments(data_dir)[0], segments(data_dir, 1)[0]
+    mine.write_bytes(theirs.read_bytes())
+    assert (mine.name, 0, "head") in found(data_dir)
+
+
+# --- indexes ---
+
+
+def test_a_flipped_byte_in_an_index(data_dir: Path) -> None:
+    path = segments(data_dir)[0]
+    for suffix, size in ((offset_index.SUFFIX, 8), (time_index.SUFFIX, 12)):
+        index = path.with_suffix(suffix)
+        for position in range(index.stat().st_size):
+            flip(index, position)
+            (place,) = found(data_dir)
+            assert place[0] == index.name
+            assert place[1] // size in (position // size, position // size + 1), "this entry, or the one it now follows"
+            assert place[2] == "index"
+            flip(index, position)
+
+
+def test_an_index_that_is_cut_or_too_long(data_dir: Path) -> None:
+    index = segments(data_dir)[0].with_suffix(time_index.SUFFIX)
+    original = index.read_bytes()
+    assert len(original) > 24
+    index.write_bytes(original + b"abc")
+    assert found(data_dir) == [(index.name, len(original), "index")]
+    index.write_bytes(original[:-12])
+    assert found(data_dir) == [(index.name, len(original) - 12, "index")]
+    assert "stale" in verify([data_dir]).damage[0].message
+    index.write_bytes(b"")
+    assert found(data_dir) == [(index.name, 0, "index")]
+
+
+def test_an_index_of_another_segment(data_dir: Path) -> None:
+    first, second = segments(data_dir)[:2]
+    for suffix in (".index", ".timeindex"):
+        first.with_suffix(suffix).write_bytes(second.with_suffix(suffix).read_bytes())
+    assert {name for name, _, _ in found(data_dir)} & {first.with_suffix(".timeindex").name}
+
+
+def test_missing_indexes_are_rebuilt_and_no_damage(data_dir: Path) -> None:
+    path = segments(data_dir)[0].with_suffix(".index")
+    path.unlink()
+    report = verify([data_dir])
+    assert report.damage == []
+    assert [(n.path, n.kind) for n in report.notes] == [(str(path), "index")]
+
+
+# --- the small files ---
+
+
+def points(data_dir: Path, change: Callable[[dict[str, int]], None], name: str = "events-1") -> None:
+    path = data_dir / "recovery-points.json"
+    content = json.loads(path.read_bytes())
+    change(content["partitions"][name])
+    path.write_text(json.dumps(content, indent=2))
+
+
+@pytest.mark.parametrize("field", ["recovery_point", "high_watermark", "log_start_offset"])
+def test_a_checkpoint_beyond_the_end(data_dir: Path, field: str) -> None:
+    points(data_dir, lambda p: p.update({field: 61}))
+    (place,) = found(data_dir)
+    assert place == (
+        "recovery-points.json",
+        (data_dir / "recovery-points.json").read_bytes().index(b'"events-1"'),
+        "checkpoint",
+    )
+    assert found(data_dir / "events-1") == [place], "also when only the partition is looked at"
+    assert found(data_dir / "events-0") == []
+
+
+def test_a_checkpoint_of_an_earlier_topic_does_not_count(data_dir: Path) -> None:
+    points(data_dir, lambda p: p.update({"recovery_point": 61, "topic_id": "a" * 32}))  # type: ignore[dict-item]
+    assert found(data_dir) == []
+
+
+def test_a_partition_that_is_gone(data_dir: Path) -> None:
+    import shutil
+
+    shutil.rmtree(data_dir / "events-1")
+    (damage,) = verify([data_dir]).damage
+    assert damage.message == "partition events-1 has no directory here; the checkpoint knows offsets up to 60"
+    (data_dir / "clean-shutdown").unlink()
+    report = verify([data_dir])
+    assert (report.damage, len(report.notes)) == ([], 1), "a crash may have come between deleting and checkpoint"
+
+
+@pytest.mark.parametrize("name", ["recovery-points.json", "clean-shutdown", "meta.json", "events-0/partition.json"])
+def test_a_small_file_that_cannot_be_read(data_dir: Path, name: str) -> None:
+    (data_dir / name).write_bytes(b"{")
+    places = found(data_dir)
+    assert [place[:2] for place in places] == [(Path(name).name, 0)]
+    assert len(verify([data_dir]).damage) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(b'"partition": 0', b'"partition": 1'), (b'"events"', b'"others"'), (b"e" * 32, b"f" * 32)]
+)
+def test_a_wrong_partition_json(data_dir: Path, old: bytes, new: bytes) -> None:
+    path = data_dir / "events-0" / "partition.json"
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+    damage = verify([data_dir]).damage
+    assert damage
+    assert any("partition.json" in f.path or "partition.json says" in f.message for f in damage)
+    path.unlink()
+    assert ("partition.json", 0, "partition.json") in found(data_dir)
+
+
+def test_a_partition_in_two_directories(data_dir: Path, tmp_path: Path) -> None:
+    import shutil
+
+    manager = LogManager(tmp_path / "second")
+    manager.load("c1", [])
+    manager.close()
+    shutil.copytree(data_dir / "events-0", tmp_path / "second" / "events-0")
+    (damage,) = verify([data_dir, tmp_path / "second"]).damage
+    assert damage.path == str(tmp_path / "second" / "events-0" / "partition.json")
+    assert f"the same partition is in {data_dir}/events-0, too" in damage.message
+
+
+def test_leftovers_are_notes(data_dir: Path) -> None:
+    directory = data_dir / "events-0"
+    (directory / "partition.json.tmp").write_bytes(b"")
+    (directory / "00000000000000009999.index").write_bytes(b"")
+    (data_dir / f"old-0.{'0' * 32}-delete").mkdir()
+    report = verify([data_dir])
+    assert report.damage == []
+    assert sorted(Path(n.path).name for n in report.notes) == ["00000000000000009999.index", "partition.json.tmp"]
+
+
+def test_a_leader_epoch_checkpoint_that_lies(data_dir: Path) -> None:
+    from sparklog.format.epoch_checkpoint import EpochEntry, encode_epochs
+
+    path = data_dir / "events-0" / "leader-epochs.json"
+    path.write_bytes(encode_epochs([EpochEntry(0, 0), EpochEntry(3, 40)]))
+    assert found(data_dir) == [], "epochs without records are allowed"
+    path.write_bytes(encode_epochs([EpochEntry(3, 0)]))
+    ((name, _, kind),) = found(data_dir)
+    assert (name, kind) == ("leader-epochs.json", "leader epochs")
+    path.write_bytes(path.read_bytes()[:-20])
+    assert found(data_dir) == [("leader-epochs.json", 0, "leader epochs")]
+
+
+def test_what_was_verified_is_what_is_read(data_dir: Path) -> None:
+    """The sound directory really is one: a broker starts with it and reads everything."""
+    assert verify([data_dir]).damage == []
+    manager = started(data_dir)
+    assert [len(values(manager.get(tp))) for tp in (E0, E1)] == [60, 60]
+    manager.close()

@@ -1,0 +1,408 @@
+"""Several log directories: where partitions go, and a disk that fails takes only its own away."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
+from sparklog.log.files import File, RealFiles, storage_error
+from sparklog.log.log_manager import LogManager
+from sparklog.log.watched_files import DISK_ERRNOS, PROCESS_ERRNOS
+from sparklog.types import TopicPartition
+from tests.unit.log.support import append, records, values
+from tests.unit.log.test_log_manager import kill, spec
+
+FOUR = [spec(partition=p) for p in range(4)]
+TPS = [s.owner.topic_partition for s in FOUR]
+
+
+class BreakableFiles(RealFiles):
+    """Disks that break: below a directory in `broken` every operation named in `operations` fails."""
+
+    def __init__(self) -> None:
+        self.broken: dict[Path, int] = {}
+        self.operations = {"write", "sync", "read", "truncate", "open", "list", "exists"}
+        self.attempts: list[tuple[str, Path]] = []
+
+    def meet(self, operation: str, path: Path) -> None:
+        for directory, number in self.broken.items():
+            if directory in path.parents and operation in self.operations:
+                self.attempts.append((operation, path))
+                error = OSError(number, "made up")
+                raise storage_error(operation, path, error) from error
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        self.meet("open", path)
+        return BreakableFile(super().open(path, create=create), path, self)  # type: ignore[return-value]
+
+    def exists(self, path: Path) -> bool:
+        self.meet("exists", path)
+        return super().exists(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self.meet("sync", path / "x")
+
+
+class BreakableFile:
+    def __init__(self, inner: File, path: Path, files: BreakableFiles) -> None:
+        self._inner, self._path, self._files = inner, path, files
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        self._files.meet("read", self._path)
+        return self._inner.read(position, size_bytes)
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        self._files.meet("write", self._path)
+        self._inner.write(position, data)
+
+    def truncate(self, size_bytes: int) -> None:
+        self._files.meet("truncate", self._path)
+        self._inner.truncate(size_bytes)
+
+    def sync(self) -> None:
+        self._files.meet("sync", self._path)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+def started(root: Path, names: str = "ab", specs: list[object] | None = None, **more: object) -> LogManager:
+    manager = LogManager(root / "data", log_dirs=[root / n for n in names], **more)  # type: ignore[arg-type]
+    manager.load("c1", FOUR if specs is None else specs)  # type: ignore[arg-type]
+    for log in manager.logs.values():
+        log.raise_high_watermark(log.log_end_offset)
+    return manager
+
+
+def places(root: Path) -> dict[str, list[str]]:
+    """Partition directories by log directory."""
+    return {
+        d.name: sorted(p.name for p in d.iterdir() if p.is_dir())
+        for d in sorted(root.iterdir())
+        if d.is_dir() and d.name != "data"
+    }
+
+
+def test_partitions_go_where_the_fewest_are(tmp_path: Path) -> None:
+    manager = started(tmp_path, "abc", [])
+    for s in FOUR:
+        manager.create_partition(s)
+    assert places(tmp_path) == {"a": ["events-0", "events-3"], "b": ["events-1"], "c": ["events-2"]}
+    manager.delete_partition(TPS[1])
+    manager.create_partition(spec("other"))
+    manager.create_partition(spec("other", 1))
+    assert manager.location_of(TopicPartition("other", 0))[0] == tmp_path / "b"
+    assert manager.location_of(TopicPartition("other", 1))[0] == tmp_path / "b", "ties go in the order of the setting"
+    assert manager.close()
+
+
+def test_every_directory_stands_for_itself(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    for tp in TPS:
+        append(manager.get(tp), records(3 + tp.partition))
+    assert manager.close()
+    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [".lock"]
+    for name, theirs in (("a", {"events-0", "events-2"}), ("b", {"events-1", "events-3"})):
+        directory = tmp_path / name
+        assert {"meta.json", ".lock", "clean-shutdown", "recovery-points.json"} <= {p.name for p in directory.iterdir()}
+        points = json.loads((directory / "recovery-points.json").read_bytes())["partitions"]
+        assert set(points) == theirs
+    ids = {json.loads((tmp_path / n / "meta.json").read_bytes())["data_dir_id"] for n in "ab"}
+    assert len(ids) == 2
+    manager = started(tmp_path, "ba")  # the order plays no part in finding them
+    assert manager.started_clean
+    assert [len(values(manager.get(tp))) for tp in TPS] == [3, 4, 5, 6]
+    directory, directory_id = manager.location_of(TPS[1])
+    assert (directory, {directory_id}) == (tmp_path / "b", ids - {manager.location_of(TPS[0])[1]})
+    assert manager.close()
+
+
+def test_only_the_unclean_directory_is_checked(tmp_path: Path) -> None:
+    assert started(tmp_path).close()
+    (tmp_path / "b" / "clean-shutdown").unlink()
+    manager = started(tmp_path)
+    assert [d.started_clean for d in manager._directories] == [True, False]
+    assert not manager.started_clean
+    manager.close()
+
+
+def test_adding_a_directory_later(tmp_path: Path) -> None:
+    assert started(tmp_path, "a").close()
+    manager = started(tmp_path, "ab")
+    manager.create_partition(spec("other"))
+    assert places(tmp_path) == {"a": [f"events-{p}" for p in range(4)], "b": ["other-0"]}
+    assert manager.close()
+
+
+def test_locks(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    with pytest.raises(DataDirLockedError, match=r"data is in use by another broker.*data\.dir"):
+        LogManager(tmp_path / "data", log_dirs=[tmp_path / "c"])
+    with pytest.raises(DataDirLockedError, match=rf"{tmp_path}/b is in use by another broker.*log\.dirs"):
+        LogManager(tmp_path / "other", log_dirs=[tmp_path / "c", tmp_path / "b"])
+    LogManager(tmp_path / "other", log_dirs=[tmp_path / "c"]).close()  # what a refused start had locked is free again
+    manager.close()
+    started(tmp_path).close()
+
+
+def test_a_copied_directory_is_refused(tmp_path: Path) -> None:
+    started(tmp_path, "a").close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    manager = LogManager(tmp_path / "data", log_dirs=[tmp_path / "a", tmp_path / "b"])
+    with pytest.raises(StorageError, match=r"b is a copy of .*a \(both have data_dir_id"):
+        manager.load("c1", FOUR)
+    manager.close()
+
+
+def test_a_partition_in_two_directories_is_offline(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    for tp in TPS:
+        append(manager.get(tp), records(3))
+    manager.close()
+    shutil.copytree(tmp_path / "a" / "events-0", tmp_path / "b" / "events-0")
+    manager = started(tmp_path)
+    assert list(manager.offline) == [TPS[0]]
+    with pytest.raises(
+        LogCorruptError, match=r"events-0 is in two log directories: .*/a/events-0 and .*/b/events-0; move"
+    ):
+        manager.get(TPS[0])
+    assert not manager.close()
+    shutil.rmtree(tmp_path / "a" / "events-0")
+    manager = started(tmp_path)
+    assert len(values(manager.get(TPS[0]))) == 3
+    assert manager.close()
+
+
+def test_leftovers_of_the_same_name_do_not_hide_the_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manager = started(tmp_path)
+    append(manager.get(TPS[1]), records(3))
+    manager.close()
+    for leftover in (b"", (tmp_path / "b/events-1/partition.json").read_bytes().replace(b"e" * 32, b"9" * 32)):
+        shutil.rmtree(tmp_path / "a" / "events-1", ignore_errors=True)
+        (tmp_path / "a" / "events-1").mkdir()
+        (tmp_path / "a" / "events-1" / "partition.json").write_bytes(leftover)
+        caplog.clear()
+        manager = started(tmp_path)
+        assert len(values(manager.get(TPS[1]))) == 3
+        assert f"{tmp_path}/a/events-1 is not used: {tmp_path}/b/events-1 holds the partition" in caplog.text
+        assert manager.close()
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "read"])
+@pytest.mark.parametrize("number", sorted(DISK_ERRNOS))
+def test_a_failing_disk_takes_only_its_partitions(tmp_path: Path, operation: str, number: int) -> None:
+    files = BreakableFiles()
+    manager = started(tmp_path, files=files)
+    called: list[int] = []
+    manager.on_directory_failure = lambda: called.append(1)
+    for tp in TPS:
+        append(manager.get(tp), records(3))
+        manager.get(tp).roll()
+    manager.checkpoint()
+    files.broken[tmp_path / "a"] = number
+    files.operations = {operation}
+    with pytest.raises(StorageError):
+        if operation == "write":
+            manager.get(TPS[0]).append(records(3))
+        elif operation == "sync":
+            manager.get(TPS[0]).flush()
+        else:
+            piece = manager.get(TPS[0]).read(0, 1 << 20)
+            assert piece is not None
+            try:
+                piece.read()
+            finally:
+                piece.release()
+    assert called == [1]
+    # nothing below it is touched any more, also by what has its files open
+    tried = len(files.attempts)
+    with pytest.raises(StorageError, match=r"log directory .*/a has failed and is not used any more \(cannot .*repair"):
+        manager.get(TPS[2]).append(records(1))
+    assert manager.has_unsettled_failures
+    (failure,) = manager.settle_failures()
+    assert (failure.path, failure.partitions) == (tmp_path / "a", (TPS[0], TPS[2]))
+    assert manager.settle_failures() == []
+    assert set(manager.offline) == {TPS[0], TPS[2]}
+    for tp in (TPS[0], TPS[2]):
+        with pytest.raises(StorageError, match="has failed"):
+            manager.get(tp)
+    for tp in (TPS[1], TPS[3]):
+        append(manager.get(tp), records(2))
+        assert len(values(manager.get(tp))) == 5
+    manager.create_partition(spec("other"))
+    assert manager.location_of(TopicPartition("other", 0))[0] == tmp_path / "b"
+    manager.flush()
+    manager.checkpoint()
+    manager.delete_partition(TPS[2])
+    manager.purge_deleted()
+    assert not manager.close()
+    assert len(files.attempts) == tried
+    assert not (tmp_path / "a" / "clean-shutdown").exists()
+    assert (tmp_path / "b" / "clean-shutdown").exists()
+
+
+def test_the_log_of_a_failed_directory_is_offline_for_who_holds_it(tmp_path: Path) -> None:
+    files = BreakableFiles()
+    manager = started(tmp_path, files=files)
+    log = manager.get(TPS[0])
+    append(log, records(3))
+    piece = log.read(0, 1 << 20)
+    assert piece is not None
+    files.broken[tmp_path / "a"] = errno.EIO
+    with pytest.raises(StorageError):
+        log.append(records(3))
+    manager.settle_failures()
+    for use in (lambda: log.read(0, 1), lambda: log.append(records(1)), lambda: log.locate(0, 3)):
+        with pytest.raises(StorageError, match=r"log directory .* has failed"):
+            use()
+    piece.release()
+    manager.close()
+
+
+@pytest.mark.parametrize("number", [*sorted(PROCESS_ERRNOS), errno.ENOENT, errno.EACCES, errno.ENOSPC])
+def test_what_is_not_the_disks_fault_leaves_the_directory_alone(tmp_path: Path, number: int) -> None:
+    files = BreakableFiles()
+    manager = started(tmp_path, files=files)
+    files.broken[tmp_path / "a" / "events-0"] = number  # one partition's files only
+    with pytest.raises((StorageError, StorageFullError)):
+        manager.get(TPS[0]).append(records(3))
+    assert not manager.failed_directories
+    append(manager.get(TPS[2]), records(3))
+    files.broken.clear()
+    append(manager.get(TPS[0]), records(3))
+    assert manager.close()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_a_directory_that_refuses_everything_has_failed(tmp_path: Path, number: int) -> None:
+    files = BreakableFiles()
+    manager = started(tmp_path, files=files)
+    files.broken[tmp_path / "a"] = number
+    files.operations = {"open", "write"}
+    with pytest.raises(StorageError):
+        manager.get(TPS[0]).append(records(3))
+    assert list(manager.failed_directories) == [tmp_path / "a"]
+    manager.close()
+
+
+def test_a_removed_directory_is_noticed(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    append(manager.get(TPS[1]), records(3))
+    manager.look()
+    assert not manager.has_unsettled_failures
+    shutil.rmtree(tmp_path / "b")
+    append(manager.get(TPS[1]), records(3))  # its file is open: the write goes nowhere, without an error
+    manager.look()
+    (failure,) = manager.settle_failures()
+    assert failure.path == tmp_path / "b"
+    assert ".lock is gone: it was removed or unmounted" in str(failure.error)
+    with pytest.raises(StorageError, match="removed"):
+        manager.get(TPS[1])
+    append(manager.get(TPS[0]), records(3))
+    assert not manager.close()
+    assert not (tmp_path / "b").exists(), "it is not made again"
+
+
+def test_a_disk_that_is_broken_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manager = started(tmp_path)
+    for tp in TPS:
+        append(manager.get(tp), records(3))
+    manager.close()
+    files = BreakableFiles()
+    files.broken[tmp_path / "b"] = errno.EIO
+    manager = started(tmp_path, files=files)
+    assert "b has failed and is not used any more" in caplog.text
+    assert set(manager.offline) == {TPS[1], TPS[3]}
+    for tp in (TPS[1], TPS[3]):  # not made anew elsewhere: their records are on the broken disk
+        with pytest.raises(StorageError, match=r"events-\d is in no log directory that can be used: .*b has failed"):
+            manager.get(tp)
+    assert len(values(manager.get(TPS[2]))) == 3
+    manager.create_partition(spec("other"))
+    assert not manager.close()
+    assert places(tmp_path)["a"] == ["events-0", "events-2", "other-0"]
+    files.broken.clear()
+    manager = started(tmp_path, files=files)
+    assert [len(values(manager.get(tp))) for tp in TPS] == [3, 3, 3, 3]
+    assert manager.close()
+
+
+def test_a_disk_that_breaks_while_it_is_loaded(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    for tp in TPS:
+        append(manager.get(tp), records(3))
+    kill(manager)
+    files = BreakableFiles()
+    files.broken[tmp_path / "a" / "events-2"] = errno.EIO
+    manager = started(tmp_path, files=files)
+    assert set(manager.offline) == {TPS[0], TPS[2]}
+    assert not manager.has_unsettled_failures
+    assert len(values(manager.get(TPS[1]))) == 3
+    manager.close()
+
+
+def test_without_any_directory_there_is_no_start(tmp_path: Path) -> None:
+    files = BreakableFiles()
+    for name in "ab":
+        files.broken[tmp_path / name] = errno.EIO
+    with pytest.raises(StorageError, match=r"all log directories have failed: .*/a.*/b"):
+        LogManager(tmp_path / "data", log_dirs=[tmp_path / "a", tmp_path / "b"], files=files)
+    LogManager(tmp_path / "data").close()  # its lock is free again
+
+
+def test_a_missing_partition_directory_is_not_made_anew(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    append(manager.get(TPS[0]), records(3))
+    manager.close()
+    shutil.rmtree(tmp_path / "a" / "events-0")
+    manager = started(tmp_path, "ba")
+    with pytest.raises(LogCorruptError, match=r"a/events-0 .*files are missing"):
+        manager.get(TPS[0])
+    manager.close()
+
+
+class FullFiles(RealFiles):
+    """A full disk below `full`."""
+
+    full: Path | None = None
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        if self.full is not None and self.full in path.parents:
+            raise StorageFullError(f"the disk is full: cannot write {path}")
+        super().write_atomic(path, data)
+
+
+def test_a_full_disk_gets_no_new_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = FullFiles()
+    manager = started(tmp_path, specs=[], files=files)
+    files.full = tmp_path / "a"
+    caplog.set_level(logging.WARNING)
+    manager.create_partition(FOUR[0])
+    assert places(tmp_path) == {"a": [], "b": ["events-0"]}
+    assert "events-0 cannot be made in" in caplog.text
+    assert not manager.failed_directories
+    with pytest.raises(StorageFullError):
+        manager.checkpoint()
+    assert "events-0" in (tmp_path / "b" / "recovery-points.json").read_text(), "the other one's is written"
+    files.full = tmp_path
+    with pytest.raises(StorageFullError, match="disk is full"):
+        manager.create_partition(FOUR[1])
+    assert places(tmp_path) == {"a": [], "b": ["events-0"]}
+    files.full = None
+    assert manager.close()
+
+
+def test_a_leftover_of_another_topic_is_moved_aside_wherever_it_is(tmp_path: Path) -> None:
+    manager = started(tmp_path, specs=[spec("other")])
+    append(manager.get(TopicPartition("other", 0)), records(3))
+    manager.close()
+    manager = started(tmp_path, "ba", [])
+    log = manager.create_partition(spec("other", topic_id="9" * 32))
+    assert (log.directory, log.log_end_offset) == (tmp_path / "b" / "other-0", 0)
+    assert [n.endswith("-stray") for n in places(tmp_path)["a"]] == [True]
+    assert manager.close()

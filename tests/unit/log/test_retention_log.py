@@ -1,0 +1,412 @@
+"""Retention of a log with files: order of the steps, readers under way, empty logs, restarts, full disks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, StorageError, StorageFullError
+from sparklog.log.files import RealFiles
+from sparklog.log.log_manager import LogManager, PartitionSpec
+from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.retention import Expired
+from sparklog.log.retention_run import RetentionResult, remove_dropped, run_retention
+from sparklog.types import TopicPartition
+from tests.unit.log.support import (
+    OWNER,
+    SCHEMAS,
+    LimitedFiles,
+    ManualClock,
+    append,
+    open_log,
+    read_all,
+    records,
+    segment_files,
+    values,
+)
+
+TP = TopicPartition("events", 0)
+BIG = b"x" * 1500
+SMALL_SEGMENTS: dict[str, object] = {"segment.bytes": 4096}
+
+
+def filled(
+    tmp_path: Path, settings: dict[str, object] | None = None, *, segments: int = 4, clock: ManualClock | None = None
+) -> PartitionLog:
+    """A log whose segments have ten records each, the i-th with timestamps of 1000 * i on; the last is active."""
+    log = open_log(tmp_path, {"retention.ms": -1} | (settings or {}), clock=clock or ManualClock(10_000))
+    for i in range(segments):
+        if i:
+            log.roll()
+        append(log, records(10, first_ms=1000 * i))
+    return log
+
+
+def run(log: PartitionLog) -> RetentionResult:
+    return run_retention({TP: log}, lambda: None)
+
+
+def bases(tmp_path: Path) -> list[int]:
+    return [int(p.stem) for p in segment_files(tmp_path)]
+
+
+def test_old_segments_go_and_their_files_after_the_delay(tmp_path: Path) -> None:
+    clock = ManualClock(10_000)
+    log = filled(tmp_path, {"retention.ms": 8_500, "file.delete.delay.ms": 300}, clock=clock)
+    assert run(log) == RetentionResult([TP], 0)
+    assert (log.log_start_offset, log.segment_count) == (20, 2)
+    assert [o for o, _ in values(log)] == list(range(20, 40))
+    assert bases(tmp_path) == [0, 10, 20, 30]
+    clock.time_ms += 299
+    assert run(log) == RetentionResult([], 0)
+    clock.time_ms += 1
+    assert run(log) == RetentionResult([], 2)
+    assert bases(tmp_path) == [20, 30]
+    assert {p.name for p in log.directory.glob("*index")} == {f"{20:020}.index", f"{20:020}.timeindex"}
+
+
+def test_size_retention_counts_what_stays(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    one = log.size_bytes // 4
+    log.reconfigure(LogConfig.from_settings({"retention.ms": -1, "retention.bytes": 2 * one}))
+    run(log)
+    assert (log.log_start_offset, log.size_bytes) == (20, 2 * one)
+
+
+def test_a_compacted_topic_keeps_its_old_segments(tmp_path: Path) -> None:
+    log = filled(tmp_path, {"retention.ms": 0, "retention.bytes": 0, "cleanup.policy": "compact"})
+    assert run(log) == RetentionResult([], 0)
+    assert log.log_start_offset == 0
+    with pytest.raises(InvalidRequestError, match="compact"):
+        log.delete_records(10)
+    log.reconfigure(LogConfig.from_settings({"retention.ms": 0, "cleanup.policy": "compact,delete"}))
+    run(log)
+    assert log.log_start_offset == 40
+
+
+def test_what_is_not_replicated_stays(tmp_path: Path) -> None:
+    log = open_log(tmp_path, {"retention.ms": 0}, clock=ManualClock(10_000))
+    append(log, records(10))
+    log.roll()
+    log.append(records(10))  # above the high watermark
+    log.roll()
+    run(log)
+    assert (log.log_start_offset, log.high_watermark) == (10, 10)
+    log.raise_high_watermark(20)
+    run(log)
+    assert log.log_start_offset == 20
+
+
+def test_log_append_time_is_what_counts_where_the_topic_says_so(tmp_path: Path) -> None:
+    from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME
+
+    clock = ManualClock(50_000)
+    log = open_log(tmp_path, {"retention.ms": 1_000, "message.timestamp.type": "LogAppendTime"}, clock=clock)
+    append(log, records(5, first_ms=0, attributes=ATTRIBUTE_LOG_APPEND_TIME))
+    clock.time_ms = 51_000
+    run(log)
+    assert log.log_start_offset == 0
+    clock.time_ms = 51_001
+    run(log)
+    assert log.log_start_offset == 5
+
+
+def test_an_expired_active_segment_is_rolled_first(tmp_path: Path) -> None:
+    log = filled(tmp_path, {"retention.ms": 0, "file.delete.delay.ms": 0})
+    run(log)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (40, 40, 0)
+    run(log)
+    assert bases(tmp_path) == [40], "the name of an empty segment keeps the offset"
+    assert append(log, records(3, first_ms=20_000)) == 40
+    assert run(log) == RetentionResult([], 0)
+    assert [o for o, _ in values(log)] == [40, 41, 42]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("lost", ["nothing", "segment", "checkpoint"])
+def test_an_empty_log_keeps_its_offsets_over_restarts(tmp_path: Path, clean: bool, lost: str) -> None:
+    log = filled(tmp_path, {"retention.ms": 0, "file.delete.delay.ms": 0})
+    run(log)
+    run(log)
+    if clean:
+        log.close()
+    if lost == "segment":
+        for path in log.directory.glob("*.arrow"):
+            path.unlink()
+    checkpoint = {} if lost == "checkpoint" else {"log_start_offset": 40, "high_watermark": 40, "recovery_point": 40}
+    for _ in range(2):
+        log = open_log(tmp_path, clean=clean, **checkpoint)
+        assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (40, 40, 40)
+        if clean:
+            log.close()
+    log = open_log(tmp_path, clean=clean, **checkpoint)
+    assert append(log, records(1)) == 40
+
+
+def test_the_next_batch_may_have_another_schema(tmp_path: Path) -> None:
+    log = filled(tmp_path, {"retention.ms": 0})
+    run(log)
+    assert append(log, records(2, first_ms=20_000, schema_id=2)) == 40
+    assert len(read_all(log)) == 1
+
+
+def test_slices_and_files_told_before_outlive_the_deletion(tmp_path: Path) -> None:
+    log = filled(tmp_path, {"retention.ms": 0, "file.delete.delay.ms": 500})
+    whole = log.read(0, 1 << 20)
+    assert whole is not None
+    before = whole.read()
+    (located, *_) = log.locate(0, 5)
+    run(log)
+    with pytest.raises(OffsetOutOfRangeError, match="from 40 to 40"):
+        log.read(0, 1 << 20)
+    with pytest.raises(OffsetOutOfRangeError, match="from 40 to 40"):
+        log.locate(0, 5)
+    assert Path(located.path).read_bytes()[located.start_position : located.end_position] == before
+    log.close()
+    assert not Path(located.path).exists()
+    assert whole.read() == before
+    whole.release()
+
+
+def test_delete_records_is_exact_inside_a_batch(tmp_path: Path) -> None:
+    log = filled(tmp_path, {"file.delete.delay.ms": 0})
+    assert log.delete_records(23) == 23
+    assert run(log).raised == [TP]
+    run(log)
+    assert (log.log_start_offset, bases(tmp_path)) == (23, [20, 30])
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(22, 1 << 20)
+    first = log.read(23, 1 << 20)
+    assert first is not None
+    assert first.base_offset == 20, "a batch is served whole, the reader skips rows"
+    first.release()
+    assert log.delete_records(7) == 23
+    assert log.delete_records(-1) == 40
+    with pytest.raises(OffsetOutOfRangeError, match="before offset 41"):
+        log.delete_records(41)
+    assert log.offset_for_timestamp(0) == (-1, -1)
+    log.close()
+    log = open_log(tmp_path, log_start_offset=40, high_watermark=40, recovery_point=40)
+    assert (log.log_start_offset, log.log_end_offset) == (40, 40)
+    assert append(log, records(1)) == 40
+
+
+def test_files_below_the_log_start_go_at_the_start_whatever_state_they_are_in(tmp_path: Path) -> None:
+    log = filled(tmp_path, segments=5)
+    log.close()
+    first, second, third, *_ = segment_files(tmp_path)
+    first.write_bytes(b"garbage")
+    second.unlink()  # removed already before the crash
+    third.write_bytes(third.read_bytes()[:-100])
+    log = open_log(tmp_path, clean=False, log_start_offset=33, high_watermark=50)
+    assert bases(tmp_path) == [30, 40]
+    assert [o for o, _ in values(log)][3:] == list(range(33, 50))
+
+
+def test_a_crash_that_took_only_deleted_records_leaves_an_empty_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled(tmp_path, segments=1)
+    path = segment_files(tmp_path)[0]
+    path.write_bytes(path.read_bytes()[:-10])
+    log = open_log(tmp_path, clean=False, log_start_offset=7, high_watermark=10, recovery_point=7)
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
+    assert "all of them deleted before; the log begins empty at 7" in caplog.text
+    assert append(log, records(1)) == 7
+
+
+class Failing(RealFiles):
+    """Fails to remove files named in `stuck`."""
+
+    def __init__(self) -> None:
+        self.stuck: set[str] = set()
+
+    def remove(self, path: Path) -> None:
+        if path.name in self.stuck:
+            raise StorageError(f"cannot remove {path}")
+        super().remove(path)
+
+
+def test_a_file_that_cannot_be_removed_is_tried_again_and_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = Failing()
+    log = open_log(tmp_path, {"retention.ms": 0, "file.delete.delay.ms": 0}, files=files, clock=ManualClock(10_000))
+    other = open_log(tmp_path, owner=LogOwner("events", "0" * 32, 1), clock=ManualClock(10**12))
+    for _ in range(2):
+        append(log, records(10))
+        append(other, records(10))
+        log.roll()
+        other.roll()
+    logs = {TP: log, TopicPartition("events", 1): other}
+    run_retention(logs, lambda: None)
+    files.stuck = {segment_files(tmp_path)[0].name}
+    assert remove_dropped(logs) == 0
+    assert "partition events-0: files of deleted segments stay" in caplog.text
+    assert other.log_start_offset == 20, "older than seven days"
+    files.stuck = set()
+    assert remove_dropped(logs) == 2
+
+
+def test_a_log_that_cannot_be_worked_on_does_not_stop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled(tmp_path, {"retention.ms": 0})
+    broken = open_log(tmp_path, {"retention.ms": 0}, owner=LogOwner("events", "0" * 32, 1), clock=ManualClock(10_000))
+    append(broken, records(3))
+    broken.close()
+    assert run_retention({TopicPartition("events", 1): broken, TP: log}, lambda: None).raised == [TP]
+    assert "partition events-1: retention failed" in caplog.text
+
+
+def test_the_log_start_is_written_down_before_a_segment_leaves(tmp_path: Path) -> None:
+    log = filled(tmp_path, {"retention.ms": 8_500})
+    seen: list[tuple[int, int]] = []
+    run_retention({TP: log}, lambda: seen.append((log.log_start_offset, log.segment_count)))
+    assert seen == [(20, 4)]
+    assert log.segment_count == 2
+
+
+def test_a_checkpoint_that_fails_keeps_the_segments(tmp_path: Path) -> None:
+    log = filled(tmp_path, {"retention.ms": 8_500})
+
+    def fail() -> None:
+        raise StorageError("the disk is gone")
+
+    with pytest.raises(StorageError, match="the disk is gone"):
+        run_retention({TP: log}, fail)
+    assert log.segment_count == 4
+    run(log)
+    assert log.segment_count == 2, "the next run takes them out"
+
+
+def test_a_full_disk_is_what_retention_is_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files, clock = LimitedFiles(), ManualClock(10_000)
+    settings: dict[str, object] = {"retention.ms": 0, "file.delete.delay.ms": 0}
+    log = open_log(tmp_path, settings, files=files, clock=clock)
+    for _ in range(3):
+        append(log, records(10))
+        log.roll()
+    files.free_bytes = 0
+
+    def fail() -> None:
+        raise StorageFullError("the disk is full")
+
+    run_retention({TP: log}, fail)
+    assert (log.log_start_offset, log.segment_count) == (20, 1), (
+        "the last one keeps the offset: no room for an empty one"
+    )
+    assert "segments are deleted all the same" in caplog.text
+    run_retention({TP: log}, fail)
+    assert bases(tmp_path) == [20]
+    log = open_log(tmp_path, settings, files=files, clock=clock, clean=False)  # without a checkpoint
+    assert (log.log_start_offset, log.log_end_offset) == (20, 30)
+
+
+def test_a_new_segment_never_writes_into_a_deleted_one_of_its_name(tmp_path: Path) -> None:
+    log = filled(tmp_path, {"retention.ms": 0}, segments=1)
+    piece = log.read(0, 1 << 20)
+    assert piece is not None
+    before = piece.read()
+    run(log)
+    log._dropped._due[0][1].path.rename(log.directory / "00000000000000000010.arrow")  # as after a truncation
+    log._dropped._due[0][1].path = log.directory / "00000000000000000010.arrow"
+    log._segments.all[-1].close_handle()
+    log._segments = log._segments.of([])
+    append(log, records(5, first_ms=20_000, value=b"new"))
+    assert piece.read() == before
+    piece.release()
+    assert {v for _, v in values(log)} == {b"new"}
+
+
+def test_new_settings_are_in_effect_at_once(tmp_path: Path) -> None:
+    log = filled(tmp_path, segments=1)
+    append(log, records(1, value=BIG), records(1, value=BIG))
+    assert log.segment_count == 1
+    log.reconfigure(LogConfig.from_settings(SMALL_SEGMENTS | {"max.message.bytes": 3000}))
+    append(log, records(1, value=BIG))
+    assert log.segment_count == 2
+    from sparklog.errors import MessageTooLargeError
+
+    with pytest.raises(MessageTooLargeError):
+        append(log, records(1, value=BIG * 2))
+
+
+@contextmanager
+def managed(data_dir: Path, settings: dict[str, object], clock: ManualClock) -> Iterator[LogManager]:
+    manager = LogManager(data_dir, clock=clock)
+    manager.load("c1", [PartitionSpec(OWNER, LogConfig.from_settings(settings), SCHEMAS.__getitem__)])
+    try:
+        yield manager
+    finally:
+        manager.close()
+
+
+def test_a_start_after_deletion_finds_the_log_start_in_the_checkpoint(tmp_path: Path) -> None:
+    clock = ManualClock(10_000)
+    with managed(tmp_path, {}, clock) as manager:
+        log = manager.get(TP)
+        append(log, records(10, first_ms=9_000))
+        log.delete_records(4)
+        manager.checkpoint()
+    with managed(tmp_path, {"retention.ms": 0}, clock) as manager:
+        log = manager.get(TP)
+        assert (log.log_start_offset, log.log_end_offset) == (4, 10)
+        run_retention(manager.logs, manager.checkpoint)
+        assert log.log_start_offset == 10
+    with managed(tmp_path, {}, clock) as manager:
+        log = manager.get(TP)
+        assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (10, 10, 10)
+        assert append(log, records(1)) == 10
+
+
+def test_nothing_expired_costs_no_lock_and_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = filled(tmp_path)
+    with log._write_lock:
+        assert log.retain() == Expired(0)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("when", ["before the check", "after the check"])
+def test_a_read_that_retention_overtakes_is_whole_or_refused(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention runs in the middle of a read, as it does when it comes from another thread."""
+    log = filled(tmp_path, {"retention.ms": 0})
+    check = log._check_readable
+    left = [1]
+
+    def overtaken(offset: int) -> None:
+        if when == "after the check":
+            check(offset)
+        if left:
+            left.pop()
+            run(log)
+        if when == "before the check":
+            check(offset)
+
+    monkeypatch.setattr(log, "_check_readable", overtaken)
+    if when == "before the check":
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(3, 1 << 20)
+        return
+    piece = log.read(3, 1 << 20)
+    assert piece is not None
+    assert (piece.base_offset, piece.next_offset) == (0, 10)
+    piece.release()
+
+
+def test_files_located_while_retention_overtakes_have_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(tmp_path, {"retention.ms": 0})
+    check = log._check_readable
+
+    def overtaken(offset: int) -> None:
+        check(offset)
+        run(log)
+
+    monkeypatch.setattr(log, "_check_readable", overtaken)
+    assert [r.base_offset for r in log.locate(3, 40)] == [0, 10, 20, 30]

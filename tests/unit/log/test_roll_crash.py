@@ -1,0 +1,166 @@
+"""A crash at every file-system call of rolling and sealing, and of retention: what was acknowledged is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from sparklog.errors import OffsetOutOfRangeError
+from sparklog.log.log_manager import LogManager, PartitionSpec
+from sparklog.log.model import LogConfig
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.retention_run import run_retention
+from sparklog.types import TopicPartition
+from tests.unit.log.crash_points import CrashPoints
+from tests.unit.log.support import OWNER, SCHEMAS, ManualClock, open_log, records, segment_files, values
+from tests.unit.log.test_log_manager import kill
+
+TP = TopicPartition("events", 0)
+Step = Callable[[PartitionLog], None]
+
+
+def plain(value: bytes, **more: object) -> Step:
+    def append(log: PartitionLog) -> None:
+        log.append(records(3, value=value, **more))
+        log.raise_high_watermark(log.log_end_offset)
+
+    return append
+
+
+def two_in_one(value: bytes) -> Step:
+    """One payload whose second batch has another schema: it rolls in the middle."""
+
+    def append(log: PartitionLog) -> None:
+        log.append(records(3, value=value) + records(3, value=value, schema_id=2))
+        log.raise_high_watermark(log.log_end_offset)
+
+    return append
+
+
+ROLLS: dict[str, tuple[dict[str, object], list[Step]]] = {
+    "size": ({"segment.bytes": 4096}, [plain(b"a" * 700), plain(b"b" * 700), plain(b"c" * 700)]),
+    "age": ({"segment.ms": 50}, [plain(b"a"), plain(b"b", first_ms=40), plain(b"c", first_ms=100)]),
+    "index full": (
+        {"segment.index.bytes": 64, "index.interval.bytes": 1},
+        [plain(bytes([65 + i])) for i in range(11)],
+    ),
+    "schema": ({}, [plain(b"a"), plain(b"b", schema_id=2), plain(b"c")]),
+    "schema in one payload": ({}, [plain(b"a"), two_in_one(b"b")]),
+    "roll": ({}, [plain(b"a"), lambda log: log.roll(), plain(b"b")]),
+    "roll and reopened": ({}, [plain(b"a"), lambda log: log.roll(), lambda log: log.close()]),
+}
+
+
+@pytest.mark.parametrize("cause", ROLLS)
+def test_a_crash_anywhere_in_a_roll_loses_nothing_acknowledged(tmp_path: Path, cause: str) -> None:
+    settings, steps = ROLLS[cause]
+    done: list[bytes] = []
+    live, copies = tmp_path / "live", tmp_path / "copies"
+    live.mkdir()
+    files = CrashPoints(live, copies, lambda: len(done))
+    log = open_log(live, settings, files=files)
+    expected: list[list[tuple[int, bytes]]] = []
+    files.recording = True
+    for step in steps:
+        expected.append(values(log))
+        step(log)
+        done.append(b"")
+    if cause != "roll and reopened":
+        expected.append(values(log))
+    else:
+        expected.append(expected[-1])
+    files.stop()
+    assert len(segment_files(live)) >= (1 if cause.startswith("roll") else 2)
+    assert len(files.points) > 8
+    for copy, what, steps_done in files.points:
+        before, after = expected[steps_done], expected[min(steps_done + 1, len(steps))]
+        for _ in range(2):
+            log = open_log(copy, settings, clean=False)
+            found = values(log)
+            assert found[: len(before)] == before, f"crash at: {what}"
+            assert found == after[: len(found)], f"crash at: {what}"
+        log.append(records(1, value=b"next"))
+        log.raise_high_watermark(log.log_end_offset)
+        assert values(log) == [*found, (len(found), b"next")], f"crash at: {what}"
+        log.close()
+        for path in segment_files(copy):
+            with pa.ipc.open_file(path) as reader:
+                assert reader.num_record_batches > 0, f"crash at: {what}: {path.name}"
+
+
+class Promise(NamedTuple):
+    """What was true when the crash came: the log begins in [at_least, at_most]."""
+
+    at_least: int
+    at_most: int
+
+
+def open_manager(data_dir: Path, settings: dict[str, object], files: CrashPoints[Promise] | None) -> LogManager:
+    manager = LogManager(data_dir, files=files, clock=ManualClock(10_000))
+    manager.load("c1", [PartitionSpec(OWNER, LogConfig.from_settings(settings), SCHEMAS.__getitem__)])
+    return manager
+
+
+SETTINGS: dict[str, object] = {"retention.ms": 8_500, "file.delete.delay.ms": 0, "index.interval.bytes": 1}
+
+
+def test_a_crash_anywhere_in_retention_leaves_a_sound_log(tmp_path: Path) -> None:
+    """Segments expire, records are deleted inside a batch, everything is deleted, appends go on: at every call, the log
+    begins where it did before or where it does after, what lies above is all there, and no offset is given twice."""
+    live = tmp_path / "live"
+    promise = Promise(0, 0)
+    files = CrashPoints(live, tmp_path / "copies", lambda: (promise, manager.get(TP).log_end_offset))
+    manager = open_manager(live, SETTINGS, files)
+    log = manager.get(TP)
+    for i in range(4):
+        for j in (0, 5):
+            log.append(records(5, first_ms=1000 * i + j, value=b"%d" % i))
+        log.roll()
+    log.raise_high_watermark(40)
+    manager.checkpoint()
+
+    files.recording = True
+    promise = Promise(0, 20)
+    assert run_retention(manager.logs, manager.checkpoint).raised == [TP]
+    promise = Promise(20, 20)
+    run_retention(manager.logs, manager.checkpoint)
+    promise = Promise(20, 27)
+    log.delete_records(27)
+    manager.checkpoint()
+    promise = Promise(27, 27)
+    run_retention(manager.logs, manager.checkpoint)
+    promise = Promise(27, 40)
+    log.delete_records(-1)
+    manager.checkpoint()
+    promise = Promise(40, 40)
+    run_retention(manager.logs, manager.checkpoint)
+    run_retention(manager.logs, manager.checkpoint)
+    log.append(records(3, first_ms=9_500, value=b"new"))
+    log.raise_high_watermark(43)
+    files.stop()
+    assert [p.stem for p in segment_files(live)] == [f"{40:020}"]
+    assert len(files.points) > 30
+    for copy, what, ((at_least, at_most), end) in files.points:
+        check_sound(copy, what, at_least, at_most, end)
+
+
+def check_sound(copy: Path, what: str, at_least: int, at_most: int, end: int) -> None:
+    for _ in range(2):
+        manager = open_manager(copy, SETTINGS, None)
+        log = manager.get(TP)
+        log.raise_high_watermark(log.log_end_offset)
+        start = log.log_start_offset
+        assert at_least <= start <= at_most, f"crash at: {what}"
+        assert log.log_end_offset in (end, 43), f"crash at: {what}"
+        found = {o: v for o, v in values(log) if o >= start} if start < log.log_end_offset else {}
+        assert list(found) == list(range(start, log.log_end_offset)), f"crash at: {what}"
+        assert all(v == (b"%d" % (o // 10) if o < 40 else b"new") for o, v in found.items()), f"crash at: {what}"
+        if start:
+            with pytest.raises(OffsetOutOfRangeError):
+                log.read(start - 1, 1 << 20)
+        run_retention(manager.logs, manager.checkpoint)
+        kill(manager)
