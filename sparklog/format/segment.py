@@ -57,6 +57,8 @@ FORMAT = 1
 """Version of the segment's layout."""
 TAIL = struct.Struct("<i6s")
 HEAD_BYTES_MAX = 8 * 1024 * 1024
+_HEAD_READ_BYTES = 8 * 1024
+"""Holds nearly every head; a start reads one of every segment."""
 FOOTER_BYTES_MAX = 1 << 30
 _SEARCH_STEP_BYTES = 1 << 20  # a multiple of 8
 _SEARCH_BYTES_MAX = 1 << 30  # read for candidates, all together
@@ -130,7 +132,7 @@ def encode_head(schema: pa.Schema, info: SegmentInfo) -> bytes:
 
 def decode_head(read: PositionedRead) -> SegmentHead:
     """Reads a segment's head. Raises LogCorruptError if the file is not a segment, TruncatedBatchError if it is cut."""
-    first = read(0, 64 * 1024)
+    first = read(0, _HEAD_READ_BYTES)
     if len(first) < len(HEAD_MAGIC) + PREFIX_BYTES:
         raise TruncatedBatchError(f"{len(first)} bytes are no segment head")
     if first[: len(HEAD_MAGIC)] != HEAD_MAGIC:

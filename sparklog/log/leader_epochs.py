@@ -132,13 +132,12 @@ def load_epochs(
     files: FileSystem,
     directory: Path,
     segments: Sequence[LogSegment],
-    seen: Iterable[EpochEntry],
     bounds: tuple[int, int],
 ) -> LeaderEpochCache:
-    """The epochs of a log that has just been loaded. `seen`: changes of epoch met while batches were scanned; `bounds`:
-    log start and log end.
+    """The epochs of a log that has just been loaded; `bounds`: log start and log end.
 
-    A missing or damaged file is written again from the headers of the batches. Raises LogCorruptError, StorageError.
+    A missing or damaged file is written again from the headers of the batches. Otherwise these are not asked: the epoch
+    in a header has no checksum, the file has one. Raises LogCorruptError, StorageError.
     """
     data = read_whole(files, directory / LEADER_EPOCHS_FILE)
     entries = decode_epochs(data) if data is not None else None
@@ -151,9 +150,6 @@ def load_epochs(
     else:
         cache = LeaderEpochCache(files, directory, entries)
         cache.truncate_from_end(bounds[1])
-        for entry in seen:
-            if entry.epoch > cache.latest:
-                cache.assign(*entry)
     cache.truncate_from_start(bounds[0])
     return cache
 

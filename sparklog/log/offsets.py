@@ -51,11 +51,13 @@ class LogOffsets:
 
     def reserve(self, appended: int) -> None:
         """Offsets below `appended` are given out; the write follows."""
-        self._move(appended=appended)
+        if appended < self.appended:
+            self._move(appended=appended)  # refuses it
+        self.appended = appended  # alone at the top of the order: nothing else to check
 
     def wrote(self) -> None:
         """What was given out is written."""
-        self._move(written=self.appended)
+        self.written = self.appended
 
     def take_back(self) -> None:
         """The write failed: what was given out is free again."""
@@ -73,7 +75,9 @@ class LogOffsets:
         """At most to what is written; never goes back."""
         if offset > self.high_watermark:
             with self._lock:
-                self._set(high_watermark=max(self.high_watermark, min(offset, self.written)))
+                self.high_watermark = max(self.high_watermark, min(offset, self.written))
+                if not self._in_order():
+                    raise OffsetOrderError(f"the log's offsets are out of order: {self}")
 
     def raise_log_start(self, offset: int) -> None:
         """What lies below `offset` is deleted, so it need not reach the disk any more; never goes back."""

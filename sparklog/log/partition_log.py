@@ -162,7 +162,7 @@ class PartitionLog:
             log_end=end,
             high_watermark=min(max(high_watermark, start), end),
         )
-        log._epochs = load_epochs(files, directory, loaded.segments, loaded.epochs, (start, end))
+        log._epochs = load_epochs(files, directory, loaded.segments, (start, end))
         log._append_time_ms = max((s.append_time_ms for s in loaded.segments), default=0)
         return log
 
@@ -335,20 +335,32 @@ class PartitionLog:
         when the log does not have all of those any more. Raises StorageError, StorageFullError."""
         with self._swap_lock:
             self._check_usable()
-            commit(self._files, self.directory, new)
+            try:
+                commit(self._files, self.directory, new)
+            except SparklogError:
+                self._finish_swap(withdraw, new)
+                raise
             with self._write_lock:
                 replaced = self._replace(list(old), new)
             if not replaced:
-                withdraw(self._files, self.directory, new)
+                self._finish_swap(withdraw, new)
                 return False
-            try:
-                install(self._files, self.directory, old, new)
-            except SparklogError as e:
-                self._unusable = StorageError(
-                    f"{self.directory}: compacted segments could not be put in place ({e}); restart, the start does it"
-                )
-                raise
+            self._finish_swap(lambda files, directory, segments: install(files, directory, old, segments), new)
+            for segment in old:
+                segment.close_handle()
             return True
+
+    def _finish_swap(
+        self, step: Callable[[FileSystem, Path, Sequence[LogSegment]], None], new: Sequence[LogSegment]
+    ) -> None:
+        """When a swap stops half-way, what lies on the disk must not change any more before the next start sorts it out."""
+        try:
+            step(self._files, self.directory, new)
+        except SparklogError as e:
+            self._unusable = StorageError(
+                f"{self.directory}: a compaction stopped half-way ({e}); restart to finish it"
+            )
+            raise
 
     def _replace(self, old: list[LogSegment], new: Sequence[LogSegment]) -> bool:
         segments = self._segments.all

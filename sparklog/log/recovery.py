@@ -23,7 +23,6 @@ import pyarrow as pa
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
 from sparklog.format import offset_index, time_index
 from sparklog.format.batch import BatchHeader, TruncatedBatchError
-from sparklog.format.epoch_checkpoint import EpochEntry
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.offset_column import has_offset_column, with_offset_column
 from sparklog.format.segment import (
@@ -69,6 +68,7 @@ class LoadContext:
     log_start_offset: int = 0
     gaps: frozenset[tuple[int, int]] = frozenset()
     """Offsets that a repair has given up."""
+    clean: bool = True
 
     def hint(self) -> str:
         """What to do about damage."""
@@ -77,12 +77,10 @@ class LoadContext:
 
 @dataclass(frozen=True)
 class LoadedLog:
-    """Segments in offset order, those among them that may not be on the disk yet, and the changes of leader epoch met
-    while scanning."""
+    """Segments in offset order, and those among them that may not be on the disk yet."""
 
     segments: list[LogSegment]
     dirty: list[LogSegment]
-    epochs: list[EpochEntry]
 
 
 class _Torn(Exception):  # noqa: N818  (not an error yet: the segments behind decide)
@@ -99,18 +97,17 @@ def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
     Raises LogCorruptError, StorageError.
     """
     gaps = decode_gaps(read_whole(context.files, context.directory / GAPS_FILE))
-    context = replace(context, gaps=frozenset(gaps))
+    context = replace(context, gaps=frozenset(gaps), clean=clean)
     finish_swaps(context.files, context.directory)
     bases = _segment_bases(context)
     bases = remove_below(context.files, context.directory, bases, context.log_start_offset)
     segments: list[LogSegment] = []
     dirty: list[LogSegment] = []
-    epochs: list[EpochEntry] = []
     while bases:
         base, *behind = bases
         following = behind[0] if behind else None
         try:
-            segment = _load_segment(context, base, following, epochs, clean=clean)
+            segment = _load_segment(context, base, following, clean=clean)
             if segment is not None and following is not None:
                 _check_meets(context, segment.path, segment.next_offset, following)
         except _Torn as e:
@@ -129,8 +126,8 @@ def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
         segment.has_gaps = any(segment.base_offset <= a and b < segment.next_offset for a, b in context.gaps)
     if not clean and segments and segments[-1].next_offset < context.log_start_offset:
         discard(segments, context.log_start_offset)
-        return LoadedLog([], [], [])
-    return LoadedLog(segments, dirty, epochs)
+        return LoadedLog([], [])
+    return LoadedLog(segments, dirty)
 
 
 def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> None:
@@ -191,9 +188,7 @@ def _segment_bases(context: LoadContext) -> list[int]:
     return sorted(bases)
 
 
-def _load_segment(
-    context: LoadContext, base: int, following: int | None, epochs: list[EpochEntry], *, clean: bool
-) -> LogSegment | None:
+def _load_segment(context: LoadContext, base: int, following: int | None, *, clean: bool) -> LogSegment | None:
     """One segment, or None if it was the head of a file that a crash left unfinished (it is removed). Raises _Torn."""
     path = context.directory / segment_name(base)
     file = context.files.open(path)
@@ -213,7 +208,7 @@ def _load_segment(
         trusted = may_trust and _trust_footer(context, segment, file, data_end or 0, is_on_disk=is_on_disk)
         if trusted and (is_on_disk or segment.next_offset <= context.recovery_point):
             return segment
-        _SegmentScan(context, segment, file, size, following, epochs).run()
+        _SegmentScan(context, segment, file, size, following).run()
     finally:
         file.close()
     return segment
@@ -224,7 +219,8 @@ def _read_head(context: LoadContext, path: Path, file: File, size: int, *, is_la
     try:
         head = decode_head(file.read)
     except (TruncatedBatchError, LogCorruptError) as e:
-        unfinished = isinstance(e, TruncatedBatchError) or not any(file.read(0, min(size, 1 << 20)))
+        is_new = not context.clean and (_base_of(path) or 0) >= context.recovery_point
+        unfinished = is_new or isinstance(e, TruncatedBatchError) or not any(file.read(0, min(size, 1 << 20)))
         holds_batches = scan(file.read, min(len(HEAD_MAGIC), size), size, lambda *_: None, next_offset=0)
         if unfinished and not is_last and holds_batches.end is not ScanEnd.CORRUPT:
             error = LogCorruptError(f"{path}, position 0: {e}, and other segments follow; {context.hint()}")
@@ -284,14 +280,12 @@ class _SegmentScan:
         file: File,
         size: int,
         following: int | None,
-        epochs: list[EpochEntry],
     ) -> None:
         self._context = context
         self._segment = segment
         self._file = file
         self._size = size
         self._following = following
-        self._epochs = epochs
         self._tail, self._indexes = Tail(), SegmentIndexes(segment.base_offset)
         self._next_offset = segment.base_offset
 
@@ -330,8 +324,6 @@ class _SegmentScan:
                 f"{self._segment.path}, position {position}: a batch with base offset {header.base_offset} where "
                 f"{self._next_offset} is due; {self._context.hint()}"
             )
-        if not self._epochs or header.leader_epoch > self._epochs[-1].epoch:
-            self._epochs.append(EpochEntry(header.leader_epoch, header.base_offset))
         self._segment.note(self._tail, self._indexes, position, header, self._context.index_interval_bytes)
         self._next_offset = header.next_offset
 

@@ -13,6 +13,7 @@ done again, so that a repair cut short is repeated.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,8 +199,6 @@ class _Plan:
                 position = size if first is None else first
                 segment.bad.append((0, position, f"the head: {e}"))
                 segment.needs_rewrite = True
-            if segment.head is not None and segment.head.info.base_offset != base:
-                raise LogCorruptError(f"{path} was {segment_name(segment.head.info.base_offset)}; rename it back")
             blocks = decode_seal(file.read, size)
             end = blocks.data_end if blocks is not None else size
             for start, stop, found in _pieces(file, position, end, may_be_torn=is_last and blocks is None):
@@ -208,9 +207,35 @@ class _Plan:
                 else:
                     segment.bad.append((start, stop, found))
                     segment.needs_rewrite = True
+            self._check_head(segment)
             return segment
         finally:
             file.close()
+
+    def _check_head(self, segment: _Segment) -> None:
+        """Gives up a head that can be read but is not right. Raises LogCorruptError for another partition's segment."""
+        head, meta = segment.head, self._read_meta()
+        if head is None:
+            return
+        expected = head.info._replace(base_offset=segment.base)
+        if meta is not None:
+            expected = expected._replace(topic=meta.topic, topic_id=meta.topic_id, partition=meta.partition)
+        if segment.kept:
+            expected = expected._replace(schema_id=segment.kept[0].header.schema_id)
+        if _characters_apart(repr(tuple(head.info)), repr(tuple(expected))) > 1:
+            raise LogCorruptError(
+                f"{segment.path} says that it belongs to {tuple(head.info)}, it should to {tuple(expected)}; move it away, "
+                f"or give it its name back"
+            )
+        schema = head.schema
+        if self._schema_of is not None:
+            with contextlib.suppress(KeyError, SparklogError):
+                schema = self._schema_of(expected.schema_id)
+                schema = with_offset_column(schema) if has_offset_column(head.schema) else schema
+        if expected != head.info or schema != head.schema:
+            segment.head = None
+            segment.needs_rewrite = True
+            segment.bad.insert(0, (0, head.data_position, "the head: it does not fit the partition"))
 
     def _complete_heads(self) -> None:
         """Gives segments without a readable head a new one; without batches they are of no use."""
@@ -373,6 +398,11 @@ class _Plan:
             file.sync()
         finally:
             file.close()
+
+
+def _characters_apart(a: str, b: str) -> int:
+    """In how many places two texts differ; of different length: more than a flipped bit can do."""
+    return sum(x != y for x, y in zip(a, b, strict=True)) if len(a) == len(b) else len(a) + len(b)
 
 
 def _pieces(file: File, position: int, end: int, *, may_be_torn: bool) -> Iterator[tuple[int, int, BatchHeader | str]]:

@@ -395,8 +395,12 @@ class LogSegment:
 
     def _rebuild(self, shared: SharedFile, end: SegmentEnd) -> SegmentIndexes:
         indexes = SegmentIndexes(self.base_offset)
+        due = self.base_offset
         try:
             for position, header in walk_headers(shared.file.read, self.data_position, end.position):
+                if header.base_offset < due or header.next_offset > end.next_offset:
+                    raise CorruptBatchError(f"position {position}: offset {header.base_offset} where {due} is due")
+                due = header.next_offset
                 indexes.add(
                     header.base_offset, position, header.size_bytes, batch_timestamp_ms(header), _INTERVAL_BYTES
                 )

@@ -12,6 +12,7 @@ lookups by time stay exact; where a row without a timestamp of its own is left i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparklog.errors import CorruptBatchError, LogCorruptError
+from sparklog.errors import CorruptBatchError, LogCorruptError, StorageError
 from sparklog.format.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_DELETE_HORIZON,
@@ -45,6 +46,8 @@ from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment, PlacedBatch, SegmentEnd, Tail
 from sparklog.log.segment_indexes import SegmentIndexes
 from sparklog.log.slices import HandleCache
+
+logger = logging.getLogger(__name__)
 
 WRITE_BYTES = 1 << 20
 """Batches are gathered up to this size for one write."""
@@ -342,7 +345,10 @@ class _Writer:
     def abandon(self) -> None:
         """Removes what was written."""
         for segment in self._segments:
-            segment.delete()
+            try:
+                segment.delete()
+            except StorageError as e:
+                logger.warning("a file of a failed compaction stays until the next run or start: %s", e)
 
     def _begin(self, base_offset: int) -> LogSegment:
         context = self._context

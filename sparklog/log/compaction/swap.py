@@ -44,6 +44,10 @@ _numbers = itertools.count()
 
 def commit(files: FileSystem, directory: Path, new: Sequence[LogSegment]) -> None:
     """Steps 1 and 2: from its end on the new segments count after a crash. Raises StorageError, StorageFullError."""
+    mine = {segment.path.name for segment in new}
+    for name in files.list_directory(directory):
+        if name.endswith(CLEANED_SUFFIX) and name not in mine:
+            files.remove(directory / name)  # of a run that failed: it would make ours look like a part only
     for segment in new:
         held = segment.hold_for_sync()
         try:
@@ -59,10 +63,15 @@ def commit(files: FileSystem, directory: Path, new: Sequence[LogSegment]) -> Non
 
 
 def withdraw(files: FileSystem, directory: Path, new: Sequence[LogSegment]) -> None:
-    """Takes a commit back: what should be replaced is gone."""
-    for segment in new:
+    """Takes a commit back, finished or not: the lowest file becomes ``.cleaned`` again, so that none of them counts, and
+    goes last. Raises StorageError."""
+    lowest = directory / (segment_name(new[0].base_offset) + CLEANED_SUFFIX)
+    if new[0].path != lowest:
+        new[0].move(lowest)
+        files.sync_directory(directory)
+    for segment in reversed(new):
         segment.delete()
-    files.sync_directory(directory)
+        files.sync_directory(directory)
 
 
 def install(files: FileSystem, directory: Path, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:

@@ -112,10 +112,13 @@ def test_an_append_that_cannot_be_fsynced_fails_and_so_do_all_after_it(
         await append(context)
         log = broker.partition("t", 0).log
         calls = []
+        original = RealFile.sync
 
         def failing(self: RealFile) -> None:
+            if self._path.parent.name != "t-0":
+                return original(self)
             calls.append(self)
-            raise StorageError("cannot fsync: Input/output error")
+            raise StorageError("cannot fsync: Invalid argument")
 
         with monkeypatch.context() as patched:
             patched.setattr(RealFile, "sync", failing)

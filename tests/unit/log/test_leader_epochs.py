@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.errors import FencedLeaderEpochError, StorageFullError
+from sparklog.format.batch import decode_header, stamp_batch
 from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE, EpochEntry, decode_epochs, encode_epochs
 from sparklog.log.leader_epochs import LeaderEpochs
 from sparklog.log.partition_log import PartitionLog
@@ -172,13 +173,18 @@ def test_a_crash_that_cut_the_tail_forgets_its_epoch(tmp_path: Path) -> None:
     assert (log.leader_epoch, log.end_offset_for(0), log.end_offset_for(2)) == (0, (0, 3), (-1, -1))
 
 
-def test_epochs_newer_than_the_file_are_found_in_the_batches(tmp_path: Path) -> None:
+def test_a_damaged_epoch_in_a_batch_is_not_believed(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, 3, 0)
-    old = (tmp_path / FILE).read_bytes()
     append(log, 3, 2)
-    (tmp_path / FILE).write_bytes(old)
-    assert open_log(tmp_path, clean=False).end_offset_for(2) == (2, 6)
+    (path,) = (tmp_path / "events-0").glob("*.arrow")
+    data = bytearray(path.read_bytes())
+    header = decode_header(data, log._segments.all[0].data_position)
+    stamp_batch(data, log._segments.all[0].data_position, header, base_offset=0, leader_epoch=9000, append_time_ms=0)
+    path.write_bytes(data)
+    log = open_log(tmp_path, clean=False)
+    assert (log.leader_epoch, log.end_offset_for(0)) == (2, (0, 3))
+    append(log, 1, 2)
 
 
 def test_deleting_records_forgets_their_epochs(tmp_path: Path) -> None:

@@ -1,0 +1,208 @@
+"""One flipped bit anywhere in a partition's files, and a tail torn at any byte: never a wrong record, never an
+unexpected exception.
+
+A batch's stamp (offset, leader epoch, append time) has no checksum: where footers are trusted and nothing is scanned (a
+clean start) a flipped bit there is not noticed by reading, so that case asks for right values only.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sparklog.errors import CorruptBatchError, LogCorruptError
+from sparklog.format.batch import STAMP_CHARS, decode_batch, iterate_batches
+from sparklog.log.files import RealFiles
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.repair import repair
+from tests.unit.log.support import SCHEMAS, LimitedFiles, append, batch, open_log
+
+SETTINGS: dict[str, object] = {"index.interval.bytes": 4096}
+RECORDS_PER_BATCH = 3
+EXPECTED_ERRORS = (LogCorruptError, CorruptBatchError)
+
+
+class Made(NamedTuple):
+    """A stopped log of one 64 KiB segment with its indexes: its files, records, and where its stamps are."""
+
+    directory: Path
+    files: dict[str, bytes]
+    values: list[bytes]
+    stamps: list[range]
+    ends: list[int]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    logging.disable(logging.CRITICAL)  # a line per case is what nobody reads
+    root = tmp_path_factory.mktemp("damage")
+    log = open_log(root, SETTINGS, files=LimitedFiles())
+    values: list[bytes] = []
+    while log.size_bytes < 64 * 1024 - 2500:
+        n = len(values)
+        value = b"%d:" % n * (200 + n)
+        append(log, batch([1000 + n * 10 + i for i in range(RECORDS_PER_BATCH)], value=value[: 400 + 7 * n]))
+        values += [value[: 400 + 7 * n]] * RECORDS_PER_BATCH
+    (segment,) = log._segments.all
+    stamps = [
+        range(position + header.stamp_position, position + header.stamp_position + STAMP_CHARS)
+        for position, header in segment.headers_from(None)
+    ]
+    ends = [position + header.size_bytes for position, header in segment.headers_from(None)]
+    log.close()
+    directory = root / "events-0"
+    return Made(directory, {p.name: p.read_bytes() for p in directory.iterdir()}, values, stamps, ends)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logging_again() -> Iterator[None]:
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def records_of(log: PartitionLog) -> list[tuple[int, bytes]]:
+    """What a consumer gets, which goes on behind a batch it cannot use only by being told to."""
+    found, offset = [], log.log_start_offset
+    while (piece := log.read(offset, 20_000)) is not None:
+        try:
+            data = piece.read()
+            for position, header in iterate_batches(data):
+                column = decode_batch(data[position : position + header.size_bytes], SCHEMAS[header.schema_id])["value"]
+                found += [(header.base_offset + i, v) for i, v in enumerate(column.to_pylist())]
+        finally:
+            piece.release()
+        if piece.next_offset <= offset:
+            raise CorruptBatchError("the offsets go backwards")
+        offset = piece.next_offset
+    return found
+
+
+def check_damaged(made: Made, root: Path, *, clean: bool, exact: bool) -> str:
+    """Opens, reads, looks up, appends; what became of it."""
+    log = None
+    try:
+        log = open_log(root, SETTINGS, files=LimitedFiles(), clean=clean)
+        found = records_of(log)
+        for timestamp in (0, 1500, 10**9):
+            log.offset_for_timestamp(timestamp)
+        log.offset_of_max_timestamp()
+        log.append(batch([5]))
+    except EXPECTED_ERRORS:
+        return "refused"
+    finally:
+        if log is not None:
+            log.close(seal=False)
+    if exact:
+        assert found == list(enumerate(made.values))[: len(found)]
+        assert found or not made.values
+    else:
+        assert [v for _, v in found] == made.values
+    return "whole" if len(found) == len(made.values) else "cut"
+
+
+def flip_and_check(made: Made, root: Path, name: str, position: int, *, clean: bool) -> str:
+    directory = root / "events-0"
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    for other, data in made.files.items():
+        content = bytearray(data)
+        if other == name:
+            content[position] ^= 1 << (position * 5 % 8)
+        (directory / other).write_bytes(content)
+    in_stamp = name.endswith(".arrow") and any(position in stamp for stamp in made.stamps)
+    try:
+        outcome = check_damaged(made, root, clean=clean, exact=not (clean and in_stamp))
+    except Exception as e:
+        raise AssertionError(f"{name}: bit {position * 5 % 8} of byte {position} flipped, clean={clean}") from e
+    return outcome
+
+
+def positions_of(made: Made, name: str, step: int) -> range:
+    return range(0, len(made.files[name]), step)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_flipped_bit_in_a_sample_of_bytes(made: Made, tmp_path: Path, clean: bool) -> None:
+    outcomes = set()
+    for name in made.files:
+        step = 211 if name.endswith(".arrow") else 7
+        outcomes |= {flip_and_check(made, tmp_path, name, p, clean=clean) for p in positions_of(made, name, step)}
+    assert {"refused", "whole"} <= outcomes
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_flipped_bit_in_every_byte(made: Made, tmp_path: Path, clean: bool) -> None:
+    for name in made.files:
+        for position in positions_of(made, name, 1):
+            flip_and_check(made, tmp_path, name, position, clean=clean)
+
+
+def repair_and_check(made: Made, root: Path, position: int) -> None:
+    """After a repair the log opens, and every record in it is right; at most the batch with the bit is gone."""
+    name = next(n for n in made.files if n.endswith(".arrow"))
+    flip_and_check(made, root, name, position, clean=False)
+    shutil.rmtree(root / "events-0")
+    (root / "events-0").mkdir()
+    for other, data in made.files.items():
+        content = bytearray(data)
+        if other == name:
+            content[position] ^= 1 << (position * 5 % 8)
+        (root / "events-0" / other).write_bytes(content)
+    try:
+        repair(root / "events-0", RealFiles(), dry_run=False, schema_of=SCHEMAS.__getitem__)
+        log = open_log(root, SETTINGS, files=LimitedFiles(), clean=False)
+        found = dict(records_of(log))
+    except Exception as e:
+        raise AssertionError(f"repair with byte {position} flipped") from e
+    assert all(made.values[o] == v for o, v in found.items()), position
+    assert len(found) >= len(made.values) - RECORDS_PER_BATCH, position
+
+
+def test_a_repair_saves_all_but_one_batch_for_a_sample_of_bytes(made: Made, tmp_path: Path) -> None:
+    name = next(n for n in made.files if n.endswith(".arrow"))
+    for position in positions_of(made, name, 499):
+        repair_and_check(made, tmp_path, position)
+
+
+@pytest.mark.torture
+def test_a_repair_saves_all_but_one_batch_for_every_byte(made: Made, tmp_path: Path) -> None:
+    name = next(n for n in made.files if n.endswith(".arrow"))
+    for position in positions_of(made, name, 1):
+        repair_and_check(made, tmp_path, position)
+
+
+def torn(made: Made, root: Path, size: int, tail: bytes) -> None:
+    directory = root / "events-0"
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    name = next(n for n in made.files if n.endswith(".arrow"))
+    (directory / name).write_bytes(made.files[name][:size] + tail)
+    log = open_log(root, SETTINGS, files=LimitedFiles(), clean=False)
+    found = records_of(log)
+    assert found == list(enumerate(made.values))[: len(found)], size
+    assert len(found) == RECORDS_PER_BATCH * sum(end <= size for end in made.ends), size
+    assert append(log, batch([5])) == len(found)
+    assert [o for o, _ in records_of(log)] == list(range(len(found) + 1))
+
+
+@pytest.mark.parametrize("tail", [b"", bytes(700), b"\xff\xff\xff\xff\x88\x01\0\0" * 9])
+def test_a_tail_torn_in_a_sample_of_bytes(made: Made, tmp_path: Path, tail: bytes) -> None:
+    name = next(n for n in made.files if n.endswith(".arrow"))
+    for size in range(len(made.files[name]) - 1, 0, -401):
+        torn(made, tmp_path, size, tail)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("tail", [b"", bytes(700), b"\xff\xff\xff\xff\x88\x01\0\0" * 9])
+def test_a_tail_torn_at_every_byte(made: Made, tmp_path: Path, tail: bytes) -> None:
+    name = next(n for n in made.files if n.endswith(".arrow"))
+    for size in range(len(made.files[name]) - 1, 0, -1):
+        torn(made, tmp_path, size, tail)

@@ -1,0 +1,148 @@
+"""The cleaner: the dirtiest log first, and a log that fails stops no other."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sparklog_broker.cleaner import Cleaner
+
+from sparklog.log.compaction.policy import FAILURES_MAX
+from sparklog.log.partition_log import PartitionLog
+from sparklog.types import TopicPartition
+from tests.system.broker_process import until
+from tests.unit.log.compaction_support import OWNER, SETTINGS, append_rows, stored
+from tests.unit.log.support import LimitedFiles, open_log
+
+
+class Logs:
+    """Stands for the log manager."""
+
+    def __init__(self, directory: Path, *topics: str) -> None:
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        for topic in topics:
+            log = open_log(directory, SETTINGS, files=LimitedFiles(), owner=replace(OWNER, topic=topic))
+            self.logs[log.owner.topic_partition] = log
+
+    def __getitem__(self, topic: str) -> PartitionLog:
+        return self.logs[TopicPartition(topic, 0)]
+
+    def close(self) -> None:
+        for log in self.logs.values():
+            log.close(seal=False)
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def cleaner(logs: Logs, clock: Clock, **given: int) -> Cleaner:
+    facts: dict[str, Any] = {
+        "threads": 1,
+        "dedupe_buffer_bytes": 1 << 20,
+        "io_max_bytes_per_second": -1,
+        "backoff_ms": 1000,
+    }
+    return Cleaner(logs, now_s=clock, **(facts | given))  # type: ignore[arg-type]
+
+
+def fill(log: PartitionLog, rows: int = 2) -> None:
+    for i in range(rows):
+        append_rows(log, [(b"k", b"%d" % i)])
+    log.begin_segment()
+
+
+def damage(log: PartitionLog) -> None:
+    segment = log.segments[0]
+    segment.close_handle()
+    data = bytearray(segment.path.read_bytes())
+    data[segment.end.position - 20] ^= 1
+    segment.path.write_bytes(data)
+
+
+def test_the_dirtiest_log_goes_first(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, "little", "much")
+    fill(logs["little"], 2)
+    fill(logs["much"], 9)
+    worker = cleaner(logs, Clock())
+    first, second = worker.run_once(), worker.run_once()
+    assert first is not None and second is not None
+    assert (first.rows_removed, second.rows_removed) == (8, 1)
+    assert worker.run_once() is None
+    logs.close()
+
+
+def test_a_log_that_fails_waits_and_the_others_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logs, clock = Logs(tmp_path, "bad", "good"), Clock()
+    fill(logs["bad"], 9)
+    damage(logs["bad"])
+    fill(logs["good"])
+    worker = cleaner(logs, clock)
+    with caplog.at_level(logging.WARNING):
+        assert worker.run_once() is None  # the bad one is the dirtiest
+        done = worker.run_once()
+    assert done is not None and done.rows_removed == 1
+    assert stored(logs["good"]) == [(1, b"k", b"1")]
+    assert "partition bad-0: compaction failed, next attempt in 1 s" in caplog.text
+    attempts = 1
+    for wait_s in (1, 2, 4, 8):
+        clock.now_s += wait_s - 0.001
+        caplog.clear()
+        assert worker.run_once() is None and not caplog.text
+        clock.now_s += 0.001
+        assert worker.run_once() is None
+        attempts += 1
+    assert attempts == FAILURES_MAX
+    assert "not tried again" in caplog.text
+    clock.now_s += 1e9
+    caplog.clear()
+    assert worker.run_once() is None and not caplog.text
+    worker.run_soon()  # the topic was altered
+    assert worker.run_once() is None and "next attempt" in caplog.text
+    logs.close()
+
+
+def test_a_full_disk_is_tried_again_for_ever(tmp_path: Path) -> None:
+    logs, clock = Logs(tmp_path, "t"), Clock()
+    fill(logs["t"])
+    files: Any = logs["t"]._files
+    files.free_bytes = 10
+    worker = cleaner(logs, clock)
+    for _ in range(3 * FAILURES_MAX):
+        assert worker.run_once() is None
+        clock.now_s += 1
+    files.free_bytes = 1 << 30
+    assert worker.run_once() is not None
+    logs.close()
+
+
+def test_a_stop_ends_a_throttled_run(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, "t")
+    fill(logs["t"], 9)
+    before = stored(logs["t"])
+    worker = cleaner(logs, Clock(), io_max_bytes_per_second=1)  # it would take an hour
+    worker.start()
+    worker.stop()
+    assert not any(thread.is_alive() for thread in worker._threads)
+    assert stored(logs["t"]) == before
+    logs.close()
+
+
+def test_several_threads_compact_every_log_once(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, *(f"t{i}" for i in range(8)))
+    for log in logs.logs.values():
+        fill(log, 4)
+    worker = cleaner(logs, Clock(), threads=4)
+    worker.start()
+    try:
+        until(lambda: all(len(stored(log)) == 1 for log in logs.logs.values()), "compaction")
+    finally:
+        worker.stop()
+    assert all(stored(log) == [(3, b"k", b"3")] for log in logs.logs.values())
+    logs.close()
