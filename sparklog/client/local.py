@@ -8,7 +8,7 @@ import contextlib
 import ctypes
 import json
 import os
-import select
+import selectors
 import shutil
 import signal
 import subprocess
@@ -187,6 +187,13 @@ def _write_config(settings: Mapping[str, object]) -> Path:
     return Path(file.name)
 
 
+def _readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether there is something to read within the time; `select.select` would stop at 1,024 open files."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(timeout_s))
+
+
 def _wait_until_ready(process: subprocess.Popen[bytes]) -> str | None:
     """The address in the broker's `listening on` line; None if it ended or said nothing in time."""
     assert process.stdout is not None
@@ -194,7 +201,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes]) -> str | None:
     said = b""
     while b"\n" not in said:
         remaining = deadline - time.monotonic()
-        if remaining <= 0 or not select.select([process.stdout], [], [], remaining)[0]:
+        if remaining <= 0 or not _readable(process.stdout.fileno(), remaining):
             return None
         chunk = os.read(process.stdout.fileno(), 4096)
         if not chunk:

@@ -166,6 +166,10 @@ class RealFile:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
+    def __del__(self) -> None:
+        """A log that was dropped without `close`, as after a crash in a test, must not keep its descriptors."""
+        self.close()
+
 
 class RealFiles:
     """The machine's file system."""

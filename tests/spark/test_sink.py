@@ -87,7 +87,7 @@ def test_a_value_that_does_not_fit_fails_the_write(spark: Any, topic: Any, broke
         ("select 'x' as value", {"topic": "never-made"}, "no topic 'never-made'"),
         ("select 'x' as val", {"topic": "envelope"}, "unknown column 'val': did you mean 'value'"),
         ("select 1 as value", {"topic": "envelope"}, "column 'value' is int32, it must be string or binary"),
-        ("select 'x' as value, 0L as offset", {"topic": "envelope"}, "'offset' comes from reading"),
+        ("select 'x' as value, 0L as _offset", {"topic": "envelope"}, "'_offset' comes from reading"),
         ("select 'x' as delay", {"topic": "typed"}, "column 'delay' is string, the topic has int32"),
         ("select 1 as dealy", {"topic": "typed"}, "unknown column 'dealy'"),
         ("select 'x' as value", {"topic": "envelope", "sparklog.acks": "1"}, "always writes with acks=all"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -32,6 +33,13 @@ from sparklog.protocol.messages import (
 from tests.benchmarks.broker_raw import RawClient
 
 PATIENCE_S = 20.0
+
+
+def readable(descriptor: int | socket.socket, timeout_s: float) -> bool:
+    """Whether there is something to read within the time, however high the descriptor's number."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(timeout_s))
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

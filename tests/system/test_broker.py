@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import struct
 import threading
@@ -67,6 +66,7 @@ from tests.system.broker_process import (
     fetch,
     handshake,
     produce,
+    readable,
     until,
 )
 
@@ -227,7 +227,7 @@ def test_a_fetch_waits_for_data(broker: BrokerProcess, client: RawClient, topic:
     with broker.connect() as waiting:
         wanted = [FetchPartition(topic, p, 0, MIB) for p in (0, 1)]
         waiting.send(Api.FETCH, FetchRequest(60_000, 1, max_bytes, 0, wanted))
-        assert not select.select([waiting.sock], [], [], 0.1)[0], "there is nothing yet"
+        assert not readable(waiting.sock, 0.1), "there is nothing yet"
         produce(client, [(topic, 1, envelope_batch(3, 3))])
         response, payload = waiting.receive(Api.FETCH, FetchResponse)
         assert [r.high_watermark for r in response.results] == [0, 3]
@@ -242,7 +242,7 @@ def test_a_fetch_waits_for_min_bytes_of_all_partitions_together(
         wanted = [FetchPartition(topic, p, 0, MIB) for p in (0, 1)]
         waiting.send(Api.FETCH, FetchRequest(60_000, 2 * len(batch), MIB, 0, wanted))
         produce(client, [(topic, 0, batch)])
-        assert not select.select([waiting.sock], [], [], 0.1)[0], "one batch is not enough"
+        assert not readable(waiting.sock, 0.1), "one batch is not enough"
         produce(client, [(topic, 1, batch)])
         _, payload = waiting.receive(Api.FETCH, FetchResponse)
         assert len(payload) == 2 * len(batch)
@@ -260,7 +260,7 @@ def test_deleting_a_topic_ends_its_waiting_fetches(broker: BrokerProcess, client
     produce(client, [(topic, 0, envelope_batch(3, 3))])
     with broker.connect() as waiting:
         waiting.send(Api.FETCH, FetchRequest(60_000, 1, MIB, 0, [FetchPartition(topic, 0, 3, MIB)]))
-        assert not select.select([waiting.sock], [], [], 0.1)[0]
+        assert not readable(waiting.sock, 0.1)
         client.request(Api.DELETE_TOPIC, DeleteTopicRequest(topic), DeleteTopicResponse)
         result = waiting.receive(Api.FETCH, FetchResponse)[0].results[0]
         assert result.error_code == UnknownTopicOrPartitionError.code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import select
 import signal
 import socket
 import subprocess
@@ -21,7 +20,16 @@ from sparklog.errors import ERRORS, StorageFullError
 from sparklog.format.batch import iterate_batches
 from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse
 from tests.benchmarks.broker_raw import envelope_batch
-from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch, handshake, produce, until
+from tests.system.broker_process import (
+    BrokerProcess,
+    create_topic,
+    end_offset,
+    fetch,
+    handshake,
+    produce,
+    readable,
+    until,
+)
 
 MIB = 1024 * 1024
 Start = Callable[..., BrokerProcess]
@@ -132,7 +140,7 @@ def test_stopping_answers_waiting_fetches_and_closes_idle_connections(start: Sta
     with broker.connect() as idle, broker.connect() as waiting:
         create_topic(idle, "t")
         waiting.send(Api.FETCH, FetchRequest(60_000, 1, MIB, 0, [FetchPartition("t", 0, 0, MIB)]))
-        assert not select.select([waiting.sock], [], [], 0.1)[0]
+        assert not readable(waiting.sock, 0.1)
         broker.process.terminate()
         response, payload = waiting.receive(Api.FETCH, FetchResponse)
         assert (response.results[0].error_code, len(payload)) == (0, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparklog.cli.app import run_app
+from tests.system.broker_process import readable
 
 if TYPE_CHECKING:
     from sparklog.client.local import LocalBroker
@@ -206,8 +206,7 @@ def read_terminal(descriptor: int, until: str, seconds: float = 30) -> str:
     shown = ""
     deadline = time.monotonic() + seconds
     while until not in shown:
-        ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
-        assert ready, f"no {until!r} in {shown!r}"
+        assert readable(descriptor, max(0, deadline - time.monotonic())), f"no {until!r} in {shown!r}"
         shown += os.read(descriptor, 65536).decode()
     return shown
 
