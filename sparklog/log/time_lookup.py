@@ -120,6 +120,8 @@ def _first_in_segment(
     segment: LogSegment, bounds: Bounds, timestamp_ms: int, owner: LogOwner, schema_of: SchemaOf
 ) -> OffsetAndTimestamp | None:
     log_start, high_watermark = bounds
+    if log_start >= segment.next_offset:  # all of it is deleted
+        return None
     start = segment.indexes.position_before_timestamp(timestamp_ms)
     if log_start > segment.base_offset:
         start = max(start or 0, segment.find(log_start).position)
@@ -140,6 +142,8 @@ def _largest_in_segment(
 ) -> OffsetAndTimestamp | None:
     """The first record with the segment's largest timestamp within the bounds."""
     log_start, high_watermark = bounds
+    if log_start >= segment.next_offset:
+        return None
     found = segment.largest_timestamp
     is_exact = not segment.compacted  # a record with that timestamp may have gone
     if found is not None and is_exact and found[1] >= log_start and segment.next_offset <= high_watermark:
