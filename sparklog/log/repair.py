@@ -144,6 +144,7 @@ class _Plan:
         self._schema_of = schema_of
         self._segments: list[_Segment] = []
         self._gaps: set[tuple[int, int]] = set()
+        self._known_gaps = set(decode_gaps(read_whole(files, directory / GAPS_FILE)))
         self._end = 0
         self._points = self._read_points()
 
@@ -153,7 +154,6 @@ class _Plan:
         bases = sorted(base for name in names if (base := parse_segment_name(name)) is not None)
         self._segments = [self._examine(base, is_last=base == bases[-1]) for base in bases]
         self._complete_heads()
-        known = set(decode_gaps(read_whole(self._files, self._directory / GAPS_FILE)))
         self._place()
         for segment in self._segments:
             for start, end, reason in segment.bad:
@@ -163,8 +163,8 @@ class _Plan:
                 )
             report.batches += len(segment.kept)
             report.records += sum(k.header.record_count for k in segment.kept)
-        report.gaps = sorted(self._gaps - known)
-        self._gaps |= known
+        report.gaps = sorted(self._gaps - self._known_gaps)
+        self._gaps |= self._known_gaps
         report.log_end_offset = self._end
         return report
 
@@ -294,8 +294,7 @@ class _Plan:
             if base != due and not (compacted and base > due):
                 size = batch.header.last_offset_delta + 1
                 fits = following == due + size or (following is None and touches)
-                known = (due, base) in set(decode_gaps(read_whole(self._files, self._directory / GAPS_FILE)))
-                if not known and fits:
+                if (due, base) not in self._known_gaps and fits:
                     reason = f"the batch says offset {base}, between its neighbours {due} is right"
                     segment.bad.append((batch.position, batch.position, reason))
                     segment.needs_rewrite = True

@@ -79,6 +79,16 @@ def test_a_log_is_cut_before_its_first_record_and_inside_deleted_ones(tmp_path: 
         log.read(4, 1)
 
 
+def test_nothing_is_found_by_time_in_a_log_that_was_cut_to_its_start(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.delete_records(9)
+    assert log.truncate_to(9) == 9
+    for _ in range(2):
+        assert log.offset_for_timestamp(0) == log.offset_of_max_timestamp() == (-1, -1)
+        log.close()
+        log = open_log(tmp_path, log_start_offset=9)
+
+
 def test_epochs_are_forgotten_also_when_there_is_nothing_to_cut(tmp_path: Path) -> None:
     """An election without records, then a truncation to the log end: without this the follower asks for ever."""
     log = open_log(tmp_path)
