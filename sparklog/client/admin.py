@@ -14,8 +14,8 @@ from sparklog.client.offsets import list_offsets
 from sparklog.client.records import delete_records
 from sparklog.errors import InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
+from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import (
-    PARTITIONS_PER_TOPIC_MAX,
     AlterSchemaRequest,
     AlterSchemaResponse,
     AlterTopicRequest,

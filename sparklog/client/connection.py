@@ -32,12 +32,12 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.protocol import frames
+from sparklog.protocol.base import Message
 from sparklog.protocol.messages import (
     APIS,
     Api,
     HandshakeRequest,
     HandshakeResponse,
-    Message,
     decode_error,
     decode_response,
     encode,

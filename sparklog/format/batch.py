@@ -33,7 +33,10 @@ The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
 
     attributes: bit 0 timestamp type (0 CreateTime, 1 LogAppendTime), bit 1 transactional, bit 2 control,
                 bit 3 has an `__offset` column (compacted), bit 4 has a delete horizon: from that time on (broker's
-                clock, ms) compaction may remove the batch's tombstones; it stands in min_timestamp_ms, as in Kafka
+                clock, ms) compaction may remove the batch's tombstones; it stands in min_timestamp_ms, as in Kafka,
+                bit 5 of a control batch: the transaction is committed, not aborted
+
+A control batch (a transaction's marker) has no rows and one offset; its base_sequence is the coordinator's epoch.
 
 The stamp stands outside the CRC so that the leader assigns offsets by overwriting 32 characters in place, without
 touching Arrow and without a new checksum. Offsets are dense: row i has base_offset + i, unless bit 3 is set.
@@ -103,6 +106,7 @@ ATTRIBUTE_TRANSACTIONAL = 1 << 1
 ATTRIBUTE_CONTROL = 1 << 2
 ATTRIBUTE_OFFSET_COLUMN = 1 << 3
 ATTRIBUTE_DELETE_HORIZON = 1 << 4
+ATTRIBUTE_COMMIT = 1 << 5
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 _OFFSET_MAX = 2**63 - 2  # the offset after it must still be an i64
