@@ -41,6 +41,7 @@ TABLE = {
     27: ("DataDirLockedError", "DATA_DIR_LOCKED", False),
     28: ("ClosedError", "CLOSED", False),
     29: ("DataLossError", "DATA_LOSS", False),
+    60: ("RemoteStorageError", "REMOTE_STORAGE", True),
 }
 """A line may be added. A code may neither change nor be used again."""
 
