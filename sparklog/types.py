@@ -14,6 +14,11 @@ LATEST_TIMESTAMP = -1
 MAX_TIMESTAMP = -3
 """Asked of `list_offsets`: the offset of the record with the largest timestamp."""
 
+EARLIEST_LOCAL_TIMESTAMP = -4
+"""Asked of `list_offsets`: the first offset that can be read without the object store (KIP-405)."""
+LATEST_TIERED_TIMESTAMP = -5
+"""Asked of `list_offsets`: the last offset that is in the object store, -1 if there is none (KIP-1005)."""
+
 TOPIC_NAME_CHARS_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 

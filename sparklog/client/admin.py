@@ -208,8 +208,9 @@ class Admin:
             self._cluster.invalidate(name)
 
     def list_offsets(self, partitions: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp", or
-        a time in ms since 1970 (the first record at or after it; offset -1 if there is none).
+        """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp",
+        "earliest_local" (the first that is on the broker's disk), "latest_tiered" (the last that is in the object store, or
+        -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none).
 
         Raises UnknownTopicOrPartitionError.
         """

@@ -51,6 +51,8 @@ __all__ = ["AppendInfo", "FileSlice", "LocatedRange", "LogConfig", "LogOwner", "
 
 logger = logging.getLogger(__name__)
 
+LOCATE_REMOTE_BYTES = 32 * 1024 * 1024
+
 
 class _Segments(NamedTuple):
     """All segments at one moment; never changed, only replaced, so that readers need no lock.
@@ -754,7 +756,8 @@ class PartitionLog:
     def locate(self, start_offset: int, end_offset: int) -> list[LocatedRange]:
         """The file ranges that hold [start_offset, end_offset), whole batches, below the high watermark.
 
-        Raises OffsetOutOfRangeError when `start_offset` is.
+        Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, as files of the read cache, and nothing
+        behind them: it has to be fetched. Raises OffsetOutOfRangeError when `start_offset` is, RemoteStorageError.
         """
         stop = min(end_offset, self.high_watermark)
         segments = list(self._segments_from(start_offset))
@@ -770,10 +773,12 @@ class PartitionLog:
             if stop < end.next_offset:
                 last = segment.find(stop - 1)
                 end = min(end, segment.batch_end(last), key=lambda e: e.position)
+            if segment.is_remote and start.position + LOCATE_REMOTE_BYTES < end.position:
+                end = segment.boundary(start, start.position + LOCATE_REMOTE_BYTES) or segment.batch_end(start)
             if end.position > start.position:
                 ranges.append(
                     LocatedRange(
-                        str(segment.path),
+                        str(segment.path_of(start.position, end.position)),
                         segment.info.schema_id,
                         segment.base_offset,
                         start.position,
@@ -781,6 +786,8 @@ class PartitionLog:
                         start.base_offset,
                     )
                 )
+            if segment.is_remote:
+                break  # more could push it out of the cache again
         return ranges
 
     def _segments_from(self, offset: int) -> Iterator[LogSegment]:

@@ -191,8 +191,8 @@ class LogSegment:
         """Like `acquire`, with the bytes [start, end) in the file. Raises StorageError."""
         return self.acquire()
 
-    def local_path(self, shared: SharedFile) -> Path:
-        """Where the open file `shared` is on this host."""
+    def path_of(self, start: int, end: int) -> Path:
+        """A file on this host that has the bytes [start, end) at their place. Raises StorageError."""
         return self.path
 
     def close_handle(self) -> None:

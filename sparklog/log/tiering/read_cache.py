@@ -133,7 +133,6 @@ class ReadCache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._made = 0
-        self._cleared = False
 
     @property
     def held_bytes(self) -> int:
@@ -154,19 +153,16 @@ class ReadCache:
             return entry.shared
 
     def _open(self, store: ObjectStore, segment: RemoteSegmentMetadata) -> _Entry:
-        self._clear_once()
+        self._files.make_directory(self.directory)
         self._made += 1
         path = self.directory / f"{segment.base_offset:020d}-{segment.id}.{self._made}.arrow"
         cached = CachedFile(self, store, segment, self._files.open(path, create=True), path)
         return _Entry(SharedFile(cached), cached)
 
-    def _clear_once(self) -> None:
-        if self._cleared:
-            return
-        self._files.make_directory(self.directory)
-        for name in self._files.list_directory(self.directory):
+    def clear(self) -> None:
+        """Removes what an earlier process has left. Raises StorageError."""
+        for name in self._files.list_directory(self.directory) if self._files.exists(self.directory) else ():
             self._files.remove(self.directory / name)
-        self._cleared = True
 
     def make_room(self, cached: CachedFile, size_bytes: int) -> None:
         """`size_bytes` are about to be written to `cached`. The file itself starts anew only if it alone is too much."""

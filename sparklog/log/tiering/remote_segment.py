@@ -90,9 +90,13 @@ class RemoteLogSegment(LogSegment):
             raise
         return shared
 
-    def local_path(self, shared: SharedFile) -> Path:
-        assert isinstance(shared.file, CachedFile)
-        return shared.file.path
+    def path_of(self, start: int, end: int) -> Path:
+        shared = self.acquire_range(start, end)
+        try:
+            assert isinstance(shared.file, CachedFile)
+            return shared.file.path
+        finally:
+            shared.release()
 
     def close_handle(self) -> None:
         """The cache has the file."""
