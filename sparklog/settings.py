@@ -124,6 +124,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("log.cleaner.dedupe.buffer.bytes", _B, 128 * MIB, "Memory for the keys of the log being compacted, 24 bytes each, of all threads together; what does not fit waits for the next run.", "bytes", MIB, 64 * 1024 * MIB),
     Setting("log.cleaner.io.max.bytes.per.second", _B, -1, "Most bytes a second that compaction reads and writes, all threads together; -1 without limit.", "bytes/s", -1, 2**62),
     Setting("log.cleaner.backoff.ms", _B, 15_000, "How long a thread waits when no log is due for compaction.", "ms", 10, _DAY_MS),
+    Setting("transaction.state.log.num.partitions", _B, 8, "Partitions of __transaction_state when it is made; what is there already keeps its number.", minimum=1, maximum=1_000),
+    Setting("offsets.topic.num.partitions", _B, 8, "Partitions of __consumer_offsets when it is made; what is there already keeps its number.", minimum=1, maximum=1_000),
     Setting("flush.mode", _T, "none", "When appends reach the disk. none: the operating system and the background write them; group: before they are acknowledged, many with one fsync.", choices=("none", "group")),
     Setting("flush.messages", _T, -1, "An append waits for an fsync when this many records are not on the disk; -1: never.", "records", -1, 2**62),
     Setting("flush.ms", _T, -1, "Records are fsynced in the background when they have waited this long; -1: after log.flush.interval.ms.", "ms", -1, _DAY_MS),
