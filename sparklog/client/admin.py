@@ -34,8 +34,9 @@ __all__ = ["Admin", "PartitionDescription", "TopicDescription"]
 
 @dataclass(frozen=True)
 class PartitionDescription:
-    """A partition at one moment: [log_start_offset, high_watermark) can be read; `size_bytes` are bytes of batches. All
-    three are -1 while it is offline (`error_code` says why)."""
+    """A partition at one moment: [log_start_offset, high_watermark) can be read; `size_bytes` are bytes of batches,
+    `remote_size_bytes` of them are only in the object store: what lies below `local_log_start_offset`. All are -1 while
+    it is offline (`error_code` says why)."""
 
     partition: int
     leader: int
@@ -43,6 +44,8 @@ class PartitionDescription:
     high_watermark: int
     size_bytes: int
     error_code: int
+    local_log_start_offset: int = -1
+    remote_size_bytes: int = -1
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,14 @@ def _description(info: TopicInfo) -> TopicDescription:
         broker_defaults=dict(info.broker_defaults),
         partition_details=tuple(
             PartitionDescription(
-                p.partition, p.leader, p.log_start_offset, p.high_watermark, p.size_bytes, p.error_code
+                p.partition,
+                p.leader,
+                p.log_start_offset,
+                p.high_watermark,
+                p.size_bytes,
+                p.error_code,
+                p.local_log_start_offset,
+                p.remote_size_bytes,
             )
             for p in info.partition_states
         ),
@@ -209,8 +219,9 @@ class Admin:
             self._cluster.invalidate(name)
 
     def list_offsets(self, partitions: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp", or
-        a time in ms since 1970 (the first record at or after it; offset -1 if there is none).
+        """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp",
+        "earliest_local" (the first that is on the broker's disk), "latest_tiered" (the last that is in the object store, or
+        -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none).
 
         Raises UnknownTopicOrPartitionError.
         """

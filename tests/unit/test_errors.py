@@ -63,6 +63,7 @@ TABLE = {
     49: ("UnsupportedAssignorError", "UNSUPPORTED_ASSIGNOR", False),
     50: ("InvalidGroupIdError", "INVALID_GROUP_ID", False),
     51: ("CommitFailedError", "COMMIT_FAILED", False),
+    60: ("RemoteStorageError", "REMOTE_STORAGE", True),
 }
 """A line may be added. A code may neither change nor be used again."""
 
