@@ -124,6 +124,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("log.cleaner.dedupe.buffer.bytes", _B, 128 * MIB, "Memory for the keys of the log being compacted, 24 bytes each, of all threads together; what does not fit waits for the next run.", "bytes", MIB, 64 * 1024 * MIB),
     Setting("log.cleaner.io.max.bytes.per.second", _B, -1, "Most bytes a second that compaction reads and writes, all threads together; -1 without limit.", "bytes/s", -1, 2**62),
     Setting("log.cleaner.backoff.ms", _B, 15_000, "How long a thread waits when no log is due for compaction.", "ms", 10, _DAY_MS),
+    Setting("transaction.state.log.num.partitions", _B, 8, "Partitions of __transaction_state when it is made; what is there already keeps its number.", minimum=1, maximum=1_000),
+    Setting("offsets.topic.num.partitions", _B, 8, "Partitions of __consumer_offsets when it is made; what is there already keeps its number.", minimum=1, maximum=1_000),
     Setting("remote.log.storage.url", _B, "", "Where sealed segments of topics with remote.storage.enable are copied: any fsspec URL, as in s3://bucket/prefix or file:///mnt/tier; empty: nowhere."),
     Setting("remote.log.storage.options", _B, "", "How to get there: a JSON object of fsspec storage options, or the path of a file that holds one (best for secrets)."),
     Setting("remote.log.manager.task.interval.ms", _B, 30_000, "Segments to copy, local files to delete and remote segments to delete are looked for at this interval.", "ms", 10, _DAY_MS),

@@ -27,7 +27,7 @@ from sparklog.protocol.messages import (
     DeleteTopicResponse,
 )
 from sparklog.settings import Scope, check, check_names, settings_of
-from sparklog.types import OffsetAndTimestamp, TopicPartition, check_topic_name
+from sparklog.types import INTERNAL_TOPICS, OffsetAndTimestamp, TopicPartition, check_topic_name
 
 __all__ = ["Admin", "PartitionDescription", "TopicDescription"]
 
@@ -153,9 +153,10 @@ class Admin:
         self._cluster.remember(info)
         return _description(info)
 
-    def list_topics(self) -> list[str]:
-        """The names of all topics, sorted."""
-        return sorted(t.name for t in self._cluster.metadata(timeout_ms=self._timeout_ms).topics if t.error_code == 0)
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted; with `include_internal` also of those the broker keeps for itself."""
+        found = (t.name for t in self._cluster.metadata(timeout_ms=self._timeout_ms).topics if t.error_code == 0)
+        return sorted(name for name in found if include_internal or name not in INTERNAL_TOPICS)
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Raises UnknownTopicOrPartitionError."""
