@@ -19,6 +19,7 @@ PARTITIONS_PER_REQUEST_MAX = 100_000
 TOPICS_PER_REQUEST_MAX = 10_000
 PARTITIONS_PER_TOPIC_MAX = 10_000
 CONFIGS_MAX = 200
+REMOTE_SEGMENTS_MAX = 1_000
 
 Name = Annotated[str, Meta(max_length=249)]
 Partition = Annotated[int, Meta(ge=0, le=PARTITIONS_PER_TOPIC_MAX - 1)]
@@ -41,6 +42,7 @@ class Api(IntEnum):
     DELETE_RECORDS = 8
     ALTER_TOPIC = 9
     ALTER_SCHEMA = 10
+    LOCATE_REMOTE = 40
 
 
 class Message(Struct, array_like=True):
@@ -321,6 +323,24 @@ class LocateSegmentsResponse(Message):
     ranges: list[SegmentRange]
 
 
+class LocateRemoteRequest(Message):
+    """Asks for what of [start_offset, end_offset) is only in the object store, to be read there."""
+
+    topic: Name
+    partition: Partition
+    start_offset: Int64
+    end_offset: Int64
+
+
+class LocateRemoteResponse(Message):
+    """Copies below `url`, in offset order, at most REMOTE_SEGMENTS_MAX: each the MessagePack bytes of its metadata
+    (`sparklog.log.tiering.state`)."""
+
+    url: str
+    log_start_offset: int
+    segments: list[bytes]
+
+
 class DeleteRecordsPartition(Message):
     """Deletes the records below `before_offset`; -1: all below the high watermark."""
 
@@ -401,6 +421,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
     Api.ALTER_SCHEMA: ApiSpec(AlterSchemaRequest, AlterSchemaResponse, 0, 0),
     Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
+    Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 0),
     Api.ALTER_TOPIC: ApiSpec(AlterTopicRequest, AlterTopicResponse, 0, 0),
 }
 

@@ -75,9 +75,10 @@ REQUEST: dict[m.Api, st.SearchStrategy[m.Message]] = {
         some(st.builds(m.FetchPartition, NAME, PARTITION, I64, SIZE, I32), 1),
     ),
     m.Api.LIST_OFFSETS: st.builds(
-        m.ListOffsetsRequest, some(st.builds(m.ListOffsetsPartition, NAME, PARTITION, st.integers(-3, 2**62)), 1)
+        m.ListOffsetsRequest, some(st.builds(m.ListOffsetsPartition, NAME, PARTITION, st.integers(-5, 2**62)), 1)
     ),
     m.Api.LOCATE_SEGMENTS: st.builds(m.LocateSegmentsRequest, NAME, PARTITION, I64, I64),
+    m.Api.LOCATE_REMOTE: st.builds(m.LocateRemoteRequest, NAME, PARTITION, I64, I64),
     m.Api.DELETE_RECORDS: st.builds(
         m.DeleteRecordsRequest,
         st.integers(0, 86_400_000),
@@ -120,6 +121,7 @@ RESPONSE: dict[m.Api, st.SearchStrategy[m.Message]] = {
     ),
     m.Api.ALTER_TOPIC: st.builds(m.AlterTopicResponse, STATE),
     m.Api.ALTER_SCHEMA: st.builds(m.AlterSchemaResponse, STATE),
+    m.Api.LOCATE_REMOTE: st.builds(m.LocateRemoteResponse, TEXT, I64, some(st.binary(max_size=50))),
 }
 
 

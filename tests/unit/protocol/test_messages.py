@@ -32,6 +32,7 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.DELETE_RECORDS: 8,
         m.Api.ALTER_TOPIC: 9,
         m.Api.ALTER_SCHEMA: 10,
+        m.Api.LOCATE_REMOTE: 40,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max
