@@ -57,7 +57,7 @@ class Safeguards:
     order: bool = True
     """A heartbeat or commit that a later one of the same member has overtaken is refused."""
     owner: bool = True
-    """A member cannot commit for a partition that another one owns."""
+    """Of the topics a group subscribes to, a member commits for the partitions it owns only."""
     pending_offsets: bool = True
     """Offsets of a transaction count only when it is committed."""
     newer_record: bool = True

@@ -130,6 +130,15 @@ class GroupCoordinator:
                 out += _take(group)
         return out
 
+    def prolong(self, ms: int) -> list[Record]:
+        """Nothing could be heard for a while: every member has that much longer."""
+        for group in self._groups.values():
+            for member in group.members.values():
+                member.session_until_ms += ms
+                if member.revoke_by_ms is not None:
+                    member.revoke_by_ms += ms
+        return []
+
     def set_topics(self, topics: Topics, wall_ms: int) -> list[Record]:
         """The cluster's topics are these now: groups that want one that is new get it, the offsets of one that is gone
         are forgotten."""
@@ -207,9 +216,10 @@ class GroupCoordinator:
         topic = self._topics.get(tp.topic)
         if topic is None or tp.partition >= topic[1]:
             return UnknownTopicOrPartitionError(f"there is no partition {tp}")
-        owner = None if group is None else group.owners.get(tp)
-        if member is not None and owner not in (None, member.member_id) and self._safeguards.owner:
-            return FencedMemberEpochError(f"{tp} belongs to another member of the group now")
+        if group is None or member is None or tp.topic not in group.basis or not self._safeguards.owner:
+            return None
+        if group.owners.get(tp) != member.member_id:
+            return FencedMemberEpochError(f"{tp} does not belong to member {member.member_id!r} (any more)")
         return None
 
     def fetch_offsets(self, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:

@@ -7,7 +7,6 @@ any part of what is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -265,6 +264,10 @@ class World:
 
     # -- what must be true
 
+    def owner(self, tp: TopicPartition) -> str | None:
+        group = self.coordinator._groups.get(GROUP)
+        return None if group is None else group.owners.get(tp)
+
     def valid_clients(self) -> list[Client]:
         """Clients that the coordinator believes in: not yet put out, and not replaced."""
         group = self.coordinator._groups.get(GROUP)
@@ -345,6 +348,3 @@ def state_of(coordinator: GroupCoordinator) -> Any:
     }
     offsets = {g: coordinator.offsets.of_group(g) for g in coordinator.offsets.groups()}
     return groups, offsets
-
-
-Rule = Callable[..., None]

@@ -87,12 +87,16 @@ class Groups(RuleBasedStateMachine):
     @precondition(lambda self: any(c.had and not c.gone for c in self.world.clients))
     @rule(i=index, j=index, processed=st.integers(0, 5), delivered=st.booleans())
     def commit(self, i: int, j: int, processed: int, delivered: bool) -> None:
-        """Also of partitions that it has no more: a thread that has not noticed."""
+        """Also, at once, of a partition that has been taken away: a thread that has not noticed."""
         having = [c for c in self.world.clients if c.had and not c.gone]
         client = having[i % len(having)]
         had = sorted(client.had)
-        self.world.send_commit(client, had[j % len(had)], processed)
-        if delivered:
+        tp = had[j % len(had)]
+        late = tp not in client.held
+        if late and self.world.owner(tp) == client.member_id:
+            return  # it has the partition again and is about to hear of it
+        self.world.send_commit(client, tp, processed)
+        if delivered or late:
             self.world.deliver_commit(len(self.world.commits) - 1, keep=False)
 
     @precondition(lambda self: self.world.commits)
