@@ -36,7 +36,14 @@ from sparklog.protocol.messages import (
     ListOffsetsResponse,
     ListOffsetsResult,
 )
-from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+from sparklog.types import (
+    EARLIEST_TIMESTAMP,
+    INTERNAL_TOPICS,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TopicPartition,
+)
 
 T = TypeVar("T")
 log = logging.getLogger("pyspark_sparklog")
@@ -98,7 +105,7 @@ class Catalog:
         """
         if subscription.pattern is not None:
             matches = re.compile(subscription.pattern).fullmatch
-            found = {n: t for n, t in self._describe(None).items() if matches(n)}
+            found = {n: t for n, t in self._describe(None).items() if matches(n) and n not in INTERNAL_TOPICS}
             if not found and missing_is_error:
                 raise UnknownTopicOrPartitionError(
                     f"no topic at {self.bootstrap_servers} matches {subscription.describe()}; "

@@ -9,7 +9,9 @@ from sparklog.client.cluster import Cluster
 from sparklog.errors import InvalidRequestError, error_from_code
 from sparklog.protocol.messages import Api, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 from sparklog.types import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     READ_UNCOMMITTED,
@@ -17,14 +19,20 @@ from sparklog.types import (
     TopicPartition,
 )
 
-NAMED = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max_timestamp": MAX_TIMESTAMP}
+NAMED = {
+    "earliest": EARLIEST_TIMESTAMP,
+    "latest": LATEST_TIMESTAMP,
+    "max_timestamp": MAX_TIMESTAMP,
+    "earliest_local": EARLIEST_LOCAL_TIMESTAMP,
+    "latest_tiered": LATEST_TIERED_TIMESTAMP,
+}
 
 
 def timestamp_of(spec: str | int) -> int:
-    """What `list_offsets` is asked for: earliest, latest, max_timestamp, or ms since 1970. Raises InvalidRequestError."""
+    """What `list_offsets` is asked for: one of NAMED, or ms since 1970. Raises InvalidRequestError."""
     if isinstance(spec, str) and spec in NAMED:
         return NAMED[spec]
-    if isinstance(spec, int) and not isinstance(spec, bool) and -3 <= spec <= 2**62:
+    if isinstance(spec, int) and not isinstance(spec, bool) and -5 <= spec <= 2**62:
         return spec
     raise InvalidRequestError(f"offset of {spec!r}: use {', '.join(NAMED)} or a timestamp in ms")
 

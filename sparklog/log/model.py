@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 from sparklog.log.compaction.policy import CompactionPolicy
 from sparklog.log.flushing import FlushPolicy
 from sparklog.log.retention import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
+from sparklog.log.tiering.policy import TieringPolicy
 from sparklog.settings import Scope, resolve
 from sparklog.types import TopicPartition
 
@@ -55,11 +56,17 @@ class LogConfig:
     file_delete_delay_ms: int
     compaction: CompactionPolicy
     flush: FlushPolicy
+    tiering: TieringPolicy
 
     @classmethod
     def from_settings(cls, given: Mapping[str, object]) -> Self:
         """From topic settings (Kafka names); what is not given has its default. Raises InvalidConfigError."""
         settings = resolve(Scope.TOPIC, given)
+        retention = RetentionPolicy(
+            deletes=POLICY_DELETE in str(settings["cleanup.policy"]).split(","),
+            retention_ms=int(settings["retention.ms"]),
+            retention_bytes=int(settings["retention.bytes"]),
+        )
         return cls(
             segment_bytes=int(settings["segment.bytes"]),
             segment_ms=int(settings["segment.ms"]),
@@ -69,11 +76,7 @@ class LogConfig:
             log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
             segment_jitter_ms=int(settings["segment.jitter.ms"]),
             cleanup_policy=str(settings["cleanup.policy"]),
-            retention=RetentionPolicy(
-                deletes=POLICY_DELETE in str(settings["cleanup.policy"]).split(","),
-                retention_ms=int(settings["retention.ms"]),
-                retention_bytes=int(settings["retention.bytes"]),
-            ),
+            retention=retention,
             file_delete_delay_ms=int(settings["file.delete.delay.ms"]),
             compaction=CompactionPolicy(
                 compacts=POLICY_COMPACT in str(settings["cleanup.policy"]).split(","),
@@ -87,6 +90,7 @@ class LogConfig:
                 ms=int(settings["flush.ms"]),
                 group=settings["flush.mode"] == "group",
             ),
+            tiering=TieringPolicy.of(settings, retention),
         )
 
     def for_partition(self, owner: LogOwner) -> Self:

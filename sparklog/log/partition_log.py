@@ -24,6 +24,7 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import BatchHeader
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
+from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SegmentInfo, segment_name
 from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload
 from sparklog.log.clock import Clock
@@ -39,14 +40,18 @@ from sparklog.log.offsets import LogOffsets
 from sparklog.log.recovery import LoadContext, SchemaOf, load_log
 from sparklog.log.retention import Expired, deletion_offset, expired
 from sparklog.log.segment import LogSegment, PlacedBatch, SegmentEnd
-from sparklog.log.slices import FileSlice, HandleCache
+from sparklog.log.slices import FileSlice, HandleCache, RemoteReadRequired
+from sparklog.log.tiering.partition_tier import NO_ACCESS, PartitionTier
+from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.time_lookup import TimeLookup
-from sparklog.log.truncation import TruncationMark, cut_segments, end_of_cut, remove_segments
+from sparklog.log.truncation import TruncationMark, cut_segments, end_of_cut, end_of_remote_cut, remove_segments
 from sparklog.types import OffsetAndTimestamp
 
 __all__ = ["AppendInfo", "FileSlice", "LocatedRange", "LogConfig", "LogOwner", "PartitionLog"]
 
 logger = logging.getLogger(__name__)
+
+LOCATE_REMOTE_BYTES = 32 * 1024 * 1024
 
 
 class _Segments(NamedTuple):
@@ -79,6 +84,7 @@ class PartitionLog:
         files: FileSystem,
         clock: Clock,
         handles: HandleCache | None = None,
+        remote: RemoteAccess = NO_ACCESS,
     ) -> None:
         self.directory = directory
         self._handles = HandleCache() if handles is None else handles
@@ -104,6 +110,7 @@ class PartitionLog:
         """Why nothing can be appended (and, once closed, read) any more."""
         self._closed = False
         self._dropped = DroppedSegments()
+        self.tier = PartitionTier(files, directory, owner, remote)
 
     @classmethod
     def open(
@@ -120,14 +127,16 @@ class PartitionLog:
         high_watermark: int = 0,
         recovery_point: int = 0,
         handles: HandleCache | None = None,
+        remote: RemoteAccess = NO_ACCESS,
     ) -> PartitionLog:
         """Opens the log in `directory`, which is made if it does not exist.
 
         `schema_of` gives the topic's schema for an id (KeyError or UnknownSchemaError for an unknown one). `clean`: the
         log was closed with its data sealed; otherwise the last segment is scanned and a torn tail cut. The offsets are
-        those of the last checkpoint (0 when there is none). Raises LogCorruptError, StorageError.
+        those of the last checkpoint (0 when there is none). `remote`: how to get at what is in the object store.
+        Raises LogCorruptError, StorageError.
         """
-        log = cls(directory, owner, config, schema_of, files, clock, handles)
+        log = cls(directory, owner, config, schema_of, files, clock, handles, remote)
         _identify(directory, owner, files)
         points = log._truncation.clamp((log_start_offset, high_watermark, recovery_point))
         log_start_offset, high_watermark, recovery_point = points
@@ -139,14 +148,16 @@ class PartitionLog:
             config.index_interval_bytes,
             recovery_point,
             log._handles,
-            log_start_offset,
+            max(log_start_offset, log.tier.state.local_start_offset),
         )
         loaded = load_log(context, clean=clean)
-        log._segments = _Segments.of(loaded.segments)
+        gaps = decode_gaps(read_whole(files, directory / GAPS_FILE))
+        segments = [*log.tier.before(loaded.segments, log_start_offset, gaps, directory), *loaded.segments]
+        log._segments = _Segments.of(segments)
         for segment in loaded.dirty:
             log._dirty.add(segment, made=True)
-        end = loaded.segments[-1].next_offset if loaded.segments else log_start_offset
-        start = max(log_start_offset, loaded.segments[0].base_offset if loaded.segments else 0)
+        end = segments[-1].next_offset if segments else log_start_offset
+        start = max(log_start_offset, segments[0].base_offset if segments else 0)
         expected = max(high_watermark, start, recovery_point)
         if expected > end:
             lost = f"{directory} ends at offset {end}, the last checkpoint says {expected}"
@@ -163,7 +174,7 @@ class PartitionLog:
             high_watermark=min(max(high_watermark, start), end),
         )
         log._epochs = load_epochs(files, directory, loaded.segments, (start, end))
-        log._append_time_ms = max((s.append_time_ms for s in loaded.segments), default=0)
+        log._append_time_ms = max((s.append_time_ms for s in segments), default=0)
         return log
 
     # --- where it is ---
@@ -222,6 +233,56 @@ class PartitionLog:
         with self._write_lock:
             self.config = config.for_partition(self.owner)
 
+    # --- tiering ---
+
+    @property
+    def files(self) -> FileSystem:
+        """Where the log's files are."""
+        return self._files
+
+    @property
+    def local_segments(self) -> list[LogSegment]:
+        """The segments whose files are here, at this moment; the last one is appended to."""
+        return [s for s in self._segments.all if not s.is_remote]
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """The first offset that can be read without the object store; the log end if there is none."""
+        local = next((s for s in self._segments.all if not s.is_remote), None)
+        return self.log_end_offset if local is None else max(self.log_start_offset, local.base_offset)
+
+    @property
+    def tierable_end(self) -> int:
+        """What lies below cannot change any more and is on the disk: it may be copied."""
+        return min(self.high_watermark, self.recovery_point)
+
+    @property
+    def remote_size_bytes(self) -> int:
+        """Bytes of batches that are only in the object store."""
+        return sum(s.data_bytes for s in self._segments.all if s.is_remote)
+
+    @property
+    def has_remote_segments(self) -> bool:
+        """Whether a part of the log is only in the object store."""
+        return bool(self._segments.all) and self._segments.all[0].is_remote
+
+    def epochs_in(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Pairs (leader epoch, its first offset) of the records in [start_offset, end_offset)."""
+        entries = self._epochs.entries
+        inside = [(e.epoch, e.start_offset) for e in entries if start_offset < e.start_offset < end_offset]
+        return [(self._epochs.epoch_of(start_offset), start_offset), *inside]
+
+    def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
+        """The oldest local segments `old` give way to their copies `new`; their files go after `file.delete.delay.ms`.
+        False when the log does not have all of those any more. Raises StorageError, StorageFullError."""
+        with self._swap_lock, self._write_lock:
+            self._check_usable()
+            local = self.local_segments
+            if local[: len(old)] != list(old) or len(local) == len(old):
+                return False
+            self.tier.release_below(old[-1].next_offset)  # a crash from here on leaves any of the files
+            return self._replace(list(old), new)
+
     # --- retention ---
 
     def delete_records(self, before_offset: int) -> int:
@@ -275,7 +336,7 @@ class PartitionLog:
             log_start_offset=self.log_start_offset,
             high_watermark=self.high_watermark,
             now_ms=self._clock.now_ms(),
-            largest_timestamp_of=lambda s: s.indexes.largest_timestamp_ms,
+            largest_timestamp_of=lambda s: None if s.largest_timestamp is None else s.largest_timestamp[0],
         )
 
     def drop_below_log_start(self) -> int:
@@ -513,7 +574,8 @@ class PartitionLog:
     def _truncate(self, offset: int) -> None:
         segments = self._segments.all
         schema_id = segments[-1].info.schema_id if segments else None
-        is_emptied = offset < self.log_start_offset or not segments
+        offset, is_emptied = end_of_remote_cut(segments, offset, self.log_start_offset)
+        is_emptied = is_emptied or offset < self.log_start_offset or not segments
         end = offset if is_emptied else end_of_cut(segments, offset)
         self._truncation.write(end)  # until the next checkpoint the one on the disk promises too much
         if is_emptied:
@@ -526,6 +588,7 @@ class PartitionLog:
             kept = cut_segments(segments, end, self._files, self.config.index_interval_bytes)
             self._segments = _Segments.of(kept)
             self._offsets.truncate(end)
+        self.tier.cut(0 if is_emptied else end)
         self._dirty.discard([s for s in segments if s not in kept])
         self._roll_next = False
         if schema_id is not None and not kept:
@@ -615,6 +678,7 @@ class PartitionLog:
         finally:
             with self._write_lock:
                 self._closed = True
+                self.tier.close()
                 self._unusable = BrokerShuttingDownError(f"the log of {self.owner.topic_partition} is closed")
                 for segment in self._segments.all:
                     segment.close_handle()
@@ -627,6 +691,7 @@ class PartitionLog:
     def take_offline(self, error: SparklogError) -> None:
         """Every use raises `error` from now on; no file is written any more. Waits for no append that hangs."""
         self._unusable, self._closed = error, True
+        self.tier.close()
         for segment in self._segments.all:
             segment.close_handle()
 
@@ -636,11 +701,14 @@ class PartitionLog:
 
     # --- reading ---
 
-    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> FileSlice | None:
+    def read(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, may_wait: bool = True
+    ) -> FileSlice | None:
         """A slice of whole batches, the first of which holds `offset`: at most `max_bytes`, but with `min_one_batch` at
         least one batch; within one segment, below the high watermark. None when there is nothing (yet).
 
-        Raises OffsetOutOfRangeError below the log start and above the log end.
+        Raises OffsetOutOfRangeError below the log start and above the log end, RemoteReadRequired if the object store
+        would have to be waited for and `may_wait` is False, RemoteStorageError if it fails.
         """
         high_watermark = self.high_watermark
         view = self._segments  # before the check: retention raises the log start first, then takes segments away
@@ -651,6 +719,8 @@ class PartitionLog:
         while i + 1 < len(view.all) and (offset >= view.all[i].next_offset or not view.all[i].data_bytes):
             i += 1  # the offset lies in a gap between two segments
         segment = view.all[i]
+        if segment.is_remote and not may_wait:
+            raise RemoteReadRequired
         if max(offset, segment.base_offset) >= min(high_watermark, segment.next_offset):
             return None
         start = segment.find(max(offset, segment.base_offset))
@@ -666,7 +736,7 @@ class PartitionLog:
                 end = segment.batch_end(start)
         assert end is not None
         return FileSlice(
-            segment.acquire(),
+            segment.acquire_range(start.position, end.position),
             start.position,
             end.position - start.position,
             start.base_offset,
@@ -686,7 +756,8 @@ class PartitionLog:
     def locate(self, start_offset: int, end_offset: int) -> list[LocatedRange]:
         """The file ranges that hold [start_offset, end_offset), whole batches, below the high watermark.
 
-        Raises OffsetOutOfRangeError when `start_offset` is.
+        Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, as files of the read cache, and nothing
+        behind them: it has to be fetched. Raises OffsetOutOfRangeError when `start_offset` is, RemoteStorageError.
         """
         stop = min(end_offset, self.high_watermark)
         segments = list(self._segments_from(start_offset))
@@ -702,10 +773,12 @@ class PartitionLog:
             if stop < end.next_offset:
                 last = segment.find(stop - 1)
                 end = min(end, segment.batch_end(last), key=lambda e: e.position)
+            if segment.is_remote and start.position + LOCATE_REMOTE_BYTES < end.position:
+                end = segment.boundary(start, start.position + LOCATE_REMOTE_BYTES) or segment.batch_end(start)
             if end.position > start.position:
                 ranges.append(
                     LocatedRange(
-                        str(segment.path),
+                        str(segment.path_of(start.position, end.position)),
                         segment.info.schema_id,
                         segment.base_offset,
                         start.position,
@@ -713,6 +786,8 @@ class PartitionLog:
                         start.base_offset,
                     )
                 )
+            if segment.is_remote:
+                break  # more could push it out of the cache again
         return ranges
 
     def _segments_from(self, offset: int) -> Iterator[LogSegment]:

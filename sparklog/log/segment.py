@@ -90,6 +90,9 @@ class Tail:
 class LogSegment:
     """A segment. `end` is replaced as a whole, so that readers see offset and position of the same moment."""
 
+    is_remote = False
+    """Whether its file is in the object store: reading may wait for that."""
+
     def __init__(
         self,
         files: FileSystem,
@@ -183,6 +186,14 @@ class LogSegment:
             shared = self._shared = SharedFile(self._files.open(self.path)).acquire()
         self._handles.add(shared)
         return shared
+
+    def acquire_range(self, start: int, end: int) -> SharedFile:
+        """Like `acquire`, with the bytes [start, end) in the file. Raises StorageError."""
+        return self.acquire()
+
+    def path_of(self, start: int, end: int) -> Path:
+        """A file on this host that has the bytes [start, end) at their place. Raises StorageError."""
+        return self.path
 
     def close_handle(self) -> None:
         """Lets the file go; slices keep it open, and it is opened again when needed."""

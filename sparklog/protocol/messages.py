@@ -109,7 +109,8 @@ class BrokerEndpoint(Message):
 class PartitionState(Message):
     """Who leads a partition. `error_code` is not 0 if it is offline.
 
-    What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of batches.
+    What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of batches, `remote_size_bytes` of them
+    are only in the object store: those below `local_log_start_offset`.
     """
 
     partition: int
@@ -121,6 +122,8 @@ class PartitionState(Message):
     log_start_offset: int = -1
     high_watermark: int = -1
     size_bytes: int = -1
+    local_log_start_offset: int = -1
+    remote_size_bytes: int = -1
 
 
 class SchemaVersion(Message):
@@ -283,11 +286,12 @@ class FetchResponse(Message):
 
 
 class ListOffsetsPartition(Message):
-    """`timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2 earliest, -3 largest timestamp."""
+    """`timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2 earliest, -3 largest timestamp,
+    -4 earliest on the local disk, -5 latest in the object store."""
 
     topic: Name
     partition: Partition
-    timestamp_ms: Annotated[int, Meta(ge=-3, le=2**62)]
+    timestamp_ms: Annotated[int, Meta(ge=-5, le=2**62)]
 
 
 class ListOffsetsRequest(Message):

@@ -105,7 +105,7 @@ def analyse(operations: Sequence[Operation]) -> Verdict:
         *_groups(view),
     ]
     found.sort(key=lambda f: list(Anomaly).index(f.anomaly))
-    acknowledged = int(c.ok()[c.sends.operation].sum())
+    acknowledged = int(c.acknowledged().sum())
     committed = int((c.ok() & c.is_transaction).sum())
     return Verdict(tuple(found), len(c.sends.value), acknowledged, int(view.is_seen.sum()), committed)
 
@@ -161,7 +161,7 @@ def _visibility(v: _View) -> Iterable[Found]:
         & (np.bincount(of[missing], minlength=operations) > 0)
         & ~c.failed()
     )
-    acknowledged = c.ok()[of] & ~v.is_seen & ~torn[of]
+    acknowledged = c.acknowledged() & ~v.is_seen & ~torn[of]
     behind = (c.sends.place >= 0) & (c.sends.place < v.highest[c.sends.partition])
 
     def sent(row: int) -> str:

@@ -70,6 +70,11 @@ class Columns:
     def ok(self) -> Bools:
         return self.outcome == OUTCOMES.index(Outcome.OK)
 
+    def acknowledged(self) -> Bools:
+        """Per send: the operation is OK, or, outside transactions, this record of it was acknowledged."""
+        of = self.sends.operation
+        return self.ok()[of] | (~self.failed()[of] & ~self.is_transaction[of] & (self.sends.place >= 0))
+
     def where(self, at: int) -> str:
         """A place in words."""
         if at < 0:

@@ -76,7 +76,7 @@ def due_for_compaction(log: PartitionLog) -> Due | None:
     Raises LogCorruptError, StorageError.
     """
     policy = log.config.compaction
-    if not policy.compacts or log.is_closed or not log.owner.key_columns:
+    if not policy.compacts or log.is_closed or log.has_remote_segments or not log.owner.key_columns:
         return None
     context = log.compaction_context(pass_freely)
     segments = log.segments

@@ -53,6 +53,14 @@ CASES: dict[str, tuple[list[Operation], set[Anomaly]]] = {
         set(),
     ),
     "acknowledged without an offset": ([sent("p", ("t", [-1], [9])), THREE, READ_THREE], {A.UNSEEN}),
+    "of an unknown operation the acknowledged half is lost": (
+        [
+            sent("p", ("t", [0, 1, -1], [1, 2, 3]), outcome=Outcome.UNKNOWN),
+            sent("q", ("t", [2], [4])),
+            polled("c", ("t", [0, 2], [1, 4])),
+        ],
+        {A.LOST_WRITE},
+    ),
     "only a reader of uncommitted records has seen it": (
         [THREE, polled("c", ("t", [0, 1, 2], [1, 2, 3]), reads_committed=False)],
         {A.UNSEEN},
