@@ -109,6 +109,7 @@ class Campaign:
     def _client(self, role: str, until: Mapping[str, int] | None = None) -> Client:
         told = Assignment(
             role=role,
+            slot=len(self._clients),
             number=0,
             seed=self._plan.seed,
             bootstrap_servers=self._broker.bootstrap_servers,

@@ -30,9 +30,11 @@ PAUSE_S = 0.004
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a client is told: `number` is unique among all lives; `until`: offsets at which a reader is done."""
+    """What a client is told: `number` is unique among all lives, `slot` is the same in all lives of one client;
+    `until`: offsets at which a reader is done."""
 
     role: str
+    slot: int
     number: int
     seed: int
     bootstrap_servers: str
