@@ -68,6 +68,10 @@ class Life:
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
+    def note(self, text: str) -> None:
+        """For people; a campaign shows it when something is wrong."""
+        print(f"{time.monotonic_ns()} {self.told.name}: {text}", file=sys.stderr, flush=True)
+
     def while_wanted(self, intents: Iterator[object]) -> Iterator[object]:
         """The intents until it is time to stop, with pauses: what is tested is order, not speed."""
         for intent in intents:
@@ -94,7 +98,7 @@ def main() -> int:
         try:
             role(life)
         except SparklogError as e:
-            print(f"{told.name} ends: {e!r}", file=sys.stderr)
+            life.note(f"this life ends: {e!r}")
             traceback.print_exc()
             return LIFE_ENDED
     return 0
