@@ -141,7 +141,7 @@ OUT_OF_LIMITS: list[tuple[m.Api, list[Any]]] = [
     (m.Api.FETCH, [0, 0, 0, 0, [["t", 0, 0, -1]]]),
     (m.Api.FETCH, [0, 0, 0, 0, [["t", 0, 0, 0, 2**31]]]),
     (m.Api.LIST_OFFSETS, [[]]),
-    (m.Api.LIST_OFFSETS, [[["t", 0, -4]]]),
+    (m.Api.LIST_OFFSETS, [[["t", 0, -6]]]),
     (m.Api.LIST_OFFSETS, [[["t", 0, 2**62 + 1]]]),
     (m.Api.LOCATE_SEGMENTS, ["t", 0, "0", 1]),
     (m.Api.LOCATE_SEGMENTS, ["t", 0, 0, 2**63]),
