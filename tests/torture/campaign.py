@@ -167,7 +167,12 @@ class Campaign:
     # -- the end
 
     def _read_everything(self) -> None:
+        if "pipeline" in self._plan.clients:
+            self._client("drain", self._ends(self._inputs)).wait()
+        self._client("last", self._ends([*self._inputs, *self._outputs])).wait()
+
+    def _ends(self, partitions: Sequence[str]) -> dict[str, int]:
+        """The high watermarks: who reads up to them has waited for every transaction below."""
         with sparklog.Admin(self._broker.bootstrap_servers) as admin:
-            names: Sequence[str] = [*self._inputs, *self._outputs]
-            found = admin.list_offsets({partition_of(name): "latest" for name in names})
-        self._client("last", {str(tp): at.offset for tp, at in found.items()}).wait()
+            found = admin.list_offsets({partition_of(name): "latest" for name in partitions})
+        return {str(tp): at.offset for tp, at in found.items()}

@@ -92,9 +92,9 @@ def main() -> int:
     from tests.torture import roles
 
     role: Callable[[Life], None] = getattr(roles, told.role)
-    group = roles.GROUPS.get(told.role, "")
+    group, reads_committed = roles.GROUPS.get(told.role, ""), told.role != "uncommitted"
     with Path(told.history).open("xb", buffering=0) as file:
-        life = Life(told, Recorder(file, told.name, group=group))
+        life = Life(told, Recorder(file, told.name, group=group, reads_committed=reads_committed))
         try:
             role(life)
         except SparklogError as e:

@@ -224,11 +224,25 @@ def polls_of(batches: Iterable[ConsumedBatch]) -> list[tuple[str, list[int], lis
     ]
 
 
-def assigned(life: Life) -> None:
+def reader(life: Life, isolation_level: str = "read_committed") -> sparklog.Consumer:
+    return sparklog.Consumer(
+        life.told.bootstrap_servers,
+        auto_offset_reset="earliest",
+        isolation_level=isolation_level,
+        **life.told.settings,
+    )
+
+
+def uncommitted(life: Life) -> None:
+    """Reads everything, also what will be aborted."""
+    assigned(life, "read_uncommitted")
+
+
+def assigned(life: Life, isolation_level: str = "read_committed") -> None:
     """Reads all partitions, and now and then again from the beginning."""
     told = life.told
     partitions = [*told.inputs, *told.outputs]
-    with sparklog.Consumer(told.bootstrap_servers, auto_offset_reset="earliest", **told.settings) as client:
+    with reader(life, isolation_level) as client:
         client.assign([partition_of(p) for p in partitions])
         _note_assignment(life, dict.fromkeys(partitions, 0))
         for intent in life.while_wanted(generate.polls(told.seed, told.number)):
@@ -253,7 +267,7 @@ def last(life: Life) -> None:
     """When all is healed: reads everything up to the offsets it is told."""
     told = life.told
     assert told.until is not None
-    with sparklog.Consumer(told.bootstrap_servers, auto_offset_reset="earliest", **told.settings) as client:
+    with reader(life) as client:
         client.assign([partition_of(p) for p in told.until])
         _note_assignment(life, dict.fromkeys(told.until, 0))
         while any(client.position(partition_of(p)) < end for p, end in told.until.items()):
