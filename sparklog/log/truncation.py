@@ -62,7 +62,8 @@ def remove_segments(segments: Sequence[LogSegment], files: FileSystem) -> None:
     """Removes segments, the newest first, each of them for good before the next."""
     for segment in reversed(segments):
         segment.delete()
-        files.sync_directory(segment.path.parent)
+        if not segment.is_remote:
+            files.sync_directory(segment.path.parent)
 
 
 def end_of_cut(segments: Sequence[LogSegment], offset: int) -> int:
@@ -77,6 +78,17 @@ def end_of_cut(segments: Sequence[LogSegment], offset: int) -> int:
             break
         end = header.next_offset
     return end
+
+
+def end_of_remote_cut(segments: Sequence[LogSegment], offset: int, log_start_offset: int) -> tuple[int, bool]:
+    """Where a cut to `offset` ends that reaches into the object store, and whether nothing of the log is left then: a copy
+    is not changed, it goes as a whole. Without remote segments there it is `offset`."""
+    if offset < log_start_offset:
+        return offset, True
+    for i, segment in enumerate(segments):
+        if segment.is_remote and offset < segment.next_offset:
+            return max(segment.base_offset, log_start_offset), i == 0
+    return offset, False
 
 
 def cut_segments(

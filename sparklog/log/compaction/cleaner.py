@@ -30,7 +30,7 @@ from sparklog.log.compaction.policy import (
 from sparklog.log.compaction.rewrite import RunContext, keyed_rows, pass_freely, plan_group, source_batches, write_group
 from sparklog.log.files import read_whole
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.segment import LogSegment, batch_timestamp_ms
+from sparklog.log.segment import LogSegment, roll_time_ms
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def due_for_compaction(log: PartitionLog) -> Due | None:
     Raises LogCorruptError, StorageError.
     """
     policy = log.config.compaction
-    if not policy.compacts or log.is_closed or not log.owner.key_columns:
+    if not policy.compacts or log.is_closed or log.has_remote_segments or not log.owner.key_columns:
         return None
     context = log.compaction_context(pass_freely)
     segments = log.segments
@@ -119,7 +119,7 @@ def _first_timestamp_ms(segment: LogSegment) -> int | None:
     """The timestamp of a segment's first batch; None without a batch."""
     if not segment.data_bytes:
         return None
-    return batch_timestamp_ms(next(segment.headers_from(None))[1])
+    return roll_time_ms(next(segment.headers_from(None))[1])
 
 
 def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pass_freely) -> CompactionResult:
