@@ -39,6 +39,7 @@ PROGRESS_S = 180.0
 ENDED_IN_ORDER_S = 240.0
 LOOK_S = 0.02
 STILL_S = (0.05, 3.0)
+COMMIT_STEP, ABORT_STEP = "sink.before-commit", "sink.before-abort"
 KILLS = frozenset(
     {
         "kill driver",
@@ -413,27 +414,31 @@ class SinkCampaign:
 
     def _kill_at_sink_step(self) -> None:
         """A new life of the driver, of which the process that comes to the step dies there."""
-        step, mark = self._rng.choice(self._plan.sink_steps), self._mark()
+        step = self._rng.choice(self._plan.sink_steps)
         self._driver.kill()
+        mark = self._mark()
         self._driver.start(self._fault(step, mark))
         self._wait_for_mark(step, mark)
 
     def _kill_at_broker_step(self) -> None:
-        step, mark = self._rng.choice(self._plan.broker_steps), self._mark()
+        step = self._rng.choice(self._plan.broker_steps)
         self._broker.kill()
+        mark = self._mark()
         self._broker.start(self._fault(step, mark))
         self._wait_for_mark(step, mark)
 
-    def _mark(self) -> Path:
-        return self._directory / f"mark-{next(self._marks)}"
+    def _mark(self) -> str:
+        return str(self._directory / f"mark-{next(self._marks)}")
 
-    def _fault(self, step: str, mark: Path) -> dict[str, str]:
-        nth = self._rng.randint(1, 3)
-        return {faults.VARIABLE: f"{step}:{nth}:kill", faults.VARIABLE_MARK: str(mark)}
+    def _fault(self, step: str, mark: str) -> dict[str, str]:
+        fault = f"{step}:{self._rng.randint(1, 3)}:kill"
+        if step == ABORT_STEP:
+            fault = f"{COMMIT_STEP}:raise,{step}:kill"  # nothing is aborted but after a failure
+        return {faults.VARIABLE: fault, faults.VARIABLE_MARK: mark}
 
-    def _wait_for_mark(self, step: str, mark: Path) -> None:
+    def _wait_for_mark(self, step: str, mark: str) -> None:
         deadline = time.monotonic() + PROGRESS_S
-        while not mark.exists():
+        while not Path(f"{mark}.{step}").exists():
             self._revive()
             if time.monotonic() > deadline:
                 raise CampaignError(f"the step {step} is never reached: {self._driver.tail()}")
