@@ -210,7 +210,7 @@ class Broker:
         if topic.schema_id > known.schema_id:
             # a batch with the new schema must find it, so the logs know it before any client does
             for number in range(topic.partitions):
-                self._partitions[(name, number)].use_schemas(topic.schemas.__getitem__)
+                self._partitions[(name, number)].use_schemas(topic.schemas.__getitem__, topic.schema_id)
             self.topics[name] = replace(known, schemas=topic.schemas)
             self._schema_bytes[name] = schema_messages(topic)
             log.info("topic %s has schema %d now", name, topic.schema_id)
@@ -429,7 +429,7 @@ def partition_specs(topic: Topic, config: BrokerConfig) -> Iterator[PartitionSpe
             topic.record_key_columns,
             topic.record_value_columns,
         )
-        yield PartitionSpec(owner, log_config, topic.schemas.__getitem__)
+        yield PartitionSpec(owner, log_config, topic.schemas.__getitem__, topic.schema_id)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
