@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import signal
 import subprocess
@@ -28,7 +27,7 @@ from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse
 from tests.checker.history import UNKNOWN_OFFSET, Kind, Operation, Outcome, Sent, read_history
 from tests.torture.client import Assignment, partition_of
-from tests.torture.processes import ROOT, Broker, CampaignError, Client
+from tests.torture.processes import ROOT, Broker, CampaignError, Client, die_with_parent, environment
 from tests.torture.spark_driver import Pipeline
 
 PARTITIONS = 3
@@ -64,6 +63,7 @@ class SinkPlan:
     broker_steps: Sequence[str] = ()
     sink: Mapping[str, str] = field(default_factory=dict)
     broker_settings: Mapping[str, object] = field(default_factory=dict)
+    without: str | None = None
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,7 @@ class Driver:
         self.lives = 0
 
     def start(self, fault: Mapping[str, str] | None = None) -> None:
-        environment = os.environ | dict(fault or {}) | {"PYTHONPATH": os.pathsep.join(_python_path())}
-        environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.torture.spark_driver", self._pipeline.as_argument()],
@@ -140,7 +139,8 @@ class Driver:
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
-                env=environment,
+                env=environment(fault) | python,
+                preexec_fn=die_with_parent,
                 start_new_session=True,
             )
         self.lives += 1
@@ -205,10 +205,6 @@ class Driver:
         return []
 
 
-def _python_path() -> list[str]:
-    return [str(ROOT), str(ROOT / "datasource"), str(ROOT / "broker_daemon")]
-
-
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()
@@ -231,7 +227,7 @@ class SinkCampaign:
         self._plan = plan
         self._directory = directory
         self._rng = random.Random(f"sink/{plan.seed}")
-        self._broker = Broker(directory / "data", plan.broker_settings)
+        self._broker = Broker(directory, plan.broker_settings, plan.without)
         self._checkpoint = directory / "checkpoint"
         self._faults: Counter[str] = Counter()
         self._steps: Counter[str] = Counter()
