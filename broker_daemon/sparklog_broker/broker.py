@@ -22,6 +22,7 @@ from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.retention_run import remove_dropped
 from sparklog.log.slices import HandleCache
+from sparklog.metadata.producer_ids import ProducerIds
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec
 from sparklog.types import TopicPartition
@@ -60,6 +61,7 @@ class Broker:
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.io = IoThreads(loop, config.num_io_threads)
+        self.producer_ids = ProducerIds(store.take_producer_ids)
         self._loop = loop
         self._logs = logs
         self._store = store
@@ -149,6 +151,12 @@ class Broker:
         now = self._loop.time()
         if now - started_at > INLINE_SLOW_S:
             self._inline_after = now + INLINE_PAUSE_S
+
+    async def new_producer_id(self) -> int:
+        """Raises StorageError, StorageFullError."""
+        if self.producer_ids.left:
+            return self.producer_ids.next()
+        return await self._run_admin(self.producer_ids.next)
 
     # -- topics
 
