@@ -345,6 +345,13 @@ class CommitFailedError(SparklogError):
     code = 51
 
 
+class RemoteStorageError(SparklogError):
+    """The object store of the older segments cannot be reached, or refused; it is tried again."""
+
+    code = 60
+    retriable = True
+
+
 def _subclasses(cls: type[SparklogError]) -> list[type[SparklogError]]:
     return [cls, *(s for c in cls.__subclasses__() for s in _subclasses(c))]
 

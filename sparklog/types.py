@@ -16,6 +16,8 @@ MAX_TIMESTAMP = -3
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 """Isolation of a read: up to the high watermark, or only what is decided, without what was aborted."""
+ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+"""The values of `isolation.level`."""
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
@@ -23,6 +25,10 @@ INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 """Kept by the broker: clients may read them, nothing else."""
 SHARED_PREFIX = "__shared:"
 """Transactional ids of shared transactions begin so; no other may."""
+EARLIEST_LOCAL_TIMESTAMP = -4
+"""Asked of `list_offsets`: the first offset that can be read without the object store (KIP-405)."""
+LATEST_TIERED_TIMESTAMP = -5
+"""Asked of `list_offsets`: the last offset that is in the object store, -1 if there is none (KIP-1005)."""
 
 TOPIC_NAME_CHARS_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")

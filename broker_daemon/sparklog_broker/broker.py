@@ -16,12 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from sparklog.errors import SparklogError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from sparklog.errors import InvalidConfigError, SparklogError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from sparklog.format.schema_evolution import SchemaChange
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.retention import POLICY_COMPACT
 from sparklog.log.retention_run import remove_dropped
 from sparklog.log.slices import HandleCache
+from sparklog.log.tiering.object_store import ObjectStore, parse_options
+from sparklog.log.tiering.read_cache import CACHE_DIRECTORY, ReadCache
+from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.metadata.producer_ids import ProducerIds
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec
@@ -33,6 +37,7 @@ from sparklog_broker.io_threads import IoThreads
 from sparklog_broker.partition import Partition
 from sparklog_broker.purgatory import Purgatory
 from sparklog_broker.retention import Retention, delete_records
+from sparklog_broker.tierer import Tierer
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +58,12 @@ class Broker:
     """Made by `open`."""
 
     def __init__(
-        self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, logs: LogManager, store: MetadataStore
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        logs: LogManager,
+        store: MetadataStore,
+        remote: RemoteAccess,
     ) -> None:
         self.config = config
         self.cluster_id = store.cluster_id()
@@ -86,32 +96,40 @@ class Broker:
             io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
             backoff_ms=config.log_cleaner_backoff_ms,
         )
+        self._remote = remote
+        self._tierer = Tierer(logs, remote.store, interval_s=config.remote_log_manager_task_interval_ms / 1000)
+        self.remote_reads = ThreadPoolExecutor(config.remote_log_reader_threads, thread_name_prefix="remote-read")
+        """Whatever may have to wait for the object store."""
         self._watch: DirectoryWatch | None = None
 
     @classmethod
     def open(cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> Broker:
         """Locks and loads the data directory; blocks while damaged logs are recovered. `loop` must not serve yet.
 
-        Raises DataDirLockedError, StorageError.
+        Raises DataDirLockedError, StorageError, InvalidConfigError (`remote.log.storage.*`).
         """
+        remote = remote_access(config)
         logs = LogManager(
             config.data_dir,
             log_dirs=config.log_dirs,
             broker_id=config.broker_id,
             handles=HandleCache(open_files_limit(config.log_open_files_max)),
+            remote=remote,
         )
         store: MetadataStore | None = None
         try:
             store = SqliteStore(config.data_dir / METADATA_FILE)
             topics = store.topics()
             specs = [spec for topic in topics.values() for spec in partition_specs(topic, config)]
+            if remote.cache is not None:
+                remote.cache.clear()
             logs.load(store.cluster_id(), specs)
         except BaseException:
             if store is not None:
                 store.close()
             logs.close()
             raise
-        broker = cls(config, loop, logs, store)
+        broker = cls(config, loop, logs, store, remote)
         for topic in topics.values():
             broker._add(topic)
         if not logs.started_clean and topics:
@@ -200,7 +218,7 @@ class Broker:
         if topic.schema_id > known.schema_id:
             # a batch with the new schema must find it, so the logs know it before any client does
             for number in range(topic.partitions):
-                self._partitions[(name, number)].use_schemas(topic.schemas.__getitem__)
+                self._partitions[(name, number)].use_schemas(topic.schemas.__getitem__, topic.schema_id)
             self.topics[name] = replace(known, schemas=topic.schemas)
             self._schema_bytes[name] = schema_messages(topic)
             log.info("topic %s has schema %d now", name, topic.schema_id)
@@ -222,12 +240,19 @@ class Broker:
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
         self._retention.run_soon()
         self._cleaner.run_soon()
+        self._tierer.run_soon()
         return self.topics[name]
 
     def _alter_configs(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         """Admin thread."""
-        topic = self._store.alter_topic(name, configs)
         open_logs = self._logs.logs
+        in_tier = any(log.has_remote_segments for tp, log in open_logs.items() if tp.topic == name)
+        if in_tier and POLICY_COMPACT in str(configs.get("cleanup.policy")).split(","):
+            raise InvalidConfigError(
+                f"topic {name!r} has segments in the object store, which cannot be compacted: delete them first "
+                f"(retention, delete-records), or make a new topic"
+            )
+        topic = self._store.alter_topic(name, configs)
         for spec in partition_specs(topic, self.config):
             partition_log = open_logs.get(spec.owner.topic_partition)
             if partition_log is not None:
@@ -257,6 +282,7 @@ class Broker:
             if partition is not None:
                 partition.on_deleted()
         await self._run_admin(lambda: self._delete_files(topic))
+        self._tierer.run_soon()
         log.info("deleted topic %s", name)
         self._loop.create_task(self._purge()).add_done_callback(_log_failure)
         return topic
@@ -305,6 +331,7 @@ class Broker:
         self._flushing = self._loop.create_task(self._flush_due())
         self._retention.start()
         self._cleaner.start()
+        self._tierer.start()
 
     async def _flush_due(self) -> None:
         """Between the intervals: fsyncs rolled segments and what `flush.ms` is over for. A start after a crash then has
@@ -354,6 +381,7 @@ class Broker:
             await self._watch.stop()
         await self._retention.stop()
         await self._loop.run_in_executor(None, self._cleaner.stop)
+        await self._loop.run_in_executor(None, self._tierer.stop)
         if self._maintenance is not None:
             self._maintenance.cancel()
             await asyncio.gather(self._maintenance, return_exceptions=True)
@@ -364,6 +392,9 @@ class Broker:
 
     def _close(self) -> bool:
         self.io.stop()
+        self.remote_reads.shutdown(cancel_futures=True)
+        if self._remote.cache is not None:
+            self._remote.cache.close()
         self._flush.shutdown()
         self._admin.shutdown()
         try:
@@ -373,6 +404,14 @@ class Broker:
 
     def _run_admin(self, job: Callable[[], T]) -> asyncio.Future[T]:
         return self._loop.run_in_executor(self._admin, job)
+
+
+def remote_access(config: BrokerConfig) -> RemoteAccess:
+    """The way to the object store that the configuration names. Raises InvalidConfigError."""
+    if not config.remote_log_storage_url:
+        return RemoteAccess()
+    store = ObjectStore(config.remote_log_storage_url, parse_options(config.remote_log_storage_options))
+    return RemoteAccess(store, ReadCache(config.data_dir / CACHE_DIRECTORY, config.remote_log_reader_cache_bytes))
 
 
 def open_files_limit(wanted: int) -> int:
@@ -398,7 +437,7 @@ def partition_specs(topic: Topic, config: BrokerConfig) -> Iterator[PartitionSpe
             topic.record_key_columns,
             topic.record_value_columns,
         )
-        yield PartitionSpec(owner, log_config, topic.schemas.__getitem__)
+        yield PartitionSpec(owner, log_config, topic.schemas.__getitem__, topic.schema_id)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

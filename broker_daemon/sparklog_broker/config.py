@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,13 @@ class BrokerConfig:
     log_cleaner_dedupe_buffer_bytes: int
     log_cleaner_io_max_bytes_per_second: int
     log_cleaner_backoff_ms: int
+    transaction_state_log_num_partitions: int
+    offsets_topic_num_partitions: int
+    remote_log_storage_url: str
+    remote_log_storage_options: str = field(repr=False)  # may hold secrets
+    remote_log_manager_task_interval_ms: int
+    remote_log_reader_threads: int
+    remote_log_reader_cache_bytes: int
     topic_defaults: Mapping[str, Value]
 
     @property

@@ -11,6 +11,7 @@ from sparklog_broker.handlers.offsets import list_offsets
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.handlers.producer_ids import init_producer_id
 from sparklog_broker.handlers.records import delete_records
+from sparklog_broker.handlers.remote import locate_remote
 from sparklog_broker.handlers.schemas import alter_schema
 from sparklog_broker.handlers.topics import alter_topic, create_topic, delete_topic
 
@@ -23,6 +24,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.FETCH: fetch,
     Api.LIST_OFFSETS: list_offsets,
     Api.LOCATE_SEGMENTS: locate_segments,
+    Api.LOCATE_REMOTE: locate_remote,
     Api.DELETE_RECORDS: delete_records,
     Api.ALTER_TOPIC: alter_topic,
     Api.ALTER_SCHEMA: alter_schema,

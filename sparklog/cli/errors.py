@@ -40,6 +40,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.LocalReadUnavailableError: "read through the socket: option `sparklog.local.read=off`",
     errors.DataDirLockedError: "stop the other broker, or give this one a directory of its own with `--data-dir`",
     errors.ClosedError: "make a new producer or consumer; one that is closed, or came through a fork, cannot be used",
+    errors.RemoteStorageError: "check `remote.log.storage.url`, its options and the network from the broker's host; the broker's log has the details",
     errors.DataLossError: "start anew from what exists (`startingOffsets`, a new checkpoint), or set `failOnDataLoss=false`",
     errors.OutOfOrderSequenceError: "records before this one were lost, or the producer's state expired: make a new producer and send again what was not acknowledged",
     errors.InvalidProducerEpochError: "a newer incarnation of this producer exists: stop one of the two",

@@ -34,13 +34,15 @@ class OffsetsFormat(StrEnum):
 
 class PartitionOffsets(NamedTuple):
     """One partition: [log_start, log_end) can be read; `newest_ms` -1: there is no record; `size_bytes` of batches, -1:
-    not known."""
+    not known. What lies below `local_start` is only in the object store, `remote_bytes` of `size_bytes`."""
 
     partition: int
     log_start: int
     log_end: int
     newest_ms: int
     size_bytes: int
+    local_start: int
+    remote_bytes: int
 
     @property
     def records(self) -> int:
@@ -73,37 +75,58 @@ def partition_offsets(admin: Admin, topic: TopicDescription) -> list[PartitionOf
     from sparklog.types import TopicPartition
 
     tps = [TopicPartition(topic.name, p) for p in range(topic.partitions)]
-    sizes = {p.partition: p.size_bytes for p in topic.partition_details}
+    details = {p.partition: p for p in topic.partition_details}
     # the end is asked last, so that a partition that grows meanwhile never shows an end before its newest record
     newest = admin.list_offsets(dict.fromkeys(tps, "max_timestamp"))
     first = admin.list_offsets(dict.fromkeys(tps, "earliest"))
     last = admin.list_offsets(dict.fromkeys(tps, "latest"))
     return [
         PartitionOffsets(
-            tp.partition, first[tp].offset, last[tp].offset, newest[tp].timestamp_ms, sizes.get(tp.partition, -1)
+            tp.partition,
+            first[tp].offset,
+            last[tp].offset,
+            newest[tp].timestamp_ms,
+            details[tp.partition].size_bytes,
+            details[tp.partition].local_log_start_offset,
+            details[tp.partition].remote_size_bytes,
         )
         for tp in tps
     ]
 
 
 def offsets_table(rows: list[PartitionOffsets]) -> Table:
-    """The rows and their sum as a table."""
+    """The rows and their sum as a table; with columns for the object store if something is there."""
     from sparklog.cli import console
 
-    numbers = ("partition", "log start", "log end", "records", "size")
+    tiered = any(row.remote_bytes > 0 for row in rows)
+    numbers = ("partition", "log start", *(("local start",) if tiered else ()), "log end", "records", "size")
+    numbers += ("in the tier",) if tiered else ()
     table = console.table(*numbers, "newest", right=numbers)
-    for row in rows:
+
+    def add(*cells: str, local: str, remote_bytes: int) -> None:
+        partition, log_start, log_end, records, size, newest = cells
+        in_tier = console.size(remote_bytes) if remote_bytes >= 0 else "-"
         table.add_row(
+            partition, log_start, *((local,) if tiered else ()), log_end, records, size,
+            *((in_tier,) if tiered else ()), newest,
+        )  # fmt: skip
+
+    for row in rows:
+        add(
             str(row.partition),
             console.number(row.log_start),
             console.number(row.log_end),
             console.number(row.records),
             console.size(row.size_bytes) if row.size_bytes >= 0 else "-",
             console.time(row.newest_ms),
+            local=console.number(row.local_start) if row.local_start >= 0 else "-",
+            remote_bytes=row.remote_bytes,
         )
     if len(rows) > 1:
         newest_ms = max(row.newest_ms for row in rows)
         table.add_section()
         records, size_bytes = sum(r.records for r in rows), sum(max(0, r.size_bytes) for r in rows)
-        table.add_row("all", "", "", console.number(records), console.size(size_bytes), console.time(newest_ms))
+        sizes = console.number(records), console.size(size_bytes)
+        remote_bytes = sum(max(0, r.remote_bytes) for r in rows)
+        add("all", "", "", *sizes, console.time(newest_ms), local="", remote_bytes=remote_bytes)
     return table

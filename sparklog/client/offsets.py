@@ -9,36 +9,51 @@ from sparklog.client.cluster import Cluster
 from sparklog.errors import InvalidRequestError, error_from_code
 from sparklog.protocol.messages import Api, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 from sparklog.types import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    READ_UNCOMMITTED,
     OffsetAndTimestamp,
     TopicPartition,
 )
 
-NAMED = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max_timestamp": MAX_TIMESTAMP}
+NAMED = {
+    "earliest": EARLIEST_TIMESTAMP,
+    "latest": LATEST_TIMESTAMP,
+    "max_timestamp": MAX_TIMESTAMP,
+    "earliest_local": EARLIEST_LOCAL_TIMESTAMP,
+    "latest_tiered": LATEST_TIERED_TIMESTAMP,
+}
 
 
 def timestamp_of(spec: str | int) -> int:
-    """What `list_offsets` is asked for: earliest, latest, max_timestamp, or ms since 1970. Raises InvalidRequestError."""
+    """What `list_offsets` is asked for: one of NAMED, or ms since 1970. Raises InvalidRequestError."""
     if isinstance(spec, str) and spec in NAMED:
         return NAMED[spec]
-    if isinstance(spec, int) and not isinstance(spec, bool) and -3 <= spec <= 2**62:
+    if isinstance(spec, int) and not isinstance(spec, bool) and -5 <= spec <= 2**62:
         return spec
     raise InvalidRequestError(f"offset of {spec!r}: use {', '.join(NAMED)} or a timestamp in ms")
 
 
 def list_offsets(
-    cluster: Cluster, asked: Mapping[TopicPartition, str | int], *, timeout_ms: int = 30_000
+    cluster: Cluster,
+    asked: Mapping[TopicPartition, str | int],
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Looks up offsets, asking each partition's leader. Raises UnknownTopicOrPartitionError and others."""
+    """Looks up offsets, asking each partition's leader; with READ_COMMITTED the latest is the last stable offset.
+
+    Raises UnknownTopicOrPartitionError and others."""
     by_leader: dict[Endpoint, list[ListOffsetsPartition]] = {}
     for tp, spec in asked.items():
         leader = cluster.leader(TopicPartition(*tp), timeout_ms=timeout_ms)
         by_leader.setdefault(leader, []).append(ListOffsetsPartition(*tp, timestamp_of(spec)))
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     for leader, partitions in by_leader.items():
-        request = ListOffsetsRequest(partitions)
+        request = ListOffsetsRequest(partitions, isolation)
         response = cluster.request(
             Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=leader, timeout_ms=timeout_ms
         )

@@ -216,6 +216,33 @@ def assign_producer(
     _write_stamp(data, stamp_position, _crc(data, stamp_position, len(data)), *stamp[1:])
 
 
+def encode_marker(
+    schema: pa.Schema,
+    *,
+    schema_id: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    commit: bool,
+    timestamp_ms: int,
+) -> memoryview:
+    """Encodes the marker that ends a transaction: a control batch without rows that takes one offset.
+
+    `schema` is that of the segment it goes into. Returns a writable view of the bytes, not yet stamped.
+    """
+    return encode_batch(
+        pa.RecordBatch.from_pylist([], schema=schema),
+        schema_id=schema_id,
+        min_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        attributes=ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL | (ATTRIBUTE_COMMIT if commit else 0),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=coordinator_epoch,
+        last_offset_delta=0,
+    )
+
+
 def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None = None) -> BatchHeader:
     """Decodes the header of the batch at `position` of `data`, which needs to hold only its prefix and metadata.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from sparklog.errors import StorageError
+from sparklog.errors import LogCorruptError, StorageError
 from sparklog.format import offset_index, time_index
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
@@ -32,6 +32,7 @@ from sparklog.log.compaction.swap import SWAP_SUFFIX
 from sparklog.log.inspect_segment import Finding, Findings, Progress, SegmentCheck, check_segment
 from sparklog.log.log_directory import DELETED, STRAY
 from sparklog.log.repair import QUARANTINE_SUFFIX
+from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 
 __all__ = ["Finding", "VerifyReport", "bytes_to_check", "partition_directories", "verify"]
 
@@ -273,6 +274,7 @@ def _look_at_partition(
     _check_sequence(directory, checks, around, findings)
     _check_epochs(directory, checks, findings)
     _check_points(directory, checks, around, findings)
+    _check_journal(directory, checks, findings)
     _note_others(directory, segments, findings)
     return checks, findings
 
@@ -387,10 +389,36 @@ def _check_points(directory: Path, checks: list[SegmentCheck], around: _Surround
             return
 
 
+def _check_journal(directory: Path, checks: list[SegmentCheck], findings: Findings) -> None:
+    """The journal of what is in the object store can be read, and leads to where the local files begin."""
+    path = directory / JOURNAL_FILE
+    data = _read(path)
+    if data is None:
+        return
+    try:
+        state, end = decode_journal(data)
+    except LogCorruptError as e:
+        findings.add(path, 0, "journal", str(e))
+        return
+    if end < len(data):
+        findings.note(path, end, "journal", "an unfinished record, as a crash leaves it; the next start cuts it off")
+    finished = state.finished
+    if finished:
+        first, behind = finished[0].base_offset, finished[-1].next_offset
+        findings.note(
+            path, 0, "journal", f"offsets {first} to {behind - 1} are in the object store, which is not looked into"
+        )
+    base = parse_segment_name(checks[0].path.name) if checks else None
+    if base is not None and base > state.copied_to and state.local_start_offset > state.copied_to:
+        findings.add(
+            path, 0, "journal", f"offsets {max(0, state.copied_to)} to {base - 1} are neither here nor in the store"
+        )
+
+
 def _note_others(directory: Path, segments: list[Path], findings: Findings) -> None:
     stems = {p.stem for p in segments}
     for path in sorted(directory.iterdir()):
-        if path in segments or path.name in (PARTITION_FILE, LEADER_EPOCHS_FILE, GAPS_FILE):
+        if path in segments or path.name in (PARTITION_FILE, LEADER_EPOCHS_FILE, GAPS_FILE, JOURNAL_FILE):
             continue
         if path.suffix in (offset_index.SUFFIX, time_index.SUFFIX):
             if path.stem not in stems:

@@ -30,6 +30,8 @@ from sparklog.format.checkpoint import (
 from sparklog.format.segment import parse_segment_name
 from sparklog.log.files import File, FileSystem, read_whole
 from sparklog.log.model import LogOwner
+from sparklog.log.tiering.journal import JOURNAL_FILE
+from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
 from sparklog.log.watched_files import LOCK_FILE, DirectoryHealth, WatchedFiles
 
 logger = logging.getLogger(__name__)
@@ -181,11 +183,24 @@ class LogDirectory:
         return target
 
     def purge_deleted(self) -> int:
-        """Unlinks the files of deleted partitions; returns how many there were. Raises StorageError."""
-        names = [n for n in self.files.list_directory(self.path) if DELETED.fullmatch(n)]
-        for name in names:
-            self.files.remove_tree(self.path / name)
-        return len(names)
+        """Unlinks the files of deleted partitions; returns how many there were. Of those that have something in the object
+        store the journal stays until that is gone. Raises StorageError."""
+        in_tier = self.deleted_in_tier()
+        for path in in_tier:
+            for name in self.files.list_directory(path):
+                if name != JOURNAL_FILE:
+                    self.files.remove(path / name)
+        paths = [path for path in self._deleted() if path not in in_tier]
+        for path in paths:
+            self.files.remove_tree(path)
+        return len(paths)
+
+    def deleted_in_tier(self) -> list[Path]:
+        """Deleted partitions with a journal of what they have in the object store. Raises StorageError."""
+        return [path for path in self._deleted() if self.files.exists(path / JOURNAL_FILE)]
+
+    def _deleted(self) -> list[Path]:
+        return [self.path / n for n in self.files.list_directory(self.path) if DELETED.fullmatch(n)]
 
     # --- checkpoints, and stop ---
 
@@ -203,7 +218,7 @@ class LogDirectory:
             self._lock.close()
 
 
-_OWN_FILES = frozenset({LOCK_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE})
+_OWN_FILES = frozenset({LOCK_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, CACHE_DIRECTORY})
 
 
 def the_one_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:

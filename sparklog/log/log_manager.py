@@ -27,6 +27,8 @@ from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.recovery import SchemaOf
 from sparklog.log.slices import HandleCache
+from sparklog.log.tiering.partition_tier import NO_ACCESS
+from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.types import TopicPartition
 
 __all__ = ["DirectoryFailure", "LogManager", "PartitionSpec"]
@@ -43,6 +45,7 @@ class PartitionSpec:
     owner: LogOwner
     config: LogConfig
     schema_of: SchemaOf
+    newest_schema_id: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class LogManager:
         clock: Clock | None = None,
         broker_id: int = 0,
         handles: HandleCache | None = None,
+        remote: RemoteAccess = NO_ACCESS,
     ) -> None:
         """Makes the directories if needed and locks them. `log_dirs` hold the partitions; without them `data_dir` does.
         A log directory that cannot be used counts as failed, as long as one can be.
@@ -77,6 +81,7 @@ class LogManager:
         self._files = files or RealFiles()
         self._clock = clock or SystemClock()
         self._handles = HandleCache() if handles is None else handles
+        self._remote = remote
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._offline: dict[TopicPartition, SparklogError] = {}
         self._place: dict[TopicPartition, LogDirectory] = {}
@@ -219,6 +224,8 @@ class LogManager:
             high_watermark=points.high_watermark,
             recovery_point=points.recovery_point,
             handles=self._handles,
+            newest_schema_id=spec.newest_schema_id,
+            remote=self._remote,
         )
 
     # --- what there is ---
@@ -311,6 +318,8 @@ class LogManager:
                 clock=self._clock,
                 clean=True,
                 handles=self._handles,
+                newest_schema_id=spec.newest_schema_id,
+                remote=self._remote,
             )
             directory.files.sync_directory(directory.path)
         except (StorageError, StorageFullError):
@@ -337,6 +346,10 @@ class LogManager:
     def purge_deleted(self) -> int:
         """Unlinks the files of deleted partitions; returns how many there were. Raises StorageError."""
         return sum(self._in_each(LogDirectory.purge_deleted))
+
+    def deleted_in_tier(self) -> list[tuple[FileSystem, Path]]:
+        """Directories of deleted partitions that still have something in the object store. Raises StorageError."""
+        return [(d.files, path) for d in self._live() for path in d.deleted_in_tier()]
 
     # --- while running, and stop ---
 

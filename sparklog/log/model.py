@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 from sparklog.log.compaction.policy import CompactionPolicy
 from sparklog.log.flushing import FlushPolicy
 from sparklog.log.retention import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
+from sparklog.log.tiering.policy import TieringPolicy
 from sparklog.settings import Scope, resolve
 from sparklog.types import TopicPartition
 
@@ -55,11 +56,17 @@ class LogConfig:
     file_delete_delay_ms: int
     compaction: CompactionPolicy
     flush: FlushPolicy
+    tiering: TieringPolicy
 
     @classmethod
     def from_settings(cls, given: Mapping[str, object]) -> Self:
         """From topic settings (Kafka names); what is not given has its default. Raises InvalidConfigError."""
         settings = resolve(Scope.TOPIC, given)
+        retention = RetentionPolicy(
+            deletes=POLICY_DELETE in str(settings["cleanup.policy"]).split(","),
+            retention_ms=int(settings["retention.ms"]),
+            retention_bytes=int(settings["retention.bytes"]),
+        )
         return cls(
             segment_bytes=int(settings["segment.bytes"]),
             segment_ms=int(settings["segment.ms"]),
@@ -69,11 +76,7 @@ class LogConfig:
             log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
             segment_jitter_ms=int(settings["segment.jitter.ms"]),
             cleanup_policy=str(settings["cleanup.policy"]),
-            retention=RetentionPolicy(
-                deletes=POLICY_DELETE in str(settings["cleanup.policy"]).split(","),
-                retention_ms=int(settings["retention.ms"]),
-                retention_bytes=int(settings["retention.bytes"]),
-            ),
+            retention=retention,
             file_delete_delay_ms=int(settings["file.delete.delay.ms"]),
             compaction=CompactionPolicy(
                 compacts=POLICY_COMPACT in str(settings["cleanup.policy"]).split(","),
@@ -87,6 +90,7 @@ class LogConfig:
                 ms=int(settings["flush.ms"]),
                 group=settings["flush.mode"] == "group",
             ),
+            tiering=TieringPolicy.of(settings, retention),
         )
 
     def for_partition(self, owner: LogOwner) -> Self:
@@ -96,13 +100,30 @@ class LogConfig:
 
 
 class AppendInfo(NamedTuple):
-    """Where a payload landed: offsets of its first and last record, and the broker's clock."""
+    """Where a payload landed: offsets of its first and last record, and the broker's clock.
+
+    `base_offsets`: of every batch, when they do not follow one another: some were in the log already. `duplicate`: all
+    were, nothing has been written.
+    """
 
     base_offset: int
     last_offset: int
     append_time_ms: int
     batch_count: int
     record_count: int
+    base_offsets: tuple[int, ...] = ()
+    duplicate: bool = False
+
+
+class ProducerInfo(NamedTuple):
+    """A producer as a partition knows it. -1: none (`last_sequence`, `transaction_first_offset`, `coordinator_epoch`)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_time_ms: int
+    coordinator_epoch: int
+    transaction_first_offset: int
 
 
 class LocatedRange(NamedTuple):

@@ -12,6 +12,10 @@ _LOOKED_AT_MAX = 64
 """Files that one eviction looks at: when all of them are in use, the cache is larger than its limit for a while."""
 
 
+class RemoteReadRequired(Exception):  # noqa: N818  (not an error: the caller goes where it may wait)
+    """What is read is in the object store, and the caller must not wait for it."""
+
+
 class SharedFile:
     """An open file that is closed when its last user lets go. Made with one user, its owner."""
 

@@ -62,19 +62,39 @@ def remove_segments(segments: Sequence[LogSegment], files: FileSystem) -> None:
     """Removes segments, the newest first, each of them for good before the next."""
     for segment in reversed(segments):
         segment.delete()
-        files.sync_directory(segment.path.parent)
+        if not segment.is_remote:
+            files.sync_directory(segment.path.parent)
 
 
 def end_of_cut(segments: Sequence[LogSegment], offset: int) -> int:
-    """Where a log ends that is cut to `offset`, which lies in it: there, or where the batch begins that holds it."""
-    i = max(0, sum(s.base_offset < offset for s in segments) - 1)
-    return segments[i].end_below(offset).next_offset
+    """Where a log ends that is cut to `offset`, which lies in it: there, or where the batch begins that holds it, or,
+    where there is a gap before that, where the gap begins. Raises LogCorruptError."""
+    segment = segments[max(0, sum(s.base_offset < offset for s in segments) - 1)]
+    if not segment.compacted and not segment.has_gaps:
+        return segment.end_below(offset).next_offset
+    end = segment.base_offset
+    for _, header in segment.headers_from(None):
+        if header.next_offset > offset:
+            break
+        end = header.next_offset
+    return end
+
+
+def end_of_remote_cut(segments: Sequence[LogSegment], offset: int, log_start_offset: int) -> tuple[int, bool]:
+    """Where a cut to `offset` ends that reaches into the object store, and whether nothing of the log is left then: a copy
+    is not changed, it goes as a whole. Without remote segments there it is `offset`."""
+    if offset < log_start_offset:
+        return offset, True
+    for i, segment in enumerate(segments):
+        if segment.is_remote and offset < segment.next_offset:
+            return max(segment.base_offset, log_start_offset), i == 0
+    return offset, False
 
 
 def cut_segments(
     segments: Sequence[LogSegment], offset: int, files: FileSystem, interval_bytes: int
 ) -> list[LogSegment]:
-    """Cuts a log's segments, the first of which begins at or below `offset`, which begins a batch; returns what is left.
+    """Cuts a log's segments, the first of which begins at or below `offset` (see `end_of_cut`); returns what is left.
 
     Raises LogCorruptError, StorageError.
     """

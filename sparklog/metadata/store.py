@@ -15,6 +15,7 @@ from sparklog.errors import InvalidConfigError, InvalidPartitionsError, InvalidT
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, canonical_schema, require_columns
 from sparklog.format.schema_evolution import SchemaChange, check_versions
 from sparklog.log.retention import POLICY_COMPACT
+from sparklog.log.tiering.policy import check_tiering
 from sparklog.settings import Scope, Value, check, check_names
 from sparklog.types import check_topic_name
 
@@ -125,6 +126,7 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
             f"make a new topic with it"
         )
     check_cleanup_policy(topic.name, topic.record_key_columns, configs)
+    check_tiering(topic.name, configs)
     return replace(topic, configs=MappingProxyType(configs))
 
 
@@ -147,6 +149,7 @@ def new_topic(spec: TopicSpec, typed_schema_id: int) -> Topic:
     if isinstance(spec.partitions, bool) or not 1 <= spec.partitions <= PARTITIONS_MAX:
         raise InvalidPartitionsError(f"topic {spec.name!r}: {spec.partitions} partitions; use 1 to {PARTITIONS_MAX}")
     configs = check(Scope.TOPIC, spec.configs)
+    check_tiering(spec.name, configs)
     key_columns = list(spec.key_columns)
     if spec.schema is None:
         if key_columns or spec.timestamp_column is not None:

@@ -29,6 +29,8 @@ from sparklog.protocol.base import (
     Text,
 )
 
+REMOTE_SEGMENTS_MAX = 1_000
+
 
 class Api(IntEnum):
     """API numbers; never reused."""
@@ -59,6 +61,7 @@ class Api(IntEnum):
     LIST_GROUPS = 23
     DESCRIBE_GROUPS = 24
     DELETE_GROUP = 25
+    LOCATE_REMOTE = 40
 
 
 class ErrorBody(Message):
@@ -109,7 +112,8 @@ class BrokerEndpoint(Message):
 class PartitionState(Message):
     """Who leads a partition. `error_code` is not 0 if it is offline.
 
-    What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of batches.
+    What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of batches, `remote_size_bytes` of them
+    are only in the object store: those below `local_log_start_offset`.
     """
 
     partition: int
@@ -121,6 +125,8 @@ class PartitionState(Message):
     log_start_offset: int = -1
     high_watermark: int = -1
     size_bytes: int = -1
+    local_log_start_offset: int = -1
+    remote_size_bytes: int = -1
 
 
 class SchemaVersion(Message):
@@ -283,11 +289,12 @@ class FetchResponse(Message):
 
 
 class ListOffsetsPartition(Message):
-    """`timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2 earliest, -3 largest timestamp."""
+    """`timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2 earliest, -3 largest timestamp,
+    -4 earliest on the local disk, -5 latest in the object store."""
 
     topic: Name
     partition: Partition
-    timestamp_ms: Annotated[int, Meta(ge=-3, le=2**62)]
+    timestamp_ms: Annotated[int, Meta(ge=-5, le=2**62)]
 
 
 class ListOffsetsRequest(Message):
@@ -347,6 +354,26 @@ class LocateSegmentsResponse(Message):
     log_start_offset: int
     ranges: list[SegmentRange]
     last_stable_offset: int = -1
+    aborted: list[AbortedRange] = []
+
+
+class LocateRemoteRequest(Message):
+    """Asks for what of [start_offset, end_offset) is only in the object store, to be read there."""
+
+    topic: Name
+    partition: Partition
+    start_offset: Int64
+    end_offset: Int64
+    isolation: Annotated[int, Meta(ge=0, le=1)] = 0
+
+
+class LocateRemoteResponse(Message):
+    """Copies below `url`, in offset order, at most REMOTE_SEGMENTS_MAX: each the MessagePack bytes of its metadata
+    (`sparklog.log.tiering.state`). With isolation 1 `aborted` are the aborted ranges that touch them."""
+
+    url: str
+    log_start_offset: int
+    segments: list[bytes]
     aborted: list[AbortedRange] = []
 
 
@@ -430,6 +457,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
     Api.ALTER_SCHEMA: ApiSpec(AlterSchemaRequest, AlterSchemaResponse, 0, 0),
     Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
+    Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 0),
     Api.ALTER_TOPIC: ApiSpec(AlterTopicRequest, AlterTopicResponse, 0, 0),
     Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 0),
     Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 0),

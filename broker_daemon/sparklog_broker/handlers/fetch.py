@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Hashable, Mapping
+from concurrent.futures import Future
+from functools import partial
 
 from sparklog.errors import InvalidRequestError, SparklogError
-from sparklog.log.slices import FileSlice
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from sparklog.types import TopicPartition
 from sparklog_broker import page_cache
@@ -24,10 +28,12 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
         raise InvalidRequestError("a FETCH request has no payload")
     reading = _Reading(context.broker, request)
     reading.read()
+    await reading.read_remote()
     if not reading.complete:
         reading.release()
         await context.broker.fetches.wait(reading.keys, reading.satisfied, request.max_wait_ms / 1000)
         reading.read()
+        await reading.read_remote()
     try:
         reading.drop(await page_cache.warm(reading.slices, context.broker.io))
     except BaseException:
@@ -50,6 +56,8 @@ class _Reading:
         self.results: list[FetchResult] = []
         self.slices: list[FileSlice] = []
         self._by_partition: list[list[FileSlice]] = []
+        self._remote: list[int] = []
+        """The partitions whose data are in the object store: `read` has left them out."""
         self._positions: dict[Hashable, list[int]] = {}
         for i, p in enumerate(request.partitions):
             self._positions.setdefault(TopicPartition(p.topic, p.partition), []).append(i)
@@ -83,7 +91,7 @@ class _Reading:
 
     def read(self) -> None:
         """Fills `results` and `slices` with what is there now."""
-        self.results, self._by_partition, self._failed = [], [], False
+        self.results, self._by_partition, self._remote, self._failed = [], [], [], False
         left = self._max_bytes
         try:
             for wanted in self._request.partitions:
@@ -93,6 +101,34 @@ class _Reading:
                 self.slices += slices
                 left -= result.length_bytes
                 self._failed = self._failed or result.error_code != 0
+        except BaseException:
+            self.release()
+            raise
+
+    async def read_remote(self) -> None:
+        """Reads what `read` has left out because the object store has to be waited for, on the threads for that. The first
+        partition gets a batch even if it is too large for the answer, so that all get on."""
+        left = self._max_bytes - sum(s.length_bytes for s in self.slices)
+        try:
+            for i in self._remote:
+                wanted = self._request.partitions[i]
+                room = min(wanted.max_bytes, left)
+                if room <= 0 and self.slices:
+                    break
+                try:
+                    log = self._partition(wanted).log
+                    high_watermark, log_start_offset = log.high_watermark, log.log_start_offset
+                    slices = await _run(self._broker, partial(_read_waiting, log, wanted.fetch_offset, max(room, 0)))
+                except SparklogError as e:
+                    self.results[i] = FetchResult(
+                        wanted.topic, wanted.partition, e.code, -1, -1, -1, 0, str(e)
+                    )  # fmt: skip
+                    self._failed = True
+                    continue
+                self._by_partition[i] = slices
+                self.slices = [s for part in self._by_partition for s in part]
+                self.results[i] = self._result(wanted, high_watermark, log_start_offset, slices)
+                left -= self.results[i].length_bytes
         except BaseException:
             self.release()
             raise
@@ -110,7 +146,10 @@ class _Reading:
             while len(slices) < SLICES_PER_PARTITION_MAX:
                 # The very first batch of an answer is given even if it is too large, or nobody could get past it.
                 given = log.read(
-                    offset, max(room, 0), min_one_batch=first and not slices and left > 0 and wanted.max_bytes > 0
+                    offset,
+                    max(room, 0),
+                    min_one_batch=first and not slices and left > 0 and wanted.max_bytes > 0,
+                    may_wait=False,
                 )
                 if given is None:
                     break
@@ -119,6 +158,9 @@ class _Reading:
                 offset = given.next_offset
                 if room <= 0 or offset >= high_watermark:
                     break
+        except RemoteReadRequired:
+            if room > 0:
+                self._remote.append(len(self.results))
         except SparklogError as e:
             if slices:  # what has been read before is good; the error comes with the next fetch
                 return self._result(wanted, high_watermark, log_start_offset, slices), slices
@@ -160,3 +202,39 @@ class _Reading:
                 return True
             self._available[i] = min(available, wanted.max_bytes) if self._request.max_bytes else available
         return sum(self._available) >= max(self._min_bytes, 1)
+
+
+def _read_waiting(log: PartitionLog, offset: int, max_bytes: int) -> list[FileSlice]:
+    """Slices from `offset` on, of at most `max_bytes` but at least one batch; waits for the object store. Raises only if
+    there is none."""
+    slices: list[FileSlice] = []
+    try:
+        while len(slices) < SLICES_PER_PARTITION_MAX:
+            given = log.read(offset, max(max_bytes, 0), min_one_batch=not slices)
+            if given is None:
+                break
+            slices.append(given)
+            max_bytes -= given.length_bytes
+            offset = given.next_offset
+            if max_bytes <= 0:
+                break
+    except SparklogError:
+        if not slices:
+            raise
+    return slices
+
+
+async def _run(broker: Broker, job: Callable[[], list[FileSlice]]) -> list[FileSlice]:
+    """Runs `job` on a thread that may wait; what it gives after the caller has gone is released."""
+    running = broker.remote_reads.submit(job)
+    try:
+        return await asyncio.wrap_future(running)
+    except asyncio.CancelledError:
+        running.add_done_callback(_release_all)
+        raise
+
+
+def _release_all(done: Future[list[FileSlice]]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        for file_slice in done.result():
+            file_slice.release()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+from functools import partial
 
 from sparklog.errors import LocalReadUnavailableError
 from sparklog.protocol.messages import LocateSegmentsRequest, LocateSegmentsResponse, SegmentRange
@@ -21,7 +23,12 @@ async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, c
     log = broker.partition(request.topic, request.partition).log
     high_watermark = log.high_watermark
     directory, directory_id = broker.location_of(TopicPartition(request.topic, request.partition))
-    ranges = log.locate(request.start_offset, min(request.end_offset, high_watermark))
+    end_offset = min(request.end_offset, high_watermark)
+    if request.start_offset < log.local_log_start_offset:
+        locate = partial(log.locate, request.start_offset, end_offset)
+        ranges = await asyncio.get_running_loop().run_in_executor(broker.remote_reads, locate)
+    else:
+        ranges = log.locate(request.start_offset, end_offset)
     return Response(
         LocateSegmentsResponse(
             data_dir=str(directory),

@@ -85,4 +85,6 @@ def _partition_state(broker: Broker, topic: Topic, number: int) -> PartitionStat
         log_start_offset=log.log_start_offset if log is not None else -1,
         high_watermark=log.high_watermark if log is not None else -1,
         size_bytes=log.size_bytes if log is not None else -1,
+        local_log_start_offset=log.local_log_start_offset if log is not None else -1,
+        remote_size_bytes=log.remote_size_bytes if log is not None else -1,
     )

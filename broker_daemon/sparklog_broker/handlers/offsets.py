@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from sparklog.errors import SparklogError, UnknownServerError
 from sparklog.log.partition_log import PartitionLog
@@ -13,7 +14,14 @@ from sparklog.protocol.messages import (
     ListOffsetsResponse,
     ListOffsetsResult,
 )
-from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, OffsetAndTimestamp
+from sparklog.types import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    OffsetAndTimestamp,
+)
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.reply import Response
@@ -30,10 +38,9 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     for i, wanted in enumerate(request.partitions):
         try:
             partition_log = context.broker.partition(wanted.topic, wanted.partition).log
-            if wanted.timestamp_ms == EARLIEST_TIMESTAMP:
-                found[i] = OffsetAndTimestamp(partition_log.log_start_offset, _NO_TIMESTAMP)
-            elif wanted.timestamp_ms == LATEST_TIMESTAMP:
-                found[i] = OffsetAndTimestamp(partition_log.high_watermark, _NO_TIMESTAMP)
+            known = _known_offset(partition_log, wanted.timestamp_ms)
+            if known is not None:
+                found[i] = OffsetAndTimestamp(known, _NO_TIMESTAMP)
             else:
                 lookups[i] = _look_up(context.broker, partition_log, wanted.timestamp_ms)
         except SparklogError as e:
@@ -45,10 +52,28 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     return Response(ListOffsetsResponse([_result(*r) for r in zip(request.partitions, found, strict=True)]))
 
 
+def _known_offset(partition_log: PartitionLog, timestamp_ms: int) -> int | None:
+    """The answer where it needs no file."""
+    match timestamp_ms:
+        case _ if timestamp_ms == EARLIEST_TIMESTAMP:
+            return partition_log.log_start_offset
+        case _ if timestamp_ms == LATEST_TIMESTAMP:
+            return partition_log.high_watermark
+        case _ if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
+            return partition_log.local_log_start_offset
+        case _ if timestamp_ms == LATEST_TIERED_TIMESTAMP:
+            return max(-1, partition_log.tier.state.copied_to - 1)
+    return None
+
+
 def _look_up(broker: Broker, partition_log: PartitionLog, timestamp_ms: int) -> asyncio.Future[OffsetAndTimestamp]:
     if timestamp_ms == MAX_TIMESTAMP:
-        return broker.io.run(broker.io.idlest(), partition_log.offset_of_max_timestamp)
-    return broker.io.run(broker.io.idlest(), lambda: partition_log.offset_for_timestamp(timestamp_ms))
+        job = partition_log.offset_of_max_timestamp
+    else:
+        job = partial(partition_log.offset_for_timestamp, timestamp_ms)
+    if partition_log.has_remote_segments:  # appends must not wait for the object store
+        return asyncio.get_running_loop().run_in_executor(broker.remote_reads, job)
+    return broker.io.run(broker.io.idlest(), job)
 
 
 def _result(wanted: ListOffsetsPartition, found: OffsetAndTimestamp | BaseException | None) -> ListOffsetsResult:

@@ -1,0 +1,112 @@
+"""The thread that copies sealed segments to the object store and deletes what need not stay. What is due and in which order
+it is done is in `sparklog.log.tiering`.
+
+A partition whose round fails is tried again at the next interval; the others go on. Partitions of deleted topics are taken
+from their directories, which stay until everything of them is deleted from the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from sparklog.errors import SparklogError
+from sparklog.log.clock import Clock, SystemClock
+from sparklog.log.log_manager import LogManager
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.tiering.object_store import ObjectStore
+from sparklog.log.tiering.tier_run import TierResult, delete_all, tier_log
+from sparklog.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 30.0
+T = TypeVar("T")
+
+
+class _Stopped(Exception):  # noqa: N818  (not an error: the broker stops)
+    """Ends a round in the middle."""
+
+
+class Tierer:
+    """Starts its thread with `start`; without a store it has nothing to do."""
+
+    def __init__(
+        self, logs: LogManager, store: ObjectStore | None, *, interval_s: float, clock: Clock | None = None
+    ) -> None:
+        self._logs = logs
+        self._store = store
+        self._interval_s = interval_s
+        self._clock = clock or SystemClock()
+        self._wanted = threading.Event()
+        self._stopping = threading.Event()
+        self._failing: dict[object, str] = {}
+        self._thread = threading.Thread(target=self._run, name="tierer", daemon=True)
+
+    def start(self) -> None:
+        if self._store is not None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the round that is under way, at the next piece, and the thread. Blocks. What was being copied is deleted
+        after the next start."""
+        self._stopping.set()
+        self._wanted.set()
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        if self._thread.is_alive():
+            self._thread.join(max(0.0, deadline_s - time.monotonic()))
+            if self._thread.is_alive():
+                log.warning("the tierer does not end, the object store hangs")
+
+    def run_soon(self) -> None:
+        """Something has changed: do not wait for the interval to be over."""
+        self._wanted.set()
+
+    def run_once(self) -> dict[TopicPartition, TierResult]:
+        """One round over all partitions, and what deleted topics left; what failed is logged."""
+        store, done = self._store, {}
+        if store is None:
+            return {}
+        for key, partition_log in self._logs.logs.items():
+            if partition_log.config.tiering.enabled or partition_log.tier.state.copies:
+                result = self._try(key, partition_log, lambda p=partition_log: self._tier(p, store))  # type: ignore[misc]
+                if result is not None:
+                    done[key] = result
+        for files, directory in self._logs.deleted_in_tier():
+            self._try(directory, None, lambda f=files, d=directory: delete_all(f, d, store, self._check_stop))  # type: ignore[misc]
+        return done
+
+    def _tier(self, partition_log: PartitionLog, store: ObjectStore) -> TierResult:
+        return tier_log(partition_log, store, self._clock, self._check_stop)
+
+    def _try(self, what: TopicPartition | Path, partition_log: PartitionLog | None, job: Callable[[], T]) -> T | None:
+        try:
+            result = job()
+        except SparklogError as e:
+            if partition_log is None or not partition_log.is_closed:
+                if self._failing.get(what) != type(e).__name__:  # once, not at every interval
+                    log.error("%s: tiering failed, it is tried again: %s", what, e)  # noqa: TRY400
+                self._failing[what] = type(e).__name__
+            return None
+        if self._failing.pop(what, None) is not None:
+            log.info("%s: tiering goes on", what)
+        return result
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.run_once()
+            except _Stopped:
+                return
+            except Exception:
+                log.exception("tiering failed, next attempt in %.0f s", self._interval_s)
+            self._wanted.wait(self._interval_s)
+            self._wanted.clear()
+
+    def _check_stop(self) -> None:
+        if self._stopping.is_set():
+            raise _Stopped

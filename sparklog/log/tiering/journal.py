@@ -1,0 +1,154 @@
+"""remote-log.journal: what a partition has in the object store. It is the truth: the store is never listed.
+
+::
+
+    offset  size  field
+    0       8     magic "SLRJ\\0\\0\\0\\1"
+    then records, back to back:
+    0       4     length u32 of the event
+    4       4     crc32c u32 of the event
+    8       n     event: MessagePack map of `sparklog.log.tiering.state` (type "copy-started", "copy-finished",
+                  "delete-started", "delete-finished", "local-start")
+
+All little-endian. A record is appended and fsynced before the next step is done. A record that a crash left half written
+is the last one: it is cut off, the step that it announced has not been done. A bad record with others behind it is
+damage (LogCorruptError). The file is written anew (atomically) at a start when most of it is history.
+
+If the file is lost, so is the knowledge of what is in the store; every finished copy has a `manifest.json` beside it, from
+which `sparklog log restore-remote` writes the journal again.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from pathlib import Path
+
+import crc32c
+import msgspec
+
+from sparklog.errors import LogCorruptError, SparklogError, StorageError
+from sparklog.log.files import File, FileSystem, read_whole
+from sparklog.log.tiering.state import Event, RemoteLogState
+
+logger = logging.getLogger(__name__)
+
+JOURNAL_FILE = "remote-log.journal"
+MAGIC = b"SLRJ\0\0\0\1"
+_RECORD = struct.Struct("<II")
+EVENT_BYTES_MAX = 1024 * 1024
+"""A copy's metadata is below a kilobyte; more is no length."""
+_REWRITE_FROM_BYTES = 64 * 1024
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Event)
+
+
+def encode_record(event: Event) -> bytes:
+    """One record."""
+    data = _ENCODER.encode(event)
+    return _RECORD.pack(len(data), crc32c.crc32c(data)) + data
+
+
+def encode_journal(state: RemoteLogState) -> bytes:
+    """A whole file that leads to `state`."""
+    return MAGIC + b"".join(encode_record(event) for event in state.events())
+
+
+def decode_journal(data: bytes) -> tuple[RemoteLogState, int]:
+    """The state, and where the good records end: what lies behind is torn. Raises LogCorruptError."""
+    state = RemoteLogState()
+    if len(data) < len(MAGIC) and MAGIC.startswith(data):
+        return state, 0
+    if not data.startswith(MAGIC):
+        raise LogCorruptError("position 0: not a journal of a remote log")
+    position = len(MAGIC)
+    while position < len(data):
+        event, size_bytes = _decode_record(data, position)
+        if event is None:
+            if any(_decode_record(data, p)[0] is not None for p in range(position + 1, len(data) - _RECORD.size)):
+                raise LogCorruptError(f"position {position}: a damaged record, and good ones follow")
+            return state, position
+        try:
+            state.apply(event)
+        except LogCorruptError as e:
+            raise LogCorruptError(f"position {position}: {e}") from e
+        position += size_bytes
+    return state, position
+
+
+def _decode_record(data: bytes, position: int) -> tuple[Event | None, int]:
+    if position + _RECORD.size > len(data):
+        return None, 0
+    length, checksum = _RECORD.unpack_from(data, position)
+    start = position + _RECORD.size
+    if not 0 < length <= min(EVENT_BYTES_MAX, len(data) - start):
+        return None, 0
+    event = data[start : start + length]
+    if crc32c.crc32c(event) != checksum:
+        return None, 0
+    try:
+        return _DECODER.decode(event), _RECORD.size + length
+    except msgspec.DecodeError:
+        return None, 0
+
+
+class Journal:
+    """The journal in `directory`, read when it is made; without a file there is nothing. One thread at a time appends.
+
+    Raises LogCorruptError, StorageError.
+    """
+
+    def __init__(self, files: FileSystem, directory: Path) -> None:
+        self._files = files
+        self.path = directory / JOURNAL_FILE
+        self._file: File | None = None
+        self._closed = False
+        self._end = 0
+        data = read_whole(files, self.path)
+        self.state = RemoteLogState()
+        if data is None:
+            return
+        try:
+            self.state, self._end = decode_journal(data)
+        except LogCorruptError as e:
+            raise LogCorruptError(
+                f"{self.path}, {e}; restore the file from a copy, or move it away and write it again from the store: "
+                f"sparklog log restore-remote {directory}"
+            ) from e
+        if self._end < len(data):
+            logger.warning("%s: cut %d bytes that a crash left", self.path, len(data) - self._end)
+        compact = encode_journal(self.state)
+        if self._end < len(data) or len(data) > max(_REWRITE_FROM_BYTES, 2 * len(compact)):
+            files.write_atomic(self.path, compact)
+            self._end = len(compact)
+
+    def append(self, event: Event) -> None:
+        """The event is on the disk, and in `state`, when this returns. Raises StorageError, StorageFullError (then it is
+        not), LogCorruptError (it cannot follow)."""
+        if self._closed:
+            raise StorageError(f"{self.path} is closed")
+        self.state.check(event)
+        data = encode_record(event)
+        if self._file is None:
+            new = not self._files.exists(self.path)
+            self._file = self._files.open(self.path, create=True)
+            if new:
+                self._files.sync_directory(self.path.parent)
+        if not self._end:
+            data = MAGIC + data
+        try:
+            self._file.write(self._end, data)
+            self._file.sync()
+        except SparklogError:
+            self._file.truncate(self._end)
+            raise
+        self._end += len(data)
+        self.state.apply(event)
+
+    def close(self) -> None:
+        """No more appends."""
+        self._closed = True
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,102 @@
+"""The objects of a copied segment: their names, and the bytes of the list of checksums.
+
+::
+
+    <url>/<topic>-<topic id>/<partition>/<20-digit base offset>-<id of the attempt>/
+      <base offset>.arrow       the segment as it is: any Arrow tool opens it
+      <base offset>.index       its offset index
+      <base offset>.timeindex   its time index
+      <base offset>.checksums   checksums of the pieces of the .arrow object, below
+      <base offset>.columns     where each batch's columns are (`columns.py`); left out where batches are tiny
+      manifest.json             the metadata of the copy, written last: what the journal knows, and whose it is
+
+    .checksums:
+    offset  size   field
+    0       8      magic "SLRC\\0\\0\\0\\1"
+    8       4      piece_bytes u32: size of the pieces; the last one is what is left
+    12      4      count u32
+    16      4 n    crc32c u32 of each piece
+
+All little-endian. The journal has size and CRC32C of every object, so that the lists themselves are checked, too.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from sparklog.errors import CorruptBatchError
+from sparklog.format import offset_index, time_index
+from sparklog.format.segment import segment_name
+from sparklog.log.model import LogOwner
+from sparklog.log.tiering.state import RemoteSegmentMetadata
+
+PIECE_BYTES = 1024 * 1024
+"""What is read of an object at least; a checksum each."""
+LOCAL_SIDECARS = (offset_index.SUFFIX, time_index.SUFFIX)
+"""The files beside a segment that go with it."""
+CHECKSUMS_SUFFIX = ".checksums"
+COLUMNS_SUFFIX = ".columns"
+MANIFEST = "manifest.json"
+_HEAD = struct.Struct("<8sII")
+_MAGIC = b"SLRC\0\0\0\1"
+
+
+class Manifest(Struct, frozen=True):
+    """Whose segment a folder in the store holds."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    segment: RemoteSegmentMetadata
+    version: int = 1
+
+
+def copy_prefix(owner: LogOwner, base_offset: int, copy_id: str) -> str:
+    """The folder of a copy, below the storage's root."""
+    return f"{partition_prefix(owner)}/{base_offset:020d}-{copy_id}"
+
+
+def partition_prefix(owner: LogOwner) -> str:
+    """The folder of a partition's copies."""
+    return f"{owner.topic}-{owner.topic_id}/{owner.partition}"
+
+
+def object_names(base_offset: int) -> list[str]:
+    """Every object that a copy may have."""
+    stem = segment_name(base_offset).removesuffix(".arrow")
+    suffixes = (".arrow", *LOCAL_SIDECARS, CHECKSUMS_SUFFIX, COLUMNS_SUFFIX)
+    return [*(stem + suffix for suffix in suffixes), MANIFEST]
+
+
+def object_name(base_offset: int, suffix: str) -> str:
+    return segment_name(base_offset).removesuffix(".arrow") + suffix
+
+
+def encode_checksums(checksums: list[int]) -> bytes:
+    return _HEAD.pack(_MAGIC, PIECE_BYTES, len(checksums)) + np.array(checksums, "<u4").tobytes()
+
+
+def decode_checksums(data: bytes, size_bytes: int) -> np.ndarray:
+    """The checksums of an object of `size_bytes`. Raises CorruptBatchError."""
+    magic, piece_bytes, count = _HEAD.unpack_from(data, 0) if len(data) >= _HEAD.size else (b"", 0, 0)
+    sane = magic == _MAGIC and piece_bytes == PIECE_BYTES and count == -(-size_bytes // PIECE_BYTES)
+    if not sane or len(data) != _HEAD.size + 4 * count:
+        raise CorruptBatchError("the list of checksums is none")
+    return np.frombuffer(data, "<u4", count, _HEAD.size)
+
+
+def encode_manifest(owner: LogOwner, segment: RemoteSegmentMetadata) -> bytes:
+    manifest = Manifest(owner.topic, owner.topic_id, owner.partition, segment)
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def decode_manifest(data: bytes) -> Manifest | None:
+    """None if it cannot be read."""
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError:
+        return None

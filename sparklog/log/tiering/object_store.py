@@ -1,0 +1,193 @@
+"""The object store behind `remote.log.storage.url`, through fsspec: the few operations tiering needs.
+
+Every failure of the library below raises RemoteStorageError, which names the object and never the options (they may hold
+secrets). Objects are written once under a name of their own and never listed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+
+from sparklog.errors import CorruptBatchError, InvalidConfigError, RemoteStorageError, SparklogError
+from sparklog.log.tiering.state import ObjectInfo
+
+if TYPE_CHECKING:
+    import fsspec
+
+WRITE_BLOCK_BYTES = 8 * 1024 * 1024
+_FLAT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2"})
+"""Stores without directories."""
+_LOCAL = frozenset({"file", "local"})
+
+
+def parse_options(text: str) -> dict[str, Any]:
+    """`remote.log.storage.options`: a JSON object, or the path of a file that holds one. Raises InvalidConfigError, which
+    does not repeat what was given."""
+    if not text.strip():
+        return {}
+    what = "remote.log.storage.options"
+    if not text.lstrip().startswith("{"):
+        try:
+            text = Path(text).expanduser().read_text()
+        except (OSError, ValueError) as e:
+            reason = (e.strerror if isinstance(e, OSError) else None) or "no text"
+            raise InvalidConfigError(
+                f"{what} is neither a JSON object nor a file that can be read ({reason})"
+            ) from None
+    try:
+        options = json.loads(text)
+    except ValueError as e:
+        where = f"line {e.lineno}, column {e.colno}" if isinstance(e, json.JSONDecodeError) else "?"
+        raise InvalidConfigError(f"{what} is not JSON ({where})") from None
+    if not isinstance(options, dict):
+        raise InvalidConfigError(f'{what} has to be a JSON object, as in {{"anon": false}}')
+    return options
+
+
+class ObjectStore:
+    """Objects below `url` by their keys. May be used by several threads."""
+
+    def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
+        """Connects to nothing yet. Raises InvalidConfigError: no such protocol, or its package is not installed."""
+        from fsspec.core import url_to_fs  # heavy, and few processes need it
+
+        self.url = url.rstrip("/")
+        try:
+            self._fs, root = url_to_fs(url, **{"use_listings_cache": False, **(options or {})})
+        except (ValueError, ImportError, TypeError, OSError) as e:
+            raise InvalidConfigError(f"remote.log.storage.url = {url!r} cannot be used: {e}") from e
+        self._root = root.rstrip("/")
+        protocol = self._fs.protocol
+        self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+        if "://" not in url:
+            raise InvalidConfigError(
+                f"remote.log.storage.url = {url!r}: give a URL with its protocol, as in s3://bucket/prefix or file:///mnt/tier"
+            )
+
+    @property
+    def file_system(self) -> fsspec.AbstractFileSystem:
+        return self._fs
+
+    def path(self, key: str) -> str:
+        """The object's path in the file system."""
+        return f"{self._root}/{key}"
+
+    # --- writing ---
+
+    def make_folder(self, prefix: str) -> None:
+        """Where the store has directories."""
+        if not self._protocols & _FLAT:
+            with self._failing("make the folder", prefix):
+                self._fs.makedirs(self.path(prefix), exist_ok=True)
+
+    def write(self, key: str, parts: Iterable[bytes]) -> ObjectInfo:
+        """Writes an object and checks that all of it arrived, as far as the store tells. Raises RemoteStorageError."""
+        size, checksum = 0, 0
+        with self._failing("write", key):
+            with self._fs.open(self.path(key), "wb", block_size=WRITE_BLOCK_BYTES) as f:
+                for part in parts:
+                    f.write(part)
+                    size += len(part)
+                    checksum = crc32c.crc32c(part, checksum)
+            self._settle(key)
+            arrived = self._fs.info(self.path(key))["size"]
+        if arrived != size:
+            raise RemoteStorageError(f"{self.url}/{key}: {size} bytes were written, {arrived} have arrived")
+        return ObjectInfo(size, checksum)
+
+    def _settle(self, key: str) -> None:
+        """A directory's object has to survive a power cut, as that of a store does."""
+        if self._protocols & _LOCAL:
+            path = self.path(key)
+            for name, flags in ((path, os.O_RDONLY), (os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)):  # noqa: PTH120
+                fd = os.open(name, flags | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+
+    # --- reading ---
+
+    def read(self, key: str, info: ObjectInfo) -> bytes:
+        """A whole small object, checked. Raises RemoteStorageError, CorruptBatchError."""
+        with self._failing("read", key):
+            data = bytes(self._fs.cat_file(self.path(key)))
+        if len(data) != info.size_bytes or crc32c.crc32c(data) != info.crc32c:
+            raise CorruptBatchError(
+                f"{self.url}/{key} is damaged: {len(data)} bytes with checksum {crc32c.crc32c(data):08x}, "
+                f"{info.size_bytes} with {info.crc32c:08x} were written"
+            )
+        return data
+
+    def read_unchecked(self, key: str) -> bytes:
+        """A whole object whose checksum is not known. Raises RemoteStorageError."""
+        with self._failing("read", key):
+            return bytes(self._fs.cat_file(self.path(key)))
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The byte ranges [start, end), at the same time where the store can. What they hold is not checked.
+
+        Raises RemoteStorageError, CorruptBatchError (the object is shorter).
+        """
+        starts, ends = [r[0] for r in ranges], [r[1] for r in ranges]
+        with self._failing("read", key):
+            found = self._fs.cat_ranges([self.path(key)] * len(ranges), starts, ends, on_error="raise")
+        parts = [bytes(part) for part in found]
+        for (start, end), part in zip(ranges, parts, strict=True):
+            if len(part) != end - start:
+                raise CorruptBatchError(
+                    f"{self.url}/{key} is damaged: {len(part)} bytes at {start}, {end - start} should be there"
+                )
+        return parts
+
+    # --- removing ---
+
+    def remove(self, prefix: str, names: Iterable[str]) -> None:
+        """Removes a folder's objects, in this order; those that are not there are fine. Raises RemoteStorageError."""
+        for name in names:
+            key = f"{prefix}/{name}"
+            with self._failing("remove", key):
+                try:
+                    self._fs.rm_file(self.path(key))
+                except FileNotFoundError:
+                    continue
+        if not self._protocols & _FLAT:
+            self._remove_empty(prefix)
+
+    def _remove_empty(self, prefix: str) -> None:
+        """The folder and its parents, as far as they are empty."""
+        while prefix:
+            try:
+                self._fs.rmdir(self.path(prefix))
+            except Exception:  # noqa: BLE001 - not empty, or this store has no such call: an empty folder harms nobody
+                return
+            prefix = prefix.rpartition("/")[0]
+
+    def manifests(self, prefix: str) -> list[str]:
+        """Keys of the manifests below a folder: the only listing, for a broker that has lost its journal.
+
+        Raises RemoteStorageError."""
+        with self._failing("list", prefix):
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.find(self.path(prefix))
+            except FileNotFoundError:
+                return []
+        names = [str(path) for path in found]
+        return sorted(n[n.index(prefix) :] for n in names if n.endswith("/manifest.json") and prefix in n)
+
+    @contextmanager
+    def _failing(self, what: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except SparklogError:
+            raise
+        except Exception as e:
+            raise RemoteStorageError(f"cannot {what} {self.url}/{key}: {type(e).__name__}: {e}") from e

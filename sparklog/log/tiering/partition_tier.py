@@ -1,0 +1,76 @@
+"""What one log knows of its remote part: the journal, and the segments that are read from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from sparklog.errors import LogCorruptError
+from sparklog.log.files import FileSystem
+from sparklog.log.model import LogOwner
+from sparklog.log.segment import LogSegment
+from sparklog.log.tiering.journal import Journal
+from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
+from sparklog.log.tiering.state import DeleteStarted, Event, LocalStart, RemoteLogState, RemoteSegmentMetadata
+
+NO_ACCESS = RemoteAccess()
+
+
+class PartitionTier:
+    """Made when the log is opened. One thread at a time records. Raises LogCorruptError, StorageError."""
+
+    def __init__(self, files: FileSystem, directory: Path, owner: LogOwner, access: RemoteAccess = NO_ACCESS) -> None:
+        self.access = access
+        self._owner = owner
+        self._journal = Journal(files, directory)
+
+    @property
+    def state(self) -> RemoteLogState:
+        return self._journal.state
+
+    def record(self, event: Event) -> None:
+        """On the disk when this returns. Raises StorageError, StorageFullError, LogCorruptError."""
+        self._journal.append(event)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def segment(self, metadata: RemoteSegmentMetadata) -> RemoteLogSegment:
+        return RemoteLogSegment(self.access, self._owner, metadata)
+
+    def before(
+        self, local: Sequence[LogSegment], log_start_offset: int, gaps: Collection[tuple[int, int]], directory: Path
+    ) -> list[RemoteLogSegment]:
+        """The remote segments in front of `local`, in order, none of them wholly below the log start.
+
+        Raises LogCorruptError if something is missing between them, or between them and the local ones.
+        """
+        limit = local[0].base_offset if local else None
+        found = [
+            s
+            for s in self.state.finished
+            if s.next_offset > log_start_offset and (limit is None or s.next_offset <= limit)
+        ]
+        bases = [s.base_offset for s in found[1:]] + ([limit] if limit is not None else [])
+        for segment, following in zip(found, bases, strict=False):
+            if segment.next_offset != following and (segment.next_offset, following) not in gaps:
+                raise LogCorruptError(
+                    f"{directory}: offsets {segment.next_offset} to {following - 1} are neither in local files nor, by the "
+                    f"journal, in the object store: files are missing; restore them from a copy"
+                )
+        return [self.segment(s) for s in found]
+
+    def cut(self, offset: int) -> None:
+        """The log ends at `offset` now (0: it is empty): copies of what lay behind, also of segments that are still local,
+        are not read any more, and their objects go with the next round. Raises StorageError, StorageFullError."""
+        for metadata in reversed(self.state.finished):
+            if metadata.next_offset > offset:
+                self.record(DeleteStarted(metadata.id))
+                self.access.forget(metadata)
+        if self.state.local_start_offset > offset:  # what is written from here on is local
+            self.record(LocalStart(offset))
+
+    def release_below(self, offset: int) -> None:
+        """Local files wholly below `offset` may go from now on. Raises StorageError, StorageFullError."""
+        if offset > self.state.local_start_offset:
+            self.record(LocalStart(offset))

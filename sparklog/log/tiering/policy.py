@@ -1,0 +1,114 @@
+"""Tiering: which segments are copied, and which local copies may go. Pure functions of state and time.
+
+A segment is copied when it is sealed, lies wholly below what can no longer change, and continues the copied part. Its
+local files go when all of it is copied and `local.retention.ms` or `local.retention.bytes` says so, oldest first. What
+the log keeps at all (`retention.ms`, `retention.bytes`, the log start) is decided in `sparklog.log.retention`, over both
+parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from sparklog.errors import InvalidConfigError
+from sparklog.log.retention import POLICY_COMPACT, UNLIMITED, Retained, RetentionPolicy, expired
+from sparklog.settings import Scope, settings_of
+
+AS_RETENTION = -2
+"""Of `local.retention.*`: the same as `retention.*`."""
+
+
+@dataclass(frozen=True)
+class TieringPolicy:
+    """`enabled`: sealed segments are copied. `local`: what stays on the local disk of the part that is copied."""
+
+    enabled: bool
+    local: RetentionPolicy
+
+    @classmethod
+    def of(cls, settings: Mapping[str, object], retention: RetentionPolicy) -> TieringPolicy:
+        """From all topic settings (Kafka names). A compacted topic is never tiered, whatever the broker's defaults say."""
+        compacts = POLICY_COMPACT in str(settings["cleanup.policy"]).split(",")
+        local_ms, local_bytes = int(str(settings["local.retention.ms"])), int(str(settings["local.retention.bytes"]))
+        local = RetentionPolicy(
+            deletes=True,
+            retention_ms=retention.retention_ms if local_ms == AS_RETENTION else local_ms,
+            retention_bytes=retention.retention_bytes if local_bytes == AS_RETENTION else local_bytes,
+        )
+        return cls(bool(settings["remote.storage.enable"]) and not compacts, local)
+
+
+def check_tiering(name: str, configs: Mapping[str, object]) -> None:
+    """Raises InvalidConfigError for topic settings (already parsed; only those that are set) that contradict each other."""
+    table = settings_of(Scope.TOPIC)
+
+    def setting(key: str) -> object:
+        return configs.get(key, table[key].default)
+
+    policy = str(setting("cleanup.policy"))
+    if setting("remote.storage.enable") and POLICY_COMPACT in policy.split(","):
+        raise InvalidConfigError(
+            f"topic {name!r}: remote.storage.enable=true and cleanup.policy={policy} exclude each other: compaction rewrites "
+            f"segments, what is in the tier stays as it is; use cleanup.policy=delete"
+        )
+    for local, total in (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes")):
+        if local not in configs:
+            continue
+        kept, kept_at_all = int(str(setting(local))), int(str(setting(total)))
+        if kept != AS_RETENTION and kept_at_all != UNLIMITED and (kept == UNLIMITED or kept > kept_at_all):
+            raise InvalidConfigError(
+                f"topic {name!r}: {local} = {kept} is more than {total} = {kept_at_all}: what the log does not keep at all "
+                f"cannot stay on the local disk; use a smaller one, or {AS_RETENTION} for the same"
+            )
+
+
+class Copied(Retained, Protocol):
+    """What tiering looks at in a segment."""
+
+    @property
+    def is_sealed(self) -> bool: ...
+
+
+S = TypeVar("S", bound=Copied)
+
+
+def to_copy(local: Sequence[S], *, copied_to: int, log_start_offset: int, tierable_end: int) -> list[S]:
+    """The local segments (ascending, the last one active) that are to be copied now, in their order.
+
+    `copied_to`: the offset behind the last copied record, or -1. Segments go one after the other, so that the copied
+    part has no holes: the first one that cannot go ends it.
+    """
+    found: list[S] = []
+    for segment in local[:-1]:
+        if segment.next_offset <= max(copied_to, log_start_offset):
+            continue
+        if not segment.is_sealed or not segment.data_bytes or segment.next_offset > tierable_end:
+            break
+        if segment.base_offset < copied_to:  # a part of it is there: the log was cut since
+            break
+        found.append(segment)
+    return found
+
+
+def to_release(
+    local: Sequence[S],
+    policy: RetentionPolicy,
+    *,
+    copied_to: int,
+    now_ms: int,
+    largest_timestamp_of: Callable[[S], int | None],
+) -> int:
+    """How many of the oldest local segments need not stay on the local disk. The last one always stays."""
+    if len(local) < 2:
+        return 0
+    count = expired(
+        local,
+        policy,
+        log_start_offset=0,
+        high_watermark=min(copied_to, local[-1].base_offset),
+        now_ms=now_ms,
+        largest_timestamp_of=largest_timestamp_of,
+    ).count
+    return min(count, len(local) - 1)

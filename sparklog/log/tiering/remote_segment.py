@@ -1,0 +1,154 @@
+"""A segment whose file is in the object store, read as a local one is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparklog.errors import CorruptBatchError, LogCorruptError, RemoteStorageError
+from sparklog.format import offset_index, time_index
+from sparklog.format.offset_index import decode_offset_index
+from sparklog.format.segment import SegmentInfo, decode_seal
+from sparklog.format.time_index import decode_time_index
+from sparklog.log.files import RealFiles
+from sparklog.log.model import LogOwner
+from sparklog.log.segment import LogSegment, SegmentEnd
+from sparklog.log.segment_indexes import SegmentIndexes
+from sparklog.log.slices import SharedFile
+from sparklog.log.tiering.layout import object_name
+from sparklog.log.tiering.object_store import ObjectStore
+from sparklog.log.tiering.read_cache import CachedFile, ReadCache
+from sparklog.log.tiering.state import RemoteSegmentMetadata
+
+
+@dataclass(frozen=True)
+class RemoteAccess:
+    """How a broker reads and writes its tier. Without a store (`remote.log.storage.url` is empty) nothing is copied, and
+    reading what was copied before raises RemoteStorageError."""
+
+    store: ObjectStore | None = None
+    cache: ReadCache | None = None
+
+    def acquire(self, segment: RemoteSegmentMetadata) -> SharedFile:
+        """The segment's file with one more user. Raises RemoteStorageError, StorageError, StorageFullError."""
+        if self.cache is None:
+            self.required_store(segment)
+            raise RemoteStorageError("there is no directory to read the object store into")
+        return self.cache.acquire(self.required_store(segment), segment)
+
+    def required_store(self, segment: RemoteSegmentMetadata) -> ObjectStore:
+        """Raises RemoteStorageError without one."""
+        if self.store is None:
+            raise RemoteStorageError(
+                f"offsets {segment.base_offset} to {segment.next_offset - 1} are in an object store; set "
+                f"remote.log.storage.url to the one it was when they were copied"
+            )
+        return self.store
+
+    def forget(self, segment: RemoteSegmentMetadata) -> None:
+        """Nobody reads it any more."""
+        if self.cache is not None:
+            self.cache.forget(segment.id)
+
+
+class RemoteLogSegment(LogSegment):
+    """Sealed, never written to, never renamed. Reading may wait for the object store, so never on an event loop; what the
+    metadata says (offsets, sizes, largest timestamp) does not."""
+
+    is_remote = True
+
+    def __init__(self, access: RemoteAccess, owner: LogOwner, segment: RemoteSegmentMetadata) -> None:
+        info = SegmentInfo(
+            topic=owner.topic, topic_id=owner.topic_id, partition=owner.partition,
+            base_offset=segment.base_offset, schema_id=segment.schema_id,
+        )  # fmt: skip
+        url = "tier:" if access.store is None else access.store.url
+        path = Path(url, segment.prefix, object_name(segment.base_offset, ".arrow"))  # for messages
+        super().__init__(
+            RealFiles(), path, info, segment.data_position, SegmentEnd(segment.next_offset, segment.data_end)
+        )
+        self.metadata = segment
+        self.is_sealed = True
+        self.has_gaps = True  # nothing is appended to it
+        self.append_time_ms = segment.append_time_ms
+        self._access = access
+
+    @property
+    def largest_timestamp(self) -> tuple[int, int] | None:
+        return self.metadata.largest_timestamp_ms, self.metadata.largest_timestamp_offset
+
+    def acquire(self) -> SharedFile:
+        return self._access.acquire(self.metadata)
+
+    def acquire_range(self, start: int, end: int) -> SharedFile:
+        shared = self.acquire()
+        try:
+            assert isinstance(shared.file, CachedFile)
+            shared.file.ensure(start, end)
+        except BaseException:
+            shared.release()
+            raise
+        return shared
+
+    def path_of(self, start: int, end: int) -> Path:
+        shared = self.acquire_range(start, end)
+        try:
+            assert isinstance(shared.file, CachedFile)
+            return shared.file.path
+        finally:
+            shared.release()
+
+    def close_handle(self) -> None:
+        """The cache has the file."""
+
+    def hold_for_sync(self) -> list[SharedFile]:
+        return []
+
+    def _load_indexes(self) -> SegmentIndexes:
+        """From the objects; they are checked, so that they cannot be insane."""
+        store = self._access.required_store(self.metadata)
+        shared = self.acquire()
+        try:
+            blocks = decode_seal(shared.file.read, shared.file.size())
+        finally:
+            shared.release()
+        found = [self._object(store, suffix) for suffix in (offset_index.SUFFIX, time_index.SUFFIX)]
+        end = self.next_offset - self.base_offset
+        positions = blocks.positions if blocks is not None else ()
+        offsets = decode_offset_index(found[0], batch_positions=positions, relative_offset_end=end)  # type: ignore[arg-type]
+        times = decode_time_index(found[1], relative_offset_end=end)
+        if blocks is None or offsets is None or times is None:
+            raise CorruptBatchError(f"{self.path}: the copy has no sane footer or indexes")
+        indexes = SegmentIndexes(self.base_offset)
+        indexes.offsets, indexes.times = offsets, times
+        indexes.largest_timestamp_ms, indexes.largest_timestamp_offset = (
+            self.metadata.largest_timestamp_ms, self.metadata.largest_timestamp_offset,
+        )  # fmt: skip
+        self._indexes = indexes
+        return indexes
+
+    def _object(self, store: ObjectStore, suffix: str) -> bytes:
+        name = object_name(self.base_offset, suffix)
+        return store.read(f"{self.metadata.prefix}/{name}", self.metadata.objects[name])
+
+    def drop_indexes(self) -> bool:
+        self._indexes = None
+        return False  # the same ones would come back
+
+    def bytes_before(self, offset: int) -> int:
+        """Without the index an estimate: this must not wait for the store."""
+        if offset >= self.next_offset:
+            return self.data_bytes
+        if self._indexes is not None:
+            return super().bytes_before(offset)
+        return self.data_bytes * max(0, offset - self.base_offset) // max(1, self.next_offset - self.base_offset)
+
+    def delete(self) -> None:
+        """Forgets what was read of it; the objects go with the next round of tiering (`tier_run.py`)."""
+        self._access.forget(self.metadata)
+
+    def move(self, path: Path) -> None:
+        raise LogCorruptError(f"{self.path} is in the object store, it cannot be renamed to {path}")
+
+    def unseal(self) -> None:
+        raise LogCorruptError(f"{self.path} is in the object store, it cannot be written to")

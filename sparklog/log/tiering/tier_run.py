@@ -1,0 +1,277 @@
+"""One round of tiering over one log, in the order that a crash at any point leaves sound.
+
+1. What an earlier attempt left (started but not finished, or half deleted) is deleted.
+2. Segments that are due are copied: started is on the disk before the first object is made, finished after the last.
+3. Local segments that need not stay give way to their copies; the files go after `file.delete.delay.ms`.
+4. Copies that the log does not have any more (retention and delete-records have raised the log start, and written that
+   down, before) are deleted: their manifest first, then the rest.
+
+A failure ends the round for this log; the next round begins with step 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import crc32c
+
+from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
+from sparklog.format.segment import SealedBlocks, decode_seal
+from sparklog.log.clock import Clock
+from sparklog.log.files import File, FileSystem, read_whole
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.segment import LogSegment
+from sparklog.log.tiering.columns import encode_columns
+from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
+from sparklog.log.tiering.layout import (
+    CHECKSUMS_SUFFIX,
+    COLUMNS_SUFFIX,
+    LOCAL_SIDECARS,
+    MANIFEST,
+    PIECE_BYTES,
+    copy_prefix,
+    encode_checksums,
+    encode_manifest,
+    object_name,
+    object_names,
+)
+from sparklog.log.tiering.object_store import ObjectStore
+from sparklog.log.tiering.policy import to_copy, to_release
+from sparklog.log.tiering.state import (
+    CopyFinished,
+    CopyStarted,
+    DeleteFinished,
+    DeleteStarted,
+    ObjectInfo,
+    Phase,
+    RemoteCopy,
+    RemoteSegmentMetadata,
+)
+
+logger = logging.getLogger(__name__)
+
+Stop = Callable[[], None]
+"""Called between pieces of work; raises to end the round."""
+
+
+def go_on() -> None:
+    """Never stops."""
+
+
+class TierResult(NamedTuple):
+    """How many segments were copied, released locally and deleted in the store; how many leftovers were cleaned."""
+
+    copied: int = 0
+    released: int = 0
+    deleted: int = 0
+    cleaned: int = 0
+
+
+def tier_log(log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop = go_on) -> TierResult:
+    """One round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
+    cleaned = 0
+    for copy in log.tier.state.orphans:
+        stop()
+        _delete_copy(log.tier.record, store, copy)
+        cleaned += 1
+    copied = _copy_due(log, store, clock, stop) if log.config.tiering.enabled else 0
+    released = _release(log, clock) if log.config.tiering.enabled else 0
+    return TierResult(copied, released, _delete_gone(log, store, stop), cleaned)
+
+
+# --- copying ---
+
+
+def _copy_due(log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop) -> int:
+    count = 0
+    while True:
+        stop()
+        due = to_copy(
+            log.local_segments,
+            copied_to=log.tier.state.copied_to,
+            log_start_offset=log.log_start_offset,
+            tierable_end=log.tierable_end,
+        )
+        if not due:
+            return count
+        copy_segment(log, due[0], store, clock, stop)
+        count += 1
+
+
+def copy_segment(log: PartitionLog, segment: LogSegment, store: ObjectStore, clock: Clock, stop: Stop = go_on) -> None:
+    """Copies one sealed segment. When it fails, its objects are deleted, now or with the next round."""
+    copy_id = uuid.uuid4().hex
+    prefix = copy_prefix(log.owner, segment.base_offset, copy_id)
+    log.tier.record(CopyStarted(copy_id, prefix, segment.base_offset, segment.next_offset))
+    try:
+        metadata = _upload(log, segment, store, (copy_id, prefix), clock, stop)
+        log.tier.record(CopyFinished(metadata))
+    except SparklogError:
+        _try_delete(log, store, copy_id)
+        raise
+    logger.info(
+        "partition %s: offsets %d to %d are in the object store (%d bytes)",
+        log.owner.topic_partition, segment.base_offset, segment.next_offset - 1, metadata.size_bytes,
+    )  # fmt: skip
+
+
+def _try_delete(log: PartitionLog, store: ObjectStore, copy_id: str) -> None:
+    copy = log.tier.state.copies.get(copy_id)
+    try:
+        if copy is not None and copy.phase is Phase.COPYING:
+            _delete_copy(log.tier.record, store, copy)
+    except SparklogError as e:
+        logger.warning("%s: what a failed copy left is deleted later: %s", copy_id, e)
+
+
+def _upload(
+    log: PartitionLog, segment: LogSegment, store: ObjectStore, attempt: tuple[str, str], clock: Clock, stop: Stop
+) -> RemoteSegmentMetadata:
+    copy_id, prefix = attempt
+    base = segment.base_offset
+    largest = segment.largest_timestamp
+    _ = segment.indexes  # written again if their files were lost
+    if largest is None:
+        raise LogCorruptError(f"{segment.path} holds no batch")
+    store.make_folder(prefix)
+    objects: dict[str, ObjectInfo] = {}
+
+    def put(name: str, parts: Iterator[bytes]) -> None:
+        stop()
+        objects[name] = store.write(f"{prefix}/{name}", parts)
+
+    shared = segment.acquire()
+    try:
+        seal = decode_seal(shared.file.read, shared.file.size())
+        if seal is None:
+            raise LogCorruptError(f"{segment.path} has no footer")
+        checksums: list[int] = []
+        put(object_name(base, ".arrow"), _pieces(shared.file.read, shared.file.size(), checksums, stop))
+        columns = _columns(segment, shared.file, seal)
+    finally:
+        shared.release()
+    for suffix in LOCAL_SIDECARS:
+        data = read_whole(log.files, segment.path.with_suffix(suffix))
+        if data is None:
+            raise LogCorruptError(f"{segment.path.with_suffix(suffix)} is missing")
+        put(object_name(base, suffix), iter([data]))
+    put(object_name(base, CHECKSUMS_SUFFIX), iter([encode_checksums(checksums)]))
+    if columns is not None:
+        put(object_name(base, COLUMNS_SUFFIX), iter([columns]))
+    metadata = RemoteSegmentMetadata(
+        id=copy_id,
+        prefix=prefix,
+        base_offset=base,
+        next_offset=segment.next_offset,
+        schema_id=segment.info.schema_id,
+        size_bytes=objects[object_name(base, ".arrow")].size_bytes,
+        data_position=segment.data_position,
+        data_end=seal.data_end,
+        largest_timestamp_ms=largest[0],
+        largest_timestamp_offset=largest[1],
+        append_time_ms=segment.append_time_ms,
+        copied_ms=clock.now_ms(),
+        checksum_bytes=PIECE_BYTES,
+        objects=objects,
+        leader_epochs=log.epochs_in(base, segment.next_offset),
+        has_gaps=segment.has_gaps,
+    )
+    store.write(f"{prefix}/{MANIFEST}", [encode_manifest(log.owner, metadata)])
+    return metadata
+
+
+def _columns(segment: LogSegment, file: File, seal: SealedBlocks) -> bytes | None:
+    try:
+        return encode_columns(file.read, seal.positions, seal.metadata_lengths, seal.data_end)
+    except CorruptBatchError as e:
+        raise LogCorruptError(f"{segment.path}: {e}") from e
+
+
+def _pieces(read: Callable[[int, int], bytes], size: int, checksums: list[int], stop: Stop) -> Iterator[bytes]:
+    """The file's pieces; their checksums are entered as they go by."""
+    for position in range(0, size, PIECE_BYTES):
+        stop()
+        piece = read(position, min(PIECE_BYTES, size - position))
+        checksums.append(crc32c.crc32c(piece))
+        yield piece
+
+
+# --- local files ---
+
+
+def _release(log: PartitionLog, clock: Clock) -> int:
+    """Local segments give way to their copies, as far as `local.retention.*` says."""
+    local = log.local_segments
+    state = log.tier.state
+    by_base = {s.base_offset: s for s in state.finished}
+    count = to_release(
+        local,
+        log.config.tiering.local,
+        copied_to=state.copied_to,
+        now_ms=clock.now_ms(),
+        largest_timestamp_of=lambda s: None if s.largest_timestamp is None else s.largest_timestamp[0],
+    )
+    old = []
+    for segment in local[:count]:
+        copy = by_base.get(segment.base_offset)
+        if copy is None or copy.next_offset != segment.next_offset:
+            break
+        old.append(segment)
+    if old and log.release_local(old, [log.tier.segment(by_base[s.base_offset]) for s in old]):
+        logger.info(
+            "partition %s: %d segments are no longer local, the local log begins at %d",
+            log.owner.topic_partition, len(old), log.local_log_start_offset,
+        )  # fmt: skip
+        return len(old)
+    return 0
+
+
+# --- deleting ---
+
+
+def _delete_gone(log: PartitionLog, store: ObjectStore, stop: Stop) -> int:
+    """Copies wholly below the log start that the log does not hold any more."""
+    held = {s.base_offset for s in log.segments}
+    gone = [
+        copy
+        for copy in log.tier.state.copies.values()
+        if copy.segment is not None
+        and copy.segment.next_offset <= log.log_start_offset
+        and copy.segment.base_offset not in held
+    ]
+    for copy in sorted(gone, key=lambda c: c.started.base_offset):
+        stop()
+        _delete_copy(log.tier.record, store, copy)
+        logger.info(
+            "partition %s: offsets %d to %d are deleted from the object store",
+            log.owner.topic_partition, copy.started.base_offset, copy.started.next_offset - 1,
+        )  # fmt: skip
+    return len(gone)
+
+
+def _delete_copy(
+    record: Callable[[DeleteStarted | DeleteFinished], None], store: ObjectStore, copy: RemoteCopy
+) -> None:
+    if copy.phase is not Phase.DELETING:
+        record(DeleteStarted(copy.started.id))
+    store.remove(copy.started.prefix, [MANIFEST, *(n for n in object_names(copy.started.base_offset) if n != MANIFEST)])
+    record(DeleteFinished(copy.started.id))
+
+
+def delete_all(files: FileSystem, directory: Path, store: ObjectStore, stop: Stop = go_on) -> int:
+    """Deletes everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; returns how
+    many copies. Raises RemoteStorageError, StorageError, LogCorruptError."""
+    journal = Journal(files, directory)
+    copies = list(journal.state.copies.values())
+    try:
+        for copy in copies:
+            stop()
+            _delete_copy(journal.append, store, copy)
+    finally:
+        journal.close()
+    files.remove(directory / JOURNAL_FILE)
+    return len(copies)

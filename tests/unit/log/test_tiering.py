@@ -1,0 +1,353 @@
+"""Tiering of one log: copied, read back the same, released locally, deleted, and whatever happens on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sparklog.errors import CorruptBatchError, OffsetOutOfRangeError, RemoteStorageError
+from sparklog.log.slices import RemoteReadRequired
+from sparklog.log.tiering.tier_run import TierResult, delete_all
+from sparklog.types import OffsetAndTimestamp
+from tests.unit.log.support import OWNER, append, open_log, records, values
+from tests.unit.log.tiering_support import FailingStore, Tiered, memory_store, stored_names
+
+
+def expected(end: int, start: int = 0) -> list[tuple[int, bytes]]:
+    return [(i, b"%d" % i) for i in range(start, end)]
+
+
+def failing() -> FailingStore:
+    return FailingStore(memory_store().url)
+
+
+def test_what_is_only_in_the_store_is_read_as_if_it_were_local(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(3)
+    assert tiered.tier() == TierResult(copied=3, released=3)
+    log = tiered.log
+    assert (log.log_start_offset, log.local_log_start_offset, log.tier.state.copied_to) == (0, 15, 15)
+    assert tiered.local_files() == ["00000000000000000015.arrow"]
+    assert values(log) == expected(16)
+    for offset in (0, 4, 5, 14, 15):
+        piece = log.read(offset, 1)
+        assert piece is not None and piece.base_offset == offset
+        piece.release()
+    log.close()
+
+
+def test_an_object_in_the_store_is_an_arrow_file(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path, settings={"local.retention.bytes": -2})
+    tiered.fill(1)
+    before = (tiered.log.directory / "00000000000000000000.arrow").read_bytes()
+    tiered.tier()
+    name = next(n for n in stored_names(tiered.store) if n.endswith(".arrow"))
+    data = tiered.store.read_unchecked(name)
+    assert data == before
+    assert pa.ipc.open_file(data).read_all().column("value").to_pylist() == [b"0", b"1", b"2", b"3", b"4"]
+    assert name.startswith(f"{OWNER.topic}-{OWNER.topic_id}/0/{0:020d}-")
+    tiered.log.close()
+
+
+def test_timestamps_are_looked_up_in_the_store(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(3)
+    asked = [0, 3, 7, 14, 15, 16]
+    before = [tiered.log.offset_for_timestamp(t) for t in asked], tiered.log.offset_of_max_timestamp()
+    tiered.tier()
+    log = tiered.log
+    assert ([log.offset_for_timestamp(t) for t in asked], log.offset_of_max_timestamp()) == before
+    assert before[0][2] == OffsetAndTimestamp(7, 7)
+    log.close()
+
+
+def test_the_largest_timestamp_may_be_in_the_store(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    append(tiered.log, records(1, first_ms=5_000))
+    tiered.log.roll()
+    tiered.fill(1)
+    tiered.tier()
+    assert tiered.log.offset_of_max_timestamp() == OffsetAndTimestamp(0, 5_000)
+    tiered.log.close()
+
+
+def test_a_caller_that_must_not_wait_is_told_to_go_elsewhere(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(1)
+    tiered.tier()
+    with pytest.raises(RemoteReadRequired):
+        tiered.log.read(0, 100, may_wait=False)
+    piece = tiered.log.read(5, 100, may_wait=False)
+    assert piece is not None
+    piece.release()
+    assert tiered.log.bytes_available(0) == tiered.log.size_bytes > tiered.log.remote_size_bytes > 0
+    tiered.log.close()
+
+
+def test_a_restart_goes_on_with_the_store(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(2)
+    tiered.tier()
+    for again in (tiered.reopen, tiered.crash):
+        log = again()
+        assert values(log) == expected(11)
+        assert log.local_log_start_offset == 10
+    tiered.fill(1)
+    assert tiered.tier().copied == 1
+    assert values(tiered.log)[:11] == expected(11)
+    assert len(values(tiered.log)) == 17
+    tiered.log.close()
+
+
+def test_the_active_segment_and_what_is_not_on_the_disk_stay(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    append(tiered.log, records(3))
+    assert tiered.tier() == TierResult()
+    tiered.log.roll()
+    assert tiered.tier() == TierResult(), "sealed, but still the last one, and not fsynced"
+    append(tiered.log, records(1))
+    assert tiered.tier() == TierResult(), "a power cut could still take it"
+    tiered.log.flush()
+    assert tiered.tier() == TierResult(copied=1, released=1)
+    tiered.log.close()
+
+
+def test_nothing_above_the_high_watermark_is_copied(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    log = tiered.log
+    for _ in range(2):
+        log.append(records(2))
+        log.roll()
+    log.append(records(1))
+    log.flush()
+    log.raise_high_watermark(3)
+    assert tiered.tier().copied == 1
+    log.raise_high_watermark(5)
+    assert tiered.tier().copied == 1
+    log.close()
+
+
+def test_local_retention_by_age_and_size(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path, settings={"local.retention.bytes": -1, "local.retention.ms": 100})
+    tiered.fill(3)  # the records' timestamps are their offsets
+    tiered.clock.time_ms = 110
+    assert tiered.tier() == TierResult(copied=3, released=2), "newest records of 4, 9 and 14 ms"
+    assert tiered.log.local_log_start_offset == 10
+    sizes = [s.data_bytes for s in tiered.log.local_segments]
+    tiered.settings |= {"local.retention.ms": -1, "local.retention.bytes": sizes[-1]}
+    log = tiered.reopen()
+    assert tiered.tier().released == 1
+    assert log.local_log_start_offset == 15
+    log.close()
+
+
+def test_without_local_retention_everything_stays_local_too(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path, settings={"local.retention.bytes": -2})
+    tiered.fill(3)
+    assert tiered.tier() == TierResult(copied=3)
+    assert tiered.log.local_log_start_offset == 0
+    tiered.log.close()
+
+
+def test_retention_over_both_parts_deletes_objects_after_the_log_start(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path, settings={"retention.ms": 100})
+    tiered.fill(3)
+    tiered.tier()
+    tiered.clock.time_ms = 110
+    assert tiered.tier().deleted == 0, "the log start comes first"
+    tiered.retain()
+    assert tiered.log.log_start_offset == 10
+    assert tiered.tier().deleted == 2
+    assert len({n.rsplit("/", 1)[0] for n in stored_names(tiered.store)}) == 1
+    assert values(tiered.crash()) == expected(16, 10)
+    with pytest.raises(OffsetOutOfRangeError):
+        tiered.log.read(9, 100)
+    tiered.log.close()
+
+
+def test_retention_bytes_counts_both_parts(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(4)
+    tiered.tier()
+    sizes = [s.data_bytes for s in tiered.log.segments]
+    tiered.settings["retention.bytes"] = sum(sizes[2:])
+    tiered.reopen()
+    tiered.retain()
+    assert (tiered.log.log_start_offset, tiered.log.local_log_start_offset) == (10, 20)
+    tiered.log.close()
+
+
+def test_deleted_records_leave_the_store(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(3)
+    tiered.tier()
+    assert tiered.log.delete_records(7) == 7
+    tiered.retain()
+    assert tiered.tier().deleted == 1
+    assert values(tiered.log) == expected(16, 7), "the batch that holds 7 begins there"
+    tiered.log.delete_records(-1)
+    tiered.retain()
+    assert tiered.tier().deleted == 2
+    assert stored_names(tiered.store) == []
+    assert values(tiered.crash()) == []
+    tiered.log.close()
+
+
+def test_a_deleted_topic_leaves_nothing_in_the_store(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(3)
+    tiered.tier()
+    tiered.log.mark_deleted()
+    assert delete_all(tiered.files, tiered.log.directory, tiered.store) == 3
+    assert stored_names(tiered.store) == []
+    assert not (tiered.log.directory / "remote-log.journal").exists()
+
+
+def test_a_flipped_byte_is_an_error_and_nothing_is_returned(tmp_path: Path) -> None:
+    store = failing()
+    tiered = Tiered(tmp_path, store)
+    tiered.fill(1)
+    tiered.tier()
+    store.flips = lambda key: key.endswith(".arrow")
+    with pytest.raises(CorruptBatchError, match="is damaged"):
+        tiered.log.read(0, 1 << 20)
+    store.flips = lambda key: False
+    assert values(tiered.log) == expected(6), "what was bad has not been kept"
+    tiered.log.close()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".checksums", ".arrow"])
+def test_a_damaged_or_missing_object_is_a_typed_error(tmp_path: Path, suffix: str) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(1)
+    tiered.tier()
+    name = next(n for n in stored_names(tiered.store) if n.endswith(suffix))
+    fs, path = tiered.store.file_system, tiered.store.path(name)
+    data = fs.cat_file(path)
+    assert data, suffix
+    fs.pipe_file(path, data[:-1])
+    with pytest.raises(CorruptBatchError, match="is damaged"):
+        tiered.log.read(2, 1 << 20)
+    fs.rm_file(path)
+    with pytest.raises(RemoteStorageError, match="FileNotFoundError"):
+        tiered.log.read(2, 1 << 20)
+    fs.pipe_file(path, data)
+    assert values(tiered.log) == expected(6)
+    tiered.log.close()
+
+
+def test_a_store_that_is_away_is_retriable_and_local_reads_go_on(tmp_path: Path) -> None:
+    store = failing()
+    tiered = Tiered(tmp_path, store)
+    tiered.fill(1)
+    tiered.tier()
+    store.fails = lambda what, key: True
+    with pytest.raises(RemoteStorageError) as raised:
+        tiered.log.read(0, 100)
+    assert raised.value.retriable
+    piece = tiered.log.read(5, 100)
+    assert piece is not None
+    piece.release()
+    tiered.log.close()
+
+
+def test_a_failed_copy_is_cleaned_and_done_again(tmp_path: Path) -> None:
+    store = failing()
+    tiered = Tiered(tmp_path, store)
+    tiered.fill(2)
+    store.tears = lambda key: key.endswith(".timeindex")
+    with pytest.raises(RemoteStorageError, match="torn"):
+        tiered.tier()
+    assert stored_names(store) == []
+    assert tiered.log.tier.state.copies == {}
+    assert len(tiered.local_files()) == 3
+    store.tears = lambda key: False
+    assert tiered.tier().copied == 2
+    assert values(tiered.log) == expected(11)
+    tiered.log.close()
+
+
+def test_what_a_failed_copy_leaves_is_cleaned_later(tmp_path: Path) -> None:
+    store = failing()
+    tiered = Tiered(tmp_path, store)
+    tiered.fill(1)
+    store.fails = lambda what, key: what == "remove" or key.endswith("manifest.json")
+    with pytest.raises(RemoteStorageError):
+        tiered.tier()
+    assert len(stored_names(store)) >= 4
+    assert len(tiered.crash().tier.state.orphans) == 1
+    tiered.log.flush()
+    store.fails = lambda what, key: False
+    assert tiered.tier() == TierResult(copied=1, released=1, cleaned=1)
+    assert len({n.rsplit("/", 1)[0] for n in stored_names(store)}) == 1
+    tiered.log.close()
+
+
+def test_without_the_url_old_offsets_say_what_is_missing(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(1)
+    tiered.tier()
+    tiered.log.close()
+    log = open_log(tmp_path, tiered.settings, files=tiered.files)
+    assert log.log_start_offset == 0
+    with pytest.raises(RemoteStorageError, match=r"remote\.log\.storage\.url"):
+        log.read(0, 100)
+    log.close()
+
+
+def test_missing_local_files_behind_the_copied_part_are_noticed(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path, settings={"local.retention.bytes": -1, "local.retention.ms": 100})
+    tiered.fill(4)
+    tiered.clock.time_ms = 110
+    assert tiered.tier() == TierResult(copied=4, released=2)
+    tiered.log.close()
+    tiered.checkpoint()
+    for path in tiered.log.directory.glob("00000000000000000010.*"):
+        path.unlink()
+    log = tiered.open()
+    assert values(log) == expected(21), "a copy is there of what was lost"
+    log.close()
+    (tiered.log.directory / "remote-log.journal").unlink()
+    assert tiered.open().log_start_offset == 15, "without the journal the log begins with its files"
+    tiered.log.close()
+
+
+def test_no_append_goes_into_a_remote_segment(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(1)
+    tiered.tier()
+    tiered.log.close()
+    tiered.checkpoint()
+    for path in tiered.log.directory.glob("00000000000000000005.*"):
+        path.unlink()
+    tiered.points = {"log_start_offset": 0, "high_watermark": 5, "recovery_point": 5}
+    log = tiered.open()
+    assert log.log_end_offset == 5
+    assert append(log, records(1, value=b"5")) == 5
+    assert values(log) == expected(6)
+    log.close()
+
+
+@pytest.mark.parametrize("offset", [0, 3, 5, 7, 10, 12, 15])
+def test_a_truncation_reaches_into_the_store(tmp_path: Path, offset: int) -> None:
+    tiered = Tiered(tmp_path, settings={"local.retention.bytes": -1, "local.retention.ms": 105})
+    tiered.fill(3)
+    tiered.clock.time_ms = 110
+    assert tiered.tier() == TierResult(copied=3, released=1)
+    end = tiered.log.truncate_to(offset)
+    assert end == (offset if offset >= 5 else 0), "a copy goes as a whole"
+    append(tiered.log, records(1, value=b"new"))
+    want = [*expected(end), (end, b"new")]
+    assert values(tiered.log) == want
+    assert values(tiered.reopen()) == want
+    tiered.fill(2)
+    want = values(tiered.log)
+    tiered.clock.time_ms = 1 << 40
+    tiered.tier()
+    assert values(tiered.log) == want
+    assert values(tiered.reopen()) == want
+    tiered.log.close()
+    starts = [s.base_offset for s in tiered.log.tier.state.finished]
+    assert len({n.rsplit("/", 1)[0] for n in stored_names(tiered.store)}) == len(starts) == len(set(starts))
