@@ -1,5 +1,8 @@
 """Reads [start, end) of one partition: by mapping the segment files where they are visible, else by fetching.
 
+What is only in the broker's object store is read there, if this process can, and only the byte ranges of the wanted
+columns; else the broker fetches it.
+
 Files are visible when the broker offers them (same host) and its `meta.json` can be read and shows the same data
 directory. Anything that goes wrong with the files leads to the socket, never to an error.
 """
@@ -28,6 +31,7 @@ from sparklog.errors import (
     InvalidRequestError,
     LocalReadUnavailableError,
     OffsetOutOfRangeError,
+    RemoteStorageError,
     RequestTimedOutError,
     SparklogError,
     error_from_code,
@@ -38,6 +42,8 @@ from sparklog.protocol.messages import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    LocateRemoteRequest,
+    LocateRemoteResponse,
     LocateSegmentsRequest,
     LocateSegmentsResponse,
     SegmentRange,
@@ -70,8 +76,8 @@ def read_range(
     compaction has removed it, a marker stands there, or (READ_COMMITTED) its transaction was aborted.
 
     `columns`: only these are decoded, in this order. All batches have the same schema: columns that `layout` names have
-    the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, "off" uses the
-    socket. A broker that is away is waited for up to `retry_timeout_ms` since the last progress.
+    the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, and reads old segments in
+    the object store, "off" uses the socket. A broker that is away is waited for up to `retry_timeout_ms` since the last progress.
     Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or
     one that has become wider than `layout` says), RequestTimedOutError if with READ_COMMITTED a transaction in the range
     stays open for `retry_timeout_ms`.
@@ -121,6 +127,7 @@ class _RangeReader:
 
     def batches(self, start: int, local: bool) -> Iterator[ConsumedBatch]:
         self._offset = start
+        may_read_files = local
         deadline = time.monotonic() + self._retry_s
         backoff = BACKOFF_S
         while self._offset < self._end:
@@ -129,7 +136,10 @@ class _RangeReader:
                 leader = self._cluster.leader(self._tp)
                 projection = self._projection = self._projection or self._project()
                 source = self._fetched(leader, offset, projection)
-                if local and self._cluster.local_reads(leader):
+                direct = may_read_files and self._is_remote(leader, offset)
+                if direct:
+                    source = self._remote(leader, offset, projection)
+                elif local and self._cluster.local_reads(leader):
                     source = self._local(leader, offset, projection)
                 for batch in source:
                     yield batch
@@ -146,12 +156,42 @@ class _RangeReader:
                 time.sleep(backoff)
                 backoff = min(2 * backoff, BACKOFF_S_MAX)
             else:
-                local = False  # what the files did not have is fetched
+                if direct and self._offset == offset:
+                    may_read_files = False  # it cannot be read there
+                local = local and direct  # what the files did not have is fetched
 
     def _project(self) -> Projection:
         name = self._tp.topic
         newest = partial(self._cluster.topic, name, refresh=True)
         return Projection(self._cluster.topic(name), self._columns, layout=self._layout, newest=newest)
+
+    # -- object store
+
+    def _is_remote(self, leader: Endpoint, offset: int) -> bool:
+        """Whether the offset is only in the object store, as far as the metadata here tells."""
+        states = self._cluster.topic(self._tp.topic).partition_states
+        start = next((s.local_log_start_offset for s in states if s.partition == self._tp.partition), -1)
+        return offset < start and self._cluster.remote_reads(leader)
+
+    def _remote(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
+        """Whatever goes wrong there, the broker is asked."""
+        from sparklog.client.remote_reader import read_remote
+
+        request = LocateRemoteRequest(*self._tp, offset, self._end, self._isolation)
+        try:
+            found = self._cluster.request(Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader)
+            end = min(self._end, found.last_stable_offset) if self._isolation == READ_COMMITTED else self._end
+            aborted = Aborted(found.aborted)
+            for header, data in read_remote(found.url, found.segments, projection, offset, end):
+                batch = self._decode(data, memoryview(data), 0, header, projection, offset, aborted, checked=True)
+                if batch is not None:
+                    yield batch
+                offset = self._offset = max(offset, min(header.next_offset, self._end))
+        except OffsetOutOfRangeError:
+            return  # the fetch finds out what exactly is gone
+        except (LocalReadUnavailableError, RemoteStorageError, CorruptBatchError, InvalidConfigError, OSError) as e:
+            _log.debug("%s is not read from the object store: %s", self._tp, e)
+            self._cluster.no_remote_reads(leader, LOCAL_RETRY_S)
 
     # -- files
 
@@ -192,6 +232,8 @@ class _RangeReader:
         projection: Projection,
         offset: int,
         aborted: Aborted,
+        *,
+        checked: bool = False,
     ) -> ConsumedBatch | None:
         return decode_one(
             data,
@@ -202,7 +244,7 @@ class _RangeReader:
             projection,
             offset,
             self._end,
-            check_crcs=self._check_crcs,
+            check_crcs=self._check_crcs and not checked,
             aborted=aborted,
         )
 

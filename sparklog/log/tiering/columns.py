@@ -29,7 +29,7 @@ import pyarrow as pa
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import PREFIX_BYTES, BatchHeader, decode_header
 from sparklog.format.flat import record_batch_buffers
-from sparklog.log.files import File
+from sparklog.format.segment import PositionedRead
 from sparklog.log.tiering.layout import COLUMNS_SUFFIX, object_name
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.state import RemoteSegmentMetadata
@@ -77,19 +77,26 @@ def buffers_of(schema: pa.Schema, columns: Sequence[int]) -> np.ndarray:
     return np.concatenate([np.arange(starts[c], starts[c + 1]) for c in columns] or [np.zeros(0, np.int64)])
 
 
-def encode_columns(file: File, positions: np.ndarray, metadata_lengths: np.ndarray, data_end: int) -> bytes | None:
-    """The object for the segment in `file`, whose batches begin at `positions`; None when it is not worth it.
+def encode_columns(
+    read: PositionedRead,
+    positions: np.ndarray,
+    metadata_lengths: np.ndarray,
+    data_end: int,
+    *,
+    share_max: int = METADATA_SHARE_MAX,
+) -> bytes | None:
+    """The object for a segment whose batches begin at `positions`; None when it is not worth it (`share_max`).
 
     Raises CorruptBatchError.
     """
     sizes = metadata_lengths.astype(np.int64) + PREFIX_BYTES
-    if not len(positions) or int(sizes.sum()) * METADATA_SHARE_MAX > data_end - int(positions[0]):
+    if not len(positions) or int(sizes.sum()) * share_max > data_end - int(positions[0]):
         return None
     checksums: list[np.ndarray] = []
     heads: list[bytes] = []
     ends = [*positions[1:].tolist(), data_end]
     for position, size, end in zip(positions.tolist(), sizes.tolist(), ends, strict=True):
-        batch = memoryview(file.read(position, end - position))
+        batch = memoryview(read(position, end - position))
         head = bytes(batch[:size])
         body = batch[size:]
         buffers = record_batch_buffers(head, PREFIX_BYTES)

@@ -186,7 +186,7 @@ def _upload(
 
 def _columns(segment: LogSegment, file: File, seal: SealedBlocks) -> bytes | None:
     try:
-        return encode_columns(file, seal.positions, seal.metadata_lengths, seal.data_end)
+        return encode_columns(file.read, seal.positions, seal.metadata_lengths, seal.data_end)
     except CorruptBatchError as e:
         raise LogCorruptError(f"{segment.path}: {e}") from e
 

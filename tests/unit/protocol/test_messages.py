@@ -47,6 +47,7 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.LIST_GROUPS: 23,
         m.Api.DESCRIBE_GROUPS: 24,
         m.Api.DELETE_GROUP: 25,
+        m.Api.LOCATE_REMOTE: 40,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max
