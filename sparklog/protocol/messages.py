@@ -364,15 +364,19 @@ class LocateRemoteRequest(Message):
     partition: Partition
     start_offset: Int64
     end_offset: Int64
+    isolation: Annotated[int, Meta(ge=0, le=1)] = 0
 
 
 class LocateRemoteResponse(Message):
     """Copies below `url`, in offset order, at most REMOTE_SEGMENTS_MAX: each the MessagePack bytes of its metadata
-    (`sparklog.log.tiering.state`)."""
+    (`sparklog.log.tiering.state`). With isolation 1 only what lies below the last stable offset may be read, and `aborted`
+    are the aborted ranges that touch it."""
 
     url: str
     log_start_offset: int
     segments: list[bytes]
+    last_stable_offset: int = -1
+    aborted: list[AbortedRange] = []
 
 
 class DeleteRecordsPartition(Message):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import signal
 import subprocess
@@ -28,7 +27,7 @@ from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse
 from tests.checker.history import UNKNOWN_OFFSET, Kind, Operation, Outcome, Sent, read_history
 from tests.torture.client import Assignment, partition_of
-from tests.torture.processes import ROOT, Broker, CampaignError, Client
+from tests.torture.processes import ROOT, Broker, CampaignError, Client, die_with_parent, environment
 from tests.torture.spark_driver import Pipeline
 
 PARTITIONS = 3
@@ -39,7 +38,18 @@ PROGRESS_S = 180.0
 ENDED_IN_ORDER_S = 240.0
 LOOK_S = 0.02
 STILL_S = (0.05, 3.0)
-KILLS = frozenset({"kill driver", "kill worker", "kill broker", "kill at sink step", "kill at broker step"})
+COMMIT_STEP, ABORT_STEP = "sink.before-commit", "sink.before-abort"
+KILLS = frozenset(
+    {
+        "kill driver",
+        "kill worker",
+        "kill broker",
+        "zombie worker",
+        "zombie driver",
+        "kill at sink step",
+        "kill at broker step",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,7 @@ class SinkPlan:
     broker_steps: Sequence[str] = ()
     sink: Mapping[str, str] = field(default_factory=dict)
     broker_settings: Mapping[str, object] = field(default_factory=dict)
+    without: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,11 +127,11 @@ class Driver:
         self._pipeline = pipeline
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._left: list[psutil.Process] = []
         self.lives = 0
 
     def start(self, fault: Mapping[str, str] | None = None) -> None:
-        environment = os.environ | dict(fault or {}) | {"PYTHONPATH": os.pathsep.join(_python_path())}
-        environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.torture.spark_driver", self._pipeline.as_argument()],
@@ -128,7 +139,8 @@ class Driver:
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
-                env=environment,
+                env=environment(fault) | python,
+                preexec_fn=die_with_parent,
                 start_new_session=True,
             )
         self.lives += 1
@@ -151,14 +163,15 @@ class Driver:
 
     def kill(self) -> None:
         """Kills the JVM alone: its workers find out by themselves, and may go on for a while."""
+        self._left = [p for p in [*self._left, *self._all()] if p.is_running()]
         jvm = self.jvm()
         if jvm is not None:
             _signal(jvm, signal.SIGKILL)
         self._end_python()
 
     def kill_everything(self) -> None:
-        """Ends what there is of this driver, stopped or not. For the end of a campaign."""
-        for process in self._all():
+        """Ends what there is of this driver's lives, stopped or not. For the end of a campaign."""
+        for process in [*self._all(), *self._left]:
             _signal(process, signal.SIGKILL)
         self._end_python()
 
@@ -192,10 +205,6 @@ class Driver:
         return []
 
 
-def _python_path() -> list[str]:
-    return [str(ROOT), str(ROOT / "datasource"), str(ROOT / "broker_daemon")]
-
-
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()
@@ -218,13 +227,14 @@ class SinkCampaign:
         self._plan = plan
         self._directory = directory
         self._rng = random.Random(f"sink/{plan.seed}")
-        self._broker = Broker(directory / "data", plan.broker_settings)
+        self._broker = Broker(directory, plan.broker_settings, plan.without)
         self._checkpoint = directory / "checkpoint"
         self._faults: Counter[str] = Counter()
         self._steps: Counter[str] = Counter()
         self._numbers = itertools.count()
         self._values = itertools.count(1)
         self._marks = itertools.count()
+        self._drivers: list[Driver] = []
         self._histories = directory / "histories"
         self._histories.mkdir()
 
@@ -234,7 +244,8 @@ class SinkCampaign:
         self._broker.start()
         servers = self._broker.bootstrap_servers
         pipeline = Pipeline(servers, "in", "out", str(self._checkpoint), RECORDS_PER_BATCH, dict(self._plan.sink))
-        self._driver = Driver(pipeline, self._directory / "driver.log")
+        self._pipeline = pipeline
+        self._driver = self._new_driver()
         observer: Client | None = None
         try:
             with sparklog.Admin(servers) as admin:
@@ -252,7 +263,8 @@ class SinkCampaign:
             verdict = self._verdict(copied)
             self._broker.stop()
         finally:
-            self._driver.kill_everything()
+            for driver in self._drivers:
+                driver.kill_everything()
             if observer is not None:
                 observer.kill()
             if self._broker.running:
@@ -262,7 +274,7 @@ class SinkCampaign:
             verdict,
             self._faults,
             self._steps,
-            self._driver.lives,
+            sum(driver.lives for driver in self._drivers),
             self._batches(),
             sum(map(len, copied.given.values())),
             time.monotonic() - begun,
@@ -271,6 +283,7 @@ class SinkCampaign:
     def _client(self, role: str, until: Mapping[str, int] | None = None) -> Client:
         told = Assignment(
             role=role,
+            slot=0,
             number=0,
             seed=self._plan.seed,
             bootstrap_servers=self._broker.bootstrap_servers,
@@ -281,6 +294,10 @@ class SinkCampaign:
             until=None if until is None else dict(until),
         )
         return Client(told, self._histories, self._numbers)
+
+    def _new_driver(self) -> Driver:
+        self._drivers.append(Driver(self._pipeline, self._directory / "driver.log"))
+        return self._drivers[-1]
 
     # -- rounds
 
@@ -357,6 +374,31 @@ class SinkCampaign:
             time.sleep(self._rng.uniform(*STILL_S))
             _signal(process, signal.SIGCONT)
 
+    def _zombie_worker(self) -> None:
+        """A worker sleeps while its driver dies and the next one goes on; then it wakes up."""
+        worker = self._rng.choice(self._wait_for_workers())
+        _signal(worker, signal.SIGSTOP)
+        self._kill_driver()
+        self._go_on_and_wake(worker)
+
+    def _zombie_driver(self) -> None:
+        """The same with a whole JVM: for a moment there are two drivers of one query."""
+        jvm = self._driver.jvm()
+        if jvm is None:
+            return
+        _signal(jvm, signal.SIGSTOP)
+        old, self._driver = self._driver, self._new_driver()
+        self._driver.start()
+        self._go_on_and_wake(jvm)
+        time.sleep(self._rng.uniform(*STILL_S))
+        old.kill_everything()
+
+    def _go_on_and_wake(self, sleeper: psutil.Process) -> None:
+        self._feed()
+        self._wait_for_batches(self._batches() + 2)
+        self._feed()
+        _signal(sleeper, signal.SIGCONT)
+
     def _wait_for_workers(self) -> list[psutil.Process]:
         deadline = time.monotonic() + PROGRESS_S
         while not (workers := self._driver.workers()):
@@ -368,27 +410,31 @@ class SinkCampaign:
 
     def _kill_at_sink_step(self) -> None:
         """A new life of the driver, of which the process that comes to the step dies there."""
-        step, mark = self._rng.choice(self._plan.sink_steps), self._mark()
+        step = self._rng.choice(self._plan.sink_steps)
         self._driver.kill()
+        mark = self._mark()
         self._driver.start(self._fault(step, mark))
         self._wait_for_mark(step, mark)
 
     def _kill_at_broker_step(self) -> None:
-        step, mark = self._rng.choice(self._plan.broker_steps), self._mark()
+        step = self._rng.choice(self._plan.broker_steps)
         self._broker.kill()
+        mark = self._mark()
         self._broker.start(self._fault(step, mark))
         self._wait_for_mark(step, mark)
 
-    def _mark(self) -> Path:
-        return self._directory / f"mark-{next(self._marks)}"
+    def _mark(self) -> str:
+        return str(self._directory / f"mark-{next(self._marks)}")
 
-    def _fault(self, step: str, mark: Path) -> dict[str, str]:
-        nth = self._rng.randint(1, 3)
-        return {faults.VARIABLE: f"{step}:{nth}:kill", faults.VARIABLE_MARK: str(mark)}
+    def _fault(self, step: str, mark: str) -> dict[str, str]:
+        fault = f"{step}:{self._rng.randint(1, 3)}:kill"
+        if step == ABORT_STEP:
+            fault = f"{COMMIT_STEP}:raise,{step}:kill"  # nothing is aborted but after a failure
+        return {faults.VARIABLE: fault, faults.VARIABLE_MARK: mark}
 
-    def _wait_for_mark(self, step: str, mark: Path) -> None:
+    def _wait_for_mark(self, step: str, mark: str) -> None:
         deadline = time.monotonic() + PROGRESS_S
-        while not mark.exists():
+        while not Path(f"{mark}.{step}").exists():
             self._revive()
             if time.monotonic() > deadline:
                 raise CampaignError(f"the step {step} is never reached: {self._driver.tail()}")

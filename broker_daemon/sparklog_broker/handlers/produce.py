@@ -88,6 +88,7 @@ def _result(
             outcome.append_time_ms,
             start,
             newest_schema_id=newest,
+            base_offsets=list(outcome.base_offsets),
         )
     error = (
         outcome if isinstance(outcome, SparklogError) else UnknownServerError("the append failed; see the broker's log")
