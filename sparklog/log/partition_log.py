@@ -152,7 +152,10 @@ class PartitionLog:
         )
         loaded = load_log(context, clean=clean)
         gaps = decode_gaps(read_whole(files, directory / GAPS_FILE))
-        segments = [*log.tier.before(loaded.segments, log_start_offset, gaps, directory), *loaded.segments]
+        remote_segments = log.tier.before(
+            loaded.segments, log_start_offset, gaps, directory, expected=config.tiering.enabled
+        )
+        segments = [*remote_segments, *loaded.segments]
         log._segments = _Segments.of(segments)
         for segment in loaded.dirty:
             log._dirty.add(segment, made=True)
