@@ -210,6 +210,141 @@ class DataLossError(SparklogError):
     code = 29
 
 
+class OutOfOrderSequenceError(SparklogError):
+    """A batch's sequence number does not follow the producer's last one: something before it is missing."""
+
+    code = 30
+
+
+class InvalidProducerEpochError(SparklogError):
+    """The producer has a newer epoch: what was sent with an older one comes too late."""
+
+    code = 31
+
+
+class ProducerFencedError(SparklogError):
+    """Another producer with the same transactional id, or a newer run of the query, has taken over."""
+
+    code = 32
+
+
+class InvalidTxnStateError(SparklogError):
+    """The transaction is not in a state in which this can be done."""
+
+    code = 33
+
+
+class ConcurrentTransactionsError(SparklogError):
+    """The end of the transaction before is still being written."""
+
+    code = 34
+    retriable = True
+
+
+class InvalidProducerIdMappingError(SparklogError):
+    """The producer id does not belong to the transactional id."""
+
+    code = 35
+
+
+class TransactionAbortedError(SparklogError):
+    """The transaction was aborted (its timeout, an operator, a newer run): nothing of it is visible; begin a new one."""
+
+    code = 36
+
+
+class CoordinatorLoadingError(SparklogError):
+    """The coordinator is still reading its state."""
+
+    code = 37
+    retriable = True
+
+
+class CoordinatorFencedError(SparklogError):
+    """A marker comes from a coordinator that has been replaced."""
+
+    code = 38
+
+
+class InvalidTransactionTimeoutError(SparklogError):
+    """The transaction's timeout is larger than the broker's `transaction.max.timeout.ms`."""
+
+    code = 39
+
+
+class UnknownMemberIdError(SparklogError):
+    """The group does not know this member (any more): it has to join again."""
+
+    code = 40
+
+
+class FencedMemberEpochError(SparklogError):
+    """The member's epoch is not the one the group knows: it has to give up its partitions and join again."""
+
+    code = 41
+
+
+class StaleMemberEpochError(SparklogError):
+    """A commit with an older member epoch than the group knows; the next heartbeat tells the new one."""
+
+    code = 42
+
+
+class GroupIdNotFoundError(SparklogError):
+    """There is no such group."""
+
+    code = 43
+
+
+class NonEmptyGroupError(SparklogError):
+    """The group has members: stop them first."""
+
+    code = 44
+
+
+class FencedInstanceIdError(SparklogError):
+    """Another member with the same `group.instance.id` has taken over."""
+
+    code = 45
+
+
+class UnreleasedInstanceIdError(SparklogError):
+    """The `group.instance.id` is in use by a member that has not left."""
+
+    code = 46
+
+
+class UnstableOffsetCommitError(SparklogError):
+    """An offset is part of a transaction that has not ended yet."""
+
+    code = 47
+    retriable = True
+
+
+class GroupMaxSizeReachedError(SparklogError):
+    """The group has `group.max.size` members already."""
+
+    code = 48
+
+
+class UnsupportedAssignorError(SparklogError):
+    """The broker has no assignor of this name."""
+
+    code = 49
+
+
+class InvalidGroupIdError(SparklogError):
+    """The group's name is not acceptable, or the call needs a group and the consumer has none."""
+
+    code = 50
+
+
+class CommitFailedError(SparklogError):
+    """Offsets could not be committed: the group has given the partitions to somebody else."""
+
+    code = 51
+
+
 class RemoteStorageError(SparklogError):
     """The object store of the older segments cannot be reached, or refused; it is tried again."""
 

@@ -14,6 +14,17 @@ LATEST_TIMESTAMP = -1
 MAX_TIMESTAMP = -3
 """Asked of `list_offsets`: the offset of the record with the largest timestamp."""
 
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+"""Isolation of a read: up to the high watermark, or only what is decided, without what was aborted."""
+ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+"""The values of `isolation.level`."""
+
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
+"""Kept by the broker: clients may read them, nothing else."""
+SHARED_PREFIX = "__shared:"
+"""Transactional ids of shared transactions begin so; no other may."""
 EARLIEST_LOCAL_TIMESTAMP = -4
 """Asked of `list_offsets`: the first offset that can be read without the object store (KIP-405)."""
 LATEST_TIERED_TIMESTAMP = -5
@@ -59,6 +70,11 @@ class OffsetAndTimestamp(NamedTuple):
 
     offset: int
     timestamp_ms: int
+
+
+def shared_transactional_id(app_id: str) -> str:
+    """What participants of a shared transaction name in their produce requests."""
+    return SHARED_PREFIX + app_id
 
 
 def check_topic_name(name: str) -> str:

@@ -27,6 +27,7 @@ from sparklog.log.tiering.object_store import ObjectStore, parse_options
 from sparklog.log.tiering.policy import TIERING_SETTING
 from sparklog.log.tiering.read_cache import CACHE_DIRECTORY, ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
+from sparklog.metadata.producer_ids import ProducerIds
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec
 from sparklog.types import TopicPartition
@@ -71,6 +72,7 @@ class Broker:
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.io = IoThreads(loop, config.num_io_threads)
+        self.producer_ids = ProducerIds(store.take_producer_ids)
         self._loop = loop
         self._logs = logs
         self._store = store
@@ -169,6 +171,12 @@ class Broker:
         if now - started_at > INLINE_SLOW_S:
             self._inline_after = now + INLINE_PAUSE_S
 
+    async def new_producer_id(self) -> int:
+        """Raises StorageError, StorageFullError."""
+        if self.producer_ids.left:
+            return self.producer_ids.next()
+        return await self._run_admin(self.producer_ids.next)
+
     # -- topics
 
     async def create_topic(self, spec: TopicSpec) -> Topic:
@@ -212,7 +220,7 @@ class Broker:
         if topic.schema_id > known.schema_id:
             # a batch with the new schema must find it, so the logs know it before any client does
             for number in range(topic.partitions):
-                self._partitions[(name, number)].use_schemas(topic.schemas.__getitem__)
+                self._partitions[(name, number)].use_schemas(topic.schemas.__getitem__, topic.schema_id)
             self.topics[name] = replace(known, schemas=topic.schemas)
             self._schema_bytes[name] = schema_messages(topic)
             log.info("topic %s has schema %d now", name, topic.schema_id)
@@ -440,7 +448,7 @@ def partition_specs(topic: Topic, config: BrokerConfig) -> Iterator[PartitionSpe
             topic.record_key_columns,
             topic.record_value_columns,
         )
-        yield PartitionSpec(owner, log_config, topic.schemas.__getitem__)
+        yield PartitionSpec(owner, log_config, topic.schemas.__getitem__, topic.schema_id)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -43,6 +43,8 @@ class BrokerConfig:
     log_cleaner_dedupe_buffer_bytes: int
     log_cleaner_io_max_bytes_per_second: int
     log_cleaner_backoff_ms: int
+    transaction_state_log_num_partitions: int
+    offsets_topic_num_partitions: int
     remote_log_storage_url: str
     remote_log_storage_options: str = field(repr=False)  # may hold secrets
     remote_log_manager_task_interval_ms: int

@@ -29,6 +29,7 @@ from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogErr
 from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog_broker.memory import MemoryBudget
 from sparklog_broker.out_queue import OutQueue, ShortFileError
+from sparklog_broker.receive_buffers import ReceiveBuffers
 from sparklog_broker.reply import Reply, error_reply
 
 log = logging.getLogger(__name__)
@@ -71,11 +72,13 @@ class _Frame:
 
     __slots__ = ("buffer", "prefix", "received", "reserved")
 
-    def __init__(self, prefix: RequestPrefix) -> None:
+    def __init__(self, prefix: RequestPrefix, buffer: bytearray | None) -> None:
         self.prefix = prefix
-        self.buffer = bytearray()
+        self.buffer = bytearray() if buffer is None else buffer
+        """May be larger than the frame."""
         self.received = 0
         self.reserved = 0
+        """Of the buffer, this much may be filled."""
 
 
 class Connection:
@@ -89,6 +92,7 @@ class Connection:
         answer: Answer,
         limits: Limits,
         budget: MemoryBudget,
+        buffers: ReceiveBuffers,
         on_close: Callable[[Connection], None],
         refusal: SparklogError | None = None,
     ) -> None:
@@ -101,6 +105,7 @@ class Connection:
         self._answer = answer
         self._limits = limits
         self._budget = budget
+        self._buffers = buffers
         self._on_close = on_close
         self._refusal = refusal
         self.local_address, self.peer_host, self.peer_name = _addresses(sock)
@@ -163,10 +168,10 @@ class Connection:
                 if count and self._prefix_received == PREFIX_BYTES and not self._begin_frame():
                     return
             else:
-                if frame.received == len(frame.buffer) and not self._grow(frame):
+                if frame.received == frame.reserved and not self._grow(frame):
                     return
-                with memoryview(frame.buffer) as view:
-                    count = self._sock.recv_into(view[frame.received :])
+                with memoryview(frame.buffer) as view, view[frame.received : frame.reserved] as room:
+                    count = self._sock.recv_into(room)
                 frame.received += count
                 if count and frame.received == frame.prefix.body_bytes:
                     self._end_frame(frame)
@@ -195,7 +200,7 @@ class Connection:
         if self._refusal is not None:
             self._break_off(prefix.api, prefix.correlation_id, self._refusal)
             return False
-        self._reading = _Frame(prefix)
+        self._reading = _Frame(prefix, self._buffers.take(prefix.body_bytes))
         if prefix.body_bytes == 0:
             self._end_frame(self._reading)
             return False
@@ -208,10 +213,12 @@ class Connection:
             self._pause_reading()
             return False
         frame.reserved += ahead
-        if frame.buffer:
-            frame.buffer.extend(bytes(ahead))
-        else:
-            frame.buffer = bytearray(ahead)
+        missing = frame.reserved - len(frame.buffer)
+        if missing > 0:
+            if frame.buffer:
+                frame.buffer.extend(bytes(missing))
+            else:
+                frame.buffer = bytearray(missing)
         return True
 
     def _end_frame(self, frame: _Frame) -> None:
@@ -237,7 +244,7 @@ class Connection:
 
     def _process(self, frame: _Frame) -> None:
         self._current = frame
-        work = self._answer(frame.prefix, memoryview(frame.buffer), self)
+        work = self._answer(frame.prefix, memoryview(frame.buffer)[: frame.prefix.body_bytes], self)
         try:
             waits_for = work.send(None)
         except StopIteration as done:  # most requests never wait: no task is needed
@@ -303,6 +310,8 @@ class Connection:
 
     def _give_back(self, frame: _Frame) -> None:
         reserved, frame.reserved = frame.reserved, 0
+        buffer, frame.buffer = frame.buffer, bytearray()
+        self._buffers.give_back(buffer)
         self._budget.release(frame, reserved)
 
     # -- writing

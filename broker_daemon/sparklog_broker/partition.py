@@ -80,10 +80,10 @@ class Partition:
             raise type(self.error)(str(self.error))
         return self._log
 
-    def use_schemas(self, schema_of: Callable[[int], pa.Schema]) -> None:
+    def use_schemas(self, schema_of: Callable[[int], pa.Schema], newest_id: int) -> None:
         """The topic has a newer schema."""
         if self._log is not None:
-            self._log.use_schemas(schema_of)
+            self._log.use_schemas(schema_of, newest_id)
 
     @property
     def open_log(self) -> PartitionLog | None:
@@ -105,7 +105,7 @@ class Partition:
 
     def on_appended(self, info: AppendInfo) -> None:
         """Something has been appended: the high watermark may rise, and requests that wait for it end."""
-        if self._log is None:
+        if self._log is None or info.duplicate:
             return
         before = self.replicas.high_watermark
         high_watermark = self.replicas.on_append(info.last_offset + 1)

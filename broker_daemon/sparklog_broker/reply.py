@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sparklog.errors import SparklogError
+from sparklog.protocol.base import Message
 from sparklog.protocol.frames import encode_response
-from sparklog.protocol.messages import ErrorBody, Message, encode
+from sparklog.protocol.messages import ErrorBody, encode
 
 ERROR_TEXT_CHARS_MAX = 4096
 

@@ -9,9 +9,11 @@ import logging
 import socket
 
 from sparklog.errors import TooManyConnectionsError
+from sparklog.settings import MIB
 from sparklog_broker.config import BrokerConfig, format_address
 from sparklog_broker.connection import Answer, Connection, Limits
 from sparklog_broker.memory import MemoryBudget
+from sparklog_broker.receive_buffers import ReceiveBuffers
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +24,8 @@ REFUSALS_AT_ONCE_MAX = 100
 ACCEPT_PAUSE_S = 0.5
 SWEEP_S_MAX = 5.0
 SWEEPS_PER_TIMEOUT = 4
+RECEIVE_BUFFERS_KEPT_BYTES = 32 * MIB
+"""Of answered requests, for the next ones of all connections."""
 
 
 class ListenError(Exception):
@@ -75,6 +79,7 @@ class Server:
         self._answer = answer
         self._connections_max = config.max_connections
         self._budget = MemoryBudget(config.queued_max_request_bytes)
+        self._buffers = ReceiveBuffers(min(RECEIVE_BUFFERS_KEPT_BYTES, config.queued_max_request_bytes))
         self._limits = Limits(
             frame_bytes_max=config.socket_request_max_bytes,
             read_timeout_s=config.request_read_timeout_ms / 1000,
@@ -146,6 +151,7 @@ class Server:
                 answer=self._answer,
                 limits=self._limits,
                 budget=self._budget,
+                buffers=self._buffers,
                 on_close=self._remove,
                 refusal=refusal,
             )

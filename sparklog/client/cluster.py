@@ -31,9 +31,9 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.format.schema import KIND_ENVELOPE
+from sparklog.protocol.base import Message
 from sparklog.protocol.messages import (
     Api,
-    Message,
     MetadataRequest,
     MetadataResponse,
     PartitionState,

@@ -11,6 +11,7 @@ import errno
 import os
 import select
 import socket
+import struct
 import time
 import weakref
 from collections import deque
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from sparklog.client.addresses import Endpoint
+from sparklog.client.receive_memory import ReceiveMemory
 from sparklog.errors import (
     BrokerNotAvailableError,
     ClosedError,
@@ -32,12 +34,12 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.protocol import frames
+from sparklog.protocol.base import Message
 from sparklog.protocol.messages import (
     APIS,
     Api,
     HandshakeRequest,
     HandshakeResponse,
-    Message,
     decode_error,
     decode_response,
     encode,
@@ -79,6 +81,7 @@ class Connection:
         self._next_id = 0
         self._expected: deque[_Expected] = deque()
         self._closed = False
+        self._memory = ReceiveMemory()
         self._socket = _connect(endpoint, min(timeout_ms, CONNECT_TIMEOUT_MS))
         key = id(self)
         _open[key] = weakref.ref(self, lambda _: _open.pop(key, None))
@@ -206,25 +209,29 @@ class Connection:
                 )
         return answer
 
-    def _set_timeout(self, deadline: float) -> None:
+    def _set_timeout(self, option: int, deadline: float) -> None:
+        """How long the next blocking call may take. The kernel's own timeout, not Python's: that would make the socket
+        non-blocking, and a large answer would come in hundreds of pieces, each of which waits for the interpreter lock."""
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise TimeoutError
-        self._socket.settimeout(remaining)
+        seconds = int(remaining)
+        timeval = struct.pack("@ll", seconds, max(int((remaining - seconds) * 1e6), 1))
+        self._socket.setsockopt(socket.SOL_SOCKET, option, timeval)
 
     def _send_all(self, parts: Sequence[Part], deadline: float) -> None:
         views = [memoryview(p).cast("B") for p in parts if len(p)]
         first = 0
         try:
             while first < len(views):
-                self._set_timeout(deadline)
+                self._set_timeout(socket.SO_SNDTIMEO, deadline)
                 sent = self._socket.sendmsg(views[first : first + _IOV_MAX])
                 while first < len(views) and sent >= len(views[first]):
                     sent -= len(views[first])
                     first += 1
                 if sent:
                     views[first] = views[first][sent:]
-        except TimeoutError as e:
+        except (TimeoutError, BlockingIOError) as e:
             raise self._timed_out() from e
         except OSError as e:
             raise self._broken(e) from e
@@ -236,10 +243,10 @@ class Connection:
             prefix = frames.decode_response_prefix(start, RESPONSE_BYTES_MAX)
             header = bytearray(prefix.header_bytes)
             self._receive_into(memoryview(header), deadline)
-            payload = pa.allocate_buffer(prefix.body_bytes - prefix.header_bytes)
+            payload = self._memory.take(prefix.body_bytes - prefix.header_bytes)
             if payload.size:
                 self._receive_into(memoryview(payload).cast("B"), deadline)
-        except TimeoutError as e:
+        except (TimeoutError, BlockingIOError) as e:
             raise self._timed_out() from e
         except OSError as e:
             raise self._broken(e) from e
@@ -248,8 +255,8 @@ class Connection:
     def _receive_into(self, view: memoryview, deadline: float) -> None:
         received = 0
         while received < len(view):
-            self._set_timeout(deadline)
-            count = self._socket.recv_into(view[received:])
+            self._set_timeout(socket.SO_RCVTIMEO, deadline)
+            count = self._socket.recv_into(view[received:], 0, socket.MSG_WAITALL)
             if count == 0:
                 raise ConnectionResetError("closed by the broker")
             received += count
@@ -277,6 +284,7 @@ def _connect(endpoint: Endpoint, timeout_ms: int) -> socket.socket:
             "or check the bootstrap servers (SPARKLOG_BOOTSTRAP_SERVERS)"
         ) from e
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.settimeout(None)
     return sock
 
 

@@ -33,7 +33,10 @@ The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
 
     attributes: bit 0 timestamp type (0 CreateTime, 1 LogAppendTime), bit 1 transactional, bit 2 control,
                 bit 3 has an `__offset` column (compacted), bit 4 has a delete horizon: from that time on (broker's
-                clock, ms) compaction may remove the batch's tombstones; it stands in min_timestamp_ms, as in Kafka
+                clock, ms) compaction may remove the batch's tombstones; it stands in min_timestamp_ms, as in Kafka,
+                bit 5 of a control batch: the transaction is committed, not aborted
+
+A control batch (a transaction's marker) has no rows and one offset; its base_sequence is the coordinator's epoch.
 
 The stamp stands outside the CRC so that the leader assigns offsets by overwriting 32 characters in place, without
 touching Arrow and without a new checksum. Offsets are dense: row i has base_offset + i, unless bit 3 is set.
@@ -103,6 +106,7 @@ ATTRIBUTE_TRANSACTIONAL = 1 << 1
 ATTRIBUTE_CONTROL = 1 << 2
 ATTRIBUTE_OFFSET_COLUMN = 1 << 3
 ATTRIBUTE_DELETE_HORIZON = 1 << 4
+ATTRIBUTE_COMMIT = 1 << 5
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 _OFFSET_MAX = 2**63 - 2  # the offset after it must still be an i64
@@ -160,8 +164,9 @@ def encode_batch(
     leader_epoch: int = 0,
     append_time_ms: int = 0,
     last_offset_delta: int | None = None,
+    checksum: bool = True,
 ) -> memoryview:
-    """Encodes a batch of at least one row into its message, CRC set.
+    """Encodes a batch of at least one row into its message, CRC set (not with `checksum=False`: `assign_producer` will).
 
     A producer leaves offset, epoch and append time to the leader's stamp. Compaction keeps them, and with
     `last_offset_delta` says how many offsets the batch had; then it may have no rows any more.
@@ -191,9 +196,51 @@ def encode_batch(
     )  # fmt: skip
     stamp_position = mark + 4
     message[stamp_position + STAMP_CHARS : mark + HEADER_CHARS] = binascii.b2a_base64(seal, newline=False)
-    crc = _crc(message, stamp_position, len(message))
+    crc = _crc(message, stamp_position, len(message)) if checksum else 0
     _write_stamp(message, stamp_position, crc, base_offset, leader_epoch, append_time_ms)
     return message
+
+
+def assign_producer(
+    data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
+) -> None:
+    """Writes a producer's identity and a sequence into the one batch in `data`, and its CRC; all else stays."""
+    mark = _find_mark(data, 0, _PREFIX.unpack_from(data, 0)[1])
+    stamp_position = mark + 4
+    seal_position = stamp_position + STAMP_CHARS
+    seal = list(_SEAL.unpack(binascii.a2b_base64(data[seal_position : mark + HEADER_CHARS])))
+    seal[0] = seal[0] & ~ATTRIBUTE_TRANSACTIONAL | (ATTRIBUTE_TRANSACTIONAL if transactional else 0)
+    seal[6:9] = producer_id, producer_epoch, base_sequence
+    data[seal_position : mark + HEADER_CHARS] = binascii.b2a_base64(_SEAL.pack(*seal), newline=False)
+    stamp = _STAMP.unpack(binascii.a2b_base64(data[stamp_position:seal_position]))
+    _write_stamp(data, stamp_position, _crc(data, stamp_position, len(data)), *stamp[1:])
+
+
+def encode_marker(
+    schema: pa.Schema,
+    *,
+    schema_id: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    commit: bool,
+    timestamp_ms: int,
+) -> memoryview:
+    """Encodes the marker that ends a transaction: a control batch without rows that takes one offset.
+
+    `schema` is that of the segment it goes into. Returns a writable view of the bytes, not yet stamped.
+    """
+    return encode_batch(
+        pa.RecordBatch.from_pylist([], schema=schema),
+        schema_id=schema_id,
+        min_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        attributes=ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL | (ATTRIBUTE_COMMIT if commit else 0),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=coordinator_epoch,
+        last_offset_delta=0,
+    )
 
 
 def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None = None) -> BatchHeader:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pyarrow as pa
 
 from sparklog.errors import InvalidRequestError, MessageTooLargeError, UnknownSchemaError
-from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, iterate_batches, stamp_batch
+from sparklog.format.batch import (
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    BatchHeader,
+    iterate_batches,
+    stamp_batch,
+)
 from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
-from sparklog.log.model import LogConfig
-from sparklog.log.segment import LogSegment, PlacedBatch, batch_timestamp_ms
+from sparklog.log.model import AppendInfo, LogConfig
+from sparklog.log.producers import ProducedBatch
+from sparklog.log.segment import LogSegment, PlacedBatch, roll_time_ms
 
-_ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME
+_ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL
 
 
 def check_payload(
@@ -54,6 +62,48 @@ def _check_header(header: BatchHeader, config: LogConfig) -> None:
         raise InvalidRequestError(
             f"a batch whose smallest timestamp {header.min_timestamp_ms} is above its largest {header.max_timestamp_ms}"
         )
+    producer = header.producer_id, header.producer_epoch, header.base_sequence
+    if min(producer) < 0 and producer != (-1, -1, -1):
+        raise InvalidRequestError(f"a producer id needs an epoch and a sequence number, the batch has {producer}")
+    if header.producer_id < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL:
+        raise InvalidRequestError("a transactional batch needs a producer id")
+
+
+def without_repeated(
+    view: memoryview, found: Sequence[tuple[int, BatchHeader]], originals: Sequence[ProducedBatch | None]
+) -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
+    """The payload, and (position, header) of its batches, with only those that are not in the log yet."""
+    kept, new = [], bytearray()
+    for (position, header), original in zip(found, originals, strict=True):
+        if original is None:
+            kept.append((len(new), header))
+            new += view[position : position + header.size_bytes]
+    return memoryview(new), kept
+
+
+def with_repeated(
+    appended: AppendInfo | None, batches: Sequence[PlacedBatch], originals: Sequence[ProducedBatch | None]
+) -> AppendInfo:
+    """What a payload of repeated and new batches is answered with: every batch where it is, now or since the first time."""
+    new = iter(batches)
+    bounds, times = [], []
+    for original in originals:
+        header = next(new).header if original is None else None
+        if header is not None:
+            bounds.append((header.base_offset, header.last_offset))
+        elif original is not None:
+            bounds.append((original.base_offset, original.last_offset))
+            times.append(original.append_time_ms)
+    dense = all(a[1] + 1 == b[0] for a, b in pairwise(bounds))
+    return AppendInfo(
+        bounds[0][0],
+        max(last for _, last in bounds),
+        times[-1] if appended is None else appended.append_time_ms,
+        0 if appended is None else appended.batch_count,
+        0 if appended is None else appended.record_count,
+        () if dense else tuple(base for base, _ in bounds),
+        appended is None,
+    )
 
 
 def stamp_payload(
@@ -95,7 +145,7 @@ def fits(
     if segment.end.position + pending_bytes + header.size_bytes > config.segment_bytes:
         return False
     first = segment.first_timestamp_ms if segment.first_timestamp_ms is not None else first_timestamp_ms
-    if first is not None and batch_timestamp_ms(header) - first > config.segment_ms:
+    if first is not None and roll_time_ms(header) - first > config.segment_ms:
         return False
     if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
         return False
@@ -105,7 +155,7 @@ def fits(
 def fitting(segment: LogSegment, batches: Sequence[PlacedBatch], first: int, config: LogConfig) -> int:
     """How many batches from number `first` on, which fits, go into `segment` together."""
     pending = batches[first].header.size_bytes
-    first_timestamp_ms = batch_timestamp_ms(batches[first].header)
+    first_timestamp_ms = roll_time_ms(batches[first].header)
     count = 1
     for batch in batches[first + 1 :]:
         if not fits(segment, batch.header, pending, config, first_timestamp_ms):

@@ -45,6 +45,7 @@ class PartitionSpec:
     owner: LogOwner
     config: LogConfig
     schema_of: SchemaOf
+    newest_schema_id: int = 1
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,7 @@ class LogManager:
             high_watermark=points.high_watermark,
             recovery_point=points.recovery_point,
             handles=self._handles,
+            newest_schema_id=spec.newest_schema_id,
             remote=self._remote,
         )
 
@@ -316,6 +318,7 @@ class LogManager:
                 clock=self._clock,
                 clean=True,
                 handles=self._handles,
+                newest_schema_id=spec.newest_schema_id,
                 remote=self._remote,
             )
             directory.files.sync_directory(directory.path)

@@ -100,13 +100,30 @@ class LogConfig:
 
 
 class AppendInfo(NamedTuple):
-    """Where a payload landed: offsets of its first and last record, and the broker's clock."""
+    """Where a payload landed: offsets of its first and last record, and the broker's clock.
+
+    `base_offsets`: of every batch, when they do not follow one another: some were in the log already. `duplicate`: all
+    were, nothing has been written.
+    """
 
     base_offset: int
     last_offset: int
     append_time_ms: int
     batch_count: int
     record_count: int
+    base_offsets: tuple[int, ...] = ()
+    duplicate: bool = False
+
+
+class ProducerInfo(NamedTuple):
+    """A producer as a partition knows it. -1: none (`last_sequence`, `transaction_first_offset`, `coordinator_epoch`)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_time_ms: int
+    coordinator_epoch: int
+    transaction_first_offset: int
 
 
 class LocatedRange(NamedTuple):

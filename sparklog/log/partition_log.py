@@ -10,6 +10,7 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,29 +23,34 @@ from sparklog.errors import (
     StorageFullError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.format.batch import BatchHeader
+from sparklog.format.batch import BatchHeader, decode_header, encode_marker
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SegmentInfo, segment_name
-from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload
+from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload, with_repeated, without_repeated
 from sparklog.log.clock import Clock
 from sparklog.log.compaction.key_hash import HashSeeds
+from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.rewrite import RunContext
 from sparklog.log.compaction.swap import commit, install, withdraw
 from sparklog.log.dropped_segments import DroppedSegments
 from sparklog.log.files import FileSystem, read_whole
 from sparklog.log.flushing import Dirty
 from sparklog.log.leader_epochs import EpochEnd, LeaderEpochCache, load_epochs
-from sparklog.log.model import AppendInfo, LocatedRange, LogConfig, LogOwner
+from sparklog.log.model import AppendInfo, LocatedRange, LogConfig, LogOwner, ProducerInfo
 from sparklog.log.offsets import LogOffsets
+from sparklog.log.partition_producers import PartitionProducers
+from sparklog.log.producers import ALL_SAFEGUARDS, Guard, Safeguards
 from sparklog.log.recovery import LoadContext, SchemaOf, load_log
 from sparklog.log.retention import Expired, deletion_offset, expired
-from sparklog.log.segment import LogSegment, PlacedBatch, SegmentEnd
+from sparklog.log.segment import LOWEST_TIMESTAMP_MS, LogSegment, PlacedBatch, SegmentEnd
 from sparklog.log.slices import FileSlice, HandleCache, RemoteReadRequired
 from sparklog.log.tiering.partition_tier import NO_ACCESS, PartitionTier
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.time_lookup import TimeLookup
+from sparklog.log.transactions import AbortedTransaction
 from sparklog.log.truncation import TruncationMark, cut_segments, end_of_cut, end_of_remote_cut, remove_segments
+from sparklog.testing.faults import reach
 from sparklog.types import OffsetAndTimestamp
 
 __all__ = ["AppendInfo", "FileSlice", "LocatedRange", "LogConfig", "LogOwner", "PartitionLog"]
@@ -52,6 +58,8 @@ __all__ = ["AppendInfo", "FileSlice", "LocatedRange", "LogConfig", "LogOwner", "
 logger = logging.getLogger(__name__)
 
 LOCATE_REMOTE_BYTES = 32 * 1024 * 1024
+PRODUCER_EXPIRATION_MS = 86_400_000
+"""Default of `producer.id.expiration.ms`."""
 
 
 class _Segments(NamedTuple):
@@ -85,14 +93,18 @@ class PartitionLog:
         clock: Clock,
         handles: HandleCache | None = None,
         remote: RemoteAccess = NO_ACCESS,
+        newest_schema_id: int = 1,
+        safeguards: Safeguards = ALL_SAFEGUARDS,
     ) -> None:
         self.directory = directory
         self._handles = HandleCache() if handles is None else handles
         self.owner = owner
         self.config = config.for_partition(owner)
         self._schema_of = schema_of
+        self._newest_schema_id = newest_schema_id
         self._files = files
         self._clock = clock
+        self._producers = PartitionProducers(safeguards)
         self._write_lock = threading.Lock()
         self._swap_lock = threading.Lock()
         """Held while files of segments get other names or go; taken before the other two."""
@@ -128,15 +140,18 @@ class PartitionLog:
         recovery_point: int = 0,
         handles: HandleCache | None = None,
         remote: RemoteAccess = NO_ACCESS,
+        newest_schema_id: int = 1,
+        safeguards: Safeguards = ALL_SAFEGUARDS,
     ) -> PartitionLog:
         """Opens the log in `directory`, which is made if it does not exist.
 
         `schema_of` gives the topic's schema for an id (KeyError or UnknownSchemaError for an unknown one). `clean`: the
         log was closed with its data sealed; otherwise the last segment is scanned and a torn tail cut. The offsets are
         those of the last checkpoint (0 when there is none). `remote`: how to get at what is in the object store.
+        `newest_schema_id`: of a marker in a log that has no segment. `safeguards`: for tests.
         Raises LogCorruptError, StorageError.
         """
-        log = cls(directory, owner, config, schema_of, files, clock, handles, remote)
+        log = cls(directory, owner, config, schema_of, files, clock, handles, remote, newest_schema_id, safeguards)
         _identify(directory, owner, files)
         points = log._truncation.clamp((log_start_offset, high_watermark, recovery_point))
         log_start_offset, high_watermark, recovery_point = points
@@ -178,6 +193,7 @@ class PartitionLog:
         )
         log._epochs = load_epochs(files, directory, loaded.segments, (start, end))
         log._append_time_ms = max((s.append_time_ms for s in segments), default=0)
+        log._producers = PartitionProducers.replayed(loaded.segments, log.high_watermark, safeguards)
         return log
 
     # --- where it is ---
@@ -230,6 +246,32 @@ class PartitionLog:
     def raise_high_watermark(self, offset: int) -> None:
         """Moves the high watermark up to `offset`, at most to the log end; it never goes back."""
         self._offsets.raise_high_watermark(offset)
+        self._producers.open.on_high_watermark(self._offsets.high_watermark)
+
+    # --- producers and transactions ---
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Readers of committed records end here: all transactions that begin below are decided."""
+        high_watermark = self._offsets.high_watermark  # first: what it passes has been entered before
+        unstable = self._producers.open.first_unstable_offset
+        if unstable is None or unstable >= high_watermark:
+            return high_watermark
+        return max(unstable, min(self._offsets.log_start, high_watermark))
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that may have records in [start_offset, end_offset), which lies below the last stable
+        offset; in the order of their markers."""
+        return self._producers.aborted.between(start_offset, end_offset)
+
+    def producers(self) -> list[ProducerInfo]:
+        """Who has written here and is not forgotten yet."""
+        return self._producers.infos()
+
+    def expire_producers(self, now_ms: int, expiration_ms: int = PRODUCER_EXPIRATION_MS) -> int:
+        """Forgets producers that have written nothing for so long and have no transaction open; returns how many."""
+        with self._write_lock:
+            return self._producers.states.expire(now_ms, expiration_ms)
 
     def reconfigure(self, config: LogConfig) -> None:
         """Settings for what is appended, rolled and deleted from now on."""
@@ -339,7 +381,7 @@ class PartitionLog:
             log_start_offset=self.log_start_offset,
             high_watermark=self.high_watermark,
             now_ms=self._clock.now_ms(),
-            largest_timestamp_of=lambda s: None if s.largest_timestamp is None else s.largest_timestamp[0],
+            largest_timestamp_of=_age_timestamp_ms,
         )
 
     def drop_below_log_start(self) -> int:
@@ -439,37 +481,117 @@ class PartitionLog:
 
     # --- writing ---
 
-    def use_schemas(self, schema_of: SchemaOf) -> None:
+    def use_schemas(self, schema_of: SchemaOf, newest_id: int | None = None) -> None:
         """The topic's schemas from now on: those there were, and newer ones."""
         self._schema_of = schema_of
+        if newest_id is not None:
+            self._newest_schema_id = newest_id
 
-    def append(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
-        """Appends the batches in the writable `payload`, which are stamped in place, and nothing if any is wrong.
+    def append(
+        self, payload: bytearray | memoryview, *, leader_epoch: int = 0, guard: Guard | None = None
+    ) -> AppendInfo:
+        """Appends the batches in the writable `payload`, which are stamped in place, and nothing if any is wrong. What a
+        producer has sent before is not written again, but answered with its offsets.
 
-        Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError (nothing was tried),
-        StorageFullError, StorageError (what was written has been cut off again).
+        `guard`: of `begin_verification`, for the first batch of a transaction. Raises CorruptBatchError,
+        MessageTooLargeError, UnknownSchemaError, InvalidRequestError, InvalidProducerEpochError,
+        OutOfOrderSequenceError, InvalidTxnStateError (nothing was tried), StorageFullError, StorageError (what was
+        written has been cut off again).
         """
         view = memoryview(payload).cast("B")
         with self._write_lock:
             self._check_usable()
             found = check_payload(view, self.config, self._schema_of)
-            now_ms = max(self._clock.now_ms(), self._append_time_ms)
-            if leader_epoch != self._epochs.latest:
-                self._epochs.begin(leader_epoch, self.log_end_offset)
-            batches = stamp_payload(view, found, self.log_end_offset, leader_epoch, now_ms)
-            first, last = batches[0].header, batches[-1].header
-            self._offsets.reserve(last.next_offset)
-            try:
-                self._write(view, batches)
-            except BaseException:
-                self._offsets.take_back()
-                raise
-            self._append_time_ms = now_ms
-            self._offsets.wrote()
-            if self._dirty.since_ms is None:
-                self._dirty.since_ms = now_ms
-        records = last.next_offset - first.base_offset
-        return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records)
+            return self._append_new(view, found, leader_epoch, guard)
+
+    def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
+        """`append` for what the broker itself writes: of any size, and its transactions need no verification."""
+        view = memoryview(payload).cast("B")
+        with self._write_lock:
+            self._check_usable()
+            found = check_payload(view, replace(self.config, max_message_bytes=2**31 - 1), self._schema_of)
+            return self._append_new(view, found, leader_epoch, None, verified=True)
+
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, commit: bool, leader_epoch: int = 0
+    ) -> AppendInfo:
+        """Ends a producer's transaction. One that has been written already is answered with its offset.
+
+        Raises InvalidProducerEpochError, CoordinatorFencedError (nothing was tried), StorageFullError, StorageError.
+        """
+        with self._write_lock:
+            self._check_usable()
+            state = self._producers.states.admit_marker(producer_id, producer_epoch, coordinator_epoch)
+            if state is not None:
+                offset = max(state.marker_offset, 0)
+                return AppendInfo(offset, offset, state.last_time_ms, 0, 0, duplicate=True)
+            last = self._segments.all[-1] if self._segments.all else None
+            schema_id = self._newest_schema_id if last is None else last.info.schema_id
+            view = encode_marker(
+                self._schema_of(schema_id),
+                schema_id=schema_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+                commit=commit,
+                timestamp_ms=max(self._clock.now_ms(), self._append_time_ms),
+            )
+            return self._append_checked(view, [(0, decode_header(view))], leader_epoch)[0]
+
+    def begin_verification(self, producer_id: int, producer_epoch: int) -> Guard | None:
+        """What the first batch of a transaction is appended with, after the coordinator has been asked; None: the
+        transaction is open here, nobody needs to be asked. A marker in between makes the guard void.
+
+        Raises InvalidProducerEpochError.
+        """
+        self._check_usable()
+        return self._producers.states.begin_verification(producer_id, producer_epoch, self._clock.now_ms())
+
+    def _append_new(
+        self,
+        view: memoryview,
+        found: list[tuple[int, BatchHeader]],
+        leader_epoch: int,
+        guard: Guard | None,
+        *,
+        verified: bool = False,
+    ) -> AppendInfo:
+        """Appends what is not in the log yet, if its producers may write it."""
+        if all(header.producer_id < 0 for _, header in found):
+            return self._append_checked(view, found, leader_epoch)[0]
+        headers = [header for _, header in found]
+        originals = self._producers.states.admit(headers, self.log_end_offset, guard, verified=verified)
+        if not any(originals):
+            return self._append_checked(view, found, leader_epoch)[0]
+        view, found = without_repeated(view, found, originals)
+        if not found:
+            return with_repeated(None, [], originals)
+        return with_repeated(*self._append_checked(view, found, leader_epoch), originals)
+
+    def _append_checked(
+        self, view: memoryview, found: Sequence[tuple[int, BatchHeader]], leader_epoch: int
+    ) -> tuple[AppendInfo, list[PlacedBatch]]:
+        """Stamps and writes batches that fill `view`; the batches with what they were stamped."""
+        reach("log.before-append")
+        now_ms = max(self._clock.now_ms(), self._append_time_ms)
+        if leader_epoch != self._epochs.latest:
+            self._epochs.begin(leader_epoch, self.log_end_offset)
+        batches = stamp_payload(view, found, self.log_end_offset, leader_epoch, now_ms)
+        first, last = batches[0].header, batches[-1].header
+        self._offsets.reserve(last.next_offset)
+        try:
+            self._write(view, batches)
+        except BaseException:
+            self._offsets.take_back()
+            raise
+        self._append_time_ms = now_ms
+        self._producers.apply((b.header for b in batches), self.high_watermark)  # before anybody can read them
+        self._offsets.wrote()
+        if self._dirty.since_ms is None:
+            self._dirty.since_ms = now_ms
+        reach("log.after-append")
+        records = sum(b.header.record_count for b in batches)
+        return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records), batches
 
     def _write(self, view: memoryview, batches: list[PlacedBatch]) -> None:
         """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails."""
@@ -493,10 +615,12 @@ class PartitionLog:
             raise
 
     def _drop_empty_segment(self, schema_id: int) -> None:
-        """A last segment without a batch (a crash left only its head) but with another schema gives way to a new one of
-        the same name."""
+        """A last segment without a batch (a crash left only its head, or it was cut) that does not take this schema, or
+        nothing at all, gives way to a new one of the same name."""
         last = self._segments.all[-1] if self._segments.all else None
-        if last is not None and not last.data_bytes and last.info.schema_id != schema_id:
+        if last is None or last.data_bytes:
+            return
+        if last.info.schema_id != schema_id or last.compacted or last.has_gaps:
             self._segments = _Segments.of(self._segments.all[:-1])
             self._dirty.discard([last])
             last.delete()
@@ -508,6 +632,8 @@ class PartitionLog:
             self._dirty.discard(new)
             for segment in new:
                 segment.delete()
+            if new:
+                self._files.sync_directory(self.directory)  # a failed append must not come back after a power cut
             for segment in written:
                 if segment not in new:
                     segment.take_back()
@@ -568,6 +694,9 @@ class PartitionLog:
             try:
                 if offset < self.log_end_offset:
                     self._truncate(offset)
+                    self._producers = PartitionProducers.replayed(
+                        self.local_segments, self.high_watermark, self._producers.safeguards
+                    )
                 self._epochs.cut(self.log_end_offset)
             except SparklogError as e:
                 self._unusable = StorageError(f"{self.directory}: truncation to {offset} failed ({e}); restart")
@@ -580,6 +709,7 @@ class PartitionLog:
         offset, is_emptied = end_of_remote_cut(segments, offset, self.log_start_offset)
         is_emptied = is_emptied or offset < self.log_start_offset or not segments
         end = offset if is_emptied else end_of_cut(segments, offset)
+        self._files.remove(self.directory / CLEANER_POINT_FILE)
         self._truncation.write(end)  # until the next checkpoint the one on the disk promises too much
         if is_emptied:
             self._segments = _Segments.of([])
@@ -601,6 +731,13 @@ class PartitionLog:
     def truncation_count(self) -> int:
         """How often the log has been cut since it was opened."""
         return self._truncation.count
+
+    def unless_cut(self, count: int, job: Callable[[], None]) -> bool:
+        """Does `job` if the log has not been cut since `truncation_count` was `count`; whether it did."""
+        with self._swap_lock:
+            if self.truncation_count == count:
+                job()
+            return self.truncation_count == count
 
     def forget_truncation(self, count: int) -> None:
         """A checkpoint made after `count` truncations is on the disk. Raises StorageError."""
@@ -705,45 +842,51 @@ class PartitionLog:
     # --- reading ---
 
     def read(
-        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, may_wait: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        end: int | None = None,
+        min_one_batch: bool = True,
+        may_wait: bool = True,
     ) -> FileSlice | None:
         """A slice of whole batches, the first of which holds `offset`: at most `max_bytes`, but with `min_one_batch` at
-        least one batch; within one segment, below the high watermark. None when there is nothing (yet).
+        least one batch; within one segment, below the high watermark and `end`. None when there is nothing (yet).
 
         Raises OffsetOutOfRangeError below the log start and above the log end, RemoteReadRequired if the object store
         would have to be waited for and `may_wait` is False, RemoteStorageError if it fails.
         """
-        high_watermark = self.high_watermark
+        bound = self.high_watermark if end is None else min(end, self.high_watermark)
         view = self._segments  # before the check: retention raises the log start first, then takes segments away
         self._check_readable(offset)
-        if offset >= high_watermark:
+        if offset >= bound:
             return None
-        i = bisect_right(view.bases, offset) - 1
+        i = max(0, bisect_right(view.bases, offset) - 1)  # the first segments may have been given up
         while i + 1 < len(view.all) and (offset >= view.all[i].next_offset or not view.all[i].data_bytes):
             i += 1  # the offset lies in a gap between two segments
         segment = view.all[i]
         if segment.is_remote and not may_wait:
             raise RemoteReadRequired
-        if max(offset, segment.base_offset) >= min(high_watermark, segment.next_offset):
+        if max(offset, segment.base_offset) >= min(bound, segment.next_offset):
             return None
         start = segment.find(max(offset, segment.base_offset))
-        upper = segment.end_below(high_watermark)
+        upper = segment.end_below(bound)
         if upper.position <= start.position:
             return None
-        end: SegmentEnd | None = upper
+        stop: SegmentEnd | None = upper
         if start.position + max_bytes < upper.position:
-            end = segment.boundary(start, start.position + max_bytes)
-            if end is None:
+            stop = segment.boundary(start, start.position + max_bytes)
+            if stop is None:
                 if not min_one_batch:
                     return None
-                end = segment.batch_end(start)
-        assert end is not None
+                stop = segment.batch_end(start)
+        assert stop is not None
         return FileSlice(
-            segment.acquire_range(start.position, end.position),
+            segment.acquire_range(start.position, stop.position),
             start.position,
-            end.position - start.position,
+            stop.position - start.position,
             start.base_offset,
-            end.next_offset,
+            stop.next_offset,
             is_tail=not segment.is_sealed and start.position >= segment.written_from,
         )
 
@@ -797,9 +940,10 @@ class PartitionLog:
         view = self._segments
         yield from view.all[max(0, bisect_right(view.bases, offset) - 1) :]
 
-    def bytes_available(self, offset: int) -> int:
-        """Bytes of batches in [offset, high watermark), rounded to the nearest batches the index knows. O(log n)."""
-        high_watermark = self.high_watermark
+    def bytes_available(self, offset: int, *, end: int | None = None) -> int:
+        """Bytes of batches in [offset, high watermark), and below `end`, rounded to the nearest batches the index knows.
+        O(log n)."""
+        high_watermark = self.high_watermark if end is None else min(end, self.high_watermark)
         if offset >= high_watermark:
             return 0
         view = self._segments
@@ -825,6 +969,14 @@ class PartitionLog:
         self._check_readable(self.log_start_offset)
         view, bounds = self._segments, (self.log_start_offset, self.high_watermark)
         return self._times.largest(view.all, view.bases, bounds, self._schema_of)
+
+
+def _age_timestamp_ms(segment: LogSegment) -> int | None:
+    """The timestamp that `retention.ms` counts from: without records (markers only) that of the last append."""
+    largest = segment.largest_timestamp
+    if largest is not None and largest[0] == LOWEST_TIMESTAMP_MS:
+        return segment.append_time_ms or None
+    return None if largest is None else largest[0]
 
 
 def _identify(directory: Path, owner: LogOwner, files: FileSystem) -> None:

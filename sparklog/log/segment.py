@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageFullError
-from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
+from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
 from sparklog.format.offset_column import with_offset_column
 from sparklog.format.offset_index import OffsetIndex
 from sparklog.format.segment import SealedBlocks, SegmentInfo, decode_seal, encode_head, encode_seal, segment_name
@@ -61,9 +61,21 @@ class SegmentEnd(NamedTuple):
     position: int
 
 
+LOWEST_TIMESTAMP_MS = -(2**63)
+"""Of what has no records, or none with a timestamp."""
+
+
 def batch_timestamp_ms(header: BatchHeader) -> int:
-    """The largest timestamp of a batch's records: the producer's, or the broker's where the topic says so."""
+    """The largest timestamp of a batch's records: the producer's, or the broker's where the topic says so. A transaction's
+    marker has none."""
+    if header.attributes & ATTRIBUTE_CONTROL:
+        return LOWEST_TIMESTAMP_MS
     return header.append_time_ms if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else header.max_timestamp_ms
+
+
+def roll_time_ms(header: BatchHeader) -> int:
+    """The time by which a batch counts for `segment.ms`."""
+    return header.append_time_ms if header.attributes & ATTRIBUTE_CONTROL else batch_timestamp_ms(header)
 
 
 class _Before(NamedTuple):
@@ -248,7 +260,7 @@ class LogSegment:
         """Enters a batch into tail and indexes."""
         timestamp_ms = batch_timestamp_ms(header)
         if self.first_timestamp_ms is None:
-            self.first_timestamp_ms = timestamp_ms
+            self.first_timestamp_ms = roll_time_ms(header)
         indexes.add(header.base_offset, position, header.size_bytes, timestamp_ms, interval_bytes)
         self.append_time_ms = header.append_time_ms
         tail.positions.append(position)
@@ -288,16 +300,21 @@ class LogSegment:
             self.unseal()
         tail, indexes = Tail(), SegmentIndexes(self.base_offset)
         self.first_timestamp_ms = None
+        next_offset = self.base_offset
         shared = self.acquire()
         try:
             shared.file.truncate(end.position)
             shared.file.sync()  # what comes next must not be mixed with what was here
             for position, header in walk_headers(shared.file.read, self.data_position, end.position):
                 self.note(tail, indexes, position, header, interval_bytes)
+                next_offset = header.next_offset
         except CorruptBatchError as e:
             raise LogCorruptError(f"{self.path}: {e}") from e
         finally:
             shared.release()
+        end = SegmentEnd(
+            next_offset, end.position
+        )  # a gap before the cut goes, too: the next start would not know of it
         with self._lock:
             self.end = end
             self.begin(tail, indexes)
@@ -333,7 +350,7 @@ class LogSegment:
                 blocks = self._blocks_from_headers(shared)  # the footer is damaged, but it goes anyway
             if self.first_timestamp_ms is None and len(blocks.positions):
                 first = header_at(shared.file.read, self.data_position, self.end.position)
-                self.first_timestamp_ms = batch_timestamp_ms(first)
+                self.first_timestamp_ms = roll_time_ms(first)
             remove_indexes(self._files, self.path)  # they would be a part only; `seal` writes them again
             shared.file.truncate(self.end.position)
         finally:

@@ -151,9 +151,11 @@ def _largest_in_segment(
         position, header = next(segment.headers_from(at.position))
         if batch_timestamp_ms(header) == found[0]:
             offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schema_of)
-            row = int(np.argmax(timestamps))
-            return OffsetAndTimestamp(int(offsets[row]), int(timestamps[row]))
-        segment.drop_indexes()  # the time index lies
+            if len(offsets):
+                row = int(np.argmax(timestamps))
+                return OffsetAndTimestamp(int(offsets[row]), int(timestamps[row]))
+        else:
+            segment.drop_indexes()  # the time index lies
     start = segment.find(log_start).position if log_start > segment.base_offset else None
     best: OffsetAndTimestamp | None = None
     for position, header in segment.headers_from(start):  # only for a segment that a bound cuts through

@@ -11,21 +11,25 @@ from enum import IntEnum
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
+from sparklog.protocol import group_messages as groups
+from sparklog.protocol import transaction_messages as txn
+from sparklog.protocol.base import (
+    CONFIGS_MAX,
+    PARTITIONS_PER_REQUEST_MAX,
+    PARTITIONS_PER_TOPIC_MAX,
+    TOPICS_PER_REQUEST_MAX,
+    Int32,
+    Int64,
+    Message,
+    Name,
+    Partition,
+    Text,
+)
 
-PARTITIONS_PER_REQUEST_MAX = 100_000
-TOPICS_PER_REQUEST_MAX = 10_000
-PARTITIONS_PER_TOPIC_MAX = 10_000
-CONFIGS_MAX = 200
 REMOTE_SEGMENTS_MAX = 1_000
-
-Name = Annotated[str, Meta(max_length=249)]
-Partition = Annotated[int, Meta(ge=0, le=PARTITIONS_PER_TOPIC_MAX - 1)]
-Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Text = Annotated[str, Meta(max_length=65_536)]
 
 
 class Api(IntEnum):
@@ -42,11 +46,22 @@ class Api(IntEnum):
     DELETE_RECORDS = 8
     ALTER_TOPIC = 9
     ALTER_SCHEMA = 10
+    INIT_PRODUCER_ID = 11
+    END_TXN = 12
+    TXN_OFFSET_COMMIT = 13
+    JOIN_SHARED_TXN = 14
+    END_SHARED_TXN = 15
+    LIST_TRANSACTIONS = 16
+    DESCRIBE_TRANSACTIONS = 17
+    ABORT_TRANSACTION = 18
+    DESCRIBE_PRODUCERS = 19
+    GROUP_HEARTBEAT = 20
+    OFFSET_COMMIT = 21
+    OFFSET_FETCH = 22
+    LIST_GROUPS = 23
+    DESCRIBE_GROUPS = 24
+    DELETE_GROUP = 25
     LOCATE_REMOTE = 40
-
-
-class Message(Struct, array_like=True):
-    """Base of all messages."""
 
 
 class ErrorBody(Message):
@@ -193,11 +208,14 @@ class ProduceRequest(Message):
     acks: Annotated[int, Meta(ge=-1, le=1)]
     timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)]
     partitions: Annotated[list[ProducePartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+    transactional_id: Text | None = None
+    """Of the producer all transactional batches in the payload belong to."""
 
 
 class ProduceResult(Message):
     """Outcome for one partition. `base_offset` is that of the first batch's first row; all batches got dense offsets.
     `newest_schema_id`: a producer that wrote with an older one does well to read the topic's metadata again (-1: not said).
+    `base_offsets`: one per batch, if the batches do not follow one another: some were there already.
     """
 
     topic: str
@@ -208,6 +226,7 @@ class ProduceResult(Message):
     log_start_offset: int = -1
     message: str = ""
     newest_schema_id: int = -1
+    base_offsets: list[int] = []
 
 
 class ProduceResponse(Message):
@@ -239,9 +258,18 @@ class FetchRequest(Message):
     partitions: Annotated[list[FetchPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
 
 
+class AbortedRange(Message):
+    """Transactional batches of `producer_id` whose base offset lies in [first_offset, last_offset] are aborted."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
 class FetchResult(Message):
     """One partition's part: `length_bytes` bytes of whole batches in the payload, the first of which may begin below
-    the fetch offset (a batch is served whole; the reader skips rows)."""
+    the fetch offset (a batch is served whole; the reader skips rows). With isolation 1 they end at the last stable
+    offset, and `aborted` are the aborted ranges that touch them; the reader leaves those batches out."""
 
     topic: str
     partition: int
@@ -251,6 +279,7 @@ class FetchResult(Message):
     log_start_offset: int = -1
     length_bytes: int = 0
     message: str = ""
+    aborted: list[AbortedRange] = []
 
 
 class FetchResponse(Message):
@@ -269,9 +298,10 @@ class ListOffsetsPartition(Message):
 
 
 class ListOffsetsRequest(Message):
-    """Looks up offsets."""
+    """Looks up offsets. With isolation 1 the latest is the last stable offset, and nothing beyond it is found."""
 
     partitions: Annotated[list[ListOffsetsPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+    isolation: Annotated[int, Meta(ge=0, le=1)] = 0
 
 
 class ListOffsetsResult(Message):
@@ -298,6 +328,7 @@ class LocateSegmentsRequest(Message):
     partition: Partition
     start_offset: Int64
     end_offset: Int64
+    isolation: Annotated[int, Meta(ge=0, le=1)] = 0
 
 
 class SegmentRange(Message):
@@ -313,7 +344,8 @@ class SegmentRange(Message):
 
 
 class LocateSegmentsResponse(Message):
-    """Ranges in offset order, bounded by the high watermark. `data_dir_id` is the content of the file
+    """Ranges in offset order, bounded by the high watermark, with isolation 1 by the last stable offset; then `aborted`
+    are the aborted ranges that touch them. `data_dir_id` is the content of the file
     `<data_dir>/meta.json` field "data_dir_id": a client that reads the same id there sees the same files."""
 
     data_dir: str
@@ -321,6 +353,8 @@ class LocateSegmentsResponse(Message):
     high_watermark: int
     log_start_offset: int
     ranges: list[SegmentRange]
+    last_stable_offset: int = -1
+    aborted: list[AbortedRange] = []
 
 
 class LocateRemoteRequest(Message):
@@ -330,15 +364,19 @@ class LocateRemoteRequest(Message):
     partition: Partition
     start_offset: Int64
     end_offset: Int64
+    isolation: Annotated[int, Meta(ge=0, le=1)] = 0
 
 
 class LocateRemoteResponse(Message):
     """Copies below `url`, in offset order, at most REMOTE_SEGMENTS_MAX: each the MessagePack bytes of its metadata
-    (`sparklog.log.tiering.state`)."""
+    (`sparklog.log.tiering.state`). With isolation 1 only what lies below the last stable offset may be read, and `aborted`
+    are the aborted ranges that touch it."""
 
     url: str
     log_start_offset: int
     segments: list[bytes]
+    last_stable_offset: int = -1
+    aborted: list[AbortedRange] = []
 
 
 class DeleteRecordsPartition(Message):
@@ -423,6 +461,21 @@ APIS: dict[Api, ApiSpec] = {
     Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
     Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 0),
     Api.ALTER_TOPIC: ApiSpec(AlterTopicRequest, AlterTopicResponse, 0, 0),
+    Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 0),
+    Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 0),
+    Api.TXN_OFFSET_COMMIT: ApiSpec(groups.TxnOffsetCommitRequest, groups.TxnOffsetCommitResponse, 0, 0),
+    Api.JOIN_SHARED_TXN: ApiSpec(txn.JoinSharedTxnRequest, txn.JoinSharedTxnResponse, 0, 0),
+    Api.END_SHARED_TXN: ApiSpec(txn.EndSharedTxnRequest, txn.EndSharedTxnResponse, 0, 0),
+    Api.LIST_TRANSACTIONS: ApiSpec(txn.ListTransactionsRequest, txn.ListTransactionsResponse, 0, 0),
+    Api.DESCRIBE_TRANSACTIONS: ApiSpec(txn.DescribeTransactionsRequest, txn.DescribeTransactionsResponse, 0, 0),
+    Api.ABORT_TRANSACTION: ApiSpec(txn.AbortTransactionRequest, txn.AbortTransactionResponse, 0, 0),
+    Api.DESCRIBE_PRODUCERS: ApiSpec(txn.DescribeProducersRequest, txn.DescribeProducersResponse, 0, 0),
+    Api.GROUP_HEARTBEAT: ApiSpec(groups.GroupHeartbeatRequest, groups.GroupHeartbeatResponse, 0, 0),
+    Api.OFFSET_COMMIT: ApiSpec(groups.OffsetCommitRequest, groups.OffsetCommitResponse, 0, 0),
+    Api.OFFSET_FETCH: ApiSpec(groups.OffsetFetchRequest, groups.OffsetFetchResponse, 0, 0),
+    Api.LIST_GROUPS: ApiSpec(groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 0),
+    Api.DESCRIBE_GROUPS: ApiSpec(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 0),
+    Api.DELETE_GROUP: ApiSpec(groups.DeleteGroupRequest, groups.DeleteGroupResponse, 0, 0),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

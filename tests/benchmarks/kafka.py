@@ -240,13 +240,13 @@ class KafkaServer:
             self.delete_topic(name)
 
     def produce(
-        self, topic: str, records: int, payload_file: Path, settings: Mapping[str, str]
+        self, topic: str, records: int, payload_file: Path, settings: Mapping[str, str], *, rate: int = -1
     ) -> tuple[dict[str, float], Finished]:
-        """kafka-producer-perf-test at full speed: records/s and latency percentiles as it prints them."""
+        """kafka-producer-perf-test, -1: at full speed: records/s and latency percentiles as it prints them."""
         config = self.directory / f"{topic}.producer.properties"
         lines = {"bootstrap.servers": self.bootstrap_servers} | PRODUCER_SETTINGS | dict(settings)
         config.write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
-        arguments = ["--topic", topic, "--num-records", str(records), "--throughput", "-1"]
+        arguments = ["--topic", topic, "--num-records", str(records), "--throughput", str(rate)]
         arguments += ["--payload-file", str(payload_file), "--producer.config", str(config)]
         done = self._tool("ProducerPerformance", *arguments)
         return parse_producer_performance(done.stdout), done
@@ -257,6 +257,12 @@ class KafkaServer:
         arguments += ["--fetch-size", str(FETCH_BYTES)]
         done = self._tool("ConsumerPerformance", *arguments, "--messages", str(records))
         return parse_consumer_performance(done.stdout), done
+
+    def round_trips(self, topic: str, records: int, value_bytes: int) -> tuple[dict[str, float], Finished]:
+        """EndToEndLatency: one record after the other, acks=all."""
+        arguments = [self.bootstrap_servers, topic, str(records), "all", str(value_bytes)]
+        done = self._tool("EndToEndLatency", *arguments)
+        return parse_end_to_end_latency(done.stdout), done
 
     def _tool(self, name: str, *arguments: str) -> Finished:
         return run(self.installation.java(f"org.apache.kafka.tools.{name}", *arguments), timeout_s=TOOL_TIMEOUT_S)
@@ -288,6 +294,16 @@ def parse_consumer_performance(text: str) -> dict[str, float]:
         "mib_per_s": float(row["fetch.MB.sec"]),
         "records_per_s_with_rebalance": float(row["nMsg.sec"]),
     }
+
+
+def parse_end_to_end_latency(text: str) -> dict[str, float]:
+    """What EndToEndLatency prints; its percentiles are whole milliseconds. Raises MeasurementError."""
+    average = re.search(r"Avg latency: ([\d.]+) ms", text)
+    percentiles = re.search(r"50th = (\d+), 99th = (\d+), 99\.9th = (\d+)", text)
+    if average is None or percentiles is None:
+        raise MeasurementError(f"EndToEndLatency printed no result: {text[-500:]!r}")
+    p50, p99, p999 = (float(p) for p in percentiles.groups())
+    return {"average_ms": float(average[1]), "p50_ms": p50, "p99_ms": p99, "p999_ms": p999}
 
 
 def _answers(port: int) -> bool:

@@ -91,6 +91,45 @@ def sparklog_latency_receive(bootstrap: str, topic: str, count: int, skip: int) 
     return recorder.result()
 
 
+def sparklog_acknowledged(
+    bootstrap: str, topic: str, rate: float, count: int, skip: int, value_bytes: int, linger_ms: int = 0
+) -> dict[str, float]:
+    """Until the broker has acknowledged a record, from when it was due."""
+    import sparklog
+
+    recorder = Recorder(count, skip)
+    with sparklog.Producer(bootstrap, acks="all", linger_ms=linger_ms) as producer:
+
+        def send(value: bytes) -> None:
+            producer.send(topic, value).add_done_callback(lambda _: recorder.record(value, time.time_ns()))
+
+        open_loop(send, rate, count, value_bytes)
+        producer.flush()
+    return recorder.result()
+
+
+def sparklog_round_trips(bootstrap: str, topic: str, count: int, value_bytes: int) -> dict[str, float]:
+    """One record after the other, as Kafka's EndToEndLatency does it: sent, acknowledged, polled."""
+    import sparklog
+
+    recorder = Recorder(count, min(count // 10, 1000))
+    padding = bytes(value_bytes - _HEAD_BYTES)
+    total_ns = 0
+    with sparklog.Producer(bootstrap, acks="all", linger_ms=0) as producer, sparklog.Consumer(bootstrap) as consumer:
+        consumer.assign([sparklog.TopicPartition(topic, 0)])
+        for i in range(count):
+            begun = time.time_ns()
+            value = begun.to_bytes(8, "little") + i.to_bytes(8, "little") + padding
+            producer.send(topic, value).result(IDLE_S_MAX)
+            heard = time.monotonic()
+            while not (records := consumer.poll(1000)):
+                _still_patient(heard, recorder)
+            now = time.time_ns()
+            total_ns += now - begun
+            recorder.record(_bytes(records[0].value), now)
+    return recorder.result() | {"average_ms": total_ns / count / 1e6}
+
+
 def confluent_latency_send(
     bootstrap: str, topic: str, rate: float, count: int, value_bytes: int, linger_ms: int = 0
 ) -> dict[str, float]:
@@ -158,6 +197,8 @@ def _ignore(_: Any) -> None:
 PROGRAMS: tuple[Callable[..., dict[str, float]], ...] = (
     sparklog_latency_send,
     sparklog_latency_receive,
+    sparklog_acknowledged,
+    sparklog_round_trips,
     confluent_latency_send,
     confluent_latency_receive,
 )

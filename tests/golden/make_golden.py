@@ -33,7 +33,9 @@ from sparklog.log.tiering.state import (
     ObjectInfo,
     RemoteSegmentMetadata,
 )
+from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
+from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.frames import encode_request, encode_response
 
 DATA = Path(__file__).parent / "data"
@@ -146,6 +148,8 @@ TOPIC_STATE = m.TopicState(
     {"retention.ms": -1},
 )
 
+SUMMARY = txn.TransactionSummary("orders", "plain", "Ongoing", 7, 3, -1, "", BASE_MS, 60_000)
+
 REQUESTS: dict[m.Api, m.Message] = {
     m.Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0"),
     m.Api.METADATA: m.MetadataRequest(["flights", "weather"]),
@@ -162,6 +166,25 @@ REQUESTS: dict[m.Api, m.Message] = {
     ),
     m.Api.ALTER_TOPIC: m.AlterTopicRequest("flights", {"segment.bytes": 8192, "retention.ms": None}),
     m.Api.ALTER_SCHEMA: m.AlterSchemaRequest("flights", b"columns to add", b"columns to widen"),
+    m.Api.INIT_PRODUCER_ID: txn.InitProducerIdRequest("orders", 60_000, 7, 3),
+    m.Api.END_TXN: txn.EndTxnRequest("orders", 7, 3, True),
+    m.Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitRequest(
+        "orders", 7, 3, "readers", [groups.CommittedOffset("flights", 1, 42, 2, "note")], "member", 5
+    ),
+    m.Api.JOIN_SHARED_TXN: txn.JoinSharedTxnRequest("query", 12, "run", 99, 3_600_000),
+    m.Api.END_SHARED_TXN: txn.EndSharedTxnRequest("query", 12, "run", 99, True, [100, 101]),
+    m.Api.LIST_TRANSACTIONS: txn.ListTransactionsRequest(["Ongoing"], 1000),
+    m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsRequest(["orders"]),
+    m.Api.ABORT_TRANSACTION: txn.AbortTransactionRequest(None, "flights", 1, 7),
+    m.Api.DESCRIBE_PRODUCERS: txn.DescribeProducersRequest("flights", 1),
+    m.Api.GROUP_HEARTBEAT: groups.GroupHeartbeatRequest(
+        "readers", "member", 5, "host-1", ["flights"], "uniform", [groups.TopicPartitions("flights", [0, 1])]
+    ),
+    m.Api.OFFSET_COMMIT: groups.OffsetCommitRequest("readers", [groups.CommittedOffset("flights", 1, 42)], "member", 5),
+    m.Api.OFFSET_FETCH: groups.OffsetFetchRequest("readers", [groups.TopicPartitions("flights", [0, 1])], True),
+    m.Api.LIST_GROUPS: groups.ListGroupsRequest(["Stable"]),
+    m.Api.DESCRIBE_GROUPS: groups.DescribeGroupsRequest(["readers"]),
+    m.Api.DELETE_GROUP: groups.DeleteGroupRequest("readers"),
     m.Api.LOCATE_REMOTE: m.LocateRemoteRequest("flights", 1, 10, 2**40),
 }
 RESPONSES: dict[m.Api, m.Message] = {
@@ -182,6 +205,36 @@ RESPONSES: dict[m.Api, m.Message] = {
     ),
     m.Api.ALTER_TOPIC: m.AlterTopicResponse(TOPIC_STATE),
     m.Api.ALTER_SCHEMA: m.AlterSchemaResponse(TOPIC_STATE),
+    m.Api.INIT_PRODUCER_ID: txn.InitProducerIdResponse(7, 4),
+    m.Api.END_TXN: txn.EndTxnResponse(7, 4),
+    m.Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitResponse([groups.OffsetResult("flights", 1, 0)]),
+    m.Api.JOIN_SHARED_TXN: txn.JoinSharedTxnResponse(False, 100, 0),
+    m.Api.END_SHARED_TXN: txn.EndSharedTxnResponse(True),
+    m.Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),
+    m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsResponse(
+        [txn.TransactionDetails(0, "orders", SUMMARY, [txn.TransactionPartition(7, "flights", 1)])]
+    ),
+    m.Api.ABORT_TRANSACTION: txn.AbortTransactionResponse(1),
+    m.Api.DESCRIBE_PRODUCERS: txn.DescribeProducersResponse([txn.ProducerState(7, 3, 41, BASE_MS, 40, "orders")], 40),
+    m.Api.GROUP_HEARTBEAT: groups.GroupHeartbeatResponse(
+        "member", 6, 5_000, [groups.TopicPartitions("flights", [0, 1])]
+    ),
+    m.Api.OFFSET_COMMIT: groups.OffsetCommitResponse([groups.OffsetResult("flights", 1, 41, "fenced")]),
+    m.Api.OFFSET_FETCH: groups.OffsetFetchResponse([groups.FetchedOffset("flights", 1, 0, 42, 2, "note", BASE_MS)]),
+    m.Api.LIST_GROUPS: groups.ListGroupsResponse([groups.GroupSummary("readers", "Stable", "consumer", 2)]),
+    m.Api.DESCRIBE_GROUPS: groups.DescribeGroupsResponse(
+        [
+            groups.GroupDetails(
+                0,
+                "readers",
+                "Stable",
+                6,
+                "uniform",
+                [groups.GroupMember("member", None, "client", "127.0.0.1", 6, ["flights"], [], [])],
+            )
+        ]
+    ),
+    m.Api.DELETE_GROUP: groups.DeleteGroupResponse(3),
     m.Api.LOCATE_REMOTE: m.LocateRemoteResponse("s3://bucket/tier", 7, [b"metadata"]),
 }
 PAYLOADS: dict[str, bytes] = {"produce-request": b"batchAB", "fetch-response": b"batch"}

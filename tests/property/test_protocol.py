@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
 from sparklog.errors import (
     FrameTooLargeError,
@@ -18,111 +19,38 @@ from sparklog.protocol import frames as f
 from sparklog.protocol import messages as m
 from tests.golden.make_golden import REQUESTS, RESPONSES
 
-NAME = st.text(max_size=249)
-TEXT = st.text(max_size=300)
-PARTITION = st.integers(0, m.PARTITIONS_PER_TOPIC_MAX - 1)
 I16 = st.integers(-(2**15), 2**15 - 1)
-I32 = st.integers(-(2**31), 2**31 - 1)
-I64 = st.integers(-(2**63), 2**63 - 1)
-SIZE = st.integers(0, 2**62)
-CONFIG = st.text(max_size=20) | I64 | st.booleans() | st.floats(allow_nan=False)
-CONFIGS = st.dictionaries(st.text(max_size=20), CONFIG, max_size=4)
+ITEMS_MAX = 4
 
 
-def some(strategy: st.SearchStrategy[Any], minimum: int = 0) -> st.SearchStrategy[list[Any]]:
-    return st.lists(strategy, min_size=minimum, max_size=4)
+def strategy_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
+    """Everything a field of this type may hold, as its declaration says."""
+    match kind:
+        case inspect.IntType(ge=ge, le=le):
+            return st.integers(-(2**63) if ge is None else ge, 2**63 - 1 if le is None else le)
+        case inspect.StrType(max_length=most):
+            return st.text(max_size=min(300 if most is None else most, 300))
+        case inspect.BytesType():
+            return st.binary(max_size=50)
+        case inspect.BoolType():
+            return st.booleans()
+        case inspect.NoneType():
+            return st.none()
+        case inspect.AnyType():
+            return st.text(max_size=20) | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.floats(allow_nan=False)
+        case inspect.ListType(item_type=item, min_length=least):
+            return st.lists(strategy_of(item), min_size=least or 0, max_size=ITEMS_MAX)
+        case inspect.DictType(key_type=key, value_type=value):
+            return st.dictionaries(strategy_of(key), strategy_of(value), max_size=ITEMS_MAX)
+        case inspect.UnionType(types=types):
+            return st.one_of(*[strategy_of(t) for t in types])
+        case inspect.StructType(cls=cls, fields=fields):
+            return st.builds(cls, *[strategy_of(f.type) for f in fields])
+    raise AssertionError(f"no strategy for {kind}")
 
 
-STATE = st.builds(
-    m.TopicState,
-    I16,
-    NAME,
-    TEXT,
-    TEXT,
-    some(st.builds(m.PartitionState, PARTITION, I32, I32, some(I32), some(I32), I16, I64, I64, I64)),
-    some(st.builds(m.SchemaVersion, I32, st.binary(max_size=40))),
-    some(TEXT),
-    st.none() | TEXT,
-    CONFIGS,
-    I64,
-    CONFIGS,
-)
-REQUEST: dict[m.Api, st.SearchStrategy[m.Message]] = {
-    m.Api.HANDSHAKE: st.builds(m.HandshakeRequest, TEXT, TEXT),
-    m.Api.METADATA: st.builds(m.MetadataRequest, st.none() | some(NAME)),
-    m.Api.CREATE_TOPIC: st.builds(
-        m.CreateTopicRequest,
-        NAME,
-        st.integers(-1, m.PARTITIONS_PER_TOPIC_MAX),
-        st.none() | st.binary(max_size=50),
-        some(TEXT),
-        st.none() | TEXT,
-        CONFIGS,
-    ),
-    m.Api.DELETE_TOPIC: st.builds(m.DeleteTopicRequest, NAME),
-    m.Api.PRODUCE: st.builds(
-        m.ProduceRequest,
-        st.integers(-1, 1),
-        st.integers(0, 86_400_000),
-        some(st.builds(m.ProducePartition, NAME, PARTITION, st.integers(1, 2**40)), 1),
-    ),
-    m.Api.FETCH: st.builds(
-        m.FetchRequest,
-        st.integers(0, 60_000),
-        SIZE,
-        SIZE,
-        st.integers(0, 1),
-        some(st.builds(m.FetchPartition, NAME, PARTITION, I64, SIZE, I32), 1),
-    ),
-    m.Api.LIST_OFFSETS: st.builds(
-        m.ListOffsetsRequest, some(st.builds(m.ListOffsetsPartition, NAME, PARTITION, st.integers(-5, 2**62)), 1)
-    ),
-    m.Api.LOCATE_SEGMENTS: st.builds(m.LocateSegmentsRequest, NAME, PARTITION, I64, I64),
-    m.Api.LOCATE_REMOTE: st.builds(m.LocateRemoteRequest, NAME, PARTITION, I64, I64),
-    m.Api.DELETE_RECORDS: st.builds(
-        m.DeleteRecordsRequest,
-        st.integers(0, 86_400_000),
-        some(st.builds(m.DeleteRecordsPartition, NAME, PARTITION, st.integers(-1, 2**63 - 1)), 1),
-    ),
-    m.Api.ALTER_TOPIC: st.builds(m.AlterTopicRequest, NAME, CONFIGS),
-    m.Api.DELETE_RECORDS: st.builds(
-        m.DeleteRecordsRequest,
-        st.integers(0, 86_400_000),
-        some(st.builds(m.DeleteRecordsPartition, NAME, PARTITION, st.integers(-1, 2**63 - 1)), 1),
-    ),
-    m.Api.ALTER_TOPIC: st.builds(m.AlterTopicRequest, NAME, CONFIGS),
-    m.Api.ALTER_SCHEMA: st.builds(m.AlterSchemaRequest, NAME, *[st.none() | st.binary(max_size=50) for _ in range(3)]),
-}
-RESPONSE: dict[m.Api, st.SearchStrategy[m.Message]] = {
-    m.Api.HANDSHAKE: st.builds(m.HandshakeResponse, I32, TEXT, TEXT, some(st.builds(m.ApiRange, I32, I32, I32)), SIZE),
-    m.Api.METADATA: st.builds(
-        m.MetadataResponse, TEXT, I32, some(st.builds(m.BrokerEndpoint, I32, TEXT, I32)), some(STATE)
-    ),
-    m.Api.CREATE_TOPIC: st.builds(m.CreateTopicResponse, STATE),
-    m.Api.DELETE_TOPIC: st.builds(m.DeleteTopicResponse, TEXT),
-    m.Api.PRODUCE: st.builds(
-        m.ProduceResponse, some(st.builds(m.ProduceResult, NAME, PARTITION, I16, I64, I64, I64, TEXT, I32))
-    ),
-    m.Api.FETCH: st.builds(
-        m.FetchResponse, some(st.builds(m.FetchResult, NAME, PARTITION, I16, I64, I64, I64, SIZE, TEXT))
-    ),
-    m.Api.LIST_OFFSETS: st.builds(
-        m.ListOffsetsResponse, some(st.builds(m.ListOffsetsResult, NAME, PARTITION, I16, I64, I64, TEXT))
-    ),
-    m.Api.LOCATE_SEGMENTS: st.builds(
-        m.LocateSegmentsResponse, TEXT, TEXT, I64, I64, some(st.builds(m.SegmentRange, TEXT, I32, I64, SIZE, SIZE))
-    ),
-    m.Api.DELETE_RECORDS: st.builds(
-        m.DeleteRecordsResponse, some(st.builds(m.DeleteRecordsResult, NAME, PARTITION, I16, I64, TEXT))
-    ),
-    m.Api.ALTER_TOPIC: st.builds(m.AlterTopicResponse, STATE),
-    m.Api.DELETE_RECORDS: st.builds(
-        m.DeleteRecordsResponse, some(st.builds(m.DeleteRecordsResult, NAME, PARTITION, I16, I64, TEXT))
-    ),
-    m.Api.ALTER_TOPIC: st.builds(m.AlterTopicResponse, STATE),
-    m.Api.ALTER_SCHEMA: st.builds(m.AlterSchemaResponse, STATE),
-    m.Api.LOCATE_REMOTE: st.builds(m.LocateRemoteResponse, TEXT, I64, some(st.binary(max_size=50))),
-}
+REQUEST = {api: strategy_of(inspect.type_info(spec.request)) for api, spec in m.APIS.items()}
+RESPONSE = {api: strategy_of(inspect.type_info(spec.response)) for api, spec in m.APIS.items()}
 
 
 @pytest.mark.parametrize("api", m.Api)
@@ -162,7 +90,7 @@ def test_a_prefix_of_random_bytes(data: bytes, limit: int) -> None:
         assert prefix.header_bytes <= f.HEADER_BYTES_MAX
 
 
-@given(st.integers(-2, 10), st.integers(-1, 2), st.binary(max_size=200))
+@given(st.integers(-2, max(m.Api)), st.integers(-1, 2), st.binary(max_size=200))
 def test_a_request_of_random_bytes(api: int, version: int, data: bytes) -> None:
     try:
         message = m.decode_request(api, version, data)

@@ -53,7 +53,15 @@ def until(condition: Callable[[], bool], what: str) -> None:
 class BrokerProcess:
     """`python -m sparklog_broker` on a free port; `settings` are broker settings for its configuration file."""
 
-    def __init__(self, data_dir: Path, *, settings: str = "", listen: str = "127.0.0.1:0", work_dir: Path) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        settings: str = "",
+        listen: str = "127.0.0.1:0",
+        work_dir: Path,
+        wait_for_address: bool = True,
+    ) -> None:
         self.data_dir = data_dir
         config = work_dir / "broker.toml"
         config.write_text(settings)
@@ -67,7 +75,7 @@ class BrokerProcess:
                 text=True,
             )
         assert self.process.stdout is not None
-        self.first_line = self.process.stdout.readline().strip()
+        self.first_line = self.process.stdout.readline().strip() if wait_for_address else ""
         self.address = self.first_line.removeprefix("listening on ")
 
     @property
@@ -134,8 +142,9 @@ def fetch(
     return response.results[0], bytes(payload)
 
 
-def end_offset(client: RawClient, topic: str, partition: int = 0) -> int:
-    request = ListOffsetsRequest([ListOffsetsPartition(topic, partition, -1)])
+def end_offset(client: RawClient, topic: str, partition: int = 0, *, timestamp_ms: int = -1) -> int:
+    """Where the log ends, or what LIST_OFFSETS says of another timestamp (-2: where it starts)."""
+    request = ListOffsetsRequest([ListOffsetsPartition(topic, partition, timestamp_ms)])
     result = client.request(Api.LIST_OFFSETS, request, ListOffsetsResponse).results[0]
     assert result.error_code == 0, result.message
     return result.offset

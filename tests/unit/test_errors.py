@@ -41,6 +41,28 @@ TABLE = {
     27: ("DataDirLockedError", "DATA_DIR_LOCKED", False),
     28: ("ClosedError", "CLOSED", False),
     29: ("DataLossError", "DATA_LOSS", False),
+    30: ("OutOfOrderSequenceError", "OUT_OF_ORDER_SEQUENCE", False),
+    31: ("InvalidProducerEpochError", "INVALID_PRODUCER_EPOCH", False),
+    32: ("ProducerFencedError", "PRODUCER_FENCED", False),
+    33: ("InvalidTxnStateError", "INVALID_TXN_STATE", False),
+    34: ("ConcurrentTransactionsError", "CONCURRENT_TRANSACTIONS", True),
+    35: ("InvalidProducerIdMappingError", "INVALID_PRODUCER_ID_MAPPING", False),
+    36: ("TransactionAbortedError", "TRANSACTION_ABORTED", False),
+    37: ("CoordinatorLoadingError", "COORDINATOR_LOADING", True),
+    38: ("CoordinatorFencedError", "COORDINATOR_FENCED", False),
+    39: ("InvalidTransactionTimeoutError", "INVALID_TRANSACTION_TIMEOUT", False),
+    40: ("UnknownMemberIdError", "UNKNOWN_MEMBER_ID", False),
+    41: ("FencedMemberEpochError", "FENCED_MEMBER_EPOCH", False),
+    42: ("StaleMemberEpochError", "STALE_MEMBER_EPOCH", False),
+    43: ("GroupIdNotFoundError", "GROUP_ID_NOT_FOUND", False),
+    44: ("NonEmptyGroupError", "NON_EMPTY_GROUP", False),
+    45: ("FencedInstanceIdError", "FENCED_INSTANCE_ID", False),
+    46: ("UnreleasedInstanceIdError", "UNRELEASED_INSTANCE_ID", False),
+    47: ("UnstableOffsetCommitError", "UNSTABLE_OFFSET_COMMIT", True),
+    48: ("GroupMaxSizeReachedError", "GROUP_MAX_SIZE_REACHED", False),
+    49: ("UnsupportedAssignorError", "UNSUPPORTED_ASSIGNOR", False),
+    50: ("InvalidGroupIdError", "INVALID_GROUP_ID", False),
+    51: ("CommitFailedError", "COMMIT_FAILED", False),
     60: ("RemoteStorageError", "REMOTE_STORAGE", True),
 }
 """A line may be added. A code may neither change nor be used again."""
@@ -68,7 +90,7 @@ def test_every_code_gives_its_class_name_and_text(code: int) -> None:
     assert str(e.error_from_code(code, "")).endswith(".")
 
 
-@pytest.mark.parametrize("code", [0, -2, 30, 999, 32_767, -32_768])
+@pytest.mark.parametrize("code", [0, -2, max(TABLE) + 1, 999, 32_767, -32_768])
 def test_unknown_codes_degrade(code: int) -> None:
     error = e.error_from_code(code, "from the future")
     assert type(error) is e.UnknownServerError

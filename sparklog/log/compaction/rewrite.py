@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 WRITE_BYTES = 1 << 20
 """Batches are gathered up to this size for one write."""
+
 NO_TIMESTAMP_MS = -1
 """The largest timestamp of a batch without rows."""
 

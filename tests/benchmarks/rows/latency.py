@@ -9,16 +9,19 @@ import sys
 from functools import partial
 from typing import Any
 
-from ..context import Context, environment
+from ..context import Context, environment, measured
 from ..processes import MeasurementError, usage
 from ..results import Measurement
-from .row import CONFLUENT, CONNECTOR, Row, at_most
+from .row import CONFLUENT, CONNECTOR, KAFKA, Row, at_most
 from .spark import connector, connector_sink, ours, ours_sink
 
 VALUE_BYTES = 1024
 SECONDS = 20
 WARM_UP_SECONDS = 3
 RECEIVE_TIMEOUT_S = 180.0
+ROUND_TRIPS = 10_000
+MANY_PARTITIONS = 1_000
+ACKNOWLEDGED_RATE = 5_000
 
 
 def end_to_end(context: Context, *, rate: int, peer: bool, linger_ms: int = 0) -> Measurement:
@@ -46,6 +49,56 @@ def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
             stopped = context.spark.call("stop_stream")
         found.extra.update(stopped)
         return found
+
+
+def round_trips(context: Context, *, peer: bool) -> Measurement:
+    """One record after the other through one partition."""
+    server: Any = context.kafka if peer else context.broker
+    count = context.records(ROUND_TRIPS)
+    with (context.kafka if peer else context).topic(1) as topic:
+        if peer:
+            return measured(
+                server.pid, lambda: context.kafka.round_trips(topic, count, VALUE_BYTES), lambda r: r["average_ms"]
+            )
+        return measured(
+            server.pid,
+            lambda: context.client(
+                "sparklog_round_trips",
+                bootstrap=server.bootstrap_servers,
+                topic=topic,
+                count=count,
+                value_bytes=VALUE_BYTES,
+            ),
+            lambda r: r["average_ms"],
+        )
+
+
+def acknowledged(context: Context, *, peer: bool) -> Measurement:
+    """p99 until a record is acknowledged, spread over many partitions."""
+    rate, seconds = ACKNOWLEDGED_RATE, max(2, round(SECONDS * context.scale)) + WARM_UP_SECONDS
+    with (context.kafka if peer else context).topic(MANY_PARTITIONS) as topic:
+        if peer:
+            payload = context.payload(VALUE_BYTES)
+            # the sticky partitioner of both stays with a partition for one batch; small ones are spread
+            settings = {"acks": "all", "linger.ms": "0", "batch.size": str(16 * 1024)}
+            return measured(
+                context.kafka.pid,
+                lambda: context.kafka.produce(topic, rate * seconds, payload, settings, rate=rate),
+                lambda r: r["p99_ms"],
+            )
+        return measured(
+            context.broker.pid,
+            lambda: context.client(
+                "sparklog_acknowledged",
+                bootstrap=context.broker.bootstrap_servers,
+                topic=topic,
+                rate=rate,
+                count=rate * seconds,
+                skip=rate * WARM_UP_SECONDS,
+                value_bytes=VALUE_BYTES,
+            ),
+            lambda r: r["p99_ms"],
+        )
 
 
 def _measure(
@@ -111,6 +164,26 @@ def _row(name: str, title: str, goal: float | None, measure: Any, rate: int, pee
 
 
 ROWS = (
+    Row(
+        "latency-round-trip",
+        "1 KiB sent, acknowledged and polled, one record after the other",
+        KAFKA,
+        "ms (mean)",
+        at_most(0.5),
+        partial(round_trips, peer=False),
+        partial(round_trips, peer=True),
+        {"records": f"{ROUND_TRIPS:,}, acks=all", "Kafka": "EndToEndLatency, whose percentiles are whole milliseconds"},
+    ),
+    Row(
+        "partitions-1000-p99",
+        "acknowledgement at 5,000 records/s of 1 KiB to 1,000 partitions",
+        KAFKA,
+        "ms (p99)",
+        None,
+        partial(acknowledged, peer=False),
+        partial(acknowledged, peer=True),
+        {"sparklog": "from when a record was due", "Kafka": "kafka-producer-perf-test, from when it was sent"},
+    ),
     _row("latency-1k", "end to end, 1 KiB at 1,000 records/s", 0.5, end_to_end, 1_000, CONFLUENT),
     _row("latency-20k", "end to end, 1 KiB at 20,000 records/s", None, end_to_end, 20_000, CONFLUENT),
     _row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -24,10 +25,11 @@ def send_batch(
     compression: str = "none",
     columnar: bool = False,
     partitions: int = PARTITIONS,
+    configs: Mapping[str, str] | None = None,
 ) -> Measurement:
-    """`send_batch` with about 1 MiB at a time."""
+    """`send_batch` with about 1 MiB at a time; `configs` are the topic's."""
     count = context.records(records)
-    with context.topic(partitions) as topic:
+    with context.topic(partitions, configs=configs) as topic:
         return measured(
             context.broker.pid,
             lambda: context.client(
@@ -54,11 +56,12 @@ def perf_test(
     acks: str = "all",
     compression: str = "none",
     partitions: int = PARTITIONS,
+    configs: Mapping[str, str] | None = None,
 ) -> Measurement:
-    """kafka-producer-perf-test."""
+    """kafka-producer-perf-test; `configs` are the topic's."""
     count, kafka = context.records(records), context.kafka
     settings = {"acks": acks, "compression.type": compression}
-    with kafka.topic(partitions) as topic:
+    with kafka.topic(partitions, configs) as topic:
         return measured(
             kafka.pid,
             lambda: kafka.produce(topic, count, context.payload(value_bytes), settings),
@@ -136,6 +139,8 @@ _CONFLUENT = {
     "queue.buffering.max.kbytes": 131072,
 }
 
+_SYNCED = {"value_bytes": 1024, "records": 400_000, "configs": {"flush.messages": "1"}}
+
 ROWS = (
     _row("produce-100b-acks1", "produce 100 B, batches, acks=1", 8, 100, 10_000_000, acks="1"),
     _row("produce-100b-acksall", "produce 100 B, batches, acks=all", 8, 100, 10_000_000, acks="all"),
@@ -160,4 +165,17 @@ ROWS = (
     _row("produce-100b-zstd", "produce 100 B, zstd", 3, 100, 10_000_000, compression="zstd"),
     _row("produce-1k-lz4", "produce 1 KiB, lz4", 3, 1024, 2_000_000, compression="lz4"),
     _row("produce-1k-zstd", "produce 1 KiB, zstd", 3, 1024, 2_000_000, compression="zstd"),
+    Row(
+        "produce-fsync",
+        "produce 1 KiB, fsync before every acknowledgement",
+        KAFKA,
+        "records/s",
+        at_least(1.5),
+        partial(send_batch, **_SYNCED),
+        partial(perf_test, **_SYNCED),
+        {
+            "records": f"400,000 of 1,024 bytes, {PARTITIONS} partitions, batches of 1 MiB, acks=all",
+            "both": "flush.messages=1 for the topic",
+        },
+    ),
 )

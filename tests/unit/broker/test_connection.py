@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from sparklog_broker.connection import READ_AHEAD_BYTES, Connection, Limits, State
 from sparklog_broker.memory import MemoryBudget
+from sparklog_broker.receive_buffers import ReceiveBuffers
 from sparklog_broker.reply import Reply
 
 from sparklog.errors import ERRORS, FrameTooLargeError, InvalidRequestError, TooManyConnectionsError
@@ -63,6 +64,7 @@ class Peer:
             answer=answer,
             limits=limits or Limits(8 * MIB, 60.0, 60.0),
             budget=self.budget,
+            buffers=ReceiveBuffers(16 * MIB),
             on_close=self.closed.append,
             **more,
         )

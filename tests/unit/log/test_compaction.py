@@ -421,8 +421,8 @@ def test_lookups_by_time_see_only_what_is_left(tmp_path: Path) -> None:
 def test_control_batches_are_kept(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     append_rows(log, [(A, b"1")])
-    for _ in range(2):  # markers have the same key, and must not replace each other
-        _append_control(log, keyed_batch([(A, b"marker")], attributes=ATTRIBUTE_CONTROL, producer_id=7))
+    for epoch in range(2):
+        log.append_marker(7, epoch, 0, commit=True)
     append_rows(log, [(A, b"2")])
     compact(log)
     assert [(h.base_offset, bool(h.attributes & ATTRIBUTE_CONTROL)) for h in headers(log)] == [
@@ -431,19 +431,6 @@ def test_control_batches_are_kept(tmp_path: Path) -> None:
         (3, False),
     ]
     log.close()
-
-
-def _append_control(log: PartitionLog, data: bytearray) -> None:
-    """As the transaction coordinator will: `append` refuses such batches from clients."""
-    import sparklog.log.append_check as append_check
-
-    allowed = append_check._ALLOWED_ATTRIBUTES
-    append_check._ALLOWED_ATTRIBUTES = allowed | ATTRIBUTE_CONTROL
-    try:
-        log.append(data)
-    finally:
-        append_check._ALLOWED_ATTRIBUTES = allowed
-    log.raise_high_watermark(log.log_end_offset)
 
 
 def test_the_last_batch_of_a_producer_stays_even_empty(tmp_path: Path) -> None:

@@ -32,6 +32,21 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.DELETE_RECORDS: 8,
         m.Api.ALTER_TOPIC: 9,
         m.Api.ALTER_SCHEMA: 10,
+        m.Api.INIT_PRODUCER_ID: 11,
+        m.Api.END_TXN: 12,
+        m.Api.TXN_OFFSET_COMMIT: 13,
+        m.Api.JOIN_SHARED_TXN: 14,
+        m.Api.END_SHARED_TXN: 15,
+        m.Api.LIST_TRANSACTIONS: 16,
+        m.Api.DESCRIBE_TRANSACTIONS: 17,
+        m.Api.ABORT_TRANSACTION: 18,
+        m.Api.DESCRIBE_PRODUCERS: 19,
+        m.Api.GROUP_HEARTBEAT: 20,
+        m.Api.OFFSET_COMMIT: 21,
+        m.Api.OFFSET_FETCH: 22,
+        m.Api.LIST_GROUPS: 23,
+        m.Api.DESCRIBE_GROUPS: 24,
+        m.Api.DELETE_GROUP: 25,
         m.Api.LOCATE_REMOTE: 40,
     }
     for spec in m.APIS.values():
@@ -80,7 +95,7 @@ def test_defaults_are_not_shared() -> None:
     assert (two.partitions, two.configs) == ([], {})
 
 
-@pytest.mark.parametrize("api", [-1, 11, 99, 65_535])
+@pytest.mark.parametrize("api", [-1, max(m.Api) + 1, 99, 65_535])
 def test_unknown_api(api: int) -> None:
     with pytest.raises(UnsupportedApiError, match=str(api)):
         m.decode_request(api, 0, b"")

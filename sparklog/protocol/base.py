@@ -1,0 +1,22 @@
+"""What all messages share: their base, and the types of fields with their bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+PARTITIONS_PER_REQUEST_MAX = 100_000
+TOPICS_PER_REQUEST_MAX = 10_000
+PARTITIONS_PER_TOPIC_MAX = 10_000
+CONFIGS_MAX = 200
+
+Name = Annotated[str, Meta(max_length=249)]
+Partition = Annotated[int, Meta(ge=0, le=PARTITIONS_PER_TOPIC_MAX - 1)]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Text = Annotated[str, Meta(max_length=65_536)]
+
+
+class Message(Struct, array_like=True):
+    """Base of all messages."""

@@ -1,0 +1,203 @@
+"""The APIs of consumer groups and their offsets; see docs/internals/delivery.md."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from sparklog.protocol.base import (
+    PARTITIONS_PER_REQUEST_MAX,
+    PARTITIONS_PER_TOPIC_MAX,
+    TOPICS_PER_REQUEST_MAX,
+    Int32,
+    Int64,
+    Message,
+    Name,
+    Partition,
+    Text,
+)
+
+
+class CommittedOffset(Message):
+    """The next offset to read of a partition. `leader_epoch` -1: not known."""
+
+    topic: Name
+    partition: Partition
+    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    leader_epoch: Int32 = -1
+    metadata: Annotated[str, Meta(max_length=4096)] = ""
+
+
+class OffsetResult(Message):
+    """Outcome of a commit for one partition."""
+
+    topic: str
+    partition: int
+    error_code: int
+    message: str = ""
+
+
+class TopicPartitions(Message):
+    """Partitions of one topic."""
+
+    topic: Name
+    partitions: Annotated[list[Partition], Meta(max_length=PARTITIONS_PER_TOPIC_MAX)]
+
+
+class GroupHeartbeatRequest(Message):
+    """KIP-848. `member_epoch` 0: joins (`member_id` "" : one is given), -1: leaves, -2: a static member goes away for a
+    while. `topics`, `assignor`, `owned` None: as before; `owned` are the partitions the member has now."""
+
+    group_id: Text
+    member_id: Text = ""
+    member_epoch: Int32 = 0
+    instance_id: Text | None = None
+    topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+    assignor: Text | None = None
+    owned: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+    rebalance_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 300_000
+    session_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 45_000
+    client_id: Text = ""
+
+
+class GroupHeartbeatResponse(Message):
+    """`assigned` None: nothing has changed since the last answer; else all the member may own now."""
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assigned: list[TopicPartitions] | None = None
+
+
+class OffsetCommitRequest(Message):
+    """`member_epoch` -1: not a member; only while the group is empty."""
+
+    group_id: Text
+    offsets: Annotated[list[CommittedOffset], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+    member_id: Text = ""
+    member_epoch: Int32 = -1
+
+
+class OffsetCommitResponse(Message):
+    """One result per offset of the request, in its order."""
+
+    results: list[OffsetResult]
+
+
+class OffsetFetchRequest(Message):
+    """`partitions` None: all the group has offsets of. `require_stable`: UNSTABLE_OFFSET_COMMIT while a transaction with
+    offsets of the partition is open. With a member, its epoch is checked."""
+
+    group_id: Text
+    partitions: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+    require_stable: bool = False
+    member_id: Text = ""
+    member_epoch: Int32 = -1
+
+
+class FetchedOffset(Message):
+    """`offset` -1: none is committed."""
+
+    topic: str
+    partition: int
+    error_code: int
+    offset: int = -1
+    leader_epoch: int = -1
+    metadata: str = ""
+    committed_ms: int = -1
+    message: str = ""
+
+
+class OffsetFetchResponse(Message):
+    """By topic and partition."""
+
+    offsets: list[FetchedOffset]
+
+
+class ListGroupsRequest(Message):
+    """`states`: only these."""
+
+    states: Annotated[list[Text], Meta(max_length=20)] = []
+
+
+class GroupSummary(Message):
+    """`state`: Empty, Assigning, Reconciling, Stable, Dead; `kind`: "consumer", or "offsets" if it has only offsets."""
+
+    group_id: str
+    state: str
+    kind: str
+    members: int
+
+
+class ListGroupsResponse(Message):
+    """In the order of their ids."""
+
+    groups: list[GroupSummary]
+
+
+class DescribeGroupsRequest(Message):
+    """Asks for details."""
+
+    group_ids: Annotated[list[Text], Meta(min_length=1, max_length=10_000)]
+
+
+class GroupMember(Message):
+    """One member: what it owns, and what it is to own."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    member_epoch: int
+    topics: list[str]
+    owned: list[TopicPartitions]
+    target: list[TopicPartitions]
+
+
+class GroupDetails(Message):
+    """One group. `error_code` is not 0 if there is no such group."""
+
+    error_code: int
+    group_id: str
+    state: str = ""
+    group_epoch: int = -1
+    assignor: str = ""
+    members: list[GroupMember] = []
+    message: str = ""
+
+
+class DescribeGroupsResponse(Message):
+    """One per id of the request, in its order."""
+
+    groups: list[GroupDetails]
+
+
+class DeleteGroupRequest(Message):
+    """Deletes an empty group with its offsets."""
+
+    group_id: Text
+
+
+class DeleteGroupResponse(Message):
+    """`offsets`: how many were deleted."""
+
+    offsets: int
+
+
+class TxnOffsetCommitRequest(Message):
+    """Offsets that are committed to a group if the transaction is. `member_epoch` -1: no member, an empty group."""
+
+    transactional_id: Text
+    producer_id: Int64
+    producer_epoch: Int32
+    group_id: Text
+    offsets: Annotated[list[CommittedOffset], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+    member_id: Text = ""
+    member_epoch: Int32 = -1
+
+
+class TxnOffsetCommitResponse(Message):
+    """One result per offset of the request, in its order."""
+
+    results: list[OffsetResult]

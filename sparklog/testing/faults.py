@@ -1,0 +1,107 @@
+"""Named steps at which a process ends itself, stops or fails, so that tests can crash it exactly there.
+
+Code calls `reach("step-name")` where a crash would be worst; docs/internals/delivery.md lists the steps. Without the
+environment variable SPARKLOG_FAULT a call looks at an empty list and is done.
+
+    SPARKLOG_FAULT=txn.after-decision:kill        SIGKILL to itself, the first time the step is reached
+    SPARKLOG_FAULT=txn.after-decision:3:stop      SIGSTOP to itself the third time; whoever watches sends SIGCONT or SIGKILL
+    SPARKLOG_FAULT=txn.after-decision:raise       raises InjectedFault
+    SPARKLOG_FAULT=a:raise,b:kill                 several
+
+A process that is started again has the same environment and would meet the same end. With SPARKLOG_FAULT_MARK a fault
+happens only to the process that can create the file `<mark>.<step>`, so once among all that share the mark; the file then
+holds the process id. That is also how a campaign knows that its fault was not an idle one.
+
+Nothing here is imported by anything but `reach`'s callers and tests, and nothing is imported from sparklog.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import NamedTuple
+
+__all__ = ["VARIABLE", "VARIABLE_MARK", "Fault", "InjectedFault", "arm", "disarm", "parse_fault", "reach"]
+
+VARIABLE = "SPARKLOG_FAULT"
+VARIABLE_MARK = "SPARKLOG_FAULT_MARK"
+ACTIONS = ("kill", "stop", "raise")
+
+
+class InjectedFault(Exception):  # noqa: N818  it is no error of the program
+    """What `raise` raises. Not a SparklogError: nothing may take it for a failure it knows how to handle."""
+
+
+class Fault(NamedTuple):
+    """What happens the `nth` time (from 1) that `step` is reached."""
+
+    step: str
+    nth: int
+    action: str
+
+
+def parse_fault(text: str) -> Fault:
+    """`step:action` or `step:nth:action`. Raises ValueError that says what is wrong."""
+    step, _, rest = text.partition(":")
+    nth, colon, action = rest.rpartition(":")
+    if not colon:
+        nth = "1"
+    if not step or action not in ACTIONS or not nth.isdecimal() or int(nth) < 1:
+        raise ValueError(f"{VARIABLE}={text!r}: expected <step>[:<nth>]:<{'|'.join(ACTIONS)}>")
+    return Fault(step, int(nth), action)
+
+
+class _Armed:
+    """A fault that has not happened yet in this process."""
+
+    def __init__(self, fault: Fault, mark: str | None) -> None:
+        self._fault = fault
+        self._mark = mark
+        self._lock = threading.Lock()
+        self._left = fault.nth
+
+    def reach(self, step: str) -> None:
+        if step != self._fault.step:
+            return
+        with self._lock:
+            self._left -= 1
+            due = self._left == 0
+        if due and self._is_ours(step):
+            if self._fault.action == "raise":
+                raise InjectedFault(step)
+            os.kill(os.getpid(), signal.SIGKILL if self._fault.action == "kill" else signal.SIGSTOP)
+
+    def _is_ours(self, step: str) -> bool:
+        if self._mark is None:
+            return True
+        try:
+            descriptor = os.open(f"{self._mark}.{step}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        os.close(descriptor)
+        return True
+
+
+_armed: list[_Armed] = []
+
+
+def reach(step: str) -> None:
+    """Says that `step` has been reached. Raises InjectedFault if that is the action of a fault armed for it."""
+    for armed in _armed:
+        armed.reach(step)
+
+
+def arm(given: str, mark: str | None = None) -> None:
+    """Arms faults in this process instead of those before, as SPARKLOG_FAULT does at the import. Raises ValueError."""
+    _armed[:] = [_Armed(parse_fault(fault), mark) for fault in given.split(",")]
+
+
+def disarm() -> None:
+    """Nothing happens any more."""
+    _armed.clear()
+
+
+if VARIABLE in os.environ:
+    arm(os.environ[VARIABLE], os.environ.get(VARIABLE_MARK))

@@ -1,0 +1,45 @@
+"""The checker: a good history passes, a history with one thing wrong has exactly that anomaly."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.checker.analysis import Anomaly, analyse
+from tests.checker.model import good_history
+from tests.checker.mutations import MUTATIONS
+from tests.checker.report import report
+
+SEEDS = st.integers(0, 2**32)
+
+
+@given(SEEDS)
+def test_a_good_history_passes(seed: int) -> None:
+    verdict = analyse(good_history(seed))
+    assert not verdict.found, report(verdict)
+
+
+def test_there_is_a_mutation_for_every_anomaly() -> None:
+    assert set(MUTATIONS) == set(Anomaly)
+
+
+@pytest.mark.parametrize("anomaly", Anomaly)
+@given(SEEDS, SEEDS)
+@settings(max_examples=settings.default.max_examples // 8)
+def test_exactly_the_one_anomaly_is_found(anomaly: Anomaly, seed: int, choice: int) -> None:
+    spoiled = MUTATIONS[anomaly](good_history(seed), random.Random(choice))
+    assume(spoiled)
+    assert spoiled is not None
+    verdict = analyse(spoiled)
+    assert verdict.anomalies == {anomaly}, report(verdict)
+
+
+def test_most_histories_can_be_spoiled_in_every_way() -> None:
+    """So that the test above does not pass for want of examples."""
+    histories = [good_history(seed) for seed in range(20)]
+    for anomaly, mutation in MUTATIONS.items():
+        spoiled = [mutation(history, random.Random(seed)) for seed, history in enumerate(histories)]
+        assert sum(1 for s in spoiled if s) >= 5, anomaly

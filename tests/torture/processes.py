@@ -1,0 +1,178 @@
+"""The processes of a campaign: a broker that keeps its port and its data, and clients with many lives."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tests.torture.client import LIFE_ENDED, Assignment, as_argument
+
+ROOT = Path(__file__).resolve().parents[2]
+ENDED_IN_ORDER_S = 90.0
+
+
+class CampaignError(AssertionError):
+    """Something other than the history is wrong: a process that ended by itself, or no progress."""
+
+
+class Broker:
+    """A broker that is started again on the same port and data directory. `without`: a safeguard that is off."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, object], without: str | None = None) -> None:
+        self._directory = directory
+        self._without = without
+        self._process: subprocess.Popen[bytes] | None = None
+        self.bootstrap_servers = "127.0.0.1:0"
+        self.lives = 0
+        config = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items())
+        (directory / "broker.toml").write_text(config + "[topic]\n'retention.ms' = -1\n")
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, fault: Mapping[str, str] | None = None) -> None:
+        """Returns when it listens. Raises CampaignError with what it logged."""
+        module = ["sparklog_broker"] if self._without is None else ["tests.torture.unsafe_broker", self._without]
+        arguments = ["--config", str(self._directory / "broker.toml"), "--data-dir", str(self._directory / "data")]
+        with (self._directory / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *module, *arguments, "--listen", self.bootstrap_servers],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env=environment(fault),
+                preexec_fn=die_with_parent,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode().strip()
+        self._process.stdout.close()
+        if not line.startswith("listening on "):
+            raise CampaignError(f"the broker does not start: {self.log()}")
+        self.bootstrap_servers = line.removeprefix("listening on ")
+        self.lives += 1
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """In order. Raises CampaignError with what it logged if that is not how it ends."""
+        assert self._process is not None
+        self._process.terminate()
+        code = self._process.wait(ENDED_IN_ORDER_S)
+        if code != 0:
+            raise CampaignError(f"the broker ended with {code}: {self.log()}")
+
+    def log(self) -> str:
+        """The last that it has logged, in all its lives."""
+        return (self._directory / "broker.log").read_text(errors="replace")[-4000:]
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of a child: it finds the packages and the tests, wherever it runs."""
+    path = os.pathsep.join(str(ROOT / part) for part in (".", "datasource", "broker_daemon"))
+    return os.environ | {"PYTHONPATH": path} | dict(more or {})
+
+
+def die_with_parent() -> None:
+    """Run in a child before it becomes what it is: when a campaign is killed, nothing of it stays."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+class Client:
+    """A role with many lives; each life writes a history of its own."""
+
+    def __init__(self, assignment: Assignment, directory: Path, numbers: Iterator[int]) -> None:
+        self._assignment = assignment
+        self._directory = directory
+        self._numbers = numbers
+        self._read_bytes = 0
+        self.lives_ended = 0
+        self.start()
+
+    @property
+    def role(self) -> str:
+        return self._assignment.role
+
+    def start(self, fault: Mapping[str, str] | None = None) -> None:
+        number = next(self._numbers)
+        self.history = self._directory / f"{number:05}-{self.role}.jsonl"
+        self._stderr = self.history.with_suffix(".stderr")
+        self._assignment = replace(self._assignment, number=number, history=str(self.history))
+        self._read_bytes = 0
+        with self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.torture.client", as_argument(self._assignment)],
+                stdin=subprocess.PIPE,
+                stderr=stderr,
+                cwd=ROOT,
+                env=environment(fault),
+                preexec_fn=die_with_parent,
+            )
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._reap()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def check(self) -> None:
+        """Starts another life when this one has ended as it may. Raises CampaignError when it ended otherwise."""
+        code = self._process.poll()
+        if code is None:
+            return
+        self._reap()
+        if code != LIFE_ENDED:
+            raise CampaignError(f"{self._assignment.name} ended with {code}:\n{self._stderr.read_text()}")
+        self.lives_ended += 1
+        self.start()
+
+    def completed(self) -> int:
+        """How many operations have ended well since it was last asked."""
+        if not self.history.exists():
+            return 0
+        with self.history.open("rb") as file:
+            file.seek(self._read_bytes)
+            content = file.read()
+        whole = content.rfind(b"\n") + 1
+        self._read_bytes += whole
+        return content[:whole].count(b'"end":"ok"')
+
+    def finish(self) -> None:
+        """Ends it in order. Raises CampaignError if it does not end, or not well."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self.wait()
+
+    def wait(self) -> None:
+        try:
+            code = self._process.wait(ENDED_IN_ORDER_S)
+        except subprocess.TimeoutExpired as e:
+            raise CampaignError(f"{self._assignment.name} does not end:\n{self._stderr.read_text()}") from e
+        self._reap()
+        if code not in (0, LIFE_ENDED):
+            raise CampaignError(f"{self._assignment.name} ended with {code}:\n{self._stderr.read_text()}")
+
+    def _reap(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait()

@@ -1,0 +1,54 @@
+"""Receive memory is used again only when nobody looks at it any more."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from sparklog.client.receive_memory import KEPT_BYTES_MAX, REUSED_BYTES_MIN, ReceiveMemory
+
+MIB = 1024 * 1024
+
+
+def test_memory_is_used_again_when_the_buffer_is_gone() -> None:
+    memory = ReceiveMemory()
+    first = memory.take(3 * MIB)
+    assert (first.size, first.is_mutable) == (3 * MIB, True)
+    address = first.address
+    second = memory.take(2 * MIB)
+    assert second.address != address
+    del first
+    third = memory.take(MIB)
+    assert (third.address, third.size) == (address, MIB)
+
+
+def test_arrow_data_made_of_it_keep_it() -> None:
+    memory = ReceiveMemory()
+    buffer = memory.take(MIB)
+    memoryview(buffer).cast("B")[:8] = b"\x07" * 8
+    column = pa.Array.from_buffers(pa.int64(), 1, [None, buffer.slice(0, 8)])
+    address = buffer.address
+    del buffer
+    other = memory.take(MIB)
+    memoryview(other).cast("B")[:] = bytes(MIB)
+    assert other.address != address
+    assert column[0].as_py() == 0x0707070707070707
+    view = column.to_numpy()
+    del column
+    again = memory.take(MIB)
+    assert again.address != address
+    assert view[0] == 0x0707070707070707
+
+
+def test_what_is_kept_is_bounded() -> None:
+    memory = ReceiveMemory()
+    held = [memory.take(40 * MIB) for _ in range(5)]
+    assert len({b.address for b in held}) == 5
+    assert sum(a.nbytes for a in memory._kept) <= KEPT_BYTES_MAX
+
+
+def test_a_small_one_and_one_larger_than_the_limit() -> None:
+    memory = ReceiveMemory()
+    assert memory.take(REUSED_BYTES_MIN - 1).size == REUSED_BYTES_MIN - 1
+    assert memory.take(0).size == 0
+    assert memory._kept == []
+    assert memory.take(KEPT_BYTES_MAX + 1).size == KEPT_BYTES_MAX + 1
