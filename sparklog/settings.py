@@ -141,6 +141,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("segment.index.bytes", _T, 10 * MIB, "A segment is rolled when its offset index has this size.", "bytes", 64, 1024 * MIB),
     Setting("max.message.bytes", _T, 8 * MIB, "Largest batch the broker takes.", "bytes", 1024, 1024 * MIB),
     Setting("message.timestamp.type", _T, "CreateTime", "Whether a record's timestamp is the producer's or the broker's at the append.", choices=("CreateTime", "LogAppendTime")),
+    Setting("message.timestamp.after.max.ms", _T, 3_600_000, "A record whose own timestamp is further than this ahead of the broker's clock is refused: retention would keep it, and its segment, that much longer.", "ms", 0, 2**62),
     Setting("cleanup.policy", _T, "delete", "What goes: delete drops old segments by retention.ms and retention.bytes, compact keeps the last record of each key; or both.", choices=("delete", "compact", "compact,delete")),
     Setting("retention.ms", _T, 7 * _DAY_MS, "A segment is deleted when its newest record is older than this, by the record's timestamp; -1 keeps for ever.", "ms", -1, 2**62),
     Setting("retention.bytes", _T, -1, "The oldest segments of a partition are deleted while the others hold at least this much; -1 keeps all.", "bytes", -1, 2**62),

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from sparklog.errors import InvalidRequestError, MessageTooLargeError, UnknownSchemaError
+from sparklog.errors import InvalidRequestError, InvalidTimestampError, MessageTooLargeError, UnknownSchemaError
 from sparklog.format.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_TRANSACTIONAL,
@@ -24,11 +24,11 @@ _ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL
 
 
 def check_payload(
-    view: memoryview, config: LogConfig, schema_of: Callable[[int], pa.Schema]
+    view: memoryview, config: LogConfig, schema_of: Callable[[int], pa.Schema], now_ms: int
 ) -> list[tuple[int, BatchHeader]]:
     """(position, header) of the batches that fill `view`, each of which may be appended.
 
-    Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError.
+    Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
     """
     found = []
     for position, header in iterate_batches(view, verify=True):
@@ -38,6 +38,7 @@ def check_payload(
                 f"send smaller batches (batch.size.bytes) or raise it"
             )
         _check_header(header, config)
+        _check_timestamp(header, config, now_ms)
         try:
             schema_of(header.schema_id)
         except KeyError as e:
@@ -46,6 +47,16 @@ def check_payload(
     if not found:
         raise InvalidRequestError("there is no batch to append")
     return found
+
+
+def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    ahead_ms = header.max_timestamp_ms - now_ms
+    if ahead_ms > config.timestamp_after_max_ms and not config.log_append_time:
+        raise InvalidTimestampError(
+            f"a record's timestamp {header.max_timestamp_ms} is {ahead_ms} ms ahead of the broker's clock, the topic's "
+            f"message.timestamp.after.max.ms is {config.timestamp_after_max_ms}: set the clock or the timestamp right, or "
+            f"raise it"
+        )
 
 
 def _check_header(header: BatchHeader, config: LogConfig) -> None:

@@ -501,7 +501,7 @@ class PartitionLog:
         view = memoryview(payload).cast("B")
         with self._write_lock:
             self._check_usable()
-            found = check_payload(view, self.config, self._schema_of)
+            found = check_payload(view, self.config, self._schema_of, self._clock.now_ms())
             return self._append_new(view, found, leader_epoch, guard)
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
@@ -509,7 +509,9 @@ class PartitionLog:
         view = memoryview(payload).cast("B")
         with self._write_lock:
             self._check_usable()
-            found = check_payload(view, replace(self.config, max_message_bytes=2**31 - 1), self._schema_of)
+            found = check_payload(
+                view, replace(self.config, max_message_bytes=2**31 - 1), self._schema_of, self._clock.now_ms()
+            )
             return self._append_new(view, found, leader_epoch, None, verified=True)
 
     def append_marker(
