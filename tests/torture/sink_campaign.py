@@ -39,7 +39,17 @@ PROGRESS_S = 180.0
 ENDED_IN_ORDER_S = 240.0
 LOOK_S = 0.02
 STILL_S = (0.05, 3.0)
-KILLS = frozenset({"kill driver", "kill worker", "kill broker", "kill at sink step", "kill at broker step"})
+KILLS = frozenset(
+    {
+        "kill driver",
+        "kill worker",
+        "kill broker",
+        "zombie worker",
+        "zombie driver",
+        "kill at sink step",
+        "kill at broker step",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,7 @@ class Driver:
         self._pipeline = pipeline
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._left: list[psutil.Process] = []
         self.lives = 0
 
     def start(self, fault: Mapping[str, str] | None = None) -> None:
@@ -151,14 +162,15 @@ class Driver:
 
     def kill(self) -> None:
         """Kills the JVM alone: its workers find out by themselves, and may go on for a while."""
+        self._left = [p for p in [*self._left, *self._all()] if p.is_running()]
         jvm = self.jvm()
         if jvm is not None:
             _signal(jvm, signal.SIGKILL)
         self._end_python()
 
     def kill_everything(self) -> None:
-        """Ends what there is of this driver, stopped or not. For the end of a campaign."""
-        for process in self._all():
+        """Ends what there is of this driver's lives, stopped or not. For the end of a campaign."""
+        for process in [*self._all(), *self._left]:
             _signal(process, signal.SIGKILL)
         self._end_python()
 
@@ -225,6 +237,7 @@ class SinkCampaign:
         self._numbers = itertools.count()
         self._values = itertools.count(1)
         self._marks = itertools.count()
+        self._drivers: list[Driver] = []
         self._histories = directory / "histories"
         self._histories.mkdir()
 
@@ -234,7 +247,8 @@ class SinkCampaign:
         self._broker.start()
         servers = self._broker.bootstrap_servers
         pipeline = Pipeline(servers, "in", "out", str(self._checkpoint), RECORDS_PER_BATCH, dict(self._plan.sink))
-        self._driver = Driver(pipeline, self._directory / "driver.log")
+        self._pipeline = pipeline
+        self._driver = self._new_driver()
         observer: Client | None = None
         try:
             with sparklog.Admin(servers) as admin:
@@ -252,7 +266,8 @@ class SinkCampaign:
             verdict = self._verdict(copied)
             self._broker.stop()
         finally:
-            self._driver.kill_everything()
+            for driver in self._drivers:
+                driver.kill_everything()
             if observer is not None:
                 observer.kill()
             if self._broker.running:
@@ -262,7 +277,7 @@ class SinkCampaign:
             verdict,
             self._faults,
             self._steps,
-            self._driver.lives,
+            sum(driver.lives for driver in self._drivers),
             self._batches(),
             sum(map(len, copied.given.values())),
             time.monotonic() - begun,
@@ -271,6 +286,7 @@ class SinkCampaign:
     def _client(self, role: str, until: Mapping[str, int] | None = None) -> Client:
         told = Assignment(
             role=role,
+            slot=0,
             number=0,
             seed=self._plan.seed,
             bootstrap_servers=self._broker.bootstrap_servers,
@@ -281,6 +297,10 @@ class SinkCampaign:
             until=None if until is None else dict(until),
         )
         return Client(told, self._histories, self._numbers)
+
+    def _new_driver(self) -> Driver:
+        self._drivers.append(Driver(self._pipeline, self._directory / "driver.log"))
+        return self._drivers[-1]
 
     # -- rounds
 
@@ -356,6 +376,31 @@ class SinkCampaign:
         if _signal(process, signal.SIGSTOP):
             time.sleep(self._rng.uniform(*STILL_S))
             _signal(process, signal.SIGCONT)
+
+    def _zombie_worker(self) -> None:
+        """A worker sleeps while its driver dies and the next one goes on; then it wakes up."""
+        worker = self._rng.choice(self._wait_for_workers())
+        _signal(worker, signal.SIGSTOP)
+        self._kill_driver()
+        self._go_on_and_wake(worker)
+
+    def _zombie_driver(self) -> None:
+        """The same with a whole JVM: for a moment there are two drivers of one query."""
+        jvm = self._driver.jvm()
+        if jvm is None:
+            return
+        _signal(jvm, signal.SIGSTOP)
+        old, self._driver = self._driver, self._new_driver()
+        self._driver.start()
+        self._go_on_and_wake(jvm)
+        time.sleep(self._rng.uniform(*STILL_S))
+        old.kill_everything()
+
+    def _go_on_and_wake(self, sleeper: psutil.Process) -> None:
+        self._feed()
+        self._wait_for_batches(self._batches() + 2)
+        self._feed()
+        _signal(sleeper, signal.SIGCONT)
 
     def _wait_for_workers(self) -> list[psutil.Process]:
         deadline = time.monotonic() + PROGRESS_S
