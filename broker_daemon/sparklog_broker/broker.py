@@ -26,6 +26,7 @@ from sparklog.log.slices import HandleCache
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
 from sparklog.log.tiering.read_cache import CACHE_DIRECTORY, ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
+from sparklog.metadata.producer_ids import ProducerIds
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec
 from sparklog.types import TopicPartition
@@ -70,6 +71,7 @@ class Broker:
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.io = IoThreads(loop, config.num_io_threads)
+        self.producer_ids = ProducerIds(store.take_producer_ids)
         self._loop = loop
         self._logs = logs
         self._store = store
@@ -167,6 +169,12 @@ class Broker:
         now = self._loop.time()
         if now - started_at > INLINE_SLOW_S:
             self._inline_after = now + INLINE_PAUSE_S
+
+    async def new_producer_id(self) -> int:
+        """Raises StorageError, StorageFullError."""
+        if self.producer_ids.left:
+            return self.producer_ids.next()
+        return await self._run_admin(self.producer_ids.next)
 
     # -- topics
 

@@ -9,6 +9,7 @@ from sparklog_broker.handlers.locate import locate_segments
 from sparklog_broker.handlers.metadata import handshake, metadata
 from sparklog_broker.handlers.offsets import list_offsets
 from sparklog_broker.handlers.produce import produce
+from sparklog_broker.handlers.producer_ids import init_producer_id
 from sparklog_broker.handlers.records import delete_records
 from sparklog_broker.handlers.remote import locate_remote
 from sparklog_broker.handlers.schemas import alter_schema
@@ -27,4 +28,5 @@ HANDLERS: dict[Api, Handler] = {
     Api.DELETE_RECORDS: delete_records,
     Api.ALTER_TOPIC: alter_topic,
     Api.ALTER_SCHEMA: alter_schema,
+    Api.INIT_PRODUCER_ID: init_producer_id,
 }
