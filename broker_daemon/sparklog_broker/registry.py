@@ -10,6 +10,7 @@ from sparklog_broker.handlers.metadata import handshake, metadata
 from sparklog_broker.handlers.offsets import list_offsets
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.handlers.records import delete_records
+from sparklog_broker.handlers.remote import locate_remote
 from sparklog_broker.handlers.schemas import alter_schema
 from sparklog_broker.handlers.topics import alter_topic, create_topic, delete_topic
 
@@ -22,6 +23,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.FETCH: fetch,
     Api.LIST_OFFSETS: list_offsets,
     Api.LOCATE_SEGMENTS: locate_segments,
+    Api.LOCATE_REMOTE: locate_remote,
     Api.DELETE_RECORDS: delete_records,
     Api.ALTER_TOPIC: alter_topic,
     Api.ALTER_SCHEMA: alter_schema,

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparklog.client.cluster import TopicInfo, cluster, topic_info
+from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
 from sparklog.client.records import delete_records
 from sparklog.errors import InvalidPartitionsError, InvalidRequestError
@@ -218,14 +219,18 @@ class Admin:
         finally:
             self._cluster.invalidate(name)
 
-    def list_offsets(self, partitions: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+    def list_offsets(
+        self, partitions: Mapping[TopicPartition, str | int], *, isolation_level: str = "read_uncommitted"
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp",
         "earliest_local" (the first that is on the broker's disk), "latest_tiered" (the last that is in the object store, or
-        -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none).
+        -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none). With
+        `isolation_level="read_committed"` nothing is found from the first open transaction on, where the latest is, too.
 
         Raises UnknownTopicOrPartitionError.
         """
-        return list_offsets(self._cluster, partitions, timeout_ms=self._timeout_ms)
+        isolation = isolation_of(isolation_level)
+        return list_offsets(self._cluster, partitions, isolation=isolation, timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
         """Nothing is held: connections are shared by the process and closed when they have been idle."""

@@ -29,6 +29,7 @@ from sparklog.format.segment import SegmentInfo, segment_name
 from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload, with_repeated, without_repeated
 from sparklog.log.clock import Clock
 from sparklog.log.compaction.key_hash import HashSeeds
+from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.rewrite import RunContext
 from sparklog.log.compaction.swap import commit, install, withdraw
 from sparklog.log.dropped_segments import DroppedSegments
@@ -608,10 +609,12 @@ class PartitionLog:
             raise
 
     def _drop_empty_segment(self, schema_id: int) -> None:
-        """A last segment without a batch (a crash left only its head) but with another schema gives way to a new one of
-        the same name."""
+        """A last segment without a batch (a crash left only its head, or it was cut) that does not take this schema, or
+        nothing at all, gives way to a new one of the same name."""
         last = self._segments.all[-1] if self._segments.all else None
-        if last is not None and not last.data_bytes and last.info.schema_id != schema_id:
+        if last is None or last.data_bytes:
+            return
+        if last.info.schema_id != schema_id or last.compacted or last.has_gaps:
             self._segments = _Segments.of(self._segments.all[:-1])
             self._dirty.discard([last])
             last.delete()
@@ -623,6 +626,8 @@ class PartitionLog:
             self._dirty.discard(new)
             for segment in new:
                 segment.delete()
+            if new:
+                self._files.sync_directory(self.directory)  # a failed append must not come back after a power cut
             for segment in written:
                 if segment not in new:
                     segment.take_back()
@@ -698,6 +703,7 @@ class PartitionLog:
         offset, is_emptied = end_of_remote_cut(segments, offset, self.log_start_offset)
         is_emptied = is_emptied or offset < self.log_start_offset or not segments
         end = offset if is_emptied else end_of_cut(segments, offset)
+        self._files.remove(self.directory / CLEANER_POINT_FILE)
         self._truncation.write(end)  # until the next checkpoint the one on the disk promises too much
         if is_emptied:
             self._segments = _Segments.of([])
@@ -719,6 +725,13 @@ class PartitionLog:
     def truncation_count(self) -> int:
         """How often the log has been cut since it was opened."""
         return self._truncation.count
+
+    def unless_cut(self, count: int, job: Callable[[], None]) -> bool:
+        """Does `job` if the log has not been cut since `truncation_count` was `count`; whether it did."""
+        with self._swap_lock:
+            if self.truncation_count == count:
+                job()
+            return self.truncation_count == count
 
     def forget_truncation(self, count: int) -> None:
         """A checkpoint made after `count` truncations is on the disk. Raises StorageError."""
@@ -842,7 +855,7 @@ class PartitionLog:
         self._check_readable(offset)
         if offset >= bound:
             return None
-        i = bisect_right(view.bases, offset) - 1
+        i = max(0, bisect_right(view.bases, offset) - 1)  # the first segments may have been given up
         while i + 1 < len(view.all) and (offset >= view.all[i].next_offset or not view.all[i].data_bytes):
             i += 1  # the offset lies in a gap between two segments
         segment = view.all[i]

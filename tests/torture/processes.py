@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -84,8 +83,7 @@ class Client:
         self._directory = directory
         self._numbers = numbers
         self._read_bytes = 0
-        self.is_stopped = False
-        self.life_ended = 0
+        self.lives_ended = 0
         self.start()
 
     @property
@@ -110,15 +108,13 @@ class Client:
     def kill(self) -> None:
         self._process.kill()
         self._reap()
-        self.is_stopped = False
 
-    def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-        self.is_stopped = True
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
 
-    def resume(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-        self.is_stopped = False
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
 
     def check(self) -> None:
         """Starts another life when this one has ended as it may. Raises CampaignError when it ended otherwise."""
@@ -128,7 +124,7 @@ class Client:
         self._reap()
         if code != LIFE_ENDED:
             raise CampaignError(f"{self._assignment.name} ended with {code}:\n{self._stderr.read_text()}")
-        self.life_ended += 1
+        self.lives_ended += 1
         self.start()
 
     def completed(self) -> int:

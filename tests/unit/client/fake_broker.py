@@ -34,6 +34,9 @@ class FakeBroker:
         self.requests: list[tuple[Api, Any]] = []
         self.connections = 0
         self.log_start: dict[tuple[str, int], int] = {}
+        self.stable: dict[tuple[str, int], int] = {}
+        """Last stable offsets, where a transaction is open."""
+        self.aborted: dict[tuple[str, int], list[m.AbortedRange]] = {}
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -125,7 +128,7 @@ class FakeBroker:
             states = [self.topics.get(n, m.TopicState(3, n)) for n in names]
             return m.MetadataResponse("cluster", 0, [m.BrokerEndpoint(0, "127.0.0.1", self.port)], states), b""
         if api is Api.LIST_OFFSETS:
-            return m.ListOffsetsResponse([self._offset(p) for p in message.partitions]), b""
+            return m.ListOffsetsResponse([self._offset(p, message.isolation) for p in message.partitions]), b""
         if api is Api.PRODUCE:
             results = self._produce(message, payload, code)
             return (None, b"") if message.acks == 0 else (m.ProduceResponse(results), b"")
@@ -137,9 +140,12 @@ class FakeBroker:
         log = self.logs[key]
         return decode_header(log[-1]).next_offset if log else self.log_start.get(key, 0)
 
-    def _offset(self, asked: m.ListOffsetsPartition) -> m.ListOffsetsResult:
+    def _end(self, key: tuple[str, int], isolation: int) -> int:
+        return min(self.end(key), self.stable.get(key, 2**62)) if isolation else self.end(key)
+
+    def _offset(self, asked: m.ListOffsetsPartition, isolation: int) -> m.ListOffsetsResult:
         key = (asked.topic, asked.partition)
-        offset = self.log_start.get(key, 0) if asked.timestamp_ms == -2 else self.end(key)
+        offset = self.log_start.get(key, 0) if asked.timestamp_ms == -2 else self._end(key, isolation)
         return m.ListOffsetsResult(*key, 0, offset, -1)
 
     def append(self, data: bytearray, topic: str = "events", partition: int = 0) -> int:
@@ -171,21 +177,26 @@ class FakeBroker:
         results, payload = [], b""
         with self._appended:
             if message.max_wait_ms and not any(
-                self.end((p.topic, p.partition)) > p.fetch_offset for p in message.partitions
+                self._end((p.topic, p.partition), message.isolation) > p.fetch_offset for p in message.partitions
             ):
                 self._appended.wait(message.max_wait_ms / 1000)
         for part in message.partitions:
             key = (part.topic, part.partition)
             end, start = self.end(key), self.log_start.get(key, 0)
+            stable = self._end(key, 1)
             failed = code or (0 if start <= part.fetch_offset <= end else 1)
             data = b""
             if not failed:
                 for batch in self.logs[key]:
+                    if decode_header(batch).next_offset > self._end(key, message.isolation):
+                        break
                     if decode_header(batch).next_offset > part.fetch_offset:
                         if data and len(data) + len(batch) > part.max_bytes:
                             break
                         data += bytes(batch)
-            results.append(m.FetchResult(*key, failed, end, end, start, len(data), "as told" if failed else ""))
+            aborted = self.aborted.get(key, []) if data and message.isolation else []
+            text = "as told" if failed else ""
+            results.append(m.FetchResult(*key, failed, end, stable, start, len(data), text, aborted))
             payload += data
         return m.FetchResponse(results), payload
 
