@@ -26,6 +26,7 @@ from sparklog.log.slices import HandleCache
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
 from sparklog.log.tiering.read_cache import CACHE_DIRECTORY, ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
+from sparklog.metadata.producer_ids import ProducerIds
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec
 from sparklog.types import TopicPartition
@@ -37,6 +38,7 @@ from sparklog_broker.partition import Partition
 from sparklog_broker.purgatory import Purgatory
 from sparklog_broker.retention import Retention, delete_records
 from sparklog_broker.tierer import Tierer
+from sparklog_broker.transactions import TransactionCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,8 @@ class Broker:
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.io = IoThreads(loop, config.num_io_threads)
+        self.producer_ids = ProducerIds(store.take_producer_ids)
+        self.transactions = TransactionCoordinator(self, self.new_producer_id)
         self._loop = loop
         self._logs = logs
         self._store = store
@@ -167,6 +171,12 @@ class Broker:
         now = self._loop.time()
         if now - started_at > INLINE_SLOW_S:
             self._inline_after = now + INLINE_PAUSE_S
+
+    async def new_producer_id(self) -> int:
+        """Raises StorageError, StorageFullError."""
+        if self.producer_ids.left:
+            return self.producer_ids.next()
+        return await self._run_admin(self.producer_ids.next)
 
     # -- topics
 
@@ -323,6 +333,7 @@ class Broker:
         self._flushing = self._loop.create_task(self._flush_due())
         self._retention.start()
         self._cleaner.start()
+        self.transactions.start()
         self._tierer.start()
 
     async def _flush_due(self) -> None:
@@ -366,9 +377,11 @@ class Broker:
         """Ends all waiting requests: they are answered with what there is."""
         self.fetches.stop()
         self.produces.stop()
+        self.transactions.stop_waiting()
 
     async def close(self) -> bool:
         """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
+        await self.transactions.stop()
         if self._watch is not None:
             await self._watch.stop()
         await self._retention.stop()

@@ -36,7 +36,9 @@ class MarkerWriter:
         self._broker = broker
         self.on_offsets_marker: list[OnOffsetsMarker] = []
 
-    async def write_all(self, markers: Sequence[Marker], coordinator_epoch: int, done: Callable[[set[Marker]], None]) -> None:
+    async def write_all(
+        self, markers: Sequence[Marker], coordinator_epoch: int, done: Callable[[set[Marker]], None]
+    ) -> None:
         """Returns when all are in; `done` is told of those that are, as soon as they are. A partition that is gone needs
         none."""
         left, backoff_s = list(markers), BACKOFF_S

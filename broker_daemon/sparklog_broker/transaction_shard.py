@@ -82,7 +82,7 @@ class TransactionShard:
                 self.coordinator = await self._replayed()
                 self._apply(self.coordinator.loaded(self._clock.now_ms()))
             except (SparklogError, OSError) as e:
-                log.error("transaction state %d cannot be read, next attempt in %.1f s: %s", self.partition, backoff_s, e)  # noqa: TRY400
+                log.error("transaction state %d, next attempt in %.1f s: %s", self.partition, backoff_s, e)  # noqa: TRY400
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, RELOAD_S_MAX)
             else:

@@ -86,6 +86,10 @@ class TransactionCoordinator:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._load()), loop.create_task(self._tick())]
 
+    async def loaded(self) -> None:
+        """Returns when the state has been read."""
+        await asyncio.wait(self._tasks[:1])
+
     async def _load(self) -> None:
         await asyncio.gather(*(shard.load() for shard in self._shards))
 

@@ -1,7 +1,8 @@
 """The producer's sender thread: takes ready batches, sends produce requests, reads the answers, retries.
 
-One thread, one connection per broker, several requests under way per connection. Order inside a partition holds
-because a partition has at most one request under way (see `accumulator`).
+One thread, one connection per broker, several requests under way per connection. What of a partition may be under way
+at the same time, and what becomes of a failed attempt, `sequences` decides; without idempotence a partition has one
+request under way.
 """
 
 from __future__ import annotations
@@ -21,17 +22,20 @@ from sparklog.client.accumulator import Accumulator, PartitionQueue, PendingBatc
 from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
+from sparklog.client.delivery_errors import STORED_NOTHING, TOPIC_CHANGED, expired, session_failed, unknown_outcome
 from sparklog.client.encoding import encode, envelope_batch
+from sparklog.client.sequences import Identity, Refusal, Verdict, WriteSession
 from sparklog.errors import (
     NAMES,
     BrokerNotAvailableError,
+    OutOfOrderSequenceError,
     RequestTimedOutError,
     SparklogError,
-    UnknownSchemaError,
-    UnknownTopicOrPartitionError,
     error_from_code,
 )
+from sparklog.format.batch import assign_producer
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
+from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.settings import MIB
 
 _log = logging.getLogger(__name__)
@@ -39,10 +43,6 @@ _log = logging.getLogger(__name__)
 REQUEST_BYTES = 32 * MIB
 """A request takes no further partition beyond this size."""
 REQUEST_HEADER_BYTES = MIB
-
-
-_TOPIC_CHANGED = (UnknownTopicOrPartitionError, UnknownSchemaError)
-"""What is known of the topic is wrong. After other failures it is only asked for again."""
 
 
 class Entry(NamedTuple):
@@ -126,8 +126,7 @@ class Sender:
             self._fail_all(SparklogError("the producer was closed before these records were acknowledged"))
         except BaseException as e:
             _log.exception("the producer's sender thread failed")
-            with self._accumulator.lock:
-                self._accumulator.closed = f"the producer's sender thread failed: {e!r}"
+            self._accumulator.close(f"the producer's sender thread failed: {e!r}")
             error = SparklogError(f"the producer's sender thread failed: {e!r}")
             error.__cause__ = e
             self._fail_all(error)
@@ -144,10 +143,16 @@ class Sender:
         now = time.monotonic()
         accumulator = self._accumulator
         with accumulator.lock:
-            expired = list(accumulator.locked_expired(now))
+            session = accumulator.session
+            late = accumulator.locked_expired(now)
+            failed = accumulator.locked_take_all() if session is not None and session.error is not None else []
+        for queue, batch in late:
+            self._fail(Entry(queue, [batch]), expired(batch), release=False)
+            self._begin_anew(queue)
+        for queue, batches in failed:
+            self._fail(Entry(queue, batches), session_failed(session), release=False)
+        with accumulator.lock:
             ready, next_at = accumulator.locked_ready(now)
-        for queue, batch in expired:
-            self._fail(Entry(queue, [batch]), _expired(batch), release=False)
         if ready:
             self._send_ready(ready)
         self._wait(next_at)
@@ -174,20 +179,30 @@ class Sender:
     # -- sending
 
     def _send_ready(self, ready: list[PartitionQueue]) -> None:
+        session = self._accumulator.session
         by_leader: dict[Endpoint, list[PartitionQueue]] = {}
         for queue in ready:
             try:
+                if session is not None and session.identity is None:
+                    session.identity = self._new_identity()
                 leader = self._cluster.leader(queue.tp, timeout_ms=self._config.request_timeout_ms)
             except SparklogError as e:
-                with self._accumulator.lock:
-                    batches = self._accumulator.locked_take(queue)
-                self._failed_attempt(Entry(queue, batches), e)
+                self._not_sendable(queue, e)
                 continue
             by_leader.setdefault(leader, []).append(queue)
         for leader, queues in by_leader.items():
-            self._send_to(leader, deque(queues))
+            self._send_to(leader, deque(queues), session)
 
-    def _send_to(self, leader: Endpoint, queues: deque[PartitionQueue]) -> None:
+    def _new_identity(self) -> Identity:
+        answer = self._cluster.request(
+            Api.INIT_PRODUCER_ID,
+            InitProducerIdRequest(),
+            InitProducerIdResponse,
+            timeout_ms=self._config.request_timeout_ms,
+        )
+        return Identity(answer.producer_id, answer.producer_epoch)
+
+    def _send_to(self, leader: Endpoint, queues: deque[PartitionQueue], session: WriteSession | None) -> None:
         """Sends requests to one broker until nothing is ready or enough are under way."""
         while queues:
             channel = self._channels.get(leader)
@@ -198,37 +213,49 @@ class Sender:
             while queues and (not entries or size < REQUEST_BYTES):
                 queue = queues.popleft()
                 with self._accumulator.lock:
-                    entry = Entry(queue, self._accumulator.locked_take(queue))
-                if self._encode(entry):
+                    entry = Entry(queue, self._accumulator.locked_take(queue, time.monotonic()))
+                if self._encode(entry, session):
                     entries.append(entry)
                     size += entry.size_bytes
             if not entries:
                 return
+            sent = False
             try:
                 channel = channel or self._open_channel(leader)
                 limit = channel.connection.broker.request_bytes_max - REQUEST_HEADER_BYTES
                 while len(entries) > 1 and sum(e.size_bytes for e in entries) > limit:
-                    back = entries.pop()
-                    self._put_back(back, 0.0)
-                self._send(channel, entries)
+                    self._failed_attempt(entries.pop(), None, definite=True)
+                sent = True
+                self._send(channel, entries, session)
             except SparklogError as e:
                 if channel is not None and leader in self._channels and channel.connection.closed:
                     self._drop_channel(leader, e)
                 for entry in entries:
-                    self._failed_attempt(entry, e)
+                    self._failed_attempt(entry, e, definite=not sent or isinstance(e, STORED_NOTHING))
                 return
 
-    def _encode(self, entry: Entry) -> bool:
-        """Encodes records that were collected by `send`. False if that failed and the entry is settled."""
+    def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
+        """Encodes records that were collected by `send`, and puts in what was decided when the batches were taken. False
+        if that failed and the entry is settled."""
         try:
             for batch in entry.batches:
                 if batch.encoded is None and batch.rows is not None:
                     rows = batch.rows
                     table = envelope_batch(rows.values, rows.keys, rows.headers, rows.timestamps_us)
-                    batch.encoded = encode(table, entry.queue.info, self._config.compression)
+                    batch.encoded = encode(table, entry.queue.info, self._config.compression, checksum=session is None)
                     batch.rows = None
+                written_as = (batch.identity, batch.base_sequence)
+                if batch.identity is not None and batch.encoded is not None and batch.written_as != written_as:
+                    assign_producer(
+                        batch.encoded.payload,
+                        producer_id=batch.identity.producer_id,
+                        producer_epoch=batch.identity.producer_epoch,
+                        base_sequence=batch.base_sequence,
+                        transactional=session is not None and session.transactional_id is not None,
+                    )
+                    batch.written_as = written_as
         except SparklogError as e:
-            self._failed_attempt(entry, e)
+            self._failed_attempt(entry, e, definite=True)
             return False
         return True
 
@@ -238,11 +265,12 @@ class Sender:
         self._selector.register(connection, selectors.EVENT_READ, leader)
         return channel
 
-    def _send(self, channel: _Channel, entries: list[Entry]) -> None:
+    def _send(self, channel: _Channel, entries: list[Entry], session: WriteSession | None) -> None:
         config = self._config
         parts = [b.encoded.payload for e in entries for b in e.batches if b.encoded is not None]
         partitions = [ProducePartition(*e.queue.tp, e.size_bytes) for e in entries]
-        request = ProduceRequest(config.acks, config.request_timeout_ms, partitions)
+        transactional_id = session.transactional_id if session is not None else None
+        request = ProduceRequest(config.acks, config.request_timeout_ms, partitions, transactional_id)
         deadline = time.monotonic() + config.request_timeout_ms / 1000
         channel.connection.send(
             Api.PRODUCE, request, parts, timeout_ms=config.request_timeout_ms, answered=config.acks != 0
@@ -251,7 +279,7 @@ class Sender:
             channel.in_flight.append((entries, deadline))
             return
         for entry in entries:
-            self._stored(entry, -1, -1)
+            self._stored(entry, ProduceResult(*entry.queue.tp, 0))
 
     # -- answers
 
@@ -269,7 +297,7 @@ class Sender:
                 return
             entries, _ = channel.in_flight.popleft()
             for entry in entries:
-                self._failed_attempt(entry, e)
+                self._failed_attempt(entry, e, definite=isinstance(e, STORED_NOTHING))
             return
         entries, _ = channel.in_flight.popleft()
         if len(response.results) != len(entries):
@@ -281,21 +309,30 @@ class Sender:
             self._take_result(entry, result)
 
     def _take_result(self, entry: Entry, result: ProduceResult) -> None:
-        if result.error_code == 0:
-            self._cluster.note_schema(entry.queue.tp.topic, result.newest_schema_id)
-            self._stored(entry, result.base_offset, result.append_time_ms)
-            return
         tp = entry.queue.tp
+        if result.error_code == 0:
+            self._cluster.note_schema(tp.topic, result.newest_schema_id)
+            self._stored(entry, result)
+            return
         message = result.message or f"the broker answered {NAMES.get(result.error_code, result.error_code)} for {tp}"
-        self._failed_attempt(entry, error_from_code(result.error_code, message))
+        error = error_from_code(result.error_code, message)
+        self._failed_attempt(entry, error, definite=isinstance(error, STORED_NOTHING))
 
-    def _stored(self, entry: Entry, base_offset: int, append_time_ms: int) -> None:
-        self._accumulator.settle(entry.queue, entry.batches, error=None)
-        for batch in entry.batches:
+    def _stored(self, entry: Entry, result: ProduceResult) -> None:
+        queue, batches = entry
+        if queue.sequences is not None:
+            with self._accumulator.lock:
+                queue.sequences.stored(batches, time.monotonic())
+        self._accumulator.settle(queue, batches, error=None)
+        base_offset = result.base_offset
+        for i, batch in enumerate(batches):
+            if len(result.base_offsets) == len(batches):
+                base_offset = result.base_offsets[i]
             stamped = batch.encoded is not None and batch.encoded.log_append_time
-            batch.delivery.complete(base_offset, append_time_ms if stamped else -1)
+            batch.delivery.complete(base_offset, result.append_time_ms if stamped else -1)
             if base_offset >= 0:
                 base_offset += batch.delivery.record_count
+        self._begin_anew(queue)
 
     # -- failures
 
@@ -309,36 +346,92 @@ class Sender:
             for entry in entries:
                 self._failed_attempt(entry, error)
 
-    def _failed_attempt(self, entry: Entry, error: SparklogError) -> None:
-        """Back into the queue if it can be tried again, else the batches fail."""
+    def _failed_attempt(self, entry: Entry, error: SparklogError | None, *, definite: bool = False) -> None:
+        """Back into the queue if it can be tried again, else the batches fail. `definite`: the attempt has stored
+        nothing. No error: it has not been made."""
         queue, batches = entry
-        if isinstance(error, _TOPIC_CHANGED):
-            self._cluster.invalidate(queue.tp.topic)
-            self._forget_topic(queue.tp.topic)
-        else:
-            self._cluster.expire(queue.tp.topic)
+        if error is not None:
+            self._doubt_metadata(queue, error)
         for batch in batches:
-            batch.error = error
-        if error.retriable:
-            queue.attempts += 1
-            backoff = min(self._config.backoff_s * 2 ** min(queue.attempts - 1, 30), self._config.backoff_max_s)
-            backoff *= random.uniform(0.8, 1.2)
-            if queue.attempts == 1:
-                _log.warning("%s: %s; trying again", queue.tp, error)
-            self._put_back(entry, time.monotonic() + backoff)
-        elif len(batches) > 1:
+            batch.error = error or batch.error
+        session = self._accumulator.session
+        if session is not None and session.error is not None:
+            self._fail(entry, session_failed(session))
+            return
+        verdict = self._judge(entry, error, definite=definite)
+        if verdict is Verdict.RETRY:
+            self._put_back(entry, self._retry_at(queue, error) if error is not None else 0.0)
+        elif verdict is Verdict.SPLIT:
             # one of them is to blame: each is tried in a request of its own
             for batch in batches:
                 batch.alone = True
             self._put_back(entry, 0.0)
+        elif verdict is Verdict.HOLD:
+            self._accumulator.settle(queue, [], error=None)
+        elif verdict is Verdict.FAIL_UNKNOWN:
+            self._fail(entry, unknown_outcome(batches[0]))
         else:
             self._fail(entry, error)
+        self._begin_anew(queue)
+
+    def _judge(self, entry: Entry, error: SparklogError | None, *, definite: bool) -> Verdict:
+        queue, batches = entry
+        retriable = error is None or error.retriable
+        if queue.sequences is None:
+            return Verdict.RETRY if retriable else Verdict.SPLIT if len(batches) > 1 else Verdict.FAIL
+        refusal = Refusal.RETRIABLE if retriable else Refusal.FATAL
+        if isinstance(error, OutOfOrderSequenceError):
+            refusal = Refusal.OUT_OF_ORDER
+        with self._accumulator.lock:
+            return queue.sequences.refused(batches, refusal, definite=definite)
+
+    def _not_sendable(self, queue: PartitionQueue, error: SparklogError) -> None:
+        """There is nobody to send to at the moment, or (a fatal error) there never will be."""
+        self._doubt_metadata(queue, error)
+        with self._accumulator.lock:
+            self._accumulator.locked_close_open(queue)
+            if error.retriable:
+                queue.retry_at = self._retry_at(queue, error)
+                for batch in queue.batches:
+                    batch.error = error
+                return
+            batches = list(queue.batches)
+            queue.batches.clear()
+            if queue.sequences is not None:
+                for batch in batches:
+                    queue.sequences.expired(batch)
+        self._fail(Entry(queue, batches), error, release=False)
+        self._begin_anew(queue)
+
+    def _doubt_metadata(self, queue: PartitionQueue, error: SparklogError) -> None:
+        if isinstance(error, TOPIC_CHANGED):
+            self._cluster.invalidate(queue.tp.topic)
+            self._forget_topic(queue.tp.topic)
+        else:
+            self._cluster.expire(queue.tp.topic)
+
+    def _retry_at(self, queue: PartitionQueue, error: SparklogError) -> float:
+        queue.attempts += 1
+        backoff: float = min(self._config.backoff_s * 2 ** min(queue.attempts - 1, 30), self._config.backoff_max_s)
+        if queue.attempts == 1:
+            _log.warning("%s: %s; trying again", queue.tp, error)
+        return time.monotonic() + backoff * random.uniform(0.8, 1.2)
 
     def _put_back(self, entry: Entry, retry_at: float) -> None:
         self._accumulator.put_back(entry.queue, entry.batches, retry_at=retry_at)
         self.wake()  # when to wake up next was computed before
 
-    def _fail(self, entry: Entry, error: BaseException, *, release: bool = True) -> None:
+    def _begin_anew(self, queue: PartitionQueue) -> None:
+        with self._accumulator.lock:
+            begun = self._accumulator.locked_begin_anew(queue)
+        if begun:
+            self.wake()
+
+    def _fail(self, entry: Entry, error: BaseException | None, *, release: bool = True) -> None:
+        assert error is not None
+        session = self._accumulator.session
+        if session is not None and session.transactional_id is not None and isinstance(error, SparklogError):
+            self._accumulator.fail_session(error)
         self._accumulator.settle(entry.queue, entry.batches, error=error, release=release)
         for batch in entry.batches:
             batch.delivery.fail(error)
@@ -351,23 +444,11 @@ class Sender:
                     self._fail(entry, error)
             channel.in_flight.clear()
         with accumulator.lock:
-            left = []
-            for queue in accumulator.active.values():
-                accumulator.locked_close_open(queue)
-                left.append(Entry(queue, list(queue.batches)))
-                queue.batches.clear()
-        for entry in left:
-            self._fail(entry, error)
+            left = accumulator.locked_take_all()
+        for queue, batches in left:
+            self._fail(Entry(queue, batches), error, release=False)
         with accumulator.lock:
             rest = list(accumulator.outstanding)
             accumulator.outstanding.clear()
         for delivery in rest:
             delivery.fail(error)
-
-
-def _expired(batch: PendingBatch) -> SparklogError:
-    records, tp = batch.delivery.record_count, batch.delivery.tp
-    reason = f"; the last attempt failed with: {batch.error}" if batch.error else ""
-    error = RequestTimedOutError(f"{records} records for {tp} were not delivered within delivery.timeout.ms{reason}")
-    error.__cause__ = batch.error
-    return error

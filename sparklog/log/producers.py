@@ -258,7 +258,9 @@ class ProducerStates:
             first = header.base_offset  # a batch without rows is what compaction has left of an ended one
         new = (batch,) if header.base_sequence >= 0 else ()  # a coordinator's have no sequence
         if state is None:
-            return ProducerState(header.producer_id, header.producer_epoch, new, NONE, NONE, header.append_time_ms, first)
+            return ProducerState(
+                header.producer_id, header.producer_epoch, new, NONE, NONE, header.append_time_ms, first
+            )
         earlier = state.batches if header.producer_epoch == state.epoch else ()
         remembered = BATCHES_REMEMBERED if self._safeguards.five_batch_memory else 1
         return state._replace(

@@ -9,14 +9,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sparklog.format.batch import BatchHeader, decode_header, stamp_batch
+from sparklog.errors import SparklogError
+from sparklog.format.batch import BatchHeader, decode_header, iterate_batches, stamp_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol import frames
 from sparklog.protocol import messages as m
+from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.messages import APIS, Api, encode
+from tests.unit.client.broker_rule import BrokerRule
 
 DROP = "drop"
 """Close the connection instead of answering."""
+DROP_AFTER = "drop after"
+"""Do what is asked, then close the connection instead of answering."""
 SILENT = "silent"
 """Never answer."""
 
@@ -37,6 +42,9 @@ class FakeBroker:
         self.stable: dict[tuple[str, int], int] = {}
         """Last stable offsets, where a transaction is open."""
         self.aborted: dict[tuple[str, int], list[m.AbortedRange]] = {}
+        self.producers: dict[tuple[str, int], BrokerRule] = {}
+        self.next_producer_id = 1000
+        self.committed = False
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -102,7 +110,9 @@ class FakeBroker:
                 message = m.decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
                 self.requests.append((api, message))
                 verdict = self.hook(api, message)
-                if verdict == DROP:
+                if verdict == DROP_AFTER:
+                    self._answer(api, message, body[prefix.header_bytes :], 0)
+                if verdict in (DROP, DROP_AFTER):
                     connection.shutdown(socket.SHUT_RDWR)
                     return
                 if verdict == SILENT:
@@ -127,6 +137,14 @@ class FakeBroker:
             names = list(self.topics) if message.topics is None else message.topics
             states = [self.topics.get(n, m.TopicState(3, n)) for n in names]
             return m.MetadataResponse("cluster", 0, [m.BrokerEndpoint(0, "127.0.0.1", self.port)], states), b""
+        if api is Api.INIT_PRODUCER_ID:
+            self.next_producer_id += 1
+            return txn.InitProducerIdResponse(self.next_producer_id, 0), b""
+        if api is Api.JOIN_SHARED_TXN:
+            joined = (True,) if self.committed else (False, 77, 0)
+            return txn.JoinSharedTxnResponse(*joined), b""
+        if api is Api.END_SHARED_TXN:
+            return txn.EndSharedTxnResponse(message.committed), b""
         if api is Api.LIST_OFFSETS:
             return m.ListOffsetsResponse([self._offset(p, message.isolation) for p in message.partitions]), b""
         if api is Api.PRODUCE:
@@ -164,14 +182,29 @@ class FakeBroker:
         for part in message.partitions:
             data = payload[start : start + part.length_bytes]
             start += part.length_bytes
-            first, position = -1, 0
-            while not code and position < len(data):
-                size = decode_header(data, position).size_bytes
-                base = self.append(data[position : position + size], part.topic, part.partition)
-                first = base if first < 0 else first
-                position += size
-            results.append(m.ProduceResult(part.topic, part.partition, code, first, 77, 0, "as told" if code else ""))
+            results.append(self._produce_partition(part, data, code))
         return results
+
+    def _produce_partition(self, part: m.ProducePartition, data: bytearray, code: int) -> m.ProduceResult:
+        key = (part.topic, part.partition)
+        if code:
+            return m.ProduceResult(*key, code, -1, 77, 0, "as told")
+        batches = [data[at : at + h.size_bytes] for at, h in iterate_batches(data)]
+        headers = [decode_header(b) for b in batches]
+        with self._appended:
+            rule = self.producers.setdefault(key, BrokerRule())
+            try:
+                known = rule.check([h for h in headers if h.producer_id >= 0])
+            except SparklogError as e:
+                return m.ProduceResult(*key, e.code, -1, 77, 0, str(e))
+            offsets = []
+            for batch, header in zip(batches, headers, strict=True):
+                found = known.get(header.base_sequence) if header.producer_id >= 0 else None
+                offsets.append(self.append(batch, *key) if found is None else found)
+                if header.producer_id >= 0 and found is None:
+                    rule.note(header, offsets[-1])
+        dense = all(o + h.record_count == n for o, h, n in zip(offsets, headers, offsets[1:], strict=False))
+        return m.ProduceResult(*key, 0, offsets[0], 77, 0, base_offsets=[] if dense else offsets)
 
     def _fetch(self, message: m.FetchRequest, code: int) -> tuple[m.FetchResponse, bytes]:
         results, payload = [], b""
