@@ -169,7 +169,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("retry.backoff.max.ms", _P, 1_000, "Longest pause before a retry.", "ms", 0, 600_000),
     Setting("max.in.flight.requests.per.connection", _P, 5, "Requests sent before the first answer is needed.", "requests", 1, 100),
     Setting("auto.offset.reset", _C, "earliest", "Where to go when there is no position, or it is out of range; none raises.", choices=("earliest", "latest", "none")),
-    Setting("isolation.level", _C, "read_uncommitted", "read_committed gives only records of committed transactions and those of none, up to the first transaction that is open; read_uncommitted gives all.", choices=("read_uncommitted", "read_committed")),
+    Setting("isolation.level", _C, "read_uncommitted", "Which records are read. read_committed gives only records of committed transactions and those of none, up to the first transaction that is open; read_uncommitted gives all.", choices=("read_uncommitted", "read_committed")),
     Setting("fetch.min.bytes", _C, 1, "A fetch waits until this much is there.", "bytes", 1, 1024 * MIB),
     Setting("fetch.max.wait.ms", _C, 500, "How long a fetch waits for fetch.min.bytes.", "ms", 0, 60_000),
     Setting("fetch.max.bytes", _C, 50 * MIB, "Most bytes of one fetch.", "bytes", 1024, 1024 * MIB),

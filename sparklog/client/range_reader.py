@@ -180,8 +180,9 @@ class _RangeReader:
         request = LocateRemoteRequest(*self._tp, offset, self._end, self._isolation)
         try:
             found = self._cluster.request(Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader)
+            end = min(self._end, found.last_stable_offset) if self._isolation == READ_COMMITTED else self._end
             aborted = Aborted(found.aborted)
-            for header, data in read_remote(found.url, found.segments, projection, offset, self._end):
+            for header, data in read_remote(found.url, found.segments, projection, offset, end):
                 batch = self._decode(data, memoryview(data), 0, header, projection, offset, aborted, checked=True)
                 if batch is not None:
                     yield batch

@@ -201,6 +201,21 @@ def encode_batch(
     return message
 
 
+def assign_producer(
+    data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
+) -> None:
+    """Writes a producer's identity and a sequence into the one batch in `data`, and its CRC; all else stays."""
+    mark = _find_mark(data, 0, _PREFIX.unpack_from(data, 0)[1])
+    stamp_position = mark + 4
+    seal_position = stamp_position + STAMP_CHARS
+    seal = list(_SEAL.unpack(binascii.a2b_base64(data[seal_position : mark + HEADER_CHARS])))
+    seal[0] = seal[0] & ~ATTRIBUTE_TRANSACTIONAL | (ATTRIBUTE_TRANSACTIONAL if transactional else 0)
+    seal[6:9] = producer_id, producer_epoch, base_sequence
+    data[seal_position : mark + HEADER_CHARS] = binascii.b2a_base64(_SEAL.pack(*seal), newline=False)
+    stamp = _STAMP.unpack(binascii.a2b_base64(data[stamp_position:seal_position]))
+    _write_stamp(data, stamp_position, _crc(data, stamp_position, len(data)), *stamp[1:])
+
+
 def encode_marker(
     schema: pa.Schema,
     *,
@@ -226,21 +241,6 @@ def encode_marker(
         base_sequence=coordinator_epoch,
         last_offset_delta=0,
     )
-
-
-def assign_producer(
-    data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
-) -> None:
-    """Writes a producer's identity and a sequence into the one batch in `data`, and its CRC; all else stays."""
-    mark = _find_mark(data, 0, _PREFIX.unpack_from(data, 0)[1])
-    stamp_position = mark + 4
-    seal_position = stamp_position + STAMP_CHARS
-    seal = list(_SEAL.unpack(binascii.a2b_base64(data[seal_position : mark + HEADER_CHARS])))
-    seal[0] = seal[0] & ~ATTRIBUTE_TRANSACTIONAL | (ATTRIBUTE_TRANSACTIONAL if transactional else 0)
-    seal[6:9] = producer_id, producer_epoch, base_sequence
-    data[seal_position : mark + HEADER_CHARS] = binascii.b2a_base64(_SEAL.pack(*seal), newline=False)
-    stamp = _STAMP.unpack(binascii.a2b_base64(data[stamp_position:seal_position]))
-    _write_stamp(data, stamp_position, _crc(data, stamp_position, len(data)), *stamp[1:])
 
 
 def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None = None) -> BatchHeader:

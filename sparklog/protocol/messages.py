@@ -369,11 +369,13 @@ class LocateRemoteRequest(Message):
 
 class LocateRemoteResponse(Message):
     """Copies below `url`, in offset order, at most REMOTE_SEGMENTS_MAX: each the MessagePack bytes of its metadata
-    (`sparklog.log.tiering.state`). With isolation 1 `aborted` are the aborted ranges that touch them."""
+    (`sparklog.log.tiering.state`). With isolation 1 only what lies below the last stable offset may be read, and `aborted`
+    are the aborted ranges that touch it."""
 
     url: str
     log_start_offset: int
     segments: list[bytes]
+    last_stable_offset: int = -1
     aborted: list[AbortedRange] = []
 
 

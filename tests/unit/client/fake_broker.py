@@ -12,11 +12,11 @@ from typing import Any
 from sparklog.errors import SparklogError
 from sparklog.format.batch import BatchHeader, decode_header, iterate_batches, stamp_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.log.producers import ProducerStates
 from sparklog.protocol import frames
 from sparklog.protocol import messages as m
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.messages import APIS, Api, encode
-from tests.unit.client.broker_rule import BrokerRule
 
 DROP = "drop"
 """Close the connection instead of answering."""
@@ -39,12 +39,12 @@ class FakeBroker:
         self.requests: list[tuple[Api, Any]] = []
         self.connections = 0
         self.log_start: dict[tuple[str, int], int] = {}
+        self.producers: dict[tuple[str, int], ProducerStates] = {}
+        self.next_producer_id = 1000
+        self.committed = False
         self.stable: dict[tuple[str, int], int] = {}
         """Last stable offsets, where a transaction is open."""
         self.aborted: dict[tuple[str, int], list[m.AbortedRange]] = {}
-        self.producers: dict[tuple[str, int], BrokerRule] = {}
-        self.next_producer_id = 1000
-        self.committed = False
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -190,21 +190,18 @@ class FakeBroker:
         if code:
             return m.ProduceResult(*key, code, -1, 77, 0, "as told")
         batches = [data[at : at + h.size_bytes] for at, h in iterate_batches(data)]
-        headers = [decode_header(b) for b in batches]
         with self._appended:
-            rule = self.producers.setdefault(key, BrokerRule())
+            states = self.producers.setdefault(key, ProducerStates())
             try:
-                known = rule.check([h for h in headers if h.producer_id >= 0])
+                known = states.admit([decode_header(b) for b in batches], self.end(key), None, verified=True)
             except SparklogError as e:
                 return m.ProduceResult(*key, e.code, -1, 77, 0, str(e))
             offsets = []
-            for batch, header in zip(batches, headers, strict=True):
-                found = known.get(header.base_sequence) if header.producer_id >= 0 else None
-                offsets.append(self.append(batch, *key) if found is None else found)
-                if header.producer_id >= 0 and found is None:
-                    rule.note(header, offsets[-1])
-        dense = all(o + h.record_count == n for o, h, n in zip(offsets, headers, offsets[1:], strict=False))
-        return m.ProduceResult(*key, 0, offsets[0], 77, 0, base_offsets=[] if dense else offsets)
+            for batch, original in zip(batches, known, strict=True):
+                offsets.append(self.append(batch, *key) if original is None else original.base_offset)
+                if original is None:
+                    states.apply(decode_header(batch))
+        return m.ProduceResult(*key, 0, offsets[0], 77, 0, base_offsets=offsets if any(known) else [])
 
     def _fetch(self, message: m.FetchRequest, code: int) -> tuple[m.FetchResponse, bytes]:
         results, payload = [], b""
