@@ -24,6 +24,7 @@ from sparklog.log.retention import POLICY_COMPACT
 from sparklog.log.retention_run import remove_dropped
 from sparklog.log.slices import HandleCache
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
+from sparklog.log.tiering.policy import TIERING_SETTING
 from sparklog.log.tiering.read_cache import CACHE_DIRECTORY, ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.metadata.producer_ids import ProducerIds
@@ -38,6 +39,7 @@ from sparklog_broker.partition import Partition
 from sparklog_broker.purgatory import Purgatory
 from sparklog_broker.retention import Retention, delete_records
 from sparklog_broker.tierer import Tierer
+from sparklog_broker.transactions import TransactionCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class Broker:
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.io = IoThreads(loop, config.num_io_threads)
         self.producer_ids = ProducerIds(store.take_producer_ids)
+        self.transactions = TransactionCoordinator(self, self.new_producer_id)
         self._loop = loop
         self._logs = logs
         self._store = store
@@ -193,6 +196,7 @@ class Broker:
 
     def _create_files(self, spec: TopicSpec) -> Topic:
         """Admin thread."""
+        self._check_tier(spec.name, spec.configs)
         topic = self._store.create_topic(spec)
         try:
             for partition_spec in partition_specs(topic, self.config):
@@ -245,6 +249,7 @@ class Broker:
 
     def _alter_configs(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         """Admin thread."""
+        self._check_tier(name, configs)
         open_logs = self._logs.logs
         in_tier = any(log.has_remote_segments for tp, log in open_logs.items() if tp.topic == name)
         if in_tier and POLICY_COMPACT in str(configs.get("cleanup.policy")).split(","):
@@ -258,6 +263,14 @@ class Broker:
             if partition_log is not None:
                 partition_log.reconfigure(spec.config)
         return topic
+
+    def _check_tier(self, name: str, configs: Mapping[str, object | None]) -> None:
+        """Raises InvalidConfigError for a topic that is to be tiered by a broker that has no object store."""
+        if str(configs.get(TIERING_SETTING)).lower() == "true" and self._remote.store is None:
+            raise InvalidConfigError(
+                f"topic {name!r}: {TIERING_SETTING}=true, but this broker has no object store; set remote.log.storage.url "
+                f"in its configuration and restart it"
+            )
 
     async def delete_records(self, deletions: Sequence[tuple[Partition, int]]) -> list[int | SparklogError]:
         """Deletes each partition's records below an offset (-1: all); its log start, now on the disk, or the error."""
@@ -331,6 +344,7 @@ class Broker:
         self._flushing = self._loop.create_task(self._flush_due())
         self._retention.start()
         self._cleaner.start()
+        self.transactions.start()
         self._tierer.start()
 
     async def _flush_due(self) -> None:
@@ -374,9 +388,11 @@ class Broker:
         """Ends all waiting requests: they are answered with what there is."""
         self.fetches.stop()
         self.produces.stop()
+        self.transactions.stop_waiting()
 
     async def close(self) -> bool:
         """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
+        await self.transactions.stop()
         if self._watch is not None:
             await self._watch.stop()
         await self._retention.stop()

@@ -10,7 +10,6 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +49,7 @@ from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.time_lookup import TimeLookup
 from sparklog.log.transactions import AbortedTransaction
 from sparklog.log.truncation import TruncationMark, cut_segments, end_of_cut, end_of_remote_cut, remove_segments
+from sparklog.testing.faults import reach
 from sparklog.types import OffsetAndTimestamp
 
 __all__ = ["AppendInfo", "FileSlice", "LocatedRange", "LogConfig", "LogOwner", "PartitionLog"]
@@ -501,11 +501,12 @@ class PartitionLog:
             return self._append_new(view, found, leader_epoch, guard)
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
-        """`append` for what the broker itself writes: of any size, and its transactions need no verification."""
+        """`append` for what the broker itself writes: of any size, its transactions need no verification, its producers
+        no sequence numbers (-1)."""
         view = memoryview(payload).cast("B")
         with self._write_lock:
             self._check_usable()
-            found = check_payload(view, replace(self.config, max_message_bytes=2**31 - 1), self._schema_of)
+            found = check_payload(view, self.config, self._schema_of, internal=True)
             return self._append_new(view, found, leader_epoch, None, verified=True)
 
     def append_marker(
@@ -568,6 +569,7 @@ class PartitionLog:
         self, view: memoryview, found: Sequence[tuple[int, BatchHeader]], leader_epoch: int
     ) -> tuple[AppendInfo, list[PlacedBatch]]:
         """Stamps and writes batches that fill `view`; the batches with what they were stamped."""
+        reach("log.before-append")
         now_ms = max(self._clock.now_ms(), self._append_time_ms)
         if leader_epoch != self._epochs.latest:
             self._epochs.begin(leader_epoch, self.log_end_offset)
@@ -584,6 +586,7 @@ class PartitionLog:
         self._offsets.wrote()
         if self._dirty.since_ms is None:
             self._dirty.since_ms = now_ms
+        reach("log.after-append")
         records = sum(b.header.record_count for b in batches)
         return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records), batches
 

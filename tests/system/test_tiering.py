@@ -235,6 +235,15 @@ def test_settings_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
             admin.alter_topic("t", {"cleanup.policy": "compact", "remote.storage.enable": False})
 
 
+def test_a_broker_without_a_store_refuses_to_tier(tmp_path: Path) -> None:
+    with sparklog.start_local(tmp_path / "data") as local, sparklog.Admin(local.bootstrap_servers) as admin:
+        with pytest.raises(InvalidConfigError, match=r"remote\.log\.storage\.url"):
+            admin.create_topic("t", configs={"remote.storage.enable": True})
+        admin.create_topic("t")
+        with pytest.raises(InvalidConfigError, match=r"remote\.log\.storage\.url"):
+            admin.alter_topic("t", {"remote.storage.enable": True})
+
+
 @pytest.mark.parametrize(
     ("url", "says"), [("nosuch://x", "nosuch"), ("/just/a/path", "URL with its protocol"), ("memory://x", "")]
 )

@@ -30,7 +30,8 @@ STILL_S = (0.05, 1.5)
 @dataclass(frozen=True)
 class Plan:
     """What is to be done. `clients`: how many of each role; `faults`: how often each kind is drawn; `broker_steps` and
-    `client_steps` (by role): fault points (sparklog.testing.faults) at which a process dies by itself."""
+    `client_steps` (by role): fault points (sparklog.testing.faults) at which a process dies by itself; `without`: a
+    safeguard of the broker that is off (unsafe_broker.py)."""
 
     seed: int
     kills: int
@@ -40,6 +41,7 @@ class Plan:
     )
     partitions: int = 3
     broker_settings: Mapping[str, object] = field(default_factory=dict)
+    without: str | None = None
     client_settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     broker_steps: Sequence[str] = ()
     client_steps: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -81,7 +83,7 @@ class Campaign:
         self._directory = directory
         self._rng = random.Random(f"nemesis/{plan.seed}")
         self._numbers = itertools.count()
-        self._broker = Broker(directory / "data", plan.broker_settings)
+        self._broker = Broker(directory, plan.broker_settings, plan.without)
         self._clients: list[Client] = []
         self._faults: Counter[str] = Counter()
         self._steps: Counter[str] = Counter()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import signal
 import subprocess
@@ -28,7 +27,7 @@ from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse
 from tests.checker.history import UNKNOWN_OFFSET, Kind, Operation, Outcome, Sent, read_history
 from tests.torture.client import Assignment, partition_of
-from tests.torture.processes import ROOT, Broker, CampaignError, Client
+from tests.torture.processes import ROOT, Broker, CampaignError, Client, die_with_parent, environment
 from tests.torture.spark_driver import Pipeline
 
 PARTITIONS = 3
@@ -39,6 +38,7 @@ PROGRESS_S = 180.0
 ENDED_IN_ORDER_S = 240.0
 LOOK_S = 0.02
 STILL_S = (0.05, 3.0)
+COMMIT_STEP, ABORT_STEP = "sink.before-commit", "sink.before-abort"
 KILLS = frozenset(
     {
         "kill driver",
@@ -63,6 +63,7 @@ class SinkPlan:
     broker_steps: Sequence[str] = ()
     sink: Mapping[str, str] = field(default_factory=dict)
     broker_settings: Mapping[str, object] = field(default_factory=dict)
+    without: str | None = None
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,7 @@ class Driver:
         self.lives = 0
 
     def start(self, fault: Mapping[str, str] | None = None) -> None:
-        environment = os.environ | dict(fault or {}) | {"PYTHONPATH": os.pathsep.join(_python_path())}
-        environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.torture.spark_driver", self._pipeline.as_argument()],
@@ -139,7 +139,8 @@ class Driver:
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
-                env=environment,
+                env=environment(fault) | python,
+                preexec_fn=die_with_parent,
                 start_new_session=True,
             )
         self.lives += 1
@@ -204,10 +205,6 @@ class Driver:
         return []
 
 
-def _python_path() -> list[str]:
-    return [str(ROOT), str(ROOT / "datasource"), str(ROOT / "broker_daemon")]
-
-
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()
@@ -230,7 +227,7 @@ class SinkCampaign:
         self._plan = plan
         self._directory = directory
         self._rng = random.Random(f"sink/{plan.seed}")
-        self._broker = Broker(directory / "data", plan.broker_settings)
+        self._broker = Broker(directory, plan.broker_settings, plan.without)
         self._checkpoint = directory / "checkpoint"
         self._faults: Counter[str] = Counter()
         self._steps: Counter[str] = Counter()
@@ -413,27 +410,31 @@ class SinkCampaign:
 
     def _kill_at_sink_step(self) -> None:
         """A new life of the driver, of which the process that comes to the step dies there."""
-        step, mark = self._rng.choice(self._plan.sink_steps), self._mark()
+        step = self._rng.choice(self._plan.sink_steps)
         self._driver.kill()
+        mark = self._mark()
         self._driver.start(self._fault(step, mark))
         self._wait_for_mark(step, mark)
 
     def _kill_at_broker_step(self) -> None:
-        step, mark = self._rng.choice(self._plan.broker_steps), self._mark()
+        step = self._rng.choice(self._plan.broker_steps)
         self._broker.kill()
+        mark = self._mark()
         self._broker.start(self._fault(step, mark))
         self._wait_for_mark(step, mark)
 
-    def _mark(self) -> Path:
-        return self._directory / f"mark-{next(self._marks)}"
+    def _mark(self) -> str:
+        return str(self._directory / f"mark-{next(self._marks)}")
 
-    def _fault(self, step: str, mark: Path) -> dict[str, str]:
-        nth = self._rng.randint(1, 3)
-        return {faults.VARIABLE: f"{step}:{nth}:kill", faults.VARIABLE_MARK: str(mark)}
+    def _fault(self, step: str, mark: str) -> dict[str, str]:
+        fault = f"{step}:{self._rng.randint(1, 3)}:kill"
+        if step == ABORT_STEP:
+            fault = f"{COMMIT_STEP}:raise,{step}:kill"  # nothing is aborted but after a failure
+        return {faults.VARIABLE: fault, faults.VARIABLE_MARK: mark}
 
-    def _wait_for_mark(self, step: str, mark: Path) -> None:
+    def _wait_for_mark(self, step: str, mark: str) -> None:
         deadline = time.monotonic() + PROGRESS_S
-        while not mark.exists():
+        while not Path(f"{mark}.{step}").exists():
             self._revive()
             if time.monotonic() > deadline:
                 raise CampaignError(f"the step {step} is never reached: {self._driver.tail()}")
