@@ -39,6 +39,7 @@ from sparklog_broker.partition import Partition
 from sparklog_broker.purgatory import Purgatory
 from sparklog_broker.retention import Retention, delete_records
 from sparklog_broker.tierer import Tierer
+from sparklog_broker.transactions import TransactionCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Broker:
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.io = IoThreads(loop, config.num_io_threads)
         self.producer_ids = ProducerIds(store.take_producer_ids)
+        self.transactions = TransactionCoordinator(self, self.new_producer_id)
         self._loop = loop
         self._logs = logs
         self._store = store
@@ -342,6 +344,7 @@ class Broker:
         self._flushing = self._loop.create_task(self._flush_due())
         self._retention.start()
         self._cleaner.start()
+        self.transactions.start()
         self._tierer.start()
 
     async def _flush_due(self) -> None:
@@ -385,9 +388,11 @@ class Broker:
         """Ends all waiting requests: they are answered with what there is."""
         self.fetches.stop()
         self.produces.stop()
+        self.transactions.stop_waiting()
 
     async def close(self) -> bool:
         """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
+        await self.transactions.stop()
         if self._watch is not None:
             await self._watch.stop()
         await self._retention.stop()

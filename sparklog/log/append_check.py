@@ -24,20 +24,26 @@ _ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL
 
 
 def check_payload(
-    view: memoryview, config: LogConfig, schema_of: Callable[[int], pa.Schema], now_ms: int
+    view: memoryview,
+    config: LogConfig,
+    schema_of: Callable[[int], pa.Schema],
+    now_ms: int,
+    *,
+    internal: bool = False,
 ) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of the batches that fill `view`, each of which may be appended.
+    """(position, header) of the batches that fill `view`, each of which may be appended. `internal`: the broker's own,
+    of any size, and its producers need no sequence numbers.
 
     Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
     """
     found = []
     for position, header in iterate_batches(view, verify=True):
-        if header.size_bytes > config.max_message_bytes:
+        if header.size_bytes > config.max_message_bytes and not internal:
             raise MessageTooLargeError(
                 f"a batch of {header.size_bytes} bytes; the topic's max.message.bytes is {config.max_message_bytes}: "
                 f"send smaller batches (batch.size.bytes) or raise it"
             )
-        _check_header(header, config)
+        _check_header(header, config, internal=internal)
         _check_timestamp(header, config, now_ms)
         try:
             schema_of(header.schema_id)
@@ -59,7 +65,7 @@ def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> Non
         )
 
 
-def _check_header(header: BatchHeader, config: LogConfig) -> None:
+def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> None:
     if header.attributes & ~_ALLOWED_ATTRIBUTES:
         raise InvalidRequestError(f"a client cannot append a batch with attributes {header.attributes:#x}")
     if bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME) != config.log_append_time:
@@ -74,7 +80,7 @@ def _check_header(header: BatchHeader, config: LogConfig) -> None:
             f"a batch whose smallest timestamp {header.min_timestamp_ms} is above its largest {header.max_timestamp_ms}"
         )
     producer = header.producer_id, header.producer_epoch, header.base_sequence
-    if min(producer) < 0 and producer != (-1, -1, -1):
+    if min(producer[: 2 if internal else 3]) < 0 and producer != (-1, -1, -1):
         raise InvalidRequestError(f"a producer id needs an epoch and a sequence number, the batch has {producer}")
     if header.producer_id < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL:
         raise InvalidRequestError("a transactional batch needs a producer id")
