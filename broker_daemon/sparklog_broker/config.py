@@ -49,6 +49,11 @@ class BrokerConfig:
     transactional_id_expiration_ms: int
     transactional_app_expiration_ms: int
     offsets_topic_num_partitions: int
+    offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
+    group_consumer_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
+    group_max_size: int
     remote_log_storage_url: str
     remote_log_storage_options: str = field(repr=False)  # may hold secrets
     remote_log_manager_task_interval_ms: int
