@@ -16,6 +16,8 @@ MAX_TIMESTAMP = -3
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 """Isolation of a read: up to the high watermark, or only what is decided, without what was aborted."""
+ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+"""The values of `isolation.level`."""
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"

@@ -24,19 +24,23 @@ from sparklog.log.retention import POLICY_COMPACT
 from sparklog.log.retention_run import remove_dropped
 from sparklog.log.slices import HandleCache
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
+from sparklog.log.tiering.policy import TIERING_SETTING
 from sparklog.log.tiering.read_cache import CACHE_DIRECTORY, ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
+from sparklog.metadata.producer_ids import ProducerIds
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec
 from sparklog.types import TopicPartition
 from sparklog_broker.cleaner import Cleaner
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.directory_watch import DirectoryWatch
+from sparklog_broker.groups import Groups
 from sparklog_broker.io_threads import IoThreads
 from sparklog_broker.partition import Partition
 from sparklog_broker.purgatory import Purgatory
 from sparklog_broker.retention import Retention, delete_records
 from sparklog_broker.tierer import Tierer
+from sparklog_broker.transactions import TransactionCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +74,8 @@ class Broker:
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.io = IoThreads(loop, config.num_io_threads)
+        self.producer_ids = ProducerIds(store.take_producer_ids)
+        self.transactions = TransactionCoordinator(self, self.new_producer_id)
         self._loop = loop
         self._logs = logs
         self._store = store
@@ -99,6 +105,7 @@ class Broker:
         self.remote_reads = ThreadPoolExecutor(config.remote_log_reader_threads, thread_name_prefix="remote-read")
         """Whatever may have to wait for the object store."""
         self._watch: DirectoryWatch | None = None
+        self.groups = Groups(self)
 
     @classmethod
     def open(cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> Broker:
@@ -136,6 +143,11 @@ class Broker:
 
     # -- what there is
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Whose thread everything here belongs to."""
+        return self._loop
+
     def location_of(self, tp: TopicPartition) -> tuple[Path, str]:
         """The log directory of a partition, and its id. Raises UnknownTopicOrPartitionError."""
         return self._logs.location_of(tp)
@@ -168,6 +180,12 @@ class Broker:
         if now - started_at > INLINE_SLOW_S:
             self._inline_after = now + INLINE_PAUSE_S
 
+    async def new_producer_id(self) -> int:
+        """Raises StorageError, StorageFullError."""
+        if self.producer_ids.left:
+            return self.producer_ids.next()
+        return await self._run_admin(self.producer_ids.next)
+
     # -- topics
 
     async def create_topic(self, spec: TopicSpec) -> Topic:
@@ -185,6 +203,7 @@ class Broker:
 
     def _create_files(self, spec: TopicSpec) -> Topic:
         """Admin thread."""
+        self._check_tier(spec.name, spec.configs)
         topic = self._store.create_topic(spec)
         try:
             for partition_spec in partition_specs(topic, self.config):
@@ -237,6 +256,7 @@ class Broker:
 
     def _alter_configs(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         """Admin thread."""
+        self._check_tier(name, configs)
         open_logs = self._logs.logs
         in_tier = any(log.has_remote_segments for tp, log in open_logs.items() if tp.topic == name)
         if in_tier and POLICY_COMPACT in str(configs.get("cleanup.policy")).split(","):
@@ -250,6 +270,14 @@ class Broker:
             if partition_log is not None:
                 partition_log.reconfigure(spec.config)
         return topic
+
+    def _check_tier(self, name: str, configs: Mapping[str, object | None]) -> None:
+        """Raises InvalidConfigError for a topic that is to be tiered by a broker that has no object store."""
+        if str(configs.get(TIERING_SETTING)).lower() == "true" and self._remote.store is None:
+            raise InvalidConfigError(
+                f"topic {name!r}: {TIERING_SETTING}=true, but this broker has no object store; set remote.log.storage.url "
+                f"in its configuration and restart it"
+            )
 
     async def delete_records(self, deletions: Sequence[tuple[Partition, int]]) -> list[int | SparklogError]:
         """Deletes each partition's records below an offset (-1: all); its log start, now on the disk, or the error."""
@@ -273,6 +301,7 @@ class Broker:
             partition = self._partitions.pop((name, number), None)
             if partition is not None:
                 partition.on_deleted()
+        self.groups.on_topics_changed()
         await self._run_admin(lambda: self._delete_files(topic))
         self._tierer.run_soon()
         log.info("deleted topic %s", name)
@@ -306,6 +335,7 @@ class Broker:
             )
         self._schema_bytes[topic.name] = schema_messages(topic)
         self.topics[topic.name] = topic
+        self.groups.on_topics_changed()
 
     # -- life
 
@@ -322,7 +352,9 @@ class Broker:
         self._maintenance = self._loop.create_task(self._maintain(self.config.log_flush_interval_ms / 1000))
         self._flushing = self._loop.create_task(self._flush_due())
         self._retention.start()
+        self.groups.start()
         self._cleaner.start()
+        self.transactions.start()
         self._tierer.start()
 
     async def _flush_due(self) -> None:
@@ -366,9 +398,12 @@ class Broker:
         """Ends all waiting requests: they are answered with what there is."""
         self.fetches.stop()
         self.produces.stop()
+        self.transactions.stop_waiting()
 
     async def close(self) -> bool:
         """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
+        await self.transactions.stop()
+        await self.groups.stop()
         if self._watch is not None:
             await self._watch.stop()
         await self._retention.stop()

@@ -36,7 +36,14 @@ from sparklog.protocol.messages import (
     ListOffsetsResponse,
     ListOffsetsResult,
 )
-from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from sparklog.types import (
+    EARLIEST_TIMESTAMP,
+    INTERNAL_TOPICS,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TopicPartition,
+)
 
 T = TypeVar("T")
 log = logging.getLogger("pyspark_sparklog")
@@ -82,11 +89,13 @@ class BrokerWait:
 class Catalog:
     """Questions to the cluster at `bootstrap_servers`; holds no connection itself, so it can be pickled.
 
-    `wait_ms`: how long a question is asked again while no broker answers.
+    `wait_ms`: how long a question is asked again while no broker answers. `isolation`: with READ_COMMITTED a partition
+    ends at its last stable offset.
     """
 
     bootstrap_servers: str
     wait_ms: int
+    isolation: int = READ_UNCOMMITTED
 
     def topics(self, subscription: Subscription, *, missing_is_error: bool) -> dict[str, TopicInfo]:
         """The subscribed topics there are, by name.
@@ -96,7 +105,7 @@ class Catalog:
         """
         if subscription.pattern is not None:
             matches = re.compile(subscription.pattern).fullmatch
-            found = {n: t for n, t in self._describe(None).items() if matches(n)}
+            found = {n: t for n, t in self._describe(None).items() if matches(n) and n not in INTERNAL_TOPICS}
             if not found and missing_is_error:
                 raise UnknownTopicOrPartitionError(
                     f"no topic at {self.bootstrap_servers} matches {subscription.describe()}; "
@@ -129,8 +138,14 @@ class Catalog:
                 raise error_from_code(state.error_code, f"topic {state.name!r} cannot be used")
         return found
 
-    def extents(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """First offset and end of every partition that exists."""
+    def extents(
+        self, partitions: Iterable[TopicPartition], reached: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, Extent]:
+        """First offset and end of every partition that exists.
+
+        `reached`: where a reader stands already. If that is beyond the last stable offset (it has read with
+        read_uncommitted before), the log still has it: then the partition ends there, and nothing is lost.
+        """
         wanted = sorted(partitions)
         asked = [(tp, t) for tp in wanted for t in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)]
         answers = iter(self._list_offsets(asked))
@@ -139,6 +154,14 @@ class Catalog:
             first, last = next(answers), next(answers)
             if first is not None and last is not None:
                 result[tp] = Extent(first, last)
+        beyond = [tp for tp, o in (reached or {}).items() if tp in result and o > result[tp].end]
+        if beyond and self.isolation == READ_COMMITTED:
+            asked = [(tp, LATEST_TIMESTAMP) for tp in sorted(beyond)]
+            ends = self._asking("offsets", lambda c: _list_offsets(c, asked, READ_UNCOMMITTED))
+            for (tp, _), high_watermark in zip(asked, ends, strict=True):
+                if high_watermark is not None and reached is not None:
+                    first, last = result[tp]
+                    result[tp] = Extent(first, max(last, min(reached[tp], high_watermark)))
         return result
 
     def offsets_for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -149,14 +172,14 @@ class Catalog:
 
     def _list_offsets(self, asked: list[tuple[TopicPartition, int]]) -> list[int | None]:
         """One offset per question, in order; None for a partition that does not exist."""
-        return self._asking("offsets", lambda c: _list_offsets(c, asked)) if asked else []
+        return self._asking("offsets", lambda c: _list_offsets(c, asked, self.isolation)) if asked else []
 
     def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
         """Waits until any partition grows beyond its position, at most `max_wait_ms`. Whether one has, or might have."""
         if not positions:
             time.sleep(max_wait_ms / 1000)
             return True
-        return self._asking("new data", lambda c: _wait_for_data(c, positions, max_wait_ms))
+        return self._asking("new data", lambda c: _wait_for_data(c, positions, max_wait_ms, self.isolation))
 
     def _asking(self, what: str, ask: Callable[[Cluster], T]) -> T:
         wait = BrokerWait(f"asking {self.bootstrap_servers} for {what}", self.wait_ms)
@@ -181,12 +204,14 @@ def _by_leader(c: Cluster, partitions: Iterable[TopicPartition]) -> dict[Endpoin
     return result
 
 
-def _list_offsets(c: Cluster, asked: list[tuple[TopicPartition, int]]) -> list[int | None]:
+def _list_offsets(c: Cluster, asked: list[tuple[TopicPartition, int]], isolation: int) -> list[int | None]:
     answers: dict[tuple[TopicPartition, int], int | None] = {}
     for endpoint, partitions in _by_leader(c, dict.fromkeys(tp for tp, _ in asked)).items():
         here = set(partitions)
         questions = [q for q in asked if q[0] in here]
-        request = ListOffsetsRequest([ListOffsetsPartition(tp.topic, tp.partition, t) for tp, t in questions])
+        request = ListOffsetsRequest(
+            [ListOffsetsPartition(tp.topic, tp.partition, t) for tp, t in questions], isolation
+        )
         response = c.request(Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=endpoint)
         answers |= {q: _offset(c, r) for q, r in zip(questions, response.results, strict=True)}
     return [answers.get(q) for q in asked]
@@ -201,14 +226,14 @@ def _offset(c: Cluster, result: ListOffsetsResult) -> int | None:
     raise error_from_code(result.error_code, result.message or f"{result.topic}-{result.partition}")
 
 
-def _wait_for_data(c: Cluster, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
+def _wait_for_data(c: Cluster, positions: Mapping[TopicPartition, int], max_wait_ms: int, isolation: int) -> bool:
     with ExitStack() as stack:
         waiting = []
         for endpoint, partitions in _by_leader(c, positions).items():
             connection = stack.enter_context(c.connection(endpoint, purpose="wait"))
             asked = [FetchPartition(tp.topic, tp.partition, positions[tp], 0) for tp in partitions]
             # max_bytes 0: nothing is transferred, the answer comes when there is something to transfer
-            connection.send(Api.FETCH, FetchRequest(max_wait_ms, 1, 0, 0, asked))
+            connection.send(Api.FETCH, FetchRequest(max_wait_ms, 1, 0, isolation, asked))
             waiting.append(connection)
         grown = not waiting
         for connection in waiting:
@@ -216,7 +241,8 @@ def _wait_for_data(c: Cluster, positions: Mapping[TopicPartition, int], max_wait
             for r in response.results:
                 if r.error_code == NotLeaderError.code:
                     c.invalidate(r.topic)
-                grown |= r.error_code != 0 or r.high_watermark > positions[TopicPartition(r.topic, r.partition)]
+                end = r.last_stable_offset if isolation == READ_COMMITTED else r.high_watermark
+                grown |= r.error_code != 0 or end > positions[TopicPartition(r.topic, r.partition)]
         return grown
 
 

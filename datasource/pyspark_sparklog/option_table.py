@@ -69,6 +69,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("includeHeaders", _ALL, "true, false", "false", "Adds the column headers of an envelope topic."),
     Option("includeMetadata", _SRC, "true, false", "false", "Adds _topic, _partition, _offset, _timestamp to a typed topic's columns."),
     Option("columns", _SRC, "name,…", "all", "Only these columns are read and decoded, in this order."),
+    Option("sparklog.isolation.level", _SRC, "read_committed, read_uncommitted", "read_committed", "read_committed gives only records of committed transactions and those of none, up to the first transaction that is open; read_uncommitted gives all."),
     Option("sparklog.local.read", _SRC, "auto, off", "auto", "auto maps the broker's files where they are visible on the same host; off uses the socket."),
     Option("sparklog.check.crcs", _SRC, "true, false", "true", "Whether every batch's checksum is verified."),
     Option("sparklog.broker.wait.ms", _ALL, "ms", "60000", "How long a running query waits for a broker that is gone."),
@@ -79,6 +80,9 @@ PRODUCER_OPTIONS: tuple[Option, ...] = tuple(
     Option(f"sparklog.{s.name}", _SINK, s.type_name, str(s.default), s.doc)
     for s in settings_of(Scope.PRODUCER).values()
 )
+
+ALIASES = {"isolation.level": "sparklog.isolation.level"}
+"""Further names of options, in lower case; besides, `kafka.X` is an alias of `sparklog.X`."""
 
 ADDED_BY_SPARK = frozenset({"path", "queryname", "checkpointlocation"})
 

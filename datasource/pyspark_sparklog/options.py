@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from pyspark_sparklog.offsets import IDS, INITIAL
 from pyspark_sparklog.option_table import (
     ADDED_BY_SPARK,
+    ALIASES,
     BOOTSTRAP_ENVIRONMENT,
     OPTIONS,
     PRODUCER_OPTIONS,
@@ -23,6 +24,7 @@ from pyspark_sparklog.option_table import (
     Option,
     Where,
 )
+from sparklog.client.isolation import isolation_of
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, did_you_mean, settings_of
 from sparklog.types import check_topic_name
@@ -86,6 +88,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None
     local_read: str
     check_crcs: bool
+    isolation: int
     broker_wait_ms: int
     ignored: tuple[str, ...] = ()
 
@@ -126,6 +129,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
         columns=_columns(given),
         local_read=_choice(given, "sparklog.local.read", ("auto", "off")),
         check_crcs=_get(given, "sparklog.check.crcs", _bool, True),
+        isolation=isolation_of(_choice(given, "sparklog.isolation.level", ("read_committed", "read_uncommitted"))),
         broker_wait_ms=_get(given, "sparklog.broker.wait.ms", _count, 60_000),
         ignored=ignored,
     )
@@ -161,6 +165,7 @@ def _known(options: Mapping[str, str], where: Where, table: tuple[Option, ...]) 
         name = written.lower()
         if name.startswith("kafka."):
             name = "sparklog." + name.removeprefix("kafka.")
+        name = ALIASES.get(name, name)
         if name in ADDED_BY_SPARK:
             continue
         if name in given and given[name] != value:

@@ -76,6 +76,7 @@ class RangeRead:
                     layout=self.schema.stored_layout,
                     local=self.options.local_read,
                     check_crcs=self.options.check_crcs,
+                    isolation=self.options.isolation,
                     retry_timeout_ms=min(QUIET_RETRY_MS, self.options.broker_wait_ms),
                 ):
                     wait.reset()
@@ -125,7 +126,7 @@ class SparklogBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The ranges to read, one Spark task each."""
         options = self._options
-        catalog = Catalog(options.bootstrap_servers, 0)
+        catalog = Catalog(options.bootstrap_servers, 0, options.isolation)
         topics = catalog.topics(options.subscription, missing_is_error=True)
         extents = catalog.extents(partitions_of(options.subscription, topics))
         start = resolve_starting(options, catalog, extents)

@@ -40,7 +40,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._reads = RangeRead(options, schema)
         self._shapes = dict(topics)
-        self._catalog = Catalog(options.bootstrap_servers, options.broker_wait_ms)
+        self._catalog = Catalog(options.bootstrap_servers, options.broker_wait_ms, options.isolation)
         self._losses = LossReporter(fail=options.fail_on_data_loss)
         self._initial: SourceOffset | None = None
         self._frozen: SourceOffset | None = None
@@ -106,7 +106,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, begin: SourceOffset | None, limit: ReadLimit) -> SourceOffset:
         """The end of the next batch after `begin`, as things are now."""
-        ids, extents = self._look(missing_is_error=False)
+        ids, extents = self._look(missing_is_error=False, reached=None if begin is None else begin.positions)
         self._latest = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
         if begin is None:
             return self._latest
@@ -150,8 +150,10 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _wait(self, latest: SourceOffset) -> bool:
         return self._catalog.wait_for_data(latest.positions, IDLE_WAIT_MS)
 
-    def _look(self, *, missing_is_error: bool) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
-        """Ids of the subscribed topics and extents of their partitions, of this moment.
+    def _look(
+        self, *, missing_is_error: bool, reached: Positions | None = None
+    ) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
+        """Ids of the subscribed topics and extents of their partitions, of this moment (`reached`: see Catalog).
 
         Raises SchemaMismatchError for a topic whose columns the running query cannot read, or one that joined it.
         """
@@ -163,7 +165,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             common_shape({**self._shapes, name: shape})
             self._shapes[name] = shape
-        extents = self._catalog.extents(partitions_of(self._options.subscription, topics))
+        extents = self._catalog.extents(partitions_of(self._options.subscription, topics), reached)
         ids = ids_of(topics)
         return {t: i for t, i in ids.items() if any(tp.topic == t for tp in extents)}, extents
 
@@ -176,7 +178,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last.initial is not None:
             first = SourceOffset(last.initial, last.ids)
         topics = self._catalog.topics(self._options.subscription, missing_is_error=False)
-        extents = self._catalog.extents(tp for tp in last.positions if tp.topic in topics)
+        here = {tp: o for tp, o in last.positions.items() if tp.topic in topics}
+        extents = self._catalog.extents(here, here)
         ids = ids_of(topics)
         plan = readable_ranges(first.positions, first.ids, last.positions, last.ids, extents, ids)
         self._losses.report(plan.losses)

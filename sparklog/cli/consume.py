@@ -91,7 +91,8 @@ def consume(
     with Admin(bootstrap_servers) as admin:
         tps = _partitions(admin.describe_topic(topic), partition or [])
         begin = _start_offsets(admin, tps, start)
-        latest = admin.list_offsets(dict.fromkeys(tps, "latest"))
+        level = str(parameters.get("isolation_level") or "read_uncommitted")
+        latest = admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=level)
         described = admin.describe_topic(topic)  # after the ends: no record below them has a newer schema
         wanted = _columns(described, columns)
     end = None if follow else {tp: latest[tp].offset for tp in tps}

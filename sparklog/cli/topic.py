@@ -81,13 +81,16 @@ def list_topics(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="A table with kind, partitions and records.")
     ] = False,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also the topics that the broker keeps for itself.")
+    ] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List the topics, one name per line."""
     import sys
 
     with _admin(bootstrap_servers) as admin:
-        names = sorted(admin.list_topics())
+        names = admin.list_topics(include_internal=internal)
         if not names:
             print("no topics yet: make one with `sparklog topic create NAME`", file=sys.stderr)
         if not verbose:

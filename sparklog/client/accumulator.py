@@ -1,7 +1,8 @@
 """Records on their way to the broker: per partition a batch being filled and the batches waiting for the sender.
 
-`buffer.memory` bounds everything that is not acknowledged. Per partition at most one request is under way, and it
-carries all that is waiting (up to a limit): a retry can then never overtake, or be overtaken by, its neighbours.
+`buffer.memory` bounds everything that is not acknowledged. Without idempotence a partition has at most one request under
+way, which carries all that is waiting (up to a limit): a retry can then never overtake, or be overtaken by, its
+neighbours. With it (there is a `session`) several are, and `sequences` keeps them in order.
 """
 
 from __future__ import annotations
@@ -9,17 +10,27 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from sparklog.client.cluster import TopicInfo
 from sparklog.client.encoding import ROW_OVERHEAD_BYTES, EncodedBatch, Headers
 from sparklog.client.futures import Delivery
-from sparklog.errors import BufferExhaustedError, ClosedError
+from sparklog.client.sequences import (
+    BATCHES_IN_FLIGHT_MAX,
+    Identity,
+    PartitionSequences,
+    Progress,
+    SequencedBatch,
+    WriteSession,
+)
+from sparklog.errors import BufferExhaustedError, ClosedError, SparklogError
 from sparklog.settings import MIB
 from sparklog.types import TopicPartition
 
 PARTITION_REQUEST_BYTES = 8 * MIB
 """How much of one partition goes into one request, unless a single batch is larger."""
+BATCHES_MAX = 100_000
+"""How many batches of one partition go into one request without idempotence."""
 
 
 class OpenBatch:
@@ -37,12 +48,14 @@ class OpenBatch:
         self.size_bytes = 0
 
 
-class PendingBatch:
-    """A complete batch: encoded, or records that the sender encodes. `alone`: to be sent in a request of its own."""
+class PendingBatch(SequencedBatch):
+    """A complete batch: encoded, or records that the sender encodes. `alone`: to be sent in a request of its own.
+    `written_as`: the identity and sequence that the encoded bytes hold."""
 
-    __slots__ = ("alone", "deadline", "delivery", "encoded", "error", "rows", "size_bytes")
+    __slots__ = ("alone", "deadline", "delivery", "encoded", "error", "rows", "size_bytes", "written_as")
 
     def __init__(self, delivery: Delivery, size_bytes: int, deadline: float) -> None:
+        super().__init__(delivery.record_count)
         self.delivery = delivery
         self.size_bytes = size_bytes
         self.deadline = deadline
@@ -50,21 +63,25 @@ class PendingBatch:
         self.encoded: EncodedBatch | None = None
         self.alone = False
         self.error: BaseException | None = None
+        self.written_as: tuple[Identity | None, int] = (None, -1)
 
 
 class PartitionQueue:
-    """One partition's batches in the order of the calls."""
+    """One partition's batches in the order of the calls: those to be sent again, then those that never were.
+    `under_way`: requests without an answer."""
 
-    __slots__ = ("attempts", "batches", "in_flight", "info", "open", "retry_at", "tp")
+    __slots__ = ("attempts", "batches", "info", "open", "retry_at", "sequences", "session", "tp", "under_way")
 
     def __init__(self, tp: TopicPartition, info: TopicInfo) -> None:
         self.tp = tp
         self.info = info
         self.open: OpenBatch | None = None
         self.batches: deque[PendingBatch] = deque()
-        self.in_flight = False
+        self.under_way = 0
         self.attempts = 0
         self.retry_at = 0.0
+        self.session: WriteSession | None = None
+        self.sequences: PartitionSequences | None = None
 
 
 class Accumulator:
@@ -79,7 +96,9 @@ class Accumulator:
         self.memory_freed = threading.Condition(self.lock)
         self.used_bytes = 0
         self.waiting = 0
-        self.closed = ""
+        self.closing = False
+        self.refusal: SparklogError | None = None
+        self.session: WriteSession | None = None
         self.active: dict[TopicPartition, PartitionQueue] = {}
         self.outstanding: dict[Delivery, None] = {}
         self.failed: deque[Delivery] = deque(maxlen=1000)
@@ -89,14 +108,42 @@ class Accumulator:
         """In a forked child: the producer belongs to the parent."""
         self.lock = threading.Lock()
         self.memory_freed = threading.Condition(self.lock)
-        self.closed = "this producer belongs to the parent process: create one in the child"
+        self.refusal = ClosedError("this producer belongs to the parent process: create one in the child")
+        self.closing = True
         self.active.clear()
         self.outstanding.clear()
         self.failed.clear()
 
     def check_open(self) -> None:
-        if self.closed:
-            raise ClosedError(self.closed)
+        """Raises what `refusal` says: ClosedError, or what keeps a transactional producer from sending now."""
+        if self.refusal is not None:
+            raise type(self.refusal)(str(self.refusal)) from self.refusal.__cause__
+
+    def close(self, reason: str) -> None:
+        """From now on nothing is taken; what is there is sent at once."""
+        with self.lock:
+            self.closing = True
+            self.locked_refuse(ClosedError(reason))
+
+    def locked_refuse(self, refusal: SparklogError | None) -> None:
+        """Whether, and if not why not, callers may send. A closed producer stays so."""
+        if not self.closing or isinstance(refusal, ClosedError):
+            self.refusal = refusal
+        self.memory_freed.notify_all()
+
+    def begin_session(self, session: WriteSession, refusal: SparklogError | None = None) -> None:
+        """What is sent from now on belongs to `session`; nothing of another one is outstanding."""
+        with self.lock:
+            self.session = session
+            self.locked_refuse(refusal)
+
+    def fail_session(self, error: SparklogError) -> None:
+        """The transaction has failed: `error` fails whatever is not under way, and callers."""
+        with self.lock:
+            if self.session is not None and self.session.error is None:
+                self.session.error = error
+                self.locked_refuse(error)
+        self.wake_sender()
 
     # -- callers' side
 
@@ -135,9 +182,9 @@ class Accumulator:
         if rows is None:
             return
         queue.open = None
+        rows.delivery.record_count = len(rows.values)
         pending = PendingBatch(rows.delivery, rows.size_bytes, rows.created + self.delivery_timeout_s)
         pending.rows = rows
-        rows.delivery.record_count = len(rows.values)
         rows.delivery.timestamps_us = rows.timestamps_us
         queue.batches.append(pending)
 
@@ -156,7 +203,7 @@ class Accumulator:
             queue.batches.append(pending)
             self.outstanding[delivery] = None
             self.active[queue.tp] = queue
-            if not queue.in_flight:
+            if self.locked_room(queue, time.monotonic()):
                 self.wake_sender()
         return delivery
 
@@ -177,19 +224,34 @@ class Accumulator:
 
     # -- sender's side
 
+    def locked_sequences(self, queue: PartitionQueue) -> PartitionSequences | None:
+        """The partition's sequences in this session; None: there are none (yet)."""
+        if queue.session is not self.session:
+            queue.session, queue.sequences = self.session, None
+        return queue.sequences
+
+    def locked_room(self, queue: PartitionQueue, now: float) -> int:
+        """How many batches may go into a request of the partition now; 0: an answer has to come first."""
+        sequences = self.locked_sequences(queue)
+        if sequences is None:
+            return 0 if queue.under_way else BATCHES_MAX if self.session is None else BATCHES_IN_FLIGHT_MAX
+        return sequences.room(queue.batches[0] if queue.batches else None, now)
+
     def locked_ready(self, now: float) -> tuple[list[PartitionQueue], float | None]:
         """Queues with something to send now, and when the next one will have (None: when somebody calls)."""
         ready: list[PartitionQueue] = []
         next_at: float | None = None
         for queue in self.active.values():
-            if queue.in_flight:
+            if not self.locked_room(queue, now):
                 continue
             if queue.batches:
                 due = queue.retry_at
-                if self.closed or not self.linger_s:
+                if self.closing or not (self.linger_s or queue.under_way):
                     self.locked_close_open(queue)
             elif queue.open is not None:
-                due = max(queue.retry_at, 0.0 if self.waiting or self.closed else queue.open.created + self.linger_s)
+                if not self.linger_s and queue.under_way and not (self.waiting or self.closing):
+                    continue  # what is sent meanwhile travels together
+                due = max(queue.retry_at, 0.0 if self.waiting or self.closing else queue.open.created + self.linger_s)
             else:
                 continue
             if due <= now:
@@ -199,40 +261,84 @@ class Accumulator:
                 next_at = wait_until if next_at is None else min(next_at, wait_until)
         return ready, next_at
 
-    def locked_take(self, queue: PartitionQueue) -> list[PendingBatch]:
-        """Takes what goes into the partition's next request; the queue is busy until `settle` or `put_back`."""
-        if not queue.batches or (queue.open and time.monotonic() >= queue.open.created + self.linger_s):
+    def locked_take(self, queue: PartitionQueue, now: float) -> list[PendingBatch]:
+        """Takes what goes into the partition's next request; its outcome is told to `settle` or `put_back`."""
+        session = self.session
+        if session is not None and self.locked_sequences(queue) is None:
+            assert session.identity is not None
+            queue.sequences = PartitionSequences(session.identity)
+        if not queue.batches or (queue.open and now >= queue.open.created + self.linger_s):
             self.locked_close_open(queue)
+        room = self.locked_room(queue, now)
         taken = [queue.batches.popleft()]
         size = taken[0].size_bytes
         while (
             queue.batches
+            and len(taken) < room
             and not (taken[0].alone or queue.batches[0].alone)
+            and queue.batches[0].progress is taken[0].progress
             and size + queue.batches[0].size_bytes <= PARTITION_REQUEST_BYTES
         ):
             size += queue.batches[0].size_bytes
             taken.append(queue.batches.popleft())
-        queue.in_flight = True
+        if queue.sequences is not None:
+            queue.sequences.take(taken)
+        queue.under_way += 1
         return taken
 
-    def locked_expired(self, now: float) -> Iterator[tuple[PartitionQueue, PendingBatch]]:
-        """Takes batches out whose delivery.timeout.ms is over and that are not under way."""
+    def locked_take_all(self) -> list[tuple[PartitionQueue, list[PendingBatch]]]:
+        """Takes everything out that is not under way: it will not be sent."""
+        taken = []
         for queue in self.active.values():
-            while not queue.in_flight and queue.batches and queue.batches[0].deadline <= now:
-                yield queue, queue.batches.popleft()
+            self.locked_close_open(queue)
+            held = queue.sequences.held if queue.sequences is not None else []
+            taken.append((queue, [b for b in held if isinstance(b, PendingBatch)] + list(queue.batches)))
+            held.clear()
+            queue.batches.clear()
+        return taken
+
+    def locked_expired(self, now: float) -> list[tuple[PartitionQueue, PendingBatch]]:
+        """Takes batches out whose delivery.timeout.ms is over and that are not under way."""
+        expired = []
+        for queue in self.active.values():
+            if self.session is None and queue.under_way:
+                continue
+            while queue.batches and queue.batches[0].deadline <= now:
+                batch = queue.batches.popleft()
+                if queue.sequences is not None:
+                    queue.sequences.expired(batch)
+                expired.append((queue, batch))
+        return expired
+
+    def locked_begin_anew(self, queue: PartitionQueue) -> bool:
+        """Goes on with the next epoch if a gap in the sequences asks for it and it is time. Not within a transaction."""
+        sequences, session = self.locked_sequences(queue), self.session
+        if sequences is None or session is None or session.transactional_id is not None or not sequences.may_begin_anew:
+            return False
+        again = [b for b in sequences.begin_anew() if isinstance(b, PendingBatch)]
+        queue.batches.extendleft(reversed(again))
+        if sequences.is_used_up:
+            queue.sequences = None
+            if session.identity is not None and session.identity.producer_id == sequences.identity.producer_id:
+                session.identity = None
+        return True
 
     def put_back(self, queue: PartitionQueue, batches: list[PendingBatch], *, retry_at: float) -> None:
-        """Returns batches that were taken, to the front and in order."""
+        """Returns batches that were taken to the front, in the order in which they were taken first."""
         with self.lock:
-            queue.batches.extendleft(reversed(batches))
-            queue.in_flight = False
-            queue.retry_at = retry_at
+            first: list[PendingBatch] = []
+            while queue.batches and queue.batches[0].progress is not Progress.NEW:
+                first.append(queue.batches.popleft())
+            first = sorted(batches + first, key=lambda b: b.order) if first else batches
+            queue.batches.extendleft(reversed(first))
+            queue.under_way -= 1
+            queue.retry_at = max(queue.retry_at, retry_at)
 
     def settle(
         self, queue: PartitionQueue, batches: list[PendingBatch], *, error: BaseException | None, release: bool = True
     ) -> None:
         """Accounts for batches whose outcome is known (the caller sets it on the deliveries next): frees their memory
-        and, with `release`, the queue for its next request."""
+        and, with `release`, one request of the queue."""
         with self.lock:
             for batch in batches:
                 self.used_bytes -= batch.size_bytes
@@ -241,13 +347,17 @@ class Accumulator:
                     batch.delivery.error = error
                     self.failed.append(batch.delivery)
             if release:
-                queue.in_flight = False
+                queue.under_way -= 1
                 queue.attempts = 0
                 queue.retry_at = 0.0
-            if not queue.batches and queue.open is None and not queue.in_flight:
+            if not queue.batches and queue.open is None and not queue.under_way and not _holds(queue):
                 self.active.pop(queue.tp, None)
             if self.waiting:
                 self.memory_freed.notify_all()
+
+
+def _holds(queue: PartitionQueue) -> bool:
+    return queue.sequences is not None and bool(queue.sequences.held)
 
 
 def row_bytes(value: bytes | None, key: bytes | None, headers: Headers | None) -> int:

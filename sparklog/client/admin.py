@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparklog.client.cluster import TopicInfo, cluster, topic_info
+from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
 from sparklog.client.records import delete_records
 from sparklog.errors import InvalidPartitionsError, InvalidRequestError
@@ -27,7 +28,7 @@ from sparklog.protocol.messages import (
     DeleteTopicResponse,
 )
 from sparklog.settings import Scope, check, check_names, settings_of
-from sparklog.types import OffsetAndTimestamp, TopicPartition, check_topic_name
+from sparklog.types import INTERNAL_TOPICS, OffsetAndTimestamp, TopicPartition, check_topic_name
 
 __all__ = ["Admin", "PartitionDescription", "TopicDescription"]
 
@@ -153,9 +154,10 @@ class Admin:
         self._cluster.remember(info)
         return _description(info)
 
-    def list_topics(self) -> list[str]:
-        """The names of all topics, sorted."""
-        return sorted(t.name for t in self._cluster.metadata(timeout_ms=self._timeout_ms).topics if t.error_code == 0)
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted; with `include_internal` also of those the broker keeps for itself."""
+        found = (t.name for t in self._cluster.metadata(timeout_ms=self._timeout_ms).topics if t.error_code == 0)
+        return sorted(name for name in found if include_internal or name not in INTERNAL_TOPICS)
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Raises UnknownTopicOrPartitionError."""
@@ -217,14 +219,18 @@ class Admin:
         finally:
             self._cluster.invalidate(name)
 
-    def list_offsets(self, partitions: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+    def list_offsets(
+        self, partitions: Mapping[TopicPartition, str | int], *, isolation_level: str = "read_uncommitted"
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp",
         "earliest_local" (the first that is on the broker's disk), "latest_tiered" (the last that is in the object store, or
-        -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none).
+        -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none). With
+        `isolation_level="read_committed"` nothing is found from the first open transaction on, where the latest is, too.
 
         Raises UnknownTopicOrPartitionError.
         """
-        return list_offsets(self._cluster, partitions, timeout_ms=self._timeout_ms)
+        isolation = isolation_of(isolation_level)
+        return list_offsets(self._cluster, partitions, isolation=isolation, timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
         """Nothing is held: connections are shared by the process and closed when they have been idle."""

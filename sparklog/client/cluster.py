@@ -146,6 +146,7 @@ class Cluster:
         self._topics: OrderedDict[str, tuple[TopicInfo, float]] = OrderedDict()
         self._brokers: dict[int, Endpoint] = {}
         self._no_local_until: dict[Endpoint, float] = {}
+        self._no_remote_until: dict[Endpoint, float] = {}
 
     # -- metadata
 
@@ -240,6 +241,14 @@ class Cluster:
     def no_local_reads(self, endpoint: Endpoint, seconds: float) -> None:
         """The broker's files cannot be read here: do not ask again for a while."""
         self._no_local_until[endpoint] = time.monotonic() + seconds
+
+    def remote_reads(self, endpoint: Endpoint) -> bool:
+        """Whether it is worth reading from this broker's object store directly."""
+        return time.monotonic() >= self._no_remote_until.get(endpoint, 0.0)
+
+    def no_remote_reads(self, endpoint: Endpoint, seconds: float) -> None:
+        """The object store cannot be read here: do not try again for a while."""
+        self._no_remote_until[endpoint] = time.monotonic() + seconds
 
     # -- connections
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sparklog.client.isolation import NOTHING_ABORTED, Aborted
 from sparklog.client.projection import Projection
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import (
@@ -154,8 +155,10 @@ def decode_batches(
     *,
     check_crcs: bool = True,
     first_position: int = 0,
+    aborted: Aborted = NOTHING_ABORTED,
 ) -> list[ConsumedBatch]:
-    """The rows of [start_offset, end_offset) in `data` (whole batches back to back), as batches.
+    """The rows of [start_offset, end_offset) in `data` (whole batches back to back), as batches; without those that are
+    `aborted`.
 
     Raises CorruptBatchError (its note names the offset) and UnknownSchemaError.
     """
@@ -165,7 +168,16 @@ def decode_batches(
     while position < len(view):
         header = decode_header(view, position)
         batch = decode_one(
-            data, view, position, header, tp, projection, start_offset, end_offset, check_crcs=check_crcs
+            data,
+            view,
+            position,
+            header,
+            tp,
+            projection,
+            start_offset,
+            end_offset,
+            check_crcs=check_crcs,
+            aborted=aborted,
         )
         if batch is not None:
             found.append(batch)
@@ -184,8 +196,9 @@ def decode_one(
     end_offset: int | None,
     *,
     check_crcs: bool,
+    aborted: Aborted,
 ) -> ConsumedBatch | None:
-    """The rows of [start_offset, end_offset) of the batch at `position`; None if it has none."""
+    """The rows of [start_offset, end_offset) of the batch at `position`; None if it has none, or is aborted."""
     if check_crcs:
         try:
             verify_batch(view, position, header)
@@ -193,6 +206,8 @@ def decode_one(
             raise CorruptBatchError(f"{tp} at offset {header.base_offset}: {e}") from e
     end = header.next_offset if end_offset is None else min(header.next_offset, end_offset)
     if max(start_offset, header.base_offset) >= end or header.attributes & ATTRIBUTE_CONTROL or not header.record_count:
+        return None
+    if aborted.covers(header):
         return None
     message = data.slice(position, header.size_bytes)
     rows, schema, offsets = projection.decode(message, header)

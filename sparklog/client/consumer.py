@@ -13,6 +13,7 @@ from typing import Any
 from sparklog.client.cluster import cluster
 from sparklog.client.consumed import ConsumedBatch, Projection
 from sparklog.client.fetcher import RESET_TO, Fetched, Fetcher, FetcherConfig, Position
+from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
 from sparklog.errors import ClosedError, InvalidRequestError, OffsetOutOfRangeError
 from sparklog.settings import Scope, from_parameters
@@ -52,6 +53,7 @@ class Consumer:
         self._cluster = cluster(bootstrap_servers)
         self._max_poll_records: int = config["max.poll.records"]
         self._reset: str = config["auto.offset.reset"]
+        self._isolation = isolation_of(config["isolation.level"])
         self._fetcher = Fetcher(
             self._cluster,
             FetcherConfig(
@@ -63,6 +65,7 @@ class Consumer:
                 request_timeout_ms=config["request.timeout.ms"],
                 check_crcs=config["check.crcs"],
                 reset=self._reset,
+                isolation=self._isolation,
             ),
         )
         self._closed = ""
@@ -122,11 +125,12 @@ class Consumer:
                 return position.consumed
         if position.reset_to is None:
             raise OffsetOutOfRangeError(f"{tp} has no position and auto.offset.reset is none: seek to an offset first")
-        found = list_offsets(self._cluster, {position.tp: position.reset_to})[position.tp].offset
+        asked = {position.tp: position.reset_to}
+        found = list_offsets(self._cluster, asked, isolation=self._isolation)[position.tp].offset
         with self._fetcher.changed:
             if position.consumed is None:
                 position.offset = position.consumed = found
-            return position.consumed
+            return found if position.consumed is None else position.consumed
 
     # -- reading
 

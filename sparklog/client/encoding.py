@@ -79,8 +79,8 @@ def _headers_array(headers: list[Headers | None]) -> Any:
     return pa.Array.from_buffers(HEADER_TYPE, n, [pa.py_buffer(bitmap), pa.py_buffer(offsets)], children=[entries])
 
 
-def encode(batch: pa.RecordBatch, topic: TopicInfo, compression: str) -> EncodedBatch:
-    """Encodes rows that have the topic's newest schema."""
+def encode(batch: pa.RecordBatch, topic: TopicInfo, compression: str, *, checksum: bool = True) -> EncodedBatch:
+    """Encodes rows that have the topic's newest schema. `checksum=False`: `assign_producer` follows, which sets it."""
     column = "timestamp" if topic.is_envelope else topic.timestamp_column
     if column is None:
         low = high = now_ms()
@@ -93,21 +93,24 @@ def encode(batch: pa.RecordBatch, topic: TopicInfo, compression: str) -> Encoded
         max_timestamp_ms=high,
         compression=compression,
         attributes=ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0,
+        checksum=checksum,
     )
     return EncodedBatch(payload, batch.num_rows, low, high, topic.log_append_time)
 
 
-def encode_within(batch: pa.RecordBatch, topic: TopicInfo, compression: str) -> Iterator[EncodedBatch]:
+def encode_within(
+    batch: pa.RecordBatch, topic: TopicInfo, compression: str, *, checksum: bool = True
+) -> Iterator[EncodedBatch]:
     """`encode`, in two batches or more should one come out over the topic's limit after all. Raises MessageTooLargeError."""
-    encoded = encode(batch, topic, compression)
+    encoded = encode(batch, topic, compression, checksum=checksum)
     if len(encoded.payload) <= topic.max_message_bytes:
         yield encoded
     elif batch.num_rows == 1:
         raise too_large(topic.name, len(encoded.payload), topic.max_message_bytes)
     else:
         half = batch.num_rows // 2
-        yield from encode_within(batch.slice(0, half), topic, compression)
-        yield from encode_within(batch.slice(half), topic, compression)
+        yield from encode_within(batch.slice(0, half), topic, compression, checksum=checksum)
+        yield from encode_within(batch.slice(half), topic, compression, checksum=checksum)
 
 
 def estimated_bytes(batch: pa.RecordBatch) -> int:

@@ -16,6 +16,7 @@ from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
 from sparklog.client.consumed import ConsumedBatch, Projection, decode_batches
+from sparklog.client.isolation import Aborted
 from sparklog.client.offsets import list_offsets
 from sparklog.errors import (
     InvalidRequestError,
@@ -45,21 +46,41 @@ class FetcherConfig(NamedTuple):
     request_timeout_ms: int
     check_crcs: bool
     reset: str
+    isolation: int
 
 
 class Position:
     """Where one assigned partition is: `offset` is the next one to fetch (None: not known yet, `reset_to` says which),
     `consumed` the next one that poll returns."""
 
-    __slots__ = ("consumed", "error", "offset", "projection", "reset_to", "tp")
+    __slots__ = ("_consumed", "_rowless", "error", "offset", "projection", "reset_to", "tp")
 
     def __init__(self, tp: TopicPartition, projection: Projection, offset: int | None, reset_to: int | None) -> None:
         self.tp = tp
         self.projection = projection
         self.offset = offset
-        self.consumed = offset
+        self._consumed = offset
+        self._rowless: dict[int, int] = {}
         self.reset_to = reset_to
         self.error: SparklogError | None = None
+
+    @property
+    def consumed(self) -> int | None:
+        offset = self._consumed
+        return None if offset is None else self._rowless.get(offset, offset)
+
+    @consumed.setter
+    def consumed(self, offset: int | None) -> None:
+        self._consumed = offset
+
+    def pass_over(self, start: int, end: int) -> None:
+        """Offsets [start, end) have been fetched and have no rows: who has consumed all before stands at `end`."""
+        here = self.consumed
+        gone = [s for s, e in self._rowless.items() if here is not None and e < here]
+        for s in gone:
+            del self._rowless[s]
+        joined = next((s for s, e in self._rowless.items() if e == start), start)
+        self._rowless[joined] = end
 
 
 class Fetched(NamedTuple):
@@ -240,7 +261,8 @@ class Fetcher:
         asked = {p.tp: p.reset_to for p in positions if p.reset_to is not None}
         if not asked:
             return
-        found = list_offsets(self._cluster, asked, timeout_ms=self._config.request_timeout_ms)
+        config = self._config
+        found = list_offsets(self._cluster, asked, isolation=config.isolation, timeout_ms=config.request_timeout_ms)
         with self.changed:
             for position in positions:
                 if position.tp in found and position.offset is None:  # `position()` may have asked, too
@@ -257,7 +279,8 @@ class Fetcher:
             for p in positions
             if p.offset is not None
         ]
-        request = FetchRequest(config.max_wait_ms if wait else 0, config.min_bytes, max_bytes, 0, [a[1] for a in asked])
+        wait_ms = config.max_wait_ms if wait else 0
+        request = FetchRequest(wait_ms, config.min_bytes, max_bytes, config.isolation, [a[1] for a in asked])
         connection = self._connect(leader)
         if not self._is_current(positions):
             return
@@ -287,15 +310,22 @@ class Fetcher:
         if not result.length_bytes:
             return
         offset = position.offset or 0
-        batches = decode_batches(data, position.tp, position.projection, offset, check_crcs=self._config.check_crcs)
+        batches = decode_batches(
+            data,
+            position.tp,
+            position.projection,
+            offset,
+            check_crcs=self._config.check_crcs,
+            aborted=Aborted(result.aborted),
+        )
         next_offset = _next_offset(data)
         with self.changed:
             if self.positions.get(position.tp) is not position or self._closed:
                 return
             if batches:
                 batches[-1].next_offset = max(batches[-1].next_offset, next_offset)  # also behind batches without rows
-            elif position.consumed == offset:
-                position.consumed = next_offset
+            elif next_offset > offset:
+                position.pass_over(offset, next_offset)
             position.offset = max(offset, next_offset)
             size = result.length_bytes // len(batches) if batches else 0
             self.ready.extend(Fetched(position, b, size) for b in batches)

@@ -14,6 +14,7 @@ from sparklog.types import (
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    READ_UNCOMMITTED,
     OffsetAndTimestamp,
     TopicPartition,
 )
@@ -37,16 +38,22 @@ def timestamp_of(spec: str | int) -> int:
 
 
 def list_offsets(
-    cluster: Cluster, asked: Mapping[TopicPartition, str | int], *, timeout_ms: int = 30_000
+    cluster: Cluster,
+    asked: Mapping[TopicPartition, str | int],
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Looks up offsets, asking each partition's leader. Raises UnknownTopicOrPartitionError and others."""
+    """Looks up offsets, asking each partition's leader; with READ_COMMITTED the latest is the last stable offset.
+
+    Raises UnknownTopicOrPartitionError and others."""
     by_leader: dict[Endpoint, list[ListOffsetsPartition]] = {}
     for tp, spec in asked.items():
         leader = cluster.leader(TopicPartition(*tp), timeout_ms=timeout_ms)
         by_leader.setdefault(leader, []).append(ListOffsetsPartition(*tp, timestamp_of(spec)))
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     for leader, partitions in by_leader.items():
-        request = ListOffsetsRequest(partitions)
+        request = ListOffsetsRequest(partitions, isolation)
         response = cluster.request(
             Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=leader, timeout_ms=timeout_ms
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures.thread  # noqa: F401  PyArrow imports it late, which fails in an exit handler
+import contextlib
 import logging
 import os
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -28,10 +29,18 @@ from sparklog.client.encoding import (
 )
 from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
 from sparklog.client.partitioner import StickyPartition, partition_for_key
+from sparklog.client.producer_settings import producer_settings
 from sparklog.client.sender import Sender, SenderConfig
+from sparklog.client.sequences import Identity, WriteSession
+from sparklog.client.shared_transaction import Participant
 from sparklog.client.tabular import reusable
-from sparklog.errors import ClosedError, RequestTimedOutError, SchemaMismatchError, SparklogError
-from sparklog.settings import Scope, from_parameters
+from sparklog.errors import (
+    InvalidTxnStateError,
+    RequestTimedOutError,
+    SchemaMismatchError,
+    SparklogError,
+    TransactionAbortedError,
+)
 from sparklog.types import TopicPartition
 
 __all__ = ["BatchFuture", "BatchMetadata", "Producer", "RecordFuture"]
@@ -93,9 +102,7 @@ class Producer:
 
     def __init__(self, bootstrap_servers: str | Sequence[str] | None = None, **settings: Any) -> None:
         """Does not connect yet. Raises InvalidConfigError."""
-        if "acks" in settings and str(settings["acks"]) == "-1":
-            settings["acks"] = "all"
-        config: dict[str, Any] = from_parameters(Scope.PRODUCER, settings)
+        config: dict[str, Any] = producer_settings(settings)
         self.settings = config
         self._cluster = cluster(bootstrap_servers)
         self._topics: dict[str, _Topic] = {}
@@ -116,6 +123,9 @@ class Producer:
             backoff_s=config["retry.backoff.ms"] / 1000,
             backoff_max_s=config["retry.backoff.max.ms"] / 1000,
         )
+        self._idempotent = config["enable.idempotence"]
+        if self._idempotent:
+            self._accumulator.session = WriteSession()
         self._sender = Sender(self._cluster, self._accumulator, sender_config, self._forget_topic)
         self._accumulator.wake_sender = self._sender.wake
         _live.add(self)
@@ -160,8 +170,8 @@ class Producer:
             raise too_large(topic, size, state.max_bytes)
         accumulator = self._accumulator
         with accumulator.lock:
-            if accumulator.closed:
-                raise ClosedError(accumulator.closed)
+            if accumulator.refusal is not None:
+                accumulator.check_open()
             if accumulator.used_bytes + size > accumulator.buffer_bytes:
                 accumulator.locked_reserve(size)
             else:
@@ -219,7 +229,7 @@ class Producer:
             taken = 0
             try:
                 for chosen, piece in pieces_of(rows, state.info, state.sticky, self._batch_size_bytes):
-                    for encoded in encode_within(piece, state.info, self._compression):
+                    for encoded in encode_within(piece, state.info, self._compression, checksum=not self._idempotent):
                         deliveries.append(self._accumulator.enqueue(state.queues[chosen], encoded))
                         taken += encoded.record_count
             except SparklogError as e:
@@ -244,12 +254,46 @@ class Producer:
         if error is not None:
             raise error
 
+    @contextlib.contextmanager
+    def participation(self, participant: Participant) -> Iterator[Producer]:
+        """What is sent within belongs to a shared transaction, under the identity that joining it gave; at the end all
+        of it is stored, else the first failure is raised. Leaving by an exception drops what is not under way.
+
+        Needs a producer with idempotence that has nothing outstanding; the same producer can take part again and again,
+        each time with a new identity. Raises InvalidTxnStateError.
+        """
+        accumulator = self._accumulator
+        if not self._idempotent:
+            raise InvalidTxnStateError("taking part in a transaction needs acks=all and enable.idempotence=true")
+        if accumulator.outstanding:
+            raise InvalidTxnStateError("records sent before are not acknowledged yet: flush the producer first")
+        identity = Identity(participant.producer_id, participant.producer_epoch)
+        session = WriteSession(identity, participant.transactional_id)
+        accumulator.begin_session(session)
+        try:
+            yield self
+            self.flush()
+            if session.error is not None:
+                raise session.error
+        except BaseException:
+            accumulator.fail_session(TransactionAbortedError("the producer has given up this transaction"))
+            self._settle_all()
+            raise
+        finally:
+            # sequences of the idempotent identity are forgotten by now: a new one is asked for when it is needed
+            accumulator.begin_session(WriteSession())
+
+    def _settle_all(self) -> None:
+        """Waits until everything accepted has an outcome, whatever it is."""
+        for delivery in self._accumulator.close_all_open():
+            delivery.wait()
+        self._accumulator.take_failure()
+
     def close(self, timeout_s: float | None = None) -> None:
         """Flushes and ends the producer; again is fine. Raises what `flush` raises (the producer is closed then, too)."""
-        with self._accumulator.lock:
-            if self._accumulator.closed:
-                return
-            self._accumulator.closed = "the producer is closed"
+        if self._accumulator.closing:
+            return
+        self._accumulator.close("the producer is closed")
         _live.discard(self)
         try:
             self.flush(timeout_s)

@@ -88,6 +88,11 @@ class Projection:
         decoded, offsets = decode_rows(data, known.schema, header, known.adapter.indexes if some else None)
         return known.adapter.adapt(decoded), known.schema, offsets
 
+    def stored_schema(self, schema_id: int) -> pa.Schema:
+        """The schema that batches with this id were written with. Raises UnknownSchemaError."""
+        known = self._known.get(schema_id) or self._learn(schema_id)
+        return known.schema
+
     def _learn(self, schema_id: int) -> _Known:
         if schema_id not in self.info.schemas and self._newest is not None:
             found = self._newest()

@@ -1,5 +1,8 @@
 """Reads [start, end) of one partition: by mapping the segment files where they are visible, else by fetching.
 
+What is only in the broker's object store is read there, if this process can, and only the byte ranges of the wanted
+columns; else the broker fetches it.
+
 Files are visible when the broker offers them (same host) and its `meta.json` can be read and shows the same data
 directory. Anything that goes wrong with the files leads to the socket, never to an error.
 """
@@ -20,6 +23,7 @@ from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
 from sparklog.client.consumed import ConsumedBatch, Projection, decode_one
+from sparklog.client.isolation import Aborted
 from sparklog.errors import (
     CorruptBatchError,
     DataLossError,
@@ -27,6 +31,8 @@ from sparklog.errors import (
     InvalidRequestError,
     LocalReadUnavailableError,
     OffsetOutOfRangeError,
+    RemoteStorageError,
+    RequestTimedOutError,
     SparklogError,
     error_from_code,
 )
@@ -36,12 +42,14 @@ from sparklog.protocol.messages import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    LocateRemoteRequest,
+    LocateRemoteResponse,
     LocateSegmentsRequest,
     LocateSegmentsResponse,
     SegmentRange,
 )
 from sparklog.settings import MIB
-from sparklog.types import TopicPartition
+from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -61,16 +69,18 @@ def read_range(
     layout: pa.Schema | None = None,
     local: str = "auto",
     check_crcs: bool = True,
+    isolation: int = READ_UNCOMMITTED,
     retry_timeout_ms: int = 30_000,
 ) -> Iterator[ConsumedBatch]:
-    """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets that the log does not have,
-    because compaction has removed them, are left out.
+    """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets without a row are left out:
+    compaction has removed it, a marker stands there, or (READ_COMMITTED) its transaction was aborted.
 
     `columns`: only these are decoded, in this order. All batches have the same schema: columns that `layout` names have
-    the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, "off" uses the
-    socket. A broker that is away is waited for up to `retry_timeout_ms` since the last progress.
+    the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, and reads old segments in
+    the object store, "off" uses the socket. A broker that is away is waited for up to `retry_timeout_ms` since the last progress.
     Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or
-    one that has become wider than `layout` says).
+    one that has become wider than `layout` says), RequestTimedOutError if with READ_COMMITTED a transaction in the range
+    stays open for `retry_timeout_ms`.
     """
     if local not in ("auto", "off"):
         raise InvalidConfigError(f"local read {local!r}: use auto or off")
@@ -78,7 +88,7 @@ def read_range(
         raise InvalidRequestError(f"{tp}: cannot read offsets {start_offset} to {end_offset}")
     if start_offset == end_offset:
         return
-    reader = _RangeReader(cluster, tp, end_offset, columns, layout, check_crcs, retry_timeout_ms / 1000)
+    reader = _RangeReader(cluster, tp, end_offset, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000)
     expected = start_offset
     for batch in reader.batches(start_offset, local == "auto"):
         if batch.base_offset < expected:
@@ -100,6 +110,7 @@ class _RangeReader:
         columns: Sequence[str] | None,
         layout: pa.Schema | None,
         check_crcs: bool,
+        isolation: int,
         retry_s: float,
     ) -> None:
         self._cluster = cluster
@@ -109,12 +120,14 @@ class _RangeReader:
         self._layout = layout
         self._projection: Projection | None = None
         self._check_crcs = check_crcs
+        self._isolation = isolation
         self._retry_s = retry_s
         self._offset = 0
         """Where reading goes on, also behind batches that have no row for it."""
 
     def batches(self, start: int, local: bool) -> Iterator[ConsumedBatch]:
         self._offset = start
+        may_read_files = local
         deadline = time.monotonic() + self._retry_s
         backoff = BACKOFF_S
         while self._offset < self._end:
@@ -123,7 +136,10 @@ class _RangeReader:
                 leader = self._cluster.leader(self._tp)
                 projection = self._projection = self._projection or self._project()
                 source = self._fetched(leader, offset, projection)
-                if local and self._cluster.local_reads(leader):
+                direct = may_read_files and self._is_remote(leader, offset)
+                if direct:
+                    source = self._remote(leader, offset, projection)
+                elif local and self._cluster.local_reads(leader):
                     source = self._local(leader, offset, projection)
                 for batch in source:
                     yield batch
@@ -140,17 +156,47 @@ class _RangeReader:
                 time.sleep(backoff)
                 backoff = min(2 * backoff, BACKOFF_S_MAX)
             else:
-                local = False  # what the files did not have is fetched
+                if direct and self._offset == offset:
+                    may_read_files = False  # it cannot be read there
+                local = local and direct  # what the files did not have is fetched
 
     def _project(self) -> Projection:
         name = self._tp.topic
         newest = partial(self._cluster.topic, name, refresh=True)
         return Projection(self._cluster.topic(name), self._columns, layout=self._layout, newest=newest)
 
+    # -- object store
+
+    def _is_remote(self, leader: Endpoint, offset: int) -> bool:
+        """Whether the offset is only in the object store, as far as the metadata here tells."""
+        states = self._cluster.topic(self._tp.topic).partition_states
+        start = next((s.local_log_start_offset for s in states if s.partition == self._tp.partition), -1)
+        return offset < start and self._cluster.remote_reads(leader)
+
+    def _remote(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
+        """Whatever goes wrong there, the broker is asked."""
+        from sparklog.client.remote_reader import read_remote
+
+        request = LocateRemoteRequest(*self._tp, offset, self._end, self._isolation)
+        try:
+            found = self._cluster.request(Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader)
+            end = min(self._end, found.last_stable_offset) if self._isolation == READ_COMMITTED else self._end
+            aborted = Aborted(found.aborted)
+            for header, data in read_remote(found.url, found.segments, projection, offset, end):
+                batch = self._decode(data, memoryview(data), 0, header, projection, offset, aborted, checked=True)
+                if batch is not None:
+                    yield batch
+                offset = self._offset = max(offset, min(header.next_offset, self._end))
+        except OffsetOutOfRangeError:
+            return  # the fetch finds out what exactly is gone
+        except (LocalReadUnavailableError, RemoteStorageError, CorruptBatchError, InvalidConfigError, OSError) as e:
+            _log.debug("%s is not read from the object store: %s", self._tp, e)
+            self._cluster.no_remote_reads(leader, LOCAL_RETRY_S)
+
     # -- files
 
     def _local(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
-        request = LocateSegmentsRequest(*self._tp, offset, self._end)
+        request = LocateSegmentsRequest(*self._tp, offset, self._end, self._isolation)
         try:
             located = self._cluster.request(Api.LOCATE_SEGMENTS, request, LocateSegmentsResponse, endpoint=leader)
             _check_same_directory(located)
@@ -159,6 +205,7 @@ class _RangeReader:
         except (LocalReadUnavailableError, OSError):
             self._cluster.no_local_reads(leader, LOCAL_RETRY_S)
             raise
+        aborted = Aborted(located.aborted)
         for found in located.ranges:
             data = _map(found)
             view = memoryview(data)
@@ -168,7 +215,7 @@ class _RangeReader:
                     header = decode_header(view, position)
                     if not position and header.base_offset != found.first_offset:
                         raise LocalReadUnavailableError(f"{found.path} has been replaced (compaction)")
-                    batch = self._decode(data, view, position, header, projection, offset)
+                    batch = self._decode(data, view, position, header, projection, offset, aborted)
                 except CorruptBatchError as e:  # the positions may be those of the file before it was compacted
                     raise LocalReadUnavailableError(f"{found.path}: {e}") from e
                 if batch is not None:
@@ -177,10 +224,28 @@ class _RangeReader:
                 position += header.size_bytes
 
     def _decode(
-        self, data: Any, view: memoryview, position: int, header: BatchHeader, projection: Projection, offset: int
+        self,
+        data: Any,
+        view: memoryview,
+        position: int,
+        header: BatchHeader,
+        projection: Projection,
+        offset: int,
+        aborted: Aborted,
+        *,
+        checked: bool = False,
     ) -> ConsumedBatch | None:
         return decode_one(
-            data, view, position, header, self._tp, projection, offset, self._end, check_crcs=self._check_crcs
+            data,
+            view,
+            position,
+            header,
+            self._tp,
+            projection,
+            offset,
+            self._end,
+            check_crcs=self._check_crcs and not checked,
+            aborted=aborted,
         )
 
     # -- socket
@@ -191,7 +256,7 @@ class _RangeReader:
         with self._cluster.connection(leader, purpose="range") as connection:
             self._request(connection, offset)
             while offset < self._end:
-                payload = self._receive(connection, offset, stalled_until)
+                payload, aborted = self._receive(connection, offset, stalled_until)
                 view = memoryview(payload)
                 headers: list[tuple[int, BatchHeader]] = []
                 position, next_offset = 0, offset
@@ -205,16 +270,16 @@ class _RangeReader:
                 if next_offset < self._end:
                     self._request(connection, next_offset)
                 for position, header in headers:
-                    batch = self._decode(payload, view, position, header, projection, offset)
+                    batch = self._decode(payload, view, position, header, projection, offset, aborted)
                     if batch is not None:
                         yield batch
                 offset = self._offset = next_offset
 
     def _request(self, connection: Connection, offset: int) -> None:
         partition = FetchPartition(*self._tp, offset, FETCH_BYTES)
-        connection.send(Api.FETCH, FetchRequest(FETCH_WAIT_MS, 1, FETCH_BYTES, 0, [partition]))
+        connection.send(Api.FETCH, FetchRequest(FETCH_WAIT_MS, 1, FETCH_BYTES, self._isolation, [partition]))
 
-    def _receive(self, connection: Connection, offset: int, stalled_until: float) -> Any:
+    def _receive(self, connection: Connection, offset: int, stalled_until: float) -> tuple[Any, Aborted]:
         response, payload = connection.receive(FetchResponse)
         if len(response.results) != 1 or response.results[0].length_bytes != payload.size:
             connection.close()
@@ -228,8 +293,14 @@ class _RangeReader:
         if result.error_code:
             raise error_from_code(result.error_code, result.message)
         if payload.size == 0 and time.monotonic() >= stalled_until:
+            if self._isolation == READ_COMMITTED and offset < result.high_watermark:
+                raise RequestTimedOutError(
+                    f"{self._tp}: a transaction that began at offset {result.last_stable_offset} or before has not ended, "
+                    f"so offsets {offset} to {self._end - 1} cannot be read with read_committed yet; `sparklog "
+                    "transaction list` shows it, its timeout will end it"
+                )
             raise _lost(self._tp, offset, self._end, f"the log ends at offset {result.high_watermark}")
-        return payload
+        return payload, Aborted(result.aborted)
 
 
 def _check_same_directory(located: LocateSegmentsResponse) -> None:

@@ -1,14 +1,14 @@
 """The producer's sender thread: takes ready batches, sends produce requests, reads the answers, retries.
 
-One thread, one connection per broker, several requests under way per connection. Order inside a partition holds
-because a partition has at most one request under way (see `accumulator`).
+One thread, one connection per broker, several requests under way per connection. What of a partition may be under way
+at the same time, and what becomes of a failed attempt, `sequences` decides; without idempotence a partition has one
+request under way.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import selectors
 import socket
 import threading
@@ -17,21 +17,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sparklog.client.accumulator import Accumulator, PartitionQueue, PendingBatch
+from sparklog.client.accumulator import Accumulator, PartitionQueue
 from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
+from sparklog.client.delivery_errors import STORED_NOTHING, TOPIC_CHANGED
 from sparklog.client.encoding import encode, envelope_batch
+from sparklog.client.outcomes import Entry, Outcomes
+from sparklog.client.sequences import Identity, WriteSession
 from sparklog.errors import (
-    NAMES,
     BrokerNotAvailableError,
     RequestTimedOutError,
     SparklogError,
-    UnknownSchemaError,
-    UnknownTopicOrPartitionError,
-    error_from_code,
 )
+from sparklog.format.batch import assign_producer
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
+from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.settings import MIB
 
 _log = logging.getLogger(__name__)
@@ -39,21 +40,6 @@ _log = logging.getLogger(__name__)
 REQUEST_BYTES = 32 * MIB
 """A request takes no further partition beyond this size."""
 REQUEST_HEADER_BYTES = MIB
-
-
-_TOPIC_CHANGED = (UnknownTopicOrPartitionError, UnknownSchemaError)
-"""What is known of the topic is wrong. After other failures it is only asked for again."""
-
-
-class Entry(NamedTuple):
-    """One partition's part of a request."""
-
-    queue: PartitionQueue
-    batches: list[PendingBatch]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(len(b.encoded.payload) for b in self.batches if b.encoded is not None)
 
 
 class SenderConfig(NamedTuple):
@@ -86,6 +72,12 @@ class Sender:
         self._forget_topic = forget_topic
         self._accumulator = accumulator
         self._config = config
+        self._outcomes = Outcomes(
+            accumulator,
+            backoff_s=config.backoff_s,
+            backoff_max_s=config.backoff_max_s,
+            doubt_metadata=self._doubt_metadata,
+        )
         self._channels: dict[Endpoint, _Channel] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = socket.socketpair()
@@ -126,8 +118,7 @@ class Sender:
             self._fail_all(SparklogError("the producer was closed before these records were acknowledged"))
         except BaseException as e:
             _log.exception("the producer's sender thread failed")
-            with self._accumulator.lock:
-                self._accumulator.closed = f"the producer's sender thread failed: {e!r}"
+            self._accumulator.close(f"the producer's sender thread failed: {e!r}")
             error = SparklogError(f"the producer's sender thread failed: {e!r}")
             error.__cause__ = e
             self._fail_all(error)
@@ -141,13 +132,9 @@ class Sender:
             self._wake_write.close()
 
     def _step(self) -> None:
-        now = time.monotonic()
-        accumulator = self._accumulator
-        with accumulator.lock:
-            expired = list(accumulator.locked_expired(now))
-            ready, next_at = accumulator.locked_ready(now)
-        for queue, batch in expired:
-            self._fail(Entry(queue, [batch]), _expired(batch), release=False)
+        self._outcomes.expire()
+        with self._accumulator.lock:
+            ready, next_at = self._accumulator.locked_ready(time.monotonic())
         if ready:
             self._send_ready(ready)
         self._wait(next_at)
@@ -174,20 +161,30 @@ class Sender:
     # -- sending
 
     def _send_ready(self, ready: list[PartitionQueue]) -> None:
+        session = self._accumulator.session
         by_leader: dict[Endpoint, list[PartitionQueue]] = {}
         for queue in ready:
             try:
+                if session is not None and session.identity is None:
+                    session.identity = self._new_identity()
                 leader = self._cluster.leader(queue.tp, timeout_ms=self._config.request_timeout_ms)
             except SparklogError as e:
-                with self._accumulator.lock:
-                    batches = self._accumulator.locked_take(queue)
-                self._failed_attempt(Entry(queue, batches), e)
+                self._outcomes.not_sendable(queue, e)
                 continue
             by_leader.setdefault(leader, []).append(queue)
         for leader, queues in by_leader.items():
-            self._send_to(leader, deque(queues))
+            self._send_to(leader, deque(queues), session)
 
-    def _send_to(self, leader: Endpoint, queues: deque[PartitionQueue]) -> None:
+    def _new_identity(self) -> Identity:
+        answer = self._cluster.request(
+            Api.INIT_PRODUCER_ID,
+            InitProducerIdRequest(),
+            InitProducerIdResponse,
+            timeout_ms=self._config.request_timeout_ms,
+        )
+        return Identity(answer.producer_id, answer.producer_epoch)
+
+    def _send_to(self, leader: Endpoint, queues: deque[PartitionQueue], session: WriteSession | None) -> None:
         """Sends requests to one broker until nothing is ready or enough are under way."""
         while queues:
             channel = self._channels.get(leader)
@@ -198,37 +195,49 @@ class Sender:
             while queues and (not entries or size < REQUEST_BYTES):
                 queue = queues.popleft()
                 with self._accumulator.lock:
-                    entry = Entry(queue, self._accumulator.locked_take(queue))
-                if self._encode(entry):
+                    entry = Entry(queue, self._accumulator.locked_take(queue, time.monotonic()))
+                if self._encode(entry, session):
                     entries.append(entry)
                     size += entry.size_bytes
             if not entries:
                 return
+            sent = False
             try:
                 channel = channel or self._open_channel(leader)
                 limit = channel.connection.broker.request_bytes_max - REQUEST_HEADER_BYTES
                 while len(entries) > 1 and sum(e.size_bytes for e in entries) > limit:
-                    back = entries.pop()
-                    self._put_back(back, 0.0)
-                self._send(channel, entries)
+                    self._outcomes.not_sent(entries.pop())
+                sent = True
+                self._send(channel, entries, session)
             except SparklogError as e:
                 if channel is not None and leader in self._channels and channel.connection.closed:
                     self._drop_channel(leader, e)
                 for entry in entries:
-                    self._failed_attempt(entry, e)
+                    self._outcomes.failed(entry, e, definite=not sent or isinstance(e, STORED_NOTHING))
                 return
 
-    def _encode(self, entry: Entry) -> bool:
-        """Encodes records that were collected by `send`. False if that failed and the entry is settled."""
+    def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
+        """Encodes records that were collected by `send`, and puts in what was decided when the batches were taken. False
+        if that failed and the entry is settled."""
         try:
             for batch in entry.batches:
                 if batch.encoded is None and batch.rows is not None:
                     rows = batch.rows
                     table = envelope_batch(rows.values, rows.keys, rows.headers, rows.timestamps_us)
-                    batch.encoded = encode(table, entry.queue.info, self._config.compression)
+                    batch.encoded = encode(table, entry.queue.info, self._config.compression, checksum=session is None)
                     batch.rows = None
+                written_as = (batch.identity, batch.base_sequence)
+                if batch.identity is not None and batch.encoded is not None and batch.written_as != written_as:
+                    assign_producer(
+                        batch.encoded.payload,
+                        producer_id=batch.identity.producer_id,
+                        producer_epoch=batch.identity.producer_epoch,
+                        base_sequence=batch.base_sequence,
+                        transactional=session is not None and session.transactional_id is not None,
+                    )
+                    batch.written_as = written_as
         except SparklogError as e:
-            self._failed_attempt(entry, e)
+            self._outcomes.failed(entry, e, definite=True)
             return False
         return True
 
@@ -238,11 +247,12 @@ class Sender:
         self._selector.register(connection, selectors.EVENT_READ, leader)
         return channel
 
-    def _send(self, channel: _Channel, entries: list[Entry]) -> None:
+    def _send(self, channel: _Channel, entries: list[Entry], session: WriteSession | None) -> None:
         config = self._config
         parts = [b.encoded.payload for e in entries for b in e.batches if b.encoded is not None]
         partitions = [ProducePartition(*e.queue.tp, e.size_bytes) for e in entries]
-        request = ProduceRequest(config.acks, config.request_timeout_ms, partitions)
+        transactional_id = session.transactional_id if session is not None else None
+        request = ProduceRequest(config.acks, config.request_timeout_ms, partitions, transactional_id)
         deadline = time.monotonic() + config.request_timeout_ms / 1000
         channel.connection.send(
             Api.PRODUCE, request, parts, timeout_ms=config.request_timeout_ms, answered=config.acks != 0
@@ -251,7 +261,7 @@ class Sender:
             channel.in_flight.append((entries, deadline))
             return
         for entry in entries:
-            self._stored(entry, -1, -1)
+            self._outcomes.stored(entry, ProduceResult(*entry.queue.tp, 0))
 
     # -- answers
 
@@ -269,33 +279,18 @@ class Sender:
                 return
             entries, _ = channel.in_flight.popleft()
             for entry in entries:
-                self._failed_attempt(entry, e)
+                self._outcomes.failed(entry, e, definite=isinstance(e, STORED_NOTHING))
             return
         entries, _ = channel.in_flight.popleft()
         if len(response.results) != len(entries):
             self._drop_channel(leader, BrokerNotAvailableError(f"the broker at {leader} answered with too few results"))
             for entry in entries:
-                self._failed_attempt(entry, BrokerNotAvailableError("an answer with too few results"))
+                self._outcomes.failed(entry, BrokerNotAvailableError("an answer with too few results"))
             return
         for entry, result in zip(entries, response.results, strict=True):
-            self._take_result(entry, result)
-
-    def _take_result(self, entry: Entry, result: ProduceResult) -> None:
-        if result.error_code == 0:
-            self._cluster.note_schema(entry.queue.tp.topic, result.newest_schema_id)
-            self._stored(entry, result.base_offset, result.append_time_ms)
-            return
-        tp = entry.queue.tp
-        message = result.message or f"the broker answered {NAMES.get(result.error_code, result.error_code)} for {tp}"
-        self._failed_attempt(entry, error_from_code(result.error_code, message))
-
-    def _stored(self, entry: Entry, base_offset: int, append_time_ms: int) -> None:
-        self._accumulator.settle(entry.queue, entry.batches, error=None)
-        for batch in entry.batches:
-            stamped = batch.encoded is not None and batch.encoded.log_append_time
-            batch.delivery.complete(base_offset, append_time_ms if stamped else -1)
-            if base_offset >= 0:
-                base_offset += batch.delivery.record_count
+            if result.error_code == 0:
+                self._cluster.note_schema(entry.queue.tp.topic, result.newest_schema_id)
+            self._outcomes.answered(entry, result)
 
     # -- failures
 
@@ -307,67 +302,28 @@ class Sender:
         channel.connection.close()
         for entries, _ in channel.in_flight:
             for entry in entries:
-                self._failed_attempt(entry, error)
+                self._outcomes.failed(entry, error)
 
-    def _failed_attempt(self, entry: Entry, error: SparklogError) -> None:
-        """Back into the queue if it can be tried again, else the batches fail."""
-        queue, batches = entry
-        if isinstance(error, _TOPIC_CHANGED):
-            self._cluster.invalidate(queue.tp.topic)
-            self._forget_topic(queue.tp.topic)
+    def _doubt_metadata(self, topic: str, error: SparklogError) -> None:
+        if isinstance(error, TOPIC_CHANGED):
+            self._cluster.invalidate(topic)
+            self._forget_topic(topic)
         else:
-            self._cluster.expire(queue.tp.topic)
-        for batch in batches:
-            batch.error = error
-        if error.retriable:
-            queue.attempts += 1
-            backoff = min(self._config.backoff_s * 2 ** min(queue.attempts - 1, 30), self._config.backoff_max_s)
-            backoff *= random.uniform(0.8, 1.2)
-            if queue.attempts == 1:
-                _log.warning("%s: %s; trying again", queue.tp, error)
-            self._put_back(entry, time.monotonic() + backoff)
-        elif len(batches) > 1:
-            # one of them is to blame: each is tried in a request of its own
-            for batch in batches:
-                batch.alone = True
-            self._put_back(entry, 0.0)
-        else:
-            self._fail(entry, error)
-
-    def _put_back(self, entry: Entry, retry_at: float) -> None:
-        self._accumulator.put_back(entry.queue, entry.batches, retry_at=retry_at)
-        self.wake()  # when to wake up next was computed before
-
-    def _fail(self, entry: Entry, error: BaseException, *, release: bool = True) -> None:
-        self._accumulator.settle(entry.queue, entry.batches, error=error, release=release)
-        for batch in entry.batches:
-            batch.delivery.fail(error)
+            self._cluster.expire(topic)
 
     def _fail_all(self, error: SparklogError) -> None:
         accumulator = self._accumulator
         for channel in self._channels.values():
             for entries, _ in channel.in_flight:
                 for entry in entries:
-                    self._fail(entry, error)
+                    self._outcomes.give_up(entry, error)
             channel.in_flight.clear()
         with accumulator.lock:
-            left = []
-            for queue in accumulator.active.values():
-                accumulator.locked_close_open(queue)
-                left.append(Entry(queue, list(queue.batches)))
-                queue.batches.clear()
-        for entry in left:
-            self._fail(entry, error)
+            left = accumulator.locked_take_all()
+        for queue, batches in left:
+            self._outcomes.give_up(Entry(queue, batches), error, release=False)
         with accumulator.lock:
             rest = list(accumulator.outstanding)
             accumulator.outstanding.clear()
         for delivery in rest:
             delivery.fail(error)
-
-
-def _expired(batch: PendingBatch) -> SparklogError:
-    records, tp = batch.delivery.record_count, batch.delivery.tp
-    reason = f"; the last attempt failed with: {batch.error}" if batch.error else ""
-    error = RequestTimedOutError(f"{records} records for {tp} were not delivered within delivery.timeout.ms{reason}")
-    error.__cause__ = batch.error
-    return error

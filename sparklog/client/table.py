@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from sparklog.client.cluster import Cluster, TopicInfo, cluster
 from sparklog.client.consumed import ConsumedBatch, Projection
+from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
 from sparklog.client.range_reader import read_range
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
@@ -34,17 +35,20 @@ def read_table(
     include_metadata: bool = False,
     *,
     local: str = "auto",
+    isolation_level: str = "read_committed",
 ) -> pa.Table:
     """Reads a topic's rows up to now, partition after partition, in the layout of the topic's newest schema.
 
     `columns`: only these, in this order. `start` (inclusive) and `end` (exclusive): "earliest", "latest", an offset for all
     partitions, or {partition: offset} (partitions that it does not name are not read). `include_metadata` adds the
-    columns _topic, _partition, _offset, _timestamp. `local="off"` does not map the broker's files.
+    columns _topic, _partition, _offset, _timestamp. `local="off"` does not map the broker's files. `isolation_level`:
+    read_committed leaves out what is not committed and ends where a transaction is open; read_uncommitted gives all.
     Raises UnknownTopicOrPartitionError, SchemaMismatchError (unknown column), OffsetOutOfRangeError (a start below the
-    log's), DataLossError.
+    log's), DataLossError, InvalidConfigError.
     """
+    isolation = isolation_of(isolation_level)
     shared = cluster(bootstrap_servers)
-    ranges = _ranges(shared, shared.topic(topic, refresh=True), start, end)
+    ranges = _ranges(shared, shared.topic(topic, refresh=True), start, end, isolation)
     # asked after the ranges' ends: no row of the ranges has a newer schema
     layout = schema = Projection(shared.topic(topic, refresh=True), columns).schema
     if include_metadata:
@@ -52,12 +56,16 @@ def read_table(
             schema = schema.append(field)
     batches: list[pa.RecordBatch] = []
     for tp, (first, last) in ranges.items():
-        for batch in read_range(shared, tp, first, last, columns=columns, layout=layout, local=local):
+        for batch in read_range(
+            shared, tp, first, last, columns=columns, layout=layout, local=local, isolation=isolation
+        ):
             batches.append(_with_metadata(batch, schema) if include_metadata else batch.data)
     return pa.Table.from_batches(batches, schema)
 
 
-def _ranges(shared: Cluster, info: TopicInfo, start: Bound, end: Bound) -> dict[TopicPartition, tuple[int, int]]:
+def _ranges(
+    shared: Cluster, info: TopicInfo, start: Bound, end: Bound, isolation: int
+) -> dict[TopicPartition, tuple[int, int]]:
     partitions = list(range(info.partitions))
     for bound in (start, end):
         if isinstance(bound, Mapping):
@@ -68,7 +76,7 @@ def _ranges(shared: Cluster, info: TopicInfo, start: Bound, end: Bound) -> dict[
     if not tps:
         return {}
     earliest = list_offsets(shared, dict.fromkeys(tps, EARLIEST_TIMESTAMP))
-    latest = list_offsets(shared, dict.fromkeys(tps, LATEST_TIMESTAMP))
+    latest = list_offsets(shared, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation)
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     for tp in tps:
         low, high = earliest[tp].offset, latest[tp].offset

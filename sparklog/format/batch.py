@@ -164,8 +164,9 @@ def encode_batch(
     leader_epoch: int = 0,
     append_time_ms: int = 0,
     last_offset_delta: int | None = None,
+    checksum: bool = True,
 ) -> memoryview:
-    """Encodes a batch of at least one row into its message, CRC set.
+    """Encodes a batch of at least one row into its message, CRC set (not with `checksum=False`: `assign_producer` will).
 
     A producer leaves offset, epoch and append time to the leader's stamp. Compaction keeps them, and with
     `last_offset_delta` says how many offsets the batch had; then it may have no rows any more.
@@ -195,9 +196,24 @@ def encode_batch(
     )  # fmt: skip
     stamp_position = mark + 4
     message[stamp_position + STAMP_CHARS : mark + HEADER_CHARS] = binascii.b2a_base64(seal, newline=False)
-    crc = _crc(message, stamp_position, len(message))
+    crc = _crc(message, stamp_position, len(message)) if checksum else 0
     _write_stamp(message, stamp_position, crc, base_offset, leader_epoch, append_time_ms)
     return message
+
+
+def assign_producer(
+    data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
+) -> None:
+    """Writes a producer's identity and a sequence into the one batch in `data`, and its CRC; all else stays."""
+    mark = _find_mark(data, 0, _PREFIX.unpack_from(data, 0)[1])
+    stamp_position = mark + 4
+    seal_position = stamp_position + STAMP_CHARS
+    seal = list(_SEAL.unpack(binascii.a2b_base64(data[seal_position : mark + HEADER_CHARS])))
+    seal[0] = seal[0] & ~ATTRIBUTE_TRANSACTIONAL | (ATTRIBUTE_TRANSACTIONAL if transactional else 0)
+    seal[6:9] = producer_id, producer_epoch, base_sequence
+    data[seal_position : mark + HEADER_CHARS] = binascii.b2a_base64(_SEAL.pack(*seal), newline=False)
+    stamp = _STAMP.unpack(binascii.a2b_base64(data[stamp_position:seal_position]))
+    _write_stamp(data, stamp_position, _crc(data, stamp_position, len(data)), *stamp[1:])
 
 
 def encode_marker(

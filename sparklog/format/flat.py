@@ -11,6 +11,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+import numpy as np
+
 from sparklog.errors import CorruptBatchError
 
 _U16 = struct.Struct("<H")
@@ -85,3 +87,22 @@ def record_batch_facts(data: Bytes, position: int) -> RecordBatchFacts:
     except (struct.error, IndexError) as e:
         raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e
     return RecordBatchFacts(rows, body_length, compressed)
+
+
+def record_batch_buffers(data: Bytes, position: int) -> np.ndarray:
+    """Offset and length, in the body, of every buffer of the RecordBatch message whose flatbuffer starts at `position`:
+    int64, shape (buffers, 2) (Message.fbs: RecordBatch.buffers, field 2, a vector of structs).
+
+    Raises CorruptBatchError.
+    """
+    try:
+        header = table_field(data, root_table(data, position), 2)
+        record_batch = root_table(data, header)
+        field = table_field(data, record_batch, 2)
+        if not header or not field:
+            raise CorruptBatchError("the Arrow metadata of the batch lists no buffers")
+        vector = root_table(data, field)
+        count = _U32.unpack_from(data, vector)[0]
+        return np.frombuffer(data, "<i8", 2 * count, vector + 4).reshape(-1, 2)
+    except (struct.error, IndexError, ValueError) as e:
+        raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e

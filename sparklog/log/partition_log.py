@@ -10,7 +10,6 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from sparklog.format.segment import SegmentInfo, segment_name
 from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload, with_repeated, without_repeated
 from sparklog.log.clock import Clock
 from sparklog.log.compaction.key_hash import HashSeeds
+from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.rewrite import RunContext
 from sparklog.log.compaction.swap import commit, install, withdraw
 from sparklog.log.dropped_segments import DroppedSegments
@@ -50,6 +50,7 @@ from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.time_lookup import TimeLookup
 from sparklog.log.transactions import AbortedTransaction
 from sparklog.log.truncation import TruncationMark, cut_segments, end_of_cut, end_of_remote_cut, remove_segments
+from sparklog.testing.faults import reach
 from sparklog.types import OffsetAndTimestamp
 
 __all__ = ["AppendInfo", "FileSlice", "LocatedRange", "LogConfig", "LogOwner", "PartitionLog"]
@@ -169,7 +170,10 @@ class PartitionLog:
         )
         loaded = load_log(context, clean=clean)
         gaps = decode_gaps(read_whole(files, directory / GAPS_FILE))
-        segments = [*log.tier.before(loaded.segments, log_start_offset, gaps, directory), *loaded.segments]
+        remote_segments = log.tier.before(
+            loaded.segments, log_start_offset, gaps, directory, expected=config.tiering.enabled
+        )
+        segments = [*remote_segments, *loaded.segments]
         log._segments = _Segments.of(segments)
         for segment in loaded.dirty:
             log._dirty.add(segment, made=True)
@@ -522,15 +526,16 @@ class PartitionLog:
         view = memoryview(payload).cast("B")
         with self._write_lock:
             self._check_usable()
-            found = check_payload(view, self.config, self._schema_of)
+            found = check_payload(view, self.config, self._schema_of, self._clock.now_ms())
             return self._append_new(view, found, leader_epoch, guard)
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
-        """`append` for what the broker itself writes: of any size, and its transactions need no verification."""
+        """`append` for what the broker itself writes: of any size, its transactions need no verification, its producers
+        no sequence numbers (-1)."""
         view = memoryview(payload).cast("B")
         with self._write_lock:
             self._check_usable()
-            found = check_payload(view, replace(self.config, max_message_bytes=2**31 - 1), self._schema_of)
+            found = check_payload(view, self.config, self._schema_of, self._clock.now_ms(), internal=True)
             return self._append_new(view, found, leader_epoch, None, verified=True)
 
     def append_marker(
@@ -593,6 +598,7 @@ class PartitionLog:
         self, view: memoryview, found: Sequence[tuple[int, BatchHeader]], leader_epoch: int
     ) -> tuple[AppendInfo, list[PlacedBatch]]:
         """Stamps and writes batches that fill `view`; the batches with what they were stamped."""
+        reach("log.before-append")
         now_ms = max(self._clock.now_ms(), self._append_time_ms)
         if leader_epoch != self._epochs.latest:
             self._epochs.begin(leader_epoch, self.log_end_offset)
@@ -611,6 +617,7 @@ class PartitionLog:
             self._dirty.since_ms = now_ms
         if self._snapshot_due:
             self._save_producers()
+        reach("log.after-append")
         records = sum(b.header.record_count for b in batches)
         return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records), batches
 
@@ -636,10 +643,12 @@ class PartitionLog:
             raise
 
     def _drop_empty_segment(self, schema_id: int) -> None:
-        """A last segment without a batch (a crash left only its head) but with another schema gives way to a new one of
-        the same name."""
+        """A last segment without a batch (a crash left only its head, or it was cut) that does not take this schema, or
+        nothing at all, gives way to a new one of the same name."""
         last = self._segments.all[-1] if self._segments.all else None
-        if last is not None and not last.data_bytes and last.info.schema_id != schema_id:
+        if last is None or last.data_bytes:
+            return
+        if last.info.schema_id != schema_id or last.compacted or last.has_gaps:
             self._segments = _Segments.of(self._segments.all[:-1])
             self._dirty.discard([last])
             last.delete()
@@ -651,6 +660,8 @@ class PartitionLog:
             self._dirty.discard(new)
             for segment in new:
                 segment.delete()
+            if new:
+                self._files.sync_directory(self.directory)  # a failed append must not come back after a power cut
             for segment in written:
                 if segment not in new:
                     segment.take_back()
@@ -736,6 +747,7 @@ class PartitionLog:
         offset, is_emptied = end_of_remote_cut(segments, offset, self.log_start_offset)
         is_emptied = is_emptied or offset < self.log_start_offset or not segments
         end = offset if is_emptied else end_of_cut(segments, offset)
+        self._files.remove(self.directory / CLEANER_POINT_FILE)
         self._truncation.write(end)  # until the next checkpoint the one on the disk promises too much
         self._producer_files.cut(end)
         if is_emptied:
@@ -759,6 +771,13 @@ class PartitionLog:
     def truncation_count(self) -> int:
         """How often the log has been cut since it was opened."""
         return self._truncation.count
+
+    def unless_cut(self, count: int, job: Callable[[], None]) -> bool:
+        """Does `job` if the log has not been cut since `truncation_count` was `count`; whether it did."""
+        with self._swap_lock:
+            if self.truncation_count == count:
+                job()
+            return self.truncation_count == count
 
     def forget_truncation(self, count: int) -> None:
         """A checkpoint made after `count` truncations is on the disk. Raises StorageError."""
@@ -886,7 +905,7 @@ class PartitionLog:
         self._check_readable(offset)
         if offset >= bound:
             return None
-        i = bisect_right(view.bases, offset) - 1
+        i = max(0, bisect_right(view.bases, offset) - 1)  # the first segments may have been given up
         while i + 1 < len(view.all) and (offset >= view.all[i].next_offset or not view.all[i].data_bytes):
             i += 1  # the offset lies in a gap between two segments
         segment = view.all[i]

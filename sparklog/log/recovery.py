@@ -315,7 +315,7 @@ class _SegmentScan:
             file.truncate(result.position)
         remove_indexes(context.files, segment.path)
         segment.begin(self._tail, self._indexes)
-        if self._following is not None and self._next_offset == self._following:
+        if self._following is not None:
             segment.seal(context.schema_of(segment.info.schema_id))
 
     def _visit(self, position: int, header: BatchHeader) -> None:

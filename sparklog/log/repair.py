@@ -163,8 +163,9 @@ class _Plan:
                 )
             report.batches += len(segment.kept)
             report.records += sum(k.header.record_count for k in segment.kept)
+        stay = {s.base for s in self._segments if s.kept or not s.needs_rewrite or s is self._segments[-1]}
+        self._gaps = _joined(self._gaps | self._known_gaps, stay)
         report.gaps = sorted(self._gaps - self._known_gaps)
-        self._gaps |= self._known_gaps
         report.log_end_offset = self._end
         return report
 
@@ -397,6 +398,17 @@ class _Plan:
             file.sync()
         finally:
             file.close()
+
+
+def _joined(gaps: set[tuple[int, int]], bases: set[int]) -> set[tuple[int, int]]:
+    """Gaps that meet where no segment (of those with `bases`) is left between them are one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(gaps):
+        if joined and joined[-1][1] == start and start not in bases:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return set(joined)
 
 
 def _characters_apart(a: str, b: str) -> int:

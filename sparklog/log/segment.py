@@ -288,6 +288,7 @@ class LogSegment:
         del tail.positions[keep:], tail.metadata_lengths[keep:]
         tail.known_from = min(tail.known_from, keep)
         indexes.cut(before.end.next_offset, *before.largest_timestamp)
+        indexes.resume(self.data_position, before.end.position)
         self._before = None
 
     def cut(self, offset: int, interval_bytes: int) -> SegmentEnd:
@@ -300,16 +301,21 @@ class LogSegment:
             self.unseal()
         tail, indexes = Tail(), SegmentIndexes(self.base_offset)
         self.first_timestamp_ms = None
+        next_offset = self.base_offset
         shared = self.acquire()
         try:
             shared.file.truncate(end.position)
             shared.file.sync()  # what comes next must not be mixed with what was here
             for position, header in walk_headers(shared.file.read, self.data_position, end.position):
                 self.note(tail, indexes, position, header, interval_bytes)
+                next_offset = header.next_offset
         except CorruptBatchError as e:
             raise LogCorruptError(f"{self.path}: {e}") from e
         finally:
             shared.release()
+        end = SegmentEnd(
+            next_offset, end.position
+        )  # a gap before the cut goes, too: the next start would not know of it
         with self._lock:
             self.end = end
             self.begin(tail, indexes)
@@ -350,6 +356,7 @@ class LogSegment:
             shared.file.truncate(self.end.position)
         finally:
             shared.release()
+        indexes.resume(self.data_position, self.end.position)
         tail = Tail(blocks.positions.tolist(), blocks.metadata_lengths.tolist())
         with self._lock:
             self.begin(tail, indexes)

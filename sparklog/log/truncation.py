@@ -67,9 +67,17 @@ def remove_segments(segments: Sequence[LogSegment], files: FileSystem) -> None:
 
 
 def end_of_cut(segments: Sequence[LogSegment], offset: int) -> int:
-    """Where a log ends that is cut to `offset`, which lies in it: there, or where the batch begins that holds it."""
-    i = max(0, sum(s.base_offset < offset for s in segments) - 1)
-    return segments[i].end_below(offset).next_offset
+    """Where a log ends that is cut to `offset`, which lies in it: there, or where the batch begins that holds it, or,
+    where there is a gap before that, where the gap begins. Raises LogCorruptError."""
+    segment = segments[max(0, sum(s.base_offset < offset for s in segments) - 1)]
+    if not segment.compacted and not segment.has_gaps:
+        return segment.end_below(offset).next_offset
+    end = segment.base_offset
+    for _, header in segment.headers_from(None):
+        if header.next_offset > offset:
+            break
+        end = header.next_offset
+    return end
 
 
 def end_of_remote_cut(segments: Sequence[LogSegment], offset: int, log_start_offset: int) -> tuple[int, bool]:
@@ -86,7 +94,7 @@ def end_of_remote_cut(segments: Sequence[LogSegment], offset: int, log_start_off
 def cut_segments(
     segments: Sequence[LogSegment], offset: int, files: FileSystem, interval_bytes: int
 ) -> list[LogSegment]:
-    """Cuts a log's segments, the first of which begins at or below `offset`, which begins a batch; returns what is left.
+    """Cuts a log's segments, the first of which begins at or below `offset` (see `end_of_cut`); returns what is left.
 
     Raises LogCorruptError, StorageError.
     """

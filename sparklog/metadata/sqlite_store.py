@@ -180,6 +180,13 @@ class SqliteStore:
                 self._topics[name] = altered
         return altered
 
+    def take_producer_ids(self, count: int) -> int:
+        with self._lock, self._storage_errors("write"), self._transaction():
+            row = self._db.execute("SELECT value FROM store WHERE name = 'next_producer_id'").fetchone()
+            first = int(row[0]) if row else 0
+            self._db.execute("REPLACE INTO store VALUES ('next_producer_id', ?)", (str(first + count),))
+        return first
+
     def topics(self) -> dict[str, Topic]:
         with self._lock:
             return dict(self._topics)

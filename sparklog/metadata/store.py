@@ -106,6 +106,11 @@ class MetadataStore(Protocol):
         """All topics by name (a copy)."""
         ...
 
+    def take_producer_ids(self, count: int) -> int:
+        """Reserves `count` producer ids that were never given out, larger than all before: the first of them. Raises
+        StorageFullError, StorageError."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -29,6 +29,8 @@ from sparklog.protocol.base import (
     Text,
 )
 
+REMOTE_SEGMENTS_MAX = 1_000
+
 
 class Api(IntEnum):
     """API numbers; never reused."""
@@ -59,6 +61,7 @@ class Api(IntEnum):
     LIST_GROUPS = 23
     DESCRIBE_GROUPS = 24
     DELETE_GROUP = 25
+    LOCATE_REMOTE = 40
 
 
 class ErrorBody(Message):
@@ -354,6 +357,28 @@ class LocateSegmentsResponse(Message):
     aborted: list[AbortedRange] = []
 
 
+class LocateRemoteRequest(Message):
+    """Asks for what of [start_offset, end_offset) is only in the object store, to be read there."""
+
+    topic: Name
+    partition: Partition
+    start_offset: Int64
+    end_offset: Int64
+    isolation: Annotated[int, Meta(ge=0, le=1)] = 0
+
+
+class LocateRemoteResponse(Message):
+    """Copies below `url`, in offset order, at most REMOTE_SEGMENTS_MAX: each the MessagePack bytes of its metadata
+    (`sparklog.log.tiering.state`). With isolation 1 only what lies below the last stable offset may be read, and `aborted`
+    are the aborted ranges that touch it."""
+
+    url: str
+    log_start_offset: int
+    segments: list[bytes]
+    last_stable_offset: int = -1
+    aborted: list[AbortedRange] = []
+
+
 class DeleteRecordsPartition(Message):
     """Deletes the records below `before_offset`; -1: all below the high watermark."""
 
@@ -434,6 +459,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
     Api.ALTER_SCHEMA: ApiSpec(AlterSchemaRequest, AlterSchemaResponse, 0, 0),
     Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
+    Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 0),
     Api.ALTER_TOPIC: ApiSpec(AlterTopicRequest, AlterTopicResponse, 0, 0),
     Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 0),
     Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 0),

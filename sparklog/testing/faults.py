@@ -1,15 +1,16 @@
 """Named steps at which a process ends itself, stops or fails, so that tests can crash it exactly there.
 
 Code calls `reach("step-name")` where a crash would be worst; docs/internals/delivery.md lists the steps. Without the
-environment variable SPARKLOG_FAULT a call does nothing but compare with None.
+environment variable SPARKLOG_FAULT a call looks at an empty list and is done.
 
-    SPARKLOG_FAULT=end-txn-prepared:kill        SIGKILL to itself, the first time the step is reached
-    SPARKLOG_FAULT=end-txn-prepared:3:stop      SIGSTOP to itself the third time; whoever watches sends SIGCONT or SIGKILL
-    SPARKLOG_FAULT=end-txn-prepared:raise       raises InjectedFault
+    SPARKLOG_FAULT=txn.after-decision:kill        SIGKILL to itself, the first time the step is reached
+    SPARKLOG_FAULT=txn.after-decision:3:stop      SIGSTOP to itself the third time; whoever watches sends SIGCONT or SIGKILL
+    SPARKLOG_FAULT=txn.after-decision:raise       raises InjectedFault
+    SPARKLOG_FAULT=a:raise,b:kill                 several
 
-A process that is started again has the same environment and would meet the same end. SPARKLOG_FAULT_MARK names a file:
-the fault happens only to the process that can create it, so once among all that share the file, which then says
-`<step> <pid>`. That is also how a campaign knows that its fault was not an idle one.
+A process that is started again has the same environment and would meet the same end. With SPARKLOG_FAULT_MARK a fault
+happens only to the process that can create the file `<mark>.<step>`, so once among all that share the mark; the file then
+holds the process id. That is also how a campaign knows that its fault was not an idle one.
 
 Nothing here is imported by anything but `reach`'s callers and tests, and nothing is imported from sparklog.
 """
@@ -75,33 +76,31 @@ class _Armed:
         if self._mark is None:
             return True
         try:
-            descriptor = os.open(self._mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            descriptor = os.open(f"{self._mark}.{step}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
             return False
-        os.write(descriptor, f"{step} {os.getpid()}\n".encode())
+        os.write(descriptor, f"{os.getpid()}\n".encode())
         os.close(descriptor)
         return True
 
 
-_armed: _Armed | None = None
+_armed: list[_Armed] = []
 
 
 def reach(step: str) -> None:
-    """Says that `step` has been reached. Raises InjectedFault if that is the armed fault's action."""
-    if _armed is not None:
-        _armed.reach(step)
+    """Says that `step` has been reached. Raises InjectedFault if that is the action of a fault armed for it."""
+    for armed in _armed:
+        armed.reach(step)
 
 
-def arm(fault: str, mark: str | None = None) -> None:
-    """Arms a fault in this process, as SPARKLOG_FAULT does at the import. Raises ValueError."""
-    global _armed
-    _armed = _Armed(parse_fault(fault), mark)
+def arm(given: str, mark: str | None = None) -> None:
+    """Arms faults in this process instead of those before, as SPARKLOG_FAULT does at the import. Raises ValueError."""
+    _armed[:] = [_Armed(parse_fault(fault), mark) for fault in given.split(",")]
 
 
 def disarm() -> None:
     """Nothing happens any more."""
-    global _armed
-    _armed = None
+    _armed.clear()
 
 
 if VARIABLE in os.environ:

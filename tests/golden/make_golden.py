@@ -19,7 +19,20 @@ import pyarrow as pa
 
 from sparklog.format.batch import decode_header, encode_batch, stamp_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, canonical_schema
-from sparklog.format.segment import SegmentInfo, encode_head, encode_seal
+from sparklog.format.segment import SegmentInfo, decode_seal, encode_head, encode_seal
+from sparklog.log.model import LogOwner
+from sparklog.log.tiering.columns import encode_columns
+from sparklog.log.tiering.journal import MAGIC, encode_record
+from sparklog.log.tiering.layout import PIECE_BYTES, copy_prefix, encode_checksums
+from sparklog.log.tiering.state import (
+    CopyFinished,
+    CopyStarted,
+    DeleteFinished,
+    DeleteStarted,
+    LocalStart,
+    ObjectInfo,
+    RemoteSegmentMetadata,
+)
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import transaction_messages as txn
@@ -172,6 +185,7 @@ REQUESTS: dict[m.Api, m.Message] = {
     m.Api.LIST_GROUPS: groups.ListGroupsRequest(["Stable"]),
     m.Api.DESCRIBE_GROUPS: groups.DescribeGroupsRequest(["readers"]),
     m.Api.DELETE_GROUP: groups.DeleteGroupRequest("readers"),
+    m.Api.LOCATE_REMOTE: m.LocateRemoteRequest("flights", 1, 10, 2**40),
 }
 RESPONSES: dict[m.Api, m.Message] = {
     m.Api.HANDSHAKE: m.HandshakeResponse(1, "cluster", "0.1.0", [m.ApiRange(0, 0, 0), m.ApiRange(4, 0, 1)], 100 << 20),
@@ -221,6 +235,7 @@ RESPONSES: dict[m.Api, m.Message] = {
         ]
     ),
     m.Api.DELETE_GROUP: groups.DeleteGroupResponse(3),
+    m.Api.LOCATE_REMOTE: m.LocateRemoteResponse("s3://bucket/tier", 7, [b"metadata"]),
 }
 PAYLOADS: dict[str, bytes] = {"produce-request": b"batchAB", "fetch-response": b"batch"}
 
@@ -241,6 +256,33 @@ def frames() -> dict[str, bytes]:
     return out
 
 
+def remote_files(batches: list[bytes]) -> dict[str, bytes]:
+    """A journal with every kind of event, and the lists beside a copied segment."""
+    owner, copy = LogOwner("events", "0123456789abcdef0123456789abcdef", 0), "f" * 32
+    prefix = copy_prefix(owner, 100, copy)
+    metadata = RemoteSegmentMetadata(
+        copy, prefix, 100, 112, 1, 4096, 400, 3600, BASE_MS, 104, BASE_MS, BASE_MS, PIECE_BYTES,
+        {"00000000000000000100.arrow": ObjectInfo(4096, 0x89ABCDEF)}, [(3, 100)],
+    )  # fmt: skip
+    events = [
+        CopyStarted("e" * 32, "p", 0, 100), DeleteStarted("e" * 32), DeleteFinished("e" * 32),
+        CopyStarted(copy, prefix, 100, 112), CopyFinished(metadata), LocalStart(112),
+    ]  # fmt: skip
+    data = segment(ENVELOPE_SCHEMA, "events", batches)
+    seal = decode_seal(lambda position, size: data[position : position + size], len(data))
+    assert seal is not None
+    columns = encode_columns(
+        lambda position, size: data[position : position + size], seal.positions, seal.metadata_lengths, seal.data_end,
+        share_max=1,
+    )  # fmt: skip
+    assert columns is not None
+    return {
+        "remote-log.journal": MAGIC + b"".join(encode_record(event) for event in events),
+        "remote-checksums.bin": encode_checksums([1, 2, 0xFFFFFFFF]),
+        "remote-columns.bin": columns,
+    }
+
+
 def golden_files() -> dict[str, bytes]:
     """All golden files by name."""
     envelope = [stamped(envelope_rows(i, 4), i) for i in (100, 104, 108)]
@@ -251,6 +293,7 @@ def golden_files() -> dict[str, bytes]:
         "segment-envelope.arrow": segment(ENVELOPE_SCHEMA, "events", envelope),
         "segment-typed.arrow": segment(TYPED_SCHEMA, "flights", typed),
         "segment-empty.arrow": segment(ENVELOPE_SCHEMA, "events", []),
+        **remote_files(envelope),
         **frames(),
     }
 

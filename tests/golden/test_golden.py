@@ -12,6 +12,7 @@ import pytest
 from sparklog.format.batch import decode_batch, decode_header, iterate_batches, verify_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.segment import ScanEnd, decode_head, decode_seal, scan
+from sparklog.log.tiering.journal import decode_journal
 from sparklog.protocol import messages as m
 from sparklog.protocol.frames import PREFIX_BYTES, decode_request_prefix, decode_response_prefix
 from tests.golden import make_golden as golden
@@ -122,3 +123,11 @@ def test_committed_error_frame_decodes() -> None:
     response = decode_response_prefix(data, 1 << 20)
     assert (response.api, response.error_code, response.correlation_id) == (m.Api.METADATA, 3, 7)
     assert m.decode_error(data[PREFIX_BYTES:]) == "no topic 'x'"
+
+
+def test_committed_journal_decodes() -> None:
+    state, end = decode_journal(committed("remote-log.journal"))
+    assert end == len(committed("remote-log.journal"))
+    (segment,) = state.finished
+    assert (segment.base_offset, segment.next_offset, state.local_start_offset) == (100, 112, 112)
+    assert segment.objects["00000000000000000100.arrow"].crc32c == 0x89ABCDEF

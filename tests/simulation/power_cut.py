@@ -1,9 +1,10 @@
 """Power cuts during the life of a broker's logs: what was flushed is there, what is there was appended.
 
-A script (`actions_of(seed)`) of appends, rolls, flushes, checkpoints, truncations, deletions and restarts runs over a
-disk in memory; before call number `cut` the power goes off, `loss` seeds what of the unsynced survives. Then the logs
-are opened, compared with the model, opened again (nothing may change), and written to again; the power may go off
-during that recovery, too.
+A script (`actions_of(seed)`) of appends, rolls, flushes, checkpoints, truncations, deletions, retention, compaction and
+restarts runs over a disk in memory; before call number `cut` the power goes off, `loss` seeds what of the unsynced
+survives. Then the logs are opened, compared with the model, opened again (nothing may change), and written to again; the
+power may go off during that recovery, too. Of the log that is compacted the last record of each key has to be there, a
+tombstone for its time; what was removed does not come back.
 
     python tests/simulation/power_cut.py SEED CUT LOSS      runs one case and prints what happens
 """
@@ -19,50 +20,76 @@ from functools import cache
 from pathlib import Path
 
 from sparklog.errors import LogCorruptError
-from sparklog.format.batch import decode_batch, iterate_batches
+from sparklog.format.batch import iterate_batches
+from sparklog.format.offset_column import decode_rows, row_offsets
+from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
+from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.repair import repair
+from sparklog.log.retention_run import run_retention
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, ManualClock, batch
 
 DATA = Path("/data")
-CONFIG = LogConfig.from_settings(
-    {"segment.bytes": 4096, "index.interval.bytes": 600, "file.delete.delay.ms": 0, "retention.ms": 1_000_000}
+KEPT_BYTES = 12_000
+SETTINGS: dict[str, object] = {"segment.bytes": 4096, "index.interval.bytes": 600, "file.delete.delay.ms": 0}
+KEPT = LogConfig.from_settings(SETTINGS | {"retention.ms": -1, "retention.bytes": KEPT_BYTES})
+TOMBSTONES_MS = 1000
+COMPACTED = LogConfig.from_settings(
+    SETTINGS
+    | {
+        "retention.ms": -1,
+        "cleanup.policy": "compact,delete",
+        "min.cleanable.dirty.ratio": 0,
+        "delete.retention.ms": TOMBSTONES_MS,
+    }
 )
-PARTITIONS = 2
+CONFIGS = (KEPT, KEPT, COMPACTED)
+KEYED = 2
+"""The partition that is compacted."""
 RECOVERY_CUTS_MAX = 5
+
+Record = tuple[bytes | None, bytes | None]
+"""Key and value; apart from tombstones no two are alike."""
 
 
 @cache
-def encoded(number: int, size: int, count: int, schema_id: int) -> bytes:
-    return bytes(batch([number] * count, value=value_of(number, size), schema_id=schema_id))
+def encoded(records: tuple[Record, ...], time_ms: int, schema_id: int) -> bytes:
+    keys, values = zip(*records, strict=True)
+    return bytes(batch([time_ms] * len(records), keys=keys, values=values, schema_id=schema_id))
 
 
-def value_of(number: int, size: int) -> bytes:
-    return f"{number}:".encode() + bytes([number % 251]) * size
+def records_for(rng: random.Random, number: int, size: int, count: int, *, keyed: bool) -> tuple[Record, ...]:
+    value = f"{number}:".encode() + bytes([number % 251]) * size
+    if not keyed:
+        return tuple((b"%d" % i, value) for i in range(count))
+    keys = rng.sample([b"a", b"b", b"c", b"d", None], count)
+    return tuple((key, None if key is not None and rng.random() < 0.3 else value) for key in keys)
 
 
 @dataclass
 class Model:
     """What one partition should hold. `records[i]` has offset i; those below `start` are deleted."""
 
-    records: list[bytes] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     start: int = 0
     flushed: int = 0
     """Everything below is on the disk."""
     durable_start: int = 0
     """The log start cannot be below this any more."""
-    under_way: list[bytes] = field(default_factory=list)
+    under_way: list[Record] = field(default_factory=list)
     """What is being appended."""
     truncating_to: int | None = None
     missing: set[int] = field(default_factory=set)
-    """Offsets that a repair has given up."""
+    """Offsets that a repair has given up, or compaction has removed."""
+    first_run_ms: dict[int, int] = field(default_factory=dict)
+    """When the first compaction began that may have looked at the record."""
 
-    def may_be(self, offset: int) -> bytes | None:
-        """The value of the record at `offset`, if it may exist."""
+    def may_be(self, offset: int) -> Record | None:
+        """The record at `offset`, if it may exist."""
         known = [*self.records, *self.under_way]
         return known[offset] if offset < len(known) else None
 
@@ -70,6 +97,22 @@ class Model:
     def must_reach(self) -> int:
         """The log end after any power cut, at the least."""
         return self.flushed if self.truncating_to is None else min(self.flushed, self.truncating_to)
+
+    def removable(self, found: set[int], end: int, now_ms: int) -> set[int]:
+        """The offsets below `end` that compaction may have removed if `found` is left: of each key all but the last, and
+        that one, too, if it is a tombstone whose time is over and which has nothing left to delete."""
+        of_key: dict[bytes, list[int]] = {}
+        known = [*self.records, *self.under_way][:end]
+        for offset, (key, _) in enumerate(known):
+            if key is not None:
+                of_key.setdefault(key, []).append(offset)
+        removable: set[int] = set()
+        for offsets in of_key.values():
+            last = offsets[-1]
+            over = known[last][1] is None and now_ms >= self.first_run_ms.get(last, now_ms) + TOMBSTONES_MS
+            if last in found or (over and found.isdisjoint(offsets)):
+                removable.update(offsets)
+        return removable
 
 
 class Machine:
@@ -79,7 +122,7 @@ class Machine:
         self.files = files
         self.say = say
         self.clock = ManualClock(5_000)
-        self.models = [Model() for _ in range(PARTITIONS)]
+        self.models = [Model() for _ in CONFIGS]
         self.number = 0
         self.leader_epoch = 0
         self.repairs = 0
@@ -89,9 +132,9 @@ class Machine:
         """Opens all logs; raises LogCorruptError if one is damaged."""
         self.manager = LogManager(DATA, files=self.files, clock=self.clock)
         specs = []
-        for i in range(PARTITIONS):
-            owner = LogOwner("events", "0" * 32, i, "timestamp")
-            specs.append(PartitionSpec(owner, CONFIG, SCHEMAS.__getitem__))
+        for i, config in enumerate(CONFIGS):
+            owner = LogOwner("events", "0" * 32, i, "timestamp", ("key",), ("value",))
+            specs.append(PartitionSpec(owner, config, SCHEMAS.__getitem__))
         self.manager.load("cluster", specs)
         for tp, error in self.manager.offline.items():
             if not isinstance(error, LogCorruptError):
@@ -116,8 +159,9 @@ class Machine:
         for _ in range(rng.randint(1, 3)):
             self.number += 1
             size, count = rng.choice((10, 10, 300, 2000)), rng.randint(1, 3)
-            payload += encoded(self.number, size, count, rng.choice((1, 1, 1, 2)))
-            model.under_way += [value_of(self.number, size)] * count
+            records = records_for(rng, self.number, size, count, keyed=i == KEYED)
+            payload += encoded(records, self.number, rng.choice((1, 1, 1, 2)))
+            model.under_way += records
         log = self.log(i)
         assert log.append(payload, leader_epoch=self.leader_epoch).base_offset == len(model.records)
         model.records, model.under_way = [*model.records, *model.under_way], []
@@ -147,15 +191,15 @@ class Machine:
     def truncate(self, i: int, rng: random.Random) -> None:
         model, log = self.models[i], self.log(i)
         offset = rng.randint(max(model.start, len(model.records) - 12), len(model.records))
-        held = log.read(offset, 1) if offset < len(model.records) else None
-        end = offset if held is None else held.base_offset
-        if held is not None:
-            held.release()
+        whole = [h.next_offset for s in log.segments for _, h in s.headers_from(None) if h.next_offset <= offset]
+        end = max([log.segments[0].base_offset, *whole]) if offset < len(model.records) else offset
         model.truncating_to = end
         assert log.truncate_to(offset) == end
         del model.records[end:]
         model.flushed, model.truncating_to = min(model.flushed, end), None
         model.start = model.durable_start = min(model.start, end)
+        model.missing = {o for o in model.missing if o < end}
+        model.first_run_ms = {o: ms for o, ms in model.first_run_ms.items() if o < end}
 
     def delete_records(self, i: int, rng: random.Random) -> None:
         model = self.models[i]
@@ -165,6 +209,36 @@ class Machine:
         model.durable_start, model.flushed = model.start, max(model.flushed, model.start)
         self.log(i).drop_below_log_start()
         self.log(i).remove_dropped()
+
+    def retain(self, i: int, _rng: random.Random) -> None:
+        model, log = self.models[i], self.log(i)
+        raised = False
+
+        def checkpoint() -> None:
+            nonlocal raised
+            raised, model.start = True, log.log_start_offset
+            self.manager.checkpoint()
+            model.durable_start, model.flushed = model.start, max(model.flushed, model.start)
+
+        run_retention({log.owner.topic_partition: log}, checkpoint)
+        if raised and i != KEYED:
+            assert log.size_bytes >= KEPT_BYTES, "retention has deleted too much"
+        log.remove_dropped()
+
+    def compact(self, _i: int, rng: random.Random) -> None:
+        model, log = self.models[KEYED], self.log(KEYED)
+        for offset in range(len(model.records)):
+            model.first_run_ms.setdefault(offset, self.clock.time_ms)
+        if rng.random() < 0.7:
+            log.begin_segment()
+        due = due_for_compaction(log)
+        if due is not None:
+            compact_log(due, OffsetMap(1 << 16))
+            self.compare()
+        log.remove_dropped()
+
+    def wait(self, _i: int, _rng: random.Random) -> None:
+        self.clock.time_ms += TOMBSTONES_MS + 1
 
     def restart(self, _i: int, _rng: random.Random) -> None:
         assert self.manager.close()
@@ -190,21 +264,24 @@ class Machine:
         for i, model in enumerate(self.models):
             log = self.log(i)
             found = records_of(log)
+            there = {o for o, _ in found}
             start, end = log.log_start_offset, log.log_end_offset
             self.say(f"partition {i}: {start} to {end}; {model.flushed} flushed, {len(model.records)} appended")
-            for offset, value in found:
-                assert value == model.may_be(offset), (i, offset, value[:20])
+            for offset, record in found:
+                assert record == model.may_be(offset), (i, offset, record)
+            assert model.missing.isdisjoint(there), (i, "came back", model.missing & there)
             offsets = [o for o, _ in found]
-            missing = set(range(start, end)) - set(offsets)
+            missing = set(range(start, end)) - there
+            removable = model.removable(there, end, self.clock.time_ms) if i == KEYED else set()
             assert offsets == sorted(set(offsets))
             assert end >= model.must_reach, (i, end, model)
-            assert all(o >= model.must_reach for o in missing - model.missing), (i, missing, model)
+            assert all(o >= model.must_reach for o in missing - model.missing - removable), (i, missing, model)
             # the first segments may be lost, as any others may, if nothing of them was flushed
             assert model.durable_start <= start, (i, start, model)
             assert start <= model.start or model.must_reach <= model.start, (i, start, model)
             if exactly:
                 assert end == len(model.records)
-                assert missing <= model.missing
+                assert missing <= model.missing | removable
             model.missing = missing
             known = [*model.records, *model.under_way]
             model.records, model.under_way, model.truncating_to = known[:end], [], None
@@ -213,60 +290,43 @@ class Machine:
             model.durable_start = min(model.durable_start, start)
             assert log.leader_epoch <= self.leader_epoch
 
-    def content(self) -> list[tuple[int, int, list[tuple[int, bytes]]]]:
-        logs = [self.log(i) for i in range(PARTITIONS)]
+    def content(self) -> list[tuple[int, int, list[tuple[int, Record]]]]:
+        logs = [self.log(i) for i in range(len(CONFIGS))]
         return [(log.log_start_offset, log.log_end_offset, records_of(log)) for log in logs]
 
 
-def records_of(log: PartitionLog) -> list[tuple[int, bytes]]:
-    """(offset, value) of every record from the log start on."""
-    found, offset = [], log.log_start_offset
+def records_of(log: PartitionLog) -> list[tuple[int, Record]]:
+    """(offset, record) of every record from the log start on."""
+    found: list[tuple[int, Record]] = []
+    offset = log.log_start_offset
     while (piece := log.read(offset, 3000)) is not None:
         data = piece.read()
         for position, header in iterate_batches(data):
-            column = decode_batch(data[position : position + header.size_bytes], SCHEMAS[header.schema_id])["value"]
-            found += [(header.base_offset + i, v) for i, v in enumerate(column.to_pylist())]
+            rows, column = decode_rows(data[position : position + header.size_bytes], SCHEMAS[header.schema_id], header)
+            records = zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True)
+            found += zip(row_offsets(header, column).tolist(), records, strict=True)
         assert piece.next_offset > offset
         offset = piece.next_offset
         piece.release()
-    return [(o, v) for o, v in found if o >= log.log_start_offset]
+    return [(o, record) for o, record in found if o >= log.log_start_offset]
+
+
+FIRST = """append flush append roll append new_epoch append commit checkpoint append truncate append delete_records append
+kill append commit append append retain append restart append truncate append restart append"""
+THEN = """append append roll append commit append compact append kill append wait compact append restart append compact
+truncate append commit compact wait compact append"""
 
 
 def actions_of(seed: int) -> Iterator[tuple[str, int]]:
-    """(action, partition): every action at least once, then at random."""
+    """(action, partition): every action at least once, then, unless the seed is 0, at random."""
     rng = random.Random(seed)
-    first = [
-        "append",
-        "flush",
-        "append",
-        "roll",
-        "append",
-        "new_epoch",
-        "append",
-        "commit",
-        "checkpoint",
-        "append",
-        "truncate",
-        "append",
-    ]
-    first += [
-        "delete_records",
-        "append",
-        "kill",
-        "append",
-        "commit",
-        "restart",
-        "append",
-        "truncate",
-        "append",
-        "restart",
-        "append",
-    ]
-    yield from ((action, 0) for action in first)
-    for _ in range(25):
-        choices = ("append", "flush", "commit", "checkpoint", "roll", "truncate", "delete_records", "restart", "kill")
-        action = rng.choices(choices, (10, 2, 2, 2, 2, 2, 1, 1, 1))[0]
-        yield action, rng.randrange(PARTITIONS)
+    yield from ((action, 0) for action in FIRST.split())
+    yield from ((action, KEYED) for action in THEN.split())
+    for _ in range(30 if seed else 0):
+        weights = {"append": 12, "truncate": 2, "delete_records": 1, "restart": 1, "kill": 1, "compact": 3, "wait": 1}
+        weights |= dict.fromkeys(("flush", "commit", "checkpoint", "roll", "retain"), 2)
+        action = rng.choices(list(weights), list(weights.values()))[0]
+        yield action, rng.randrange(len(CONFIGS))
 
 
 def run(seed: int, cut: int | None, loss: int, say: Callable[[str], None] = lambda _: None) -> tuple[int, int]:
@@ -300,7 +360,7 @@ def _recover(machine: Machine, rng: random.Random, say: Callable[[str], None]) -
     machine.files.kill()
     machine.start()
     assert machine.content() == first, "a second recovery found something else"
-    for i in range(PARTITIONS):
+    for i in range(len(CONFIGS)):
         machine.append(i, rng)
         machine.commit(i, rng)
     machine.restart(0, rng)

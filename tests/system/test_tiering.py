@@ -11,12 +11,16 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec.config
+import pyarrow as pa
 import pytest
 
 import sparklog
 from sparklog import TopicPartition
-from sparklog.errors import InvalidConfigError
+from sparklog.client import remote_reader
+from sparklog.errors import CorruptBatchError, InvalidConfigError, RemoteStorageError
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
+from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.protocol.messages import FetchResult
 from tests.benchmarks.broker_raw import envelope_batch
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce, until
@@ -135,6 +139,83 @@ def test_a_topic_that_lives_in_the_store(kind: str, tmp_path: Path, request: pyt
             assert not list((tmp_path / "tier").rglob("*.arrow"))
 
 
+def typed(local: sparklog.LocalBroker, admin: sparklog.Admin) -> pa.Table:
+    """A topic of large batches that is in the store but for the active segment; its rows."""
+    schema = pa.schema(
+        [("id", pa.int64()), ("name", pa.string()), ("blob", pa.binary()), ("at", pa.timestamp("us", "UTC"))]
+    )
+    admin.create_topic(
+        "typed", partitions=1, schema=schema, timestamp_column="at", configs=TIERED | {"segment.bytes": 3 << 20}
+    )
+    n, parts = 2_000, []
+    with sparklog.Producer(local.bootstrap_servers, compression="none") as producer:
+        for start in range(0, 5 * n, n):
+            ids = list(range(start, start + n))
+            data = [
+                ids,
+                [f"n{i}" for i in ids],
+                [b"%d" % i * 100 for i in ids],
+                [1_700_000_000_000_000 + i * 1000 for i in ids],
+            ]
+            parts.append(pa.table([pa.array(c, f.type) for c, f in zip(data, schema, strict=True)], schema=schema))
+            producer.send_batch("typed", parts[-1], partition=0).result(30)
+    until(lambda: len(local_files(local, "typed")) == 1, "tiered")
+    return pa.concat_tables(parts)
+
+
+@pytest.mark.parametrize("kind", ["file", "s3"])
+def test_columns_are_read_from_the_store_without_the_broker(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "s3":
+        endpoint = request.getfixturevalue("s3_endpoint")
+        make_bucket(endpoint)
+        store = s3_settings(endpoint)
+        monkeypatch.setitem(fsspec.config.conf, "s3", json.loads(str(store["remote.log.storage.options"])))
+    else:
+        store = {"remote.log.storage.url": (tmp_path / "tier").as_uri()}
+    with (
+        sparklog.start_local(tmp_path / "data", settings=QUICK | store) as local,
+        sparklog.Admin(local.bootstrap_servers) as admin,
+    ):
+        rows = typed(local, admin)
+        servers = local.bootstrap_servers
+        found = sparklog.read_table(servers, "typed", columns=["name", "id"])
+        assert found.equals(rows.select(["name", "id"]))
+        whole = sparklog.read_table(servers, "typed", include_metadata=True)
+        assert whole.select(rows.column_names).equals(rows)
+        assert whole["_offset"].to_pylist() == list(range(rows.num_rows))
+        some = sparklog.read_table(servers, "typed", columns=["id"], start=1_500, end=4_321)
+        assert some["id"].to_pylist() == list(range(1_500, 4_321))
+        assert not list((local.data_dir / "remote-log-cache").glob("*")), "the broker has fetched nothing"
+        monkeypatch.setattr(remote_reader, "_store", _no_store)
+        assert sparklog.read_table(servers, "typed", columns=["id"]).equals(rows.select(["id"]))
+        assert list((local.data_dir / "remote-log-cache").glob("*")), "the broker has fetched them"
+
+
+def _no_store(url: str, process_id: int) -> ObjectStore:
+    raise RemoteStorageError("no way to the store from here")
+
+
+def test_a_damaged_object_is_never_read_as_data(tmp_path: Path) -> None:
+    settings = QUICK | {"remote.log.storage.url": (tmp_path / "tier").as_uri()}
+    with (
+        sparklog.start_local(tmp_path / "data", settings=settings) as local,
+        sparklog.Admin(local.bootstrap_servers) as admin,
+    ):
+        rows = typed(local, admin)
+        damaged = sorted((tmp_path / "tier").rglob("*.arrow"))[0]
+        data = bytearray(damaged.read_bytes())
+        at = data.index(b"n100n101")
+        data[at] ^= 1
+        damaged.write_bytes(data)
+        with pytest.raises(CorruptBatchError, match="is damaged"):
+            sparklog.read_table(local.bootstrap_servers, "typed", columns=["name"])
+        data[at] ^= 1
+        damaged.write_bytes(data)
+        assert sparklog.read_table(local.bootstrap_servers, "typed").equals(rows)
+
+
 def test_settings_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
     settings = QUICK | {"remote.log.storage.url": (tmp_path / "tier").as_uri()}
     with (
@@ -152,6 +233,15 @@ def test_settings_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
         until(lambda: len(local_files(local, "t")) == 1, "tiered")
         with pytest.raises(InvalidConfigError, match="object store"):
             admin.alter_topic("t", {"cleanup.policy": "compact", "remote.storage.enable": False})
+
+
+def test_a_broker_without_a_store_refuses_to_tier(tmp_path: Path) -> None:
+    with sparklog.start_local(tmp_path / "data") as local, sparklog.Admin(local.bootstrap_servers) as admin:
+        with pytest.raises(InvalidConfigError, match=r"remote\.log\.storage\.url"):
+            admin.create_topic("t", configs={"remote.storage.enable": True})
+        admin.create_topic("t")
+        with pytest.raises(InvalidConfigError, match=r"remote\.log\.storage\.url"):
+            admin.alter_topic("t", {"remote.storage.enable": True})
 
 
 @pytest.mark.parametrize(
@@ -176,7 +266,7 @@ def test_a_broker_killed_while_it_uploads_has_everything_once(tmp_path: Path) ->
         for key, value in (QUICK | {"remote.log.storage.url": tier.as_uri()}).items()
     )
     batch = envelope_batch(10, 100)
-    count = 300
+    count = 120
     broker = BrokerProcess(tmp_path / "data", settings=text, work_dir=tmp_path)
     try:
         with broker.connect() as client:
@@ -184,7 +274,7 @@ def test_a_broker_killed_while_it_uploads_has_everything_once(tmp_path: Path) ->
             for _ in range(count):
                 assert produce(client, [("t", 0, batch)])[0].error_code == 0
         until(lambda: len(list(tier.glob("*/0/*"))) >= 3, "uploads have begun")
-        for kills in (10, 30):
+        for kills in (8, 16):
             assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
             broker = BrokerProcess(tmp_path / "data", settings=text, work_dir=tmp_path)
             until(lambda n=kills: len(list(tier.glob("*/0/*/manifest.json"))) >= n, "it goes on")  # type: ignore[misc]

@@ -11,11 +11,12 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import sparklog
+from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse
 from tests.checker.history import read_history
 from tests.torture.client import Assignment, partition_of
@@ -28,7 +29,9 @@ STILL_S = (0.05, 1.5)
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done. `clients`: how many of each role; `faults`: how often each kind is drawn."""
+    """What is to be done. `clients`: how many of each role; `faults`: how often each kind is drawn; `broker_steps` and
+    `client_steps` (by role): fault points (sparklog.testing.faults) at which a process dies by itself; `without`:
+    safeguards of the broker that are off (unsafe_broker.py)."""
 
     seed: int
     kills: int
@@ -38,27 +41,38 @@ class Plan:
     )
     partitions: int = 3
     broker_settings: Mapping[str, object] = field(default_factory=dict)
+    without: str | None = None
     client_settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    broker_steps: Sequence[str] = ()
+    client_steps: Mapping[str, Sequence[str]] = field(default_factory=dict)
     still_s: tuple[float, float] = STILL_S
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was done, and what the checker says."""
+    """What was done, and what the checker says. `steps`: fault points at which a process has really died."""
 
     verdict: Verdict
     faults: Mapping[str, int]
+    steps: Mapping[str, int]
     lives: Mapping[str, int]
     seconds: float
 
     @property
     def kills(self) -> int:
-        return self.faults["kill broker"] + self.faults["kill client"]
+        return kills_of(self.faults)
 
     def __str__(self) -> str:
         faults = ", ".join(f"{n} x {name}" for name, n in sorted(self.faults.items()))
+        if self.steps:
+            faults += "; died at: " + ", ".join(f"{name} {n}" for name, n in sorted(self.steps.items()))
         lives = ", ".join(f"{n} {name}" for name, n in sorted(self.lives.items()))
         return f"{faults}; lives: {lives}; {self.seconds:.0f} s"
+
+
+def kills_of(faults: Mapping[str, int]) -> int:
+    """How many of the faults have killed a process."""
+    return sum(n for kind, n in faults.items() if kind.startswith("kill"))
 
 
 class Campaign:
@@ -69,9 +83,10 @@ class Campaign:
         self._directory = directory
         self._rng = random.Random(f"nemesis/{plan.seed}")
         self._numbers = itertools.count()
-        self._broker = Broker(directory / "data", plan.broker_settings)
+        self._broker = Broker(directory, plan.broker_settings, plan.without)
         self._clients: list[Client] = []
         self._faults: Counter[str] = Counter()
+        self._steps: Counter[str] = Counter()
         self._inputs = [f"in-{i}" for i in range(plan.partitions)]
         self._outputs = [f"out-{i}" for i in range(plan.partitions)]
         self.histories = directory / "histories"
@@ -87,7 +102,7 @@ class Campaign:
                     admin.create_topic(topic, partitions=self._plan.partitions)
             for role, count in self._plan.clients.items():
                 self._clients += [self._client(role) for _ in range(count)]
-            while self._faults["kill broker"] + self._faults["kill client"] < self._plan.kills:
+            while kills_of(self._faults) < self._plan.kills:
                 self._wait_for_progress()
                 self._fault()
             self._wait_for_progress()
@@ -104,11 +119,12 @@ class Campaign:
         for path in self.histories.glob("*.jsonl"):
             lives[path.stem.partition("-")[2]] += 1
         verdict = analyse(read_history(self.histories.glob("*.jsonl")))
-        return Outcome(verdict, self._faults, lives, time.monotonic() - begun)
+        return Outcome(verdict, self._faults, self._steps, lives, time.monotonic() - begun)
 
     def _client(self, role: str, until: Mapping[str, int] | None = None) -> Client:
         told = Assignment(
             role=role,
+            slot=len(self._clients),
             number=0,
             seed=self._plan.seed,
             bootstrap_servers=self._broker.bootstrap_servers,
@@ -125,25 +141,58 @@ class Campaign:
     def _fault(self) -> None:
         kinds = self._plan.faults
         kind = self._rng.choices(list(kinds), list(kinds.values()))[0]
-        self._faults[kind] += 1
         time.sleep(self._rng.random() * 0.05)  # anywhere in what they are doing
+        getattr(self, "_" + kind.replace(" ", "_"))()
+        self._faults[kind] += 1
+
+    def _kill_broker(self) -> None:
+        self._broker.kill()
+        self._broker.start()
+
+    def _kill_client(self) -> None:
         client = self._rng.choice(self._clients)
-        if kind == "kill broker":
-            self._broker.kill()
-            self._broker.start()
-        elif kind == "pause broker":
-            self._broker.signal(signal.SIGSTOP)
-            time.sleep(self._rng.uniform(*self._plan.still_s))
-            self._broker.signal(signal.SIGCONT)
-        elif kind == "kill client":
-            client.kill()
-            client.start()
-        elif kind == "pause client":
-            client.pause()
-            time.sleep(self._rng.uniform(*self._plan.still_s))
-            client.resume()
-        else:
-            raise ValueError(f"no such fault: {kind}")
+        client.kill()
+        client.start()
+
+    def _pause_broker(self) -> None:
+        self._broker.signal(signal.SIGSTOP)
+        time.sleep(self._rng.uniform(*self._plan.still_s))
+        self._broker.signal(signal.SIGCONT)
+
+    def _pause_client(self) -> None:
+        client = self._rng.choice(self._clients)
+        client.signal(signal.SIGSTOP)
+        time.sleep(self._rng.uniform(*self._plan.still_s))
+        client.signal(signal.SIGCONT)
+
+    def _kill_broker_at_step(self) -> None:
+        """The broker is started again so that it dies where the step is, and then once more."""
+        step = self._rng.choice(self._plan.broker_steps)
+        self._broker.kill()
+        self._broker.start(self._arm(step))
+        self._wait_for_the_step(step, lambda: not self._broker.running)
+        self._broker.kill()
+        self._broker.start()
+
+    def _kill_client_at_step(self) -> None:
+        client = self._rng.choice([c for c in self._clients if c.role in self._plan.client_steps])
+        step = self._rng.choice(self._plan.client_steps[client.role])
+        client.kill()
+        client.start(self._arm(step))
+        self._wait_for_the_step(step, lambda: not client.running)
+        client.kill()
+        client.start()
+
+    def _arm(self, step: str) -> dict[str, str]:
+        return {faults.VARIABLE: f"{step}:{self._rng.randint(1, 20)}:kill"}
+
+    def _wait_for_the_step(self, step: str, is_dead: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PROGRESS_S
+        while not is_dead():
+            if time.monotonic() > deadline:
+                raise CampaignError(f"the step {step} is never reached")
+            time.sleep(LOOK_S)
+        self._steps[step] += 1
 
     def _wait_for_progress(self) -> None:
         """Until every client has completed something."""
@@ -166,7 +215,12 @@ class Campaign:
     # -- the end
 
     def _read_everything(self) -> None:
+        if "pipeline" in self._plan.clients:
+            self._client("drain", self._ends(self._inputs)).wait()
+        self._client("last", self._ends([*self._inputs, *self._outputs])).wait()
+
+    def _ends(self, partitions: Sequence[str]) -> dict[str, int]:
+        """The high watermarks: who reads up to them has waited for every transaction below."""
         with sparklog.Admin(self._broker.bootstrap_servers) as admin:
-            names: Sequence[str] = [*self._inputs, *self._outputs]
-            found = admin.list_offsets({partition_of(name): "latest" for name in names})
-        self._client("last", {str(tp): at.offset for tp, at in found.items()}).wait()
+            found = admin.list_offsets({partition_of(name): "latest" for name in partitions})
+        return {str(tp): at.offset for tp, at in found.items()}

@@ -30,9 +30,11 @@ PAUSE_S = 0.004
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a client is told: `number` is unique among all lives; `until`: offsets at which a reader is done."""
+    """What a client is told: `number` is unique among all lives, `slot` is the same in all lives of one client;
+    `until`: offsets at which a reader is done."""
 
     role: str
+    slot: int
     number: int
     seed: int
     bootstrap_servers: str
@@ -66,6 +68,10 @@ class Life:
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
+    def note(self, text: str) -> None:
+        """For people; a campaign shows it when something is wrong."""
+        print(f"{time.monotonic_ns()} {self.told.name}: {text}", file=sys.stderr, flush=True)
+
     def while_wanted(self, intents: Iterator[object]) -> Iterator[object]:
         """The intents until it is time to stop, with pauses: what is tested is order, not speed."""
         for intent in intents:
@@ -86,13 +92,13 @@ def main() -> int:
     from tests.torture import roles
 
     role: Callable[[Life], None] = getattr(roles, told.role)
-    group = roles.GROUPS.get(told.role, "")
+    group, reads_committed = roles.GROUPS.get(told.role, ""), told.role != "uncommitted"
     with Path(told.history).open("xb", buffering=0) as file:
-        life = Life(told, Recorder(file, told.name, group=group))
+        life = Life(told, Recorder(file, told.name, group=group, reads_committed=reads_committed))
         try:
             role(life)
         except SparklogError as e:
-            print(f"{told.name} ends: {e!r}", file=sys.stderr)
+            life.note(f"this life ends: {e!r}")
             traceback.print_exc()
             return LIFE_ENDED
     return 0

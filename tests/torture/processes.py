@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import sparklog
 from tests.torture.client import LIFE_ENDED, Assignment, as_argument
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,58 +22,75 @@ class CampaignError(AssertionError):
     """Something other than the history is wrong: a process that ended by itself, or no progress."""
 
 
-@contextlib.contextmanager
-def variables(given: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables for processes started meanwhile."""
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name in given:
-            del os.environ[name]
-
-
 class Broker:
-    """A broker that is started again on the same port and data directory."""
+    """A broker that is started again on the same port and data directory. `without`: safeguards that are off."""
 
-    def __init__(self, data_dir: Path, settings: Mapping[str, object]) -> None:
-        self._data_dir = data_dir
-        self._settings = dict(settings)
-        self._local: sparklog.LocalBroker | None = None
-        self._listen = "127.0.0.1:0"
+    def __init__(self, directory: Path, settings: Mapping[str, object], without: str | None = None) -> None:
+        self._directory = directory
+        self._without = without
+        self._process: subprocess.Popen[bytes] | None = None
+        self.bootstrap_servers = "127.0.0.1:0"
         self.lives = 0
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return self._listen
+        config = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items())
+        (directory / "broker.toml").write_text(config + "[topic]\n'retention.ms' = -1\n")
 
     @property
     def running(self) -> bool:
-        return self._local is not None and self._local.running
+        return self._process is not None and self._process.poll() is None
 
     def start(self, fault: Mapping[str, str] | None = None) -> None:
-        with variables(fault or {}):
-            self._local = sparklog.start_local(self._data_dir, self._listen, settings=self._settings)
-        self._listen = self._local.bootstrap_servers
+        """Returns when it listens. Raises CampaignError with what it logged."""
+        module = ["sparklog_broker"] if self._without is None else ["tests.torture.unsafe_broker", self._without]
+        arguments = ["--config", str(self._directory / "broker.toml"), "--data-dir", str(self._directory / "data")]
+        with (self._directory / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *module, *arguments, "--listen", self.bootstrap_servers],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env=environment(fault),
+                preexec_fn=die_with_parent,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode().strip()
+        self._process.stdout.close()
+        if not line.startswith("listening on "):
+            raise CampaignError(f"the broker does not start: {self.log()}")
+        self.bootstrap_servers = line.removeprefix("listening on ")
         self.lives += 1
 
     def kill(self) -> None:
-        assert self._local is not None
-        self._local.kill()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def signal(self, number: int) -> None:
-        assert self._local is not None
-        os.kill(self._local.pid, number)
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         """In order. Raises CampaignError with what it logged if that is not how it ends."""
-        assert self._local is not None
-        code = self._local.stop()
+        assert self._process is not None
+        self._process.terminate()
+        code = self._process.wait(ENDED_IN_ORDER_S)
         if code != 0:
-            raise CampaignError(f"the broker ended with {code}: {self._local.log}")
+            raise CampaignError(f"the broker ended with {code}: {self.log()}")
 
     def log(self) -> str:
-        return self._local.log if self._local is not None else ""
+        """The last that it has logged, in all its lives."""
+        return (self._directory / "broker.log").read_text(errors="replace")[-4000:]
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of a child: it finds the packages and the tests, wherever it runs."""
+    path = os.pathsep.join(str(ROOT / part) for part in (".", "datasource", "broker_daemon"))
+    return os.environ | {"PYTHONPATH": path} | dict(more or {})
+
+
+def die_with_parent() -> None:
+    """Run in a child before it becomes what it is: when a campaign is killed, nothing of it stays."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 class Client:
@@ -84,8 +101,7 @@ class Client:
         self._directory = directory
         self._numbers = numbers
         self._read_bytes = 0
-        self.is_stopped = False
-        self.life_ended = 0
+        self.lives_ended = 0
         self.start()
 
     @property
@@ -104,21 +120,20 @@ class Client:
                 stdin=subprocess.PIPE,
                 stderr=stderr,
                 cwd=ROOT,
-                env=os.environ | dict(fault or {}) | {"PYTHONPATH": str(ROOT)},
+                env=environment(fault),
+                preexec_fn=die_with_parent,
             )
 
     def kill(self) -> None:
         self._process.kill()
         self._reap()
-        self.is_stopped = False
 
-    def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-        self.is_stopped = True
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
 
-    def resume(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-        self.is_stopped = False
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
 
     def check(self) -> None:
         """Starts another life when this one has ended as it may. Raises CampaignError when it ended otherwise."""
@@ -128,7 +143,7 @@ class Client:
         self._reap()
         if code != LIFE_ENDED:
             raise CampaignError(f"{self._assignment.name} ended with {code}:\n{self._stderr.read_text()}")
-        self.life_ended += 1
+        self.lives_ended += 1
         self.start()
 
     def completed(self) -> int:

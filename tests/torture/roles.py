@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sparklog
 from sparklog.client.consumed import ConsumedBatch
 from sparklog.client.futures import RecordFuture
 from sparklog.errors import SparklogError
+from sparklog.types import TopicPartition
 from tests.checker import generate
 from tests.checker.history import UNKNOWN_OFFSET, Kind, Outcome
 from tests.torture.client import Life, partition_of
 
-GROUPS: dict[str, str] = {}
+GROUPS = {"pipeline": "pipeline", "drain": "pipeline", "member": "group"}
 """The group of a role's members."""
 
 CALLS_IN_FLIGHT = 8
@@ -61,6 +62,159 @@ def _settle(life: Life, operation: int, futures: Sequence[RecordFuture]) -> None
     life.history.end(operation, Outcome.OK if error is None else Outcome.UNKNOWN, [offsets])
 
 
+def transactional(life: Life) -> None:
+    """Sends in transactions, a part of which it aborts. The next life has the same transactional id and fences this one."""
+    told, history = life.told, life.history
+    values = generate.unique_values(told.number)
+    identity = f"transactional-{told.slot}"
+    with sparklog.Producer(told.bootstrap_servers, transactional_id=identity, **told.settings) as client:
+        client.init_transactions()
+        for intent in life.while_wanted(generate.transactions(told.seed, told.number, told.inputs)):
+            operation = history.begin(Kind.TRANSACTION)
+            client.begin_transaction()
+            futures = []
+            for send in intent.sends:
+                mine = [next(values) for _ in range(send.records)]
+                history.sends(operation, [(send.partition, mine)])
+                futures.append(send_all(client, send.partition, mine))
+            _end_transaction(life, client, operation, futures, commit=intent.commit)
+
+
+def _end_transaction(
+    life: Life, client: Any, operation: int, calls: Sequence[Sequence[RecordFuture]], *, commit: bool
+) -> bool:
+    """Whether it is committed. An error of the commit is followed by an abort; an error of that ends this life."""
+    history = life.history
+    history.ending(operation, commit=commit)
+    if commit:
+        try:
+            client.commit_transaction()
+        except SparklogError as e:
+            life.note(f"a commit failed: {e!r}")
+        else:
+            history.end(operation, Outcome.OK, [offsets_of(futures)[0] for futures in calls])
+            return True
+    client.abort_transaction()
+    history.end(operation, Outcome.FAILED)
+    return False
+
+
+def pipeline(life: Life) -> None:
+    """Consume, transform, produce: one output for each input, with the offsets in one transaction."""
+    told, history = life.told, life.history
+    values = generate.unique_values(told.number)
+    with _Member(life) as member, _pipeline_producer(life) as client:
+        client.init_transactions()
+        for intent in life.while_wanted(generate.pipelines(told.seed, told.number, told.outputs)):
+            polls = member.poll(intent.records_max)
+            if not polls:
+                if told.until is not None and member.has_reached(told.until):
+                    return
+                continue
+            sources = [value for _, _, polled in polls for value in polled]
+            mine = [next(values) for _ in sources]
+            positions = {partition: offsets[-1] + 1 for partition, offsets, _ in polls}
+            operation = history.begin(Kind.TRANSACTION)
+            history.polls(operation, polls)
+            history.sends(operation, [(intent.partition, mine, sources)])
+            history.offsets(operation, positions)
+            client.begin_transaction()
+            futures = send_all(client, intent.partition, mine)
+            commit = intent.commit or told.until is not None
+            try:
+                offsets = {partition_of(p): o for p, o in positions.items()}
+                client.send_offsets_to_transaction(offsets, member.client.group_metadata())
+            except SparklogError as e:
+                life.note(f"offsets were refused: {e!r}")
+                commit = False
+            if not _end_transaction(life, client, operation, [futures], commit=commit):
+                member.go_back({p: offsets[0] for p, offsets, _ in polls})
+
+
+drain = pipeline
+"""A pipeline that commits everything and ends when it has reached the offsets it is told."""
+
+
+def _pipeline_producer(life: Life) -> Any:
+    settings = {k: v for k, v in life.told.settings.items() if k in ("transaction_timeout_ms",)}
+    identity = f"pipeline-{life.told.slot}"
+    return sparklog.Producer(life.told.bootstrap_servers, transactional_id=identity, **settings)
+
+
+def member(life: Life) -> None:
+    """A member of a group that commits what it has read."""
+    told, history = life.told, life.history
+    with _Member(life) as member:
+        for intent in life.while_wanted(generate.polls(told.seed, told.number)):
+            if intent.seek:
+                member.note_committed()
+            polls = member.poll(intent.records_max)
+            _note_poll(life, polls)
+            if polls:
+                positions = {partition: offsets[-1] + 1 for partition, offsets, _ in polls}
+                operation = history.begin(Kind.COMMIT, offsets=positions)
+                try:
+                    member.client.commit({partition_of(p): o for p, o in positions.items()})
+                except SparklogError as e:
+                    life.note(f"a commit was refused: {e!r}")
+                    history.end(operation, Outcome.UNKNOWN)
+                else:
+                    history.end(operation, Outcome.OK)
+
+
+class _Member:
+    """A consumer in a group, of the inputs, that writes down what it is assigned."""
+
+    def __init__(self, life: Life) -> None:
+        told = life.told
+        settings = {k: v for k, v in told.settings.items() if k != "transaction_timeout_ms"}
+        self._life = life
+        self.client = sparklog.Consumer(
+            told.bootstrap_servers,
+            group_id=GROUPS[told.role],
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            **settings,
+        )
+        topics = sorted({partition_of(p).topic for p in told.inputs})
+        self.client.subscribe(topics, on_assign=self._assigned)
+
+    def __enter__(self) -> _Member:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.client.close()
+
+    def _assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        _note_assignment(self._life, {str(tp): -1 for tp in partitions})
+
+    def poll(self, records_max: int) -> list[tuple[str, list[int], list[int]]]:
+        """(partition, offsets, values) of the next records, which are of one partition."""
+        records = self.client.poll(POLL_MS, max_records=records_max)
+        if not records:
+            return []
+        (tp,) = {str(TopicPartition(r.topic, r.partition)) for r in records}
+        return [(tp, [r.offset for r in records], [int(r.value) for r in records])]
+
+    def go_back(self, offsets: Mapping[str, int]) -> None:
+        """To the first of what an aborted transaction had read, where that is still ours."""
+        mine = {str(tp) for tp in self.client.assignment()} & offsets.keys()
+        for partition in mine:
+            self.client.seek(partition_of(partition), offsets[partition])
+        _note_assignment(self._life, {p: offsets[p] for p in mine})
+
+    def note_committed(self) -> None:
+        operation = self._life.history.begin(Kind.FETCH_COMMITTED)
+        found = self.client.committed(self.client.assignment())
+        told = {str(tp): offset for tp, offset in found.items() if offset is not None}
+        self._life.history.end(operation, Outcome.OK, offsets=told)
+
+    def has_reached(self, until: Mapping[str, int]) -> bool:
+        mine = set(self.client.assignment())
+        return all(partition_of(p) in mine and self.client.position(partition_of(p)) >= o for p, o in until.items())
+
+
 def polls_of(batches: Iterable[ConsumedBatch]) -> list[tuple[str, list[int], list[int]]]:
     """(partition, offsets, values) of what a poll has returned; a batch may be without rows."""
     return [
@@ -70,11 +224,25 @@ def polls_of(batches: Iterable[ConsumedBatch]) -> list[tuple[str, list[int], lis
     ]
 
 
-def assigned(life: Life) -> None:
+def reader(life: Life, isolation_level: str = "read_committed") -> sparklog.Consumer:
+    return sparklog.Consumer(
+        life.told.bootstrap_servers,
+        auto_offset_reset="earliest",
+        isolation_level=isolation_level,
+        **life.told.settings,
+    )
+
+
+def uncommitted(life: Life) -> None:
+    """Reads everything, also what will be aborted."""
+    assigned(life, "read_uncommitted")
+
+
+def assigned(life: Life, isolation_level: str = "read_committed") -> None:
     """Reads all partitions, and now and then again from the beginning."""
     told = life.told
     partitions = [*told.inputs, *told.outputs]
-    with sparklog.Consumer(told.bootstrap_servers, auto_offset_reset="earliest", **told.settings) as client:
+    with reader(life, isolation_level) as client:
         client.assign([partition_of(p) for p in partitions])
         _note_assignment(life, dict.fromkeys(partitions, 0))
         for intent in life.while_wanted(generate.polls(told.seed, told.number)):
@@ -84,7 +252,7 @@ def assigned(life: Life) -> None:
             _note_poll(life, polls_of(client.poll_batches(POLL_MS)))
 
 
-def _note_assignment(life: Life, offsets: dict[str, int]) -> None:
+def _note_assignment(life: Life, offsets: Mapping[str, int]) -> None:
     life.history.end(life.history.begin(Kind.ASSIGN, offsets=offsets), Outcome.OK)
 
 
@@ -99,7 +267,7 @@ def last(life: Life) -> None:
     """When all is healed: reads everything up to the offsets it is told."""
     told = life.told
     assert told.until is not None
-    with sparklog.Consumer(told.bootstrap_servers, auto_offset_reset="earliest", **told.settings) as client:
+    with reader(life) as client:
         client.assign([partition_of(p) for p in told.until])
         _note_assignment(life, dict.fromkeys(told.until, 0))
         while any(client.position(partition_of(p)) < end for p, end in told.until.items()):

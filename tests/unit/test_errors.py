@@ -64,6 +64,7 @@ TABLE = {
     50: ("InvalidGroupIdError", "INVALID_GROUP_ID", False),
     51: ("CommitFailedError", "COMMIT_FAILED", False),
     60: ("RemoteStorageError", "REMOTE_STORAGE", True),
+    61: ("InvalidTimestampError", "INVALID_TIMESTAMP", False),
 }
 """A line may be added. A code may neither change nor be used again."""
 
@@ -90,7 +91,7 @@ def test_every_code_gives_its_class_name_and_text(code: int) -> None:
     assert str(e.error_from_code(code, "")).endswith(".")
 
 
-@pytest.mark.parametrize("code", [0, -2, 30, 999, 32_767, -32_768])
+@pytest.mark.parametrize("code", [0, -2, max(TABLE) + 1, 999, 32_767, -32_768])
 def test_unknown_codes_degrade(code: int) -> None:
     error = e.error_from_code(code, "from the future")
     assert type(error) is e.UnknownServerError

@@ -1,4 +1,5 @@
-"""FETCH: file ranges of whole batches, bounded by the high watermark; waits when there is not enough yet."""
+"""FETCH: file ranges of whole batches, up to the high watermark or, for read_committed, to the last stable offset; waits
+when there is not enough yet."""
 
 from __future__ import annotations
 
@@ -6,12 +7,13 @@ import asyncio
 from collections.abc import Callable, Collection, Hashable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from typing import NamedTuple
 
 from sparklog.errors import InvalidRequestError, SparklogError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.slices import FileSlice, RemoteReadRequired
-from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
-from sparklog.types import TopicPartition
+from sparklog.protocol.messages import AbortedRange, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker import page_cache
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
@@ -42,6 +44,19 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
     return Response(FetchResponse(reading.results), list(reading.slices))
 
 
+class _Offsets(NamedTuple):
+    """A log's offsets, taken before anything is read from it: below the stable end all is decided then, so the aborted
+    ranges are known when they are asked for."""
+
+    high_watermark: int = -1
+    stable: int = -1
+    log_start: int = -1
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> _Offsets:
+        return cls(log.high_watermark, log.last_stable_offset, log.log_start_offset)
+
+
 class _Reading:
     """One fetch request: can be read several times, and says when reading (again) is worth it."""
 
@@ -62,6 +77,7 @@ class _Reading:
         for i, p in enumerate(request.partitions):
             self._positions.setdefault(TopicPartition(p.topic, p.partition), []).append(i)
         self._failed = False
+        self._committed = request.isolation == READ_COMMITTED
 
     @property
     def complete(self) -> bool:
@@ -87,7 +103,7 @@ class _Reading:
                 self.slices.remove(file_slice)
                 file_slice.release()
             wanted = self._request.partitions[i]
-            self.results[i] = FetchResult(wanted.topic, wanted.partition, error.code, -1, -1, -1, 0, str(error))
+            self.results[i] = _failure(wanted, _Offsets(), error)
 
     def read(self) -> None:
         """Fills `results` and `slices` with what is there now."""
@@ -117,67 +133,68 @@ class _Reading:
                     break
                 try:
                     log = self._partition(wanted).log
-                    high_watermark, log_start_offset = log.high_watermark, log.log_start_offset
-                    slices = await _run(self._broker, partial(_read_waiting, log, wanted.fetch_offset, max(room, 0)))
+                    offsets = _Offsets.of(log)
+                    end = self._end(offsets)
+                    job = partial(_read_waiting, log, wanted.fetch_offset, max(room, 0), end)
+                    slices = await _run(self._broker, job)
                 except SparklogError as e:
-                    self.results[i] = FetchResult(
-                        wanted.topic, wanted.partition, e.code, -1, -1, -1, 0, str(e)
-                    )  # fmt: skip
+                    self.results[i] = _failure(wanted, _Offsets(), e)
                     self._failed = True
                     continue
-                self._by_partition[i] = slices
+                self.results[i], self._by_partition[i] = self._answer(log, wanted, offsets, slices)
                 self.slices = [s for part in self._by_partition for s in part]
-                self.results[i] = self._result(wanted, high_watermark, log_start_offset, slices)
                 left -= self.results[i].length_bytes
         except BaseException:
             self.release()
             raise
 
     def _read_partition(self, wanted: FetchPartition, left: int, *, first: bool) -> tuple[FetchResult, list[FileSlice]]:
-        high_watermark = log_start_offset = -1
+        offsets = _Offsets()
         slices: list[FileSlice] = []
+        room = min(wanted.max_bytes, left)
         try:
-            partition = self._partition(wanted)
-            log = partition.log
-            high_watermark, log_start_offset = log.high_watermark, log.log_start_offset
-            room = min(wanted.max_bytes, left)
+            log = self._partition(wanted).log
+            offsets = _Offsets.of(log)
+            end = self._end(offsets)
             offset = wanted.fetch_offset
             # Asked once even without room: an offset out of range is told in any case.
             while len(slices) < SLICES_PER_PARTITION_MAX:
                 # The very first batch of an answer is given even if it is too large, or nobody could get past it.
-                given = log.read(
-                    offset,
-                    max(room, 0),
-                    min_one_batch=first and not slices and left > 0 and wanted.max_bytes > 0,
-                    may_wait=False,
-                )
+                one = first and not slices and left > 0 and wanted.max_bytes > 0
+                given = log.read(offset, max(room, 0), min_one_batch=one, may_wait=False, end=end)
                 if given is None:
                     break
                 slices.append(given)
                 room -= given.length_bytes
                 offset = given.next_offset
-                if room <= 0 or offset >= high_watermark:
+                if room <= 0 or offset >= end:
                     break
         except RemoteReadRequired:
             if room > 0:
                 self._remote.append(len(self.results))
         except SparklogError as e:
-            if slices:  # what has been read before is good; the error comes with the next fetch
-                return self._result(wanted, high_watermark, log_start_offset, slices), slices
-            return (
-                FetchResult(
-                    wanted.topic, wanted.partition, e.code, high_watermark, high_watermark, log_start_offset, 0, str(e)
-                ),
-                [],
-            )
-        return self._result(wanted, high_watermark, log_start_offset, slices), slices
+            if not slices:
+                return _failure(wanted, offsets, e), []
+            # what has been read before is good; the error comes with the next fetch
+        return self._answer(log, wanted, offsets, slices)
 
-    def _result(
-        self, wanted: FetchPartition, high_watermark: int, log_start_offset: int, slices: list[FileSlice]
-    ) -> FetchResult:
+    def _end(self, offsets: _Offsets) -> int:
+        return offsets.stable if self._committed else offsets.high_watermark
+
+    def _answer(
+        self, log: PartitionLog, wanted: FetchPartition, offsets: _Offsets, slices: list[FileSlice]
+    ) -> tuple[FetchResult, list[FileSlice]]:
+        aborted: list[AbortedRange] = []
+        try:
+            if slices and self._committed:
+                ranges = log.aborted_transactions(slices[0].base_offset, slices[-1].next_offset)
+                aborted = [AbortedRange(*r) for r in ranges]
+        except SparklogError as e:
+            for file_slice in slices:
+                file_slice.release()
+            return _failure(wanted, offsets, e), []
         length = sum(s.length_bytes for s in slices)
-        # Without transactions the last stable offset is the high watermark.
-        return FetchResult(wanted.topic, wanted.partition, 0, high_watermark, high_watermark, log_start_offset, length)
+        return FetchResult(wanted.topic, wanted.partition, 0, *offsets, length, "", aborted), slices
 
     def _partition(self, wanted: FetchPartition) -> Partition:
         partition = self._broker.partition(wanted.topic, wanted.partition)
@@ -195,7 +212,9 @@ class _Reading:
             wanted = self._request.partitions[i]
             try:
                 log = self._partition(wanted).log
-                available = log.bytes_available(wanted.fetch_offset)
+                available = log.bytes_available(
+                    wanted.fetch_offset, end=log.last_stable_offset if self._committed else None
+                )
             except SparklogError:
                 return True
             if wanted.fetch_offset < log.log_start_offset:
@@ -204,19 +223,23 @@ class _Reading:
         return sum(self._available) >= max(self._min_bytes, 1)
 
 
-def _read_waiting(log: PartitionLog, offset: int, max_bytes: int) -> list[FileSlice]:
-    """Slices from `offset` on, of at most `max_bytes` but at least one batch; waits for the object store. Raises only if
+def _failure(wanted: FetchPartition, offsets: _Offsets, error: SparklogError) -> FetchResult:
+    return FetchResult(wanted.topic, wanted.partition, error.code, *offsets, 0, str(error))
+
+
+def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> list[FileSlice]:
+    """Slices of [offset, end), of at most `max_bytes` but at least one batch; waits for the object store. Raises only if
     there is none."""
     slices: list[FileSlice] = []
     try:
         while len(slices) < SLICES_PER_PARTITION_MAX:
-            given = log.read(offset, max(max_bytes, 0), min_one_batch=not slices)
+            given = log.read(offset, max(max_bytes, 0), min_one_batch=not slices, end=end)
             if given is None:
                 break
             slices.append(given)
             max_bytes -= given.length_bytes
             offset = given.next_offset
-            if max_bytes <= 0:
+            if max_bytes <= 0 or offset >= end:
                 break
     except SparklogError:
         if not slices:

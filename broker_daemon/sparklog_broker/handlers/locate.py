@@ -7,8 +7,8 @@ import ipaddress
 from functools import partial
 
 from sparklog.errors import LocalReadUnavailableError
-from sparklog.protocol.messages import LocateSegmentsRequest, LocateSegmentsResponse, SegmentRange
-from sparklog.types import TopicPartition
+from sparklog.protocol.messages import AbortedRange, LocateSegmentsRequest, LocateSegmentsResponse, SegmentRange
+from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.reply import Response
 
@@ -21,14 +21,17 @@ async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, c
     if not is_same_host(context.peer_host, context.local_address[0]):
         raise LocalReadUnavailableError(f"{context.peer_host} is another host")
     log = broker.partition(request.topic, request.partition).log
-    high_watermark = log.high_watermark
+    # before anything is located: below the stable end all is decided then, so the aborted ranges are known
+    high_watermark, stable_offset = log.high_watermark, log.last_stable_offset
+    committed = request.isolation == READ_COMMITTED
     directory, directory_id = broker.location_of(TopicPartition(request.topic, request.partition))
-    end_offset = min(request.end_offset, high_watermark)
+    end_offset = min(request.end_offset, stable_offset if committed else high_watermark)
     if request.start_offset < log.local_log_start_offset:
         locate = partial(log.locate, request.start_offset, end_offset)
         ranges = await asyncio.get_running_loop().run_in_executor(broker.remote_reads, locate)
     else:
         ranges = log.locate(request.start_offset, end_offset)
+    aborted = log.aborted_transactions(ranges[0].first_offset, end_offset) if committed and ranges else []
     return Response(
         LocateSegmentsResponse(
             data_dir=str(directory),
@@ -36,6 +39,8 @@ async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, c
             high_watermark=high_watermark,
             log_start_offset=log.log_start_offset,
             ranges=[SegmentRange(*r) for r in ranges],
+            last_stable_offset=stable_offset,
+            aborted=[AbortedRange(*a) for a in aborted],
         )
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 
 from sparklog.errors import SparklogError, UnknownServerError
 from sparklog.log.partition_log import PartitionLog
@@ -20,6 +19,7 @@ from sparklog.types import (
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    READ_COMMITTED,
     OffsetAndTimestamp,
 )
 from sparklog_broker.broker import Broker
@@ -29,6 +29,7 @@ from sparklog_broker.reply import Response
 log = logging.getLogger(__name__)
 
 _NO_TIMESTAMP = -1
+_NOTHING = OffsetAndTimestamp(-1, -1)
 
 
 async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -38,11 +39,11 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     for i, wanted in enumerate(request.partitions):
         try:
             partition_log = context.broker.partition(wanted.topic, wanted.partition).log
-            known = _known_offset(partition_log, wanted.timestamp_ms)
+            known = _known_offset(partition_log, wanted.timestamp_ms, request.isolation)
             if known is not None:
                 found[i] = OffsetAndTimestamp(known, _NO_TIMESTAMP)
             else:
-                lookups[i] = _look_up(context.broker, partition_log, wanted.timestamp_ms)
+                lookups[i] = _look_up(context.broker, partition_log, wanted.timestamp_ms, request.isolation)
         except SparklogError as e:
             found[i] = e
     if lookups:
@@ -52,13 +53,17 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     return Response(ListOffsetsResponse([_result(*r) for r in zip(request.partitions, found, strict=True)]))
 
 
-def _known_offset(partition_log: PartitionLog, timestamp_ms: int) -> int | None:
+def _end(partition_log: PartitionLog, isolation: int) -> int:
+    return partition_log.last_stable_offset if isolation == READ_COMMITTED else partition_log.high_watermark
+
+
+def _known_offset(partition_log: PartitionLog, timestamp_ms: int, isolation: int) -> int | None:
     """The answer where it needs no file."""
     match timestamp_ms:
         case _ if timestamp_ms == EARLIEST_TIMESTAMP:
             return partition_log.log_start_offset
         case _ if timestamp_ms == LATEST_TIMESTAMP:
-            return partition_log.high_watermark
+            return _end(partition_log, isolation)
         case _ if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
             return partition_log.local_log_start_offset
         case _ if timestamp_ms == LATEST_TIERED_TIMESTAMP:
@@ -66,11 +71,16 @@ def _known_offset(partition_log: PartitionLog, timestamp_ms: int) -> int | None:
     return None
 
 
-def _look_up(broker: Broker, partition_log: PartitionLog, timestamp_ms: int) -> asyncio.Future[OffsetAndTimestamp]:
-    if timestamp_ms == MAX_TIMESTAMP:
-        job = partition_log.offset_of_max_timestamp
-    else:
-        job = partial(partition_log.offset_for_timestamp, timestamp_ms)
+def _look_up(
+    broker: Broker, partition_log: PartitionLog, timestamp_ms: int, isolation: int
+) -> asyncio.Future[OffsetAndTimestamp]:
+    def job() -> OffsetAndTimestamp:
+        if timestamp_ms == MAX_TIMESTAMP:
+            found = partition_log.offset_of_max_timestamp()
+        else:
+            found = partition_log.offset_for_timestamp(timestamp_ms)
+        return found if found.offset < _end(partition_log, isolation) else _NOTHING
+
     if partition_log.has_remote_segments:  # appends must not wait for the object store
         return asyncio.get_running_loop().run_in_executor(broker.remote_reads, job)
     return broker.io.run(broker.io.idlest(), job)

@@ -16,6 +16,7 @@ from sparklog.protocol.messages import (
 )
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.metadata import topic_state
+from sparklog_broker.internal_topics import check_internal_configs, check_not_internal
 from sparklog_broker.reply import Response
 
 DEFAULT_PARTITIONS = -1
@@ -23,6 +24,7 @@ DEFAULT_PARTITIONS = -1
 
 async def create_topic(request: CreateTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     broker = context.broker
+    check_not_internal(request.name, "created")
     topic = await broker.create_topic(
         TopicSpec(
             name=request.name,
@@ -38,12 +40,14 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
 
 async def delete_topic(request: DeleteTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     """The topic is gone when this is answered; its files are unlinked in the background."""
+    check_not_internal(request.name, "deleted")
     topic = await context.broker.delete_topic(request.name)
     return Response(DeleteTopicResponse(topic.topic_id))
 
 
 async def alter_topic(request: AlterTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     """The settings are in effect when this is answered."""
+    check_internal_configs(request.name, request.configs)
     topic = await context.broker.alter_topic(request.name, request.configs)
     return Response(AlterTopicResponse(topic_state(context.broker, topic.name)))
 

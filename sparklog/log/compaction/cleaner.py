@@ -2,7 +2,8 @@
 
 cleaner-point.json in the partition's directory remembers how far the log has been looked at: ``{"topic_id",
 "first_dirty_offset", "next_horizon_ms"}`` (the earliest delete horizon of a tombstone that is still there, -1: none).
-It is written whole after a run. If it is lost, or belongs to another topic, the next run looks at the whole log again.
+It is written whole after a run, and removed when the log is cut back: what is appended then, below the offset it names,
+has not been looked at. If it is lost, or belongs to another topic, the next run looks at the whole log again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from msgspec import Struct
 
 from sparklog.format.checkpoint import decode, encode
 from sparklog.log.compaction.offset_map import OffsetMap
-from sparklog.log.compaction.policy import NO_HORIZON, DirtySection, dirty_section, group_segments, is_due, is_overdue
+from sparklog.log.compaction.policy import (
+    CLEANER_POINT_FILE,
+    NO_HORIZON,
+    DirtySection,
+    dirty_section,
+    group_segments,
+    is_due,
+    is_overdue,
+)
 from sparklog.log.compaction.rewrite import RunContext, keyed_rows, pass_freely, plan_group, source_batches, write_group
 from sparklog.log.files import read_whole
 from sparklog.log.partition_log import PartitionLog
@@ -24,8 +33,6 @@ from sparklog.log.segment import LogSegment, roll_time_ms
 from sparklog.log.transactions import AbortedRanges
 
 logger = logging.getLogger(__name__)
-
-CLEANER_POINT_FILE = "cleaner-point.json"
 
 
 class CleanerPoint(Struct, frozen=True):
@@ -56,7 +63,7 @@ class CompactionResult:
     segments_before: int = 0
     segments_after: int = 0
     complete: bool = True
-    """False: the log has lost segments meanwhile, the rest is left to the next run."""
+    """False: the log has been cut, or has lost segments, meanwhile; the rest is left to the next run."""
 
 
 def load_point(context: RunContext) -> CleanerPoint:
@@ -122,6 +129,8 @@ def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pas
     Raises LogCorruptError, CorruptBatchError, StorageError, StorageFullError.
     """
     log, section = due.log, due.section
+    cuts = log.truncation_count
+    log.flush(active=False)  # what replaces a record must not be lost in a power cut that would have spared the record
     context = replace(
         log.compaction_context(throttle),
         aborted=AbortedRanges(log.aborted_transactions(0, section.first_uncleanable_offset)),
@@ -158,8 +167,9 @@ def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pas
             next_horizon_ms = earliest
     if result.complete:
         point = CleanerPoint(context.owner.topic_id, next_dirty, next_horizon_ms)
-        context.files.write_atomic(context.directory / CLEANER_POINT_FILE, encode(point))
-    else:
+        path = context.directory / CLEANER_POINT_FILE
+        result.complete = log.unless_cut(cuts, lambda: context.files.write_atomic(path, encode(point)))
+    if not result.complete:
         result.next_dirty_offset = section.first_dirty_offset
     _report(log, result)
     return result

@@ -18,6 +18,8 @@ from typing import Protocol, TypeVar
 from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
 
 NO_HORIZON = -1
+CLEANER_POINT_FILE = "cleaner-point.json"
+"""See `sparklog.log.compaction.cleaner`."""
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,15 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import crc32c
-import fsspec
-from fsspec.core import url_to_fs
 
 from sparklog.errors import CorruptBatchError, InvalidConfigError, RemoteStorageError, SparklogError
 from sparklog.log.tiering.state import ObjectInfo
+
+if TYPE_CHECKING:
+    import fsspec
 
 WRITE_BLOCK_BYTES = 8 * 1024 * 1024
 _FLAT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2"})
@@ -55,6 +56,8 @@ class ObjectStore:
 
     def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
         """Connects to nothing yet. Raises InvalidConfigError: no such protocol, or its package is not installed."""
+        from fsspec.core import url_to_fs  # heavy, and few processes need it
+
         self.url = url.rstrip("/")
         try:
             self._fs, root = url_to_fs(url, **{"use_listings_cache": False, **(options or {})})

@@ -16,6 +16,7 @@ from sparklog.errors import InvalidConfigError
 from sparklog.log.retention import POLICY_COMPACT, UNLIMITED, Retained, RetentionPolicy, expired
 from sparklog.settings import Scope, settings_of
 
+TIERING_SETTING = "remote.storage.enable"
 AS_RETENTION = -2
 """Of `local.retention.*`: the same as `retention.*`."""
 
@@ -37,7 +38,7 @@ class TieringPolicy:
             retention_ms=retention.retention_ms if local_ms == AS_RETENTION else local_ms,
             retention_bytes=retention.retention_bytes if local_bytes == AS_RETENTION else local_bytes,
         )
-        return cls(bool(settings["remote.storage.enable"]) and not compacts, local)
+        return cls(bool(settings[TIERING_SETTING]) and not compacts, local)
 
 
 def check_tiering(name: str, configs: Mapping[str, object]) -> None:
@@ -48,13 +49,13 @@ def check_tiering(name: str, configs: Mapping[str, object]) -> None:
         return configs.get(key, table[key].default)
 
     policy = str(setting("cleanup.policy"))
-    if setting("remote.storage.enable") and POLICY_COMPACT in policy.split(","):
+    if setting(TIERING_SETTING) and POLICY_COMPACT in policy.split(","):
         raise InvalidConfigError(
             f"topic {name!r}: remote.storage.enable=true and cleanup.policy={policy} exclude each other: compaction rewrites "
             f"segments, what is in the tier stays as it is; use cleanup.policy=delete"
         )
     for local, total in (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes")):
-        if local not in configs:
+        if local not in configs or total not in configs:  # the broker may have another default
             continue
         kept, kept_at_all = int(str(setting(local))), int(str(setting(total)))
         if kept != AS_RETENTION and kept_at_all != UNLIMITED and (kept == UNLIMITED or kept > kept_at_all):

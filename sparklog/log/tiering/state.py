@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
+import msgspec
 from msgspec import Struct
 
-from sparklog.errors import LogCorruptError
+from sparklog.errors import InvalidRequestError, LogCorruptError
 
 
 class Phase(Enum):
@@ -61,6 +62,19 @@ class RemoteSegmentMetadata(Struct, frozen=True):
     def data_bytes(self) -> int:
         """Bytes of batches."""
         return self.data_end - self.data_position
+
+
+def encode_segment(segment: RemoteSegmentMetadata) -> bytes:
+    """For the wire."""
+    return msgspec.msgpack.encode(segment)
+
+
+def decode_segment(data: bytes) -> RemoteSegmentMetadata:
+    """Raises InvalidRequestError."""
+    try:
+        return msgspec.msgpack.decode(data, type=RemoteSegmentMetadata)
+    except msgspec.DecodeError as e:
+        raise InvalidRequestError(f"the metadata of a remote segment cannot be read: {e}") from e
 
 
 class CopyStarted(Struct, frozen=True, tag="copy-started"):

@@ -19,15 +19,17 @@ from typing import NamedTuple
 
 import crc32c
 
-from sparklog.errors import LogCorruptError, SparklogError
-from sparklog.format.segment import decode_seal
+from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
+from sparklog.format.segment import SealedBlocks, decode_seal
 from sparklog.log.clock import Clock
-from sparklog.log.files import FileSystem, read_whole
+from sparklog.log.files import File, FileSystem, read_whole
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segment import LogSegment
+from sparklog.log.tiering.columns import encode_columns
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.layout import (
     CHECKSUMS_SUFFIX,
+    COLUMNS_SUFFIX,
     LOCAL_SIDECARS,
     MANIFEST,
     PIECE_BYTES,
@@ -149,6 +151,7 @@ def _upload(
             raise LogCorruptError(f"{segment.path} has no footer")
         checksums: list[int] = []
         put(object_name(base, ".arrow"), _pieces(shared.file.read, shared.file.size(), checksums, stop))
+        columns = _columns(segment, shared.file, seal)
     finally:
         shared.release()
     for suffix in LOCAL_SIDECARS:
@@ -157,6 +160,8 @@ def _upload(
             raise LogCorruptError(f"{segment.path.with_suffix(suffix)} is missing")
         put(object_name(base, suffix), iter([data]))
     put(object_name(base, CHECKSUMS_SUFFIX), iter([encode_checksums(checksums)]))
+    if columns is not None:
+        put(object_name(base, COLUMNS_SUFFIX), iter([columns]))
     metadata = RemoteSegmentMetadata(
         id=copy_id,
         prefix=prefix,
@@ -177,6 +182,13 @@ def _upload(
     )
     store.write(f"{prefix}/{MANIFEST}", [encode_manifest(log.owner, metadata)])
     return metadata
+
+
+def _columns(segment: LogSegment, file: File, seal: SealedBlocks) -> bytes | None:
+    try:
+        return encode_columns(file.read, seal.positions, seal.metadata_lengths, seal.data_end)
+    except CorruptBatchError as e:
+        raise LogCorruptError(f"{segment.path}: {e}") from e
 
 
 def _pieces(read: Callable[[int, int], bytes], size: int, checksums: list[int], stop: Stop) -> Iterator[bytes]:

@@ -9,14 +9,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sparklog.format.batch import BatchHeader, decode_header, stamp_batch
+from sparklog.errors import SparklogError
+from sparklog.format.batch import BatchHeader, decode_header, iterate_batches, stamp_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.log.producers import ProducerStates
 from sparklog.protocol import frames
 from sparklog.protocol import messages as m
+from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.messages import APIS, Api, encode
 
 DROP = "drop"
 """Close the connection instead of answering."""
+DROP_AFTER = "drop after"
+"""Do what is asked, then close the connection instead of answering."""
 SILENT = "silent"
 """Never answer."""
 
@@ -34,6 +39,12 @@ class FakeBroker:
         self.requests: list[tuple[Api, Any]] = []
         self.connections = 0
         self.log_start: dict[tuple[str, int], int] = {}
+        self.producers: dict[tuple[str, int], ProducerStates] = {}
+        self.next_producer_id = 1000
+        self.committed = False
+        self.stable: dict[tuple[str, int], int] = {}
+        """Last stable offsets, where a transaction is open."""
+        self.aborted: dict[tuple[str, int], list[m.AbortedRange]] = {}
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -99,7 +110,9 @@ class FakeBroker:
                 message = m.decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
                 self.requests.append((api, message))
                 verdict = self.hook(api, message)
-                if verdict == DROP:
+                if verdict == DROP_AFTER:
+                    self._answer(api, message, body[prefix.header_bytes :], 0)
+                if verdict in (DROP, DROP_AFTER):
                     connection.shutdown(socket.SHUT_RDWR)
                     return
                 if verdict == SILENT:
@@ -124,8 +137,16 @@ class FakeBroker:
             names = list(self.topics) if message.topics is None else message.topics
             states = [self.topics.get(n, m.TopicState(3, n)) for n in names]
             return m.MetadataResponse("cluster", 0, [m.BrokerEndpoint(0, "127.0.0.1", self.port)], states), b""
+        if api is Api.INIT_PRODUCER_ID:
+            self.next_producer_id += 1
+            return txn.InitProducerIdResponse(self.next_producer_id, 0), b""
+        if api is Api.JOIN_SHARED_TXN:
+            joined = (True,) if self.committed else (False, 77, 0)
+            return txn.JoinSharedTxnResponse(*joined), b""
+        if api is Api.END_SHARED_TXN:
+            return txn.EndSharedTxnResponse(message.committed), b""
         if api is Api.LIST_OFFSETS:
-            return m.ListOffsetsResponse([self._offset(p) for p in message.partitions]), b""
+            return m.ListOffsetsResponse([self._offset(p, message.isolation) for p in message.partitions]), b""
         if api is Api.PRODUCE:
             results = self._produce(message, payload, code)
             return (None, b"") if message.acks == 0 else (m.ProduceResponse(results), b"")
@@ -137,9 +158,12 @@ class FakeBroker:
         log = self.logs[key]
         return decode_header(log[-1]).next_offset if log else self.log_start.get(key, 0)
 
-    def _offset(self, asked: m.ListOffsetsPartition) -> m.ListOffsetsResult:
+    def _end(self, key: tuple[str, int], isolation: int) -> int:
+        return min(self.end(key), self.stable.get(key, 2**62)) if isolation else self.end(key)
+
+    def _offset(self, asked: m.ListOffsetsPartition, isolation: int) -> m.ListOffsetsResult:
         key = (asked.topic, asked.partition)
-        offset = self.log_start.get(key, 0) if asked.timestamp_ms == -2 else self.end(key)
+        offset = self.log_start.get(key, 0) if asked.timestamp_ms == -2 else self._end(key, isolation)
         return m.ListOffsetsResult(*key, 0, offset, -1)
 
     def append(self, data: bytearray, topic: str = "events", partition: int = 0) -> int:
@@ -158,34 +182,51 @@ class FakeBroker:
         for part in message.partitions:
             data = payload[start : start + part.length_bytes]
             start += part.length_bytes
-            first, position = -1, 0
-            while not code and position < len(data):
-                size = decode_header(data, position).size_bytes
-                base = self.append(data[position : position + size], part.topic, part.partition)
-                first = base if first < 0 else first
-                position += size
-            results.append(m.ProduceResult(part.topic, part.partition, code, first, 77, 0, "as told" if code else ""))
+            results.append(self._produce_partition(part, data, code))
         return results
+
+    def _produce_partition(self, part: m.ProducePartition, data: bytearray, code: int) -> m.ProduceResult:
+        key = (part.topic, part.partition)
+        if code:
+            return m.ProduceResult(*key, code, -1, 77, 0, "as told")
+        batches = [data[at : at + h.size_bytes] for at, h in iterate_batches(data)]
+        with self._appended:
+            states = self.producers.setdefault(key, ProducerStates())
+            try:
+                known = states.admit([decode_header(b) for b in batches], self.end(key), None, verified=True)
+            except SparklogError as e:
+                return m.ProduceResult(*key, e.code, -1, 77, 0, str(e))
+            offsets = []
+            for batch, original in zip(batches, known, strict=True):
+                offsets.append(self.append(batch, *key) if original is None else original.base_offset)
+                if original is None:
+                    states.apply(decode_header(batch))
+        return m.ProduceResult(*key, 0, offsets[0], 77, 0, base_offsets=offsets if any(known) else [])
 
     def _fetch(self, message: m.FetchRequest, code: int) -> tuple[m.FetchResponse, bytes]:
         results, payload = [], b""
         with self._appended:
             if message.max_wait_ms and not any(
-                self.end((p.topic, p.partition)) > p.fetch_offset for p in message.partitions
+                self._end((p.topic, p.partition), message.isolation) > p.fetch_offset for p in message.partitions
             ):
                 self._appended.wait(message.max_wait_ms / 1000)
         for part in message.partitions:
             key = (part.topic, part.partition)
             end, start = self.end(key), self.log_start.get(key, 0)
+            stable = self._end(key, 1)
             failed = code or (0 if start <= part.fetch_offset <= end else 1)
             data = b""
             if not failed:
                 for batch in self.logs[key]:
+                    if decode_header(batch).next_offset > self._end(key, message.isolation):
+                        break
                     if decode_header(batch).next_offset > part.fetch_offset:
                         if data and len(data) + len(batch) > part.max_bytes:
                             break
                         data += bytes(batch)
-            results.append(m.FetchResult(*key, failed, end, end, start, len(data), "as told" if failed else ""))
+            aborted = self.aborted.get(key, []) if data and message.isolation else []
+            text = "as told" if failed else ""
+            results.append(m.FetchResult(*key, failed, end, stable, start, len(data), text, aborted))
             payload += data
         return m.FetchResponse(results), payload
 

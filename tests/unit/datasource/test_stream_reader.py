@@ -47,7 +47,9 @@ class FakeCatalog:
             for name, (topic_id, extents) in self.logs.items()
         }  # fmt: skip
 
-    def extents(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
+    def extents(
+        self, partitions: Iterable[TopicPartition], reached: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, Extent]:
         return {tp: Extent(*self.logs[tp.topic][1][tp.partition]) for tp in partitions if tp.topic in self.logs}
 
     def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:

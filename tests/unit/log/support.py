@@ -33,16 +33,18 @@ def batch(
     timestamps_ms: Sequence[int | None],
     *,
     value: bytes = b"v",
+    keys: Sequence[bytes | None] | None = None,
+    values: Sequence[bytes | None] | None = None,
     schema_id: int = 1,
     attributes: int = 0,
     compression: str = "none",
 ) -> bytearray:
-    """One encoded batch with a record per timestamp."""
+    """One encoded batch with a record per timestamp; `keys` default to "0", "1", ..., `values` to `value`."""
     n = len(timestamps_ms)
     schema = SCHEMAS[schema_id]
     columns = [
-        pa.array([str(i).encode() for i in range(n)], pa.binary()),
-        pa.array([value] * n, pa.binary()),
+        pa.array([str(i).encode() for i in range(n)] if keys is None else keys, pa.binary()),
+        pa.array([value] * n if values is None else values, pa.binary()),
         pa.nulls(n, schema.field("headers").type),
         pa.array([None if t is None else t * 1000 for t in timestamps_ms], schema.field("timestamp").type),
     ]

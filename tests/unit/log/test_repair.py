@@ -226,3 +226,34 @@ def test_a_healthy_log_stays_as_it_is(tmp_path: Path) -> None:
     assert (report.changed, report.batches, report.records, report.log_end_offset) == (False, 20, 60, 60)
     assert {p: p.read_bytes() for p in (tmp_path / "events-0").iterdir()} == files
     assert read_all(open_log(tmp_path)) == before
+
+
+def test_segments_without_a_batch_in_a_row_are_one_gap(tmp_path: Path) -> None:
+    """As a power cut leaves files that were made and not synced, with a later one that was."""
+    log = open_log(tmp_path)
+    for _ in range(5):
+        append(log, records(3))
+        log.roll()
+    log.close()
+    files = segment_files(tmp_path)
+    for path in files[1:3]:
+        path.write_bytes(b"")
+    report = run(tmp_path)
+    assert report.gaps == [(3, 9)]
+    log = open_log(tmp_path, clean=False)
+    assert offsets(log) == [0, 1, 2, *range(9, 15)]
+    log.close()
+    assert all(path.read_bytes().endswith(b"ARROW1") for path in segment_files(tmp_path))
+
+
+def test_a_log_whose_first_segments_were_given_up_is_read_from_the_next_one_on(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for _ in range(4):
+        append(log, records(3))
+        log.roll()
+    log.close()
+    first = segment_files(tmp_path)[0]
+    first.unlink()
+    log = open_log(tmp_path, clean=False)
+    log._offsets.log_start = 0
+    assert offsets(log) == list(range(3, 12))

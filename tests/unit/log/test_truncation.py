@@ -10,6 +10,7 @@ import pytest
 from sparklog.errors import OffsetOutOfRangeError, StorageError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.truncation import TRUNCATION_FILE
+from tests.unit.log.compaction_support import Stored, append_rows, compact, open_keyed, stored
 from tests.unit.log.support import LimitedFiles, open_log, records, segment_files, values
 
 
@@ -138,3 +139,32 @@ def test_a_truncation_that_fails_takes_the_log_offline(tmp_path: Path) -> None:
     for use in uses:
         with pytest.raises(StorageError, match="truncation to 4 failed"):
             use()
+
+
+@pytest.mark.parametrize("offset", [1, 5, 8, 9])
+def test_a_log_cut_in_a_gap_of_compaction_ends_before_the_gap(tmp_path: Path, offset: int) -> None:
+    """The batches 0 to 2 and 6 to 8 are gone, all their keys came again."""
+    log = open_keyed(tmp_path)
+    for keys in (b"aaa", b"xyz", b"bbb", b"abq"):
+        append_rows(log, [(bytes([key]), b"1") for key in keys])
+    assert compact(log) is not None
+    end = 0 if offset < 6 else 6
+    whole = [row for row in stored(log) if row.offset < end]
+    assert log.truncate_to(offset) == log.log_end_offset == end
+    log.close()
+    log = open_keyed(tmp_path, high_watermark=end)
+    assert (log.log_end_offset, stored(log)) == (end, whole)
+    append_rows(log, [(b"n", b"2")])
+    assert stored(log) == [*whole, Stored(end, b"n", b"2")]
+
+
+def test_what_is_appended_after_a_cut_is_compacted_though_lower_offsets_were_before(tmp_path: Path) -> None:
+    log = open_keyed(tmp_path)
+    append_rows(log, [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")])
+    append_rows(log, [(b"a", b"2"), (b"b", b"2")])
+    compact(log)
+    log.truncate_to(3)
+    append_rows(log, [(b"d", b"1")])
+    append_rows(log, [(b"d", b"2")])
+    compact(log)
+    assert [row.value for row in stored(log) if row.key == b"d"] == [b"2"]

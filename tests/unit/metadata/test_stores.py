@@ -21,6 +21,7 @@ from sparklog.errors import (
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.schema_evolution import SchemaChange
+from sparklog.metadata.producer_ids import BLOCK_IDS, ProducerIds
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, TopicSpec
 
@@ -220,3 +221,34 @@ def test_a_refused_change_of_schema_changes_nothing(open_store: Callable[[], Met
         store.alter_schema("missing", WIDER)
     assert store.topics()["t"] == topic
     store.close()
+
+
+def test_producer_ids_are_never_given_out_twice(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    assert [store.take_producer_ids(n) for n in (1000, 5, 1000)] == [0, 1000, 1005]
+    other = open_store()  # as a broker that is started while the one before has not let go
+    assert other.take_producer_ids(10) == 2005
+    assert store.take_producer_ids(10) == 2015
+    store.close()
+    other.close()
+    store = open_store()
+    assert store.take_producer_ids(1) == 2025
+    store.close()
+
+
+def test_producer_ids_come_in_blocks_in_order_to_many_threads() -> None:
+    taken: list[int] = []
+
+    def take_block(count: int) -> int:
+        taken.append(count)
+        return 1_000_000 * len(taken)
+
+    ids = ProducerIds(take_block)
+    assert ids.left == 0
+    assert ids.next() == 1_000_000
+    assert ids.left == BLOCK_IDS - 1
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: [ids.next() for _ in range(1000)], range(4)))
+    assert all(one == sorted(one) for one in found)
+    assert len({i for one in found for i in one}) == 4000
+    assert taken == [BLOCK_IDS] * 5

@@ -47,6 +47,7 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.LIST_GROUPS: 23,
         m.Api.DESCRIBE_GROUPS: 24,
         m.Api.DELETE_GROUP: 25,
+        m.Api.LOCATE_REMOTE: 40,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max
@@ -141,7 +142,7 @@ OUT_OF_LIMITS: list[tuple[m.Api, list[Any]]] = [
     (m.Api.FETCH, [0, 0, 0, 0, [["t", 0, 0, -1]]]),
     (m.Api.FETCH, [0, 0, 0, 0, [["t", 0, 0, 0, 2**31]]]),
     (m.Api.LIST_OFFSETS, [[]]),
-    (m.Api.LIST_OFFSETS, [[["t", 0, -4]]]),
+    (m.Api.LIST_OFFSETS, [[["t", 0, -6]]]),
     (m.Api.LIST_OFFSETS, [[["t", 0, 2**62 + 1]]]),
     (m.Api.LOCATE_SEGMENTS, ["t", 0, "0", 1]),
     (m.Api.LOCATE_SEGMENTS, ["t", 0, 0, 2**63]),

@@ -60,7 +60,7 @@ def test_a_mark_makes_it_happen_once_among_processes(tmp_path: Path) -> None:
     first = child("here:kill", mark)
     first.communicate(timeout=30)
     assert first.returncode == -signal.SIGKILL
-    assert mark.read_text() == f"here {first.pid}\n"
+    assert (tmp_path / "mark.here").read_text() == f"{first.pid}\n"
     second = child("here:kill", mark)
     assert len(second.communicate(timeout=30)[0].split()) == 5
     assert second.returncode == 0

@@ -1,0 +1,51 @@
+"""LOCATE_REMOTE: which copies in the object store hold a range of offsets, for readers that go there themselves."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from sparklog.errors import LocalReadUnavailableError, OffsetOutOfRangeError
+from sparklog.log.tiering.remote_segment import RemoteLogSegment
+from sparklog.log.tiering.state import encode_segment
+from sparklog.protocol.messages import (
+    REMOTE_SEGMENTS_MAX,
+    AbortedRange,
+    LocateRemoteRequest,
+    LocateRemoteResponse,
+)
+from sparklog.types import READ_COMMITTED
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.reply import Response
+
+
+async def locate_remote(request: LocateRemoteRequest, payload: memoryview, context: RequestContext) -> Response:
+    """What is still on the broker's disk is not named. The way there (credentials, endpoint) is the reader's own."""
+    broker = context.broker
+    url = broker.config.remote_log_storage_url
+    if not url or "@" in urlsplit(url).netloc:  # a password is not passed on
+        raise LocalReadUnavailableError("this broker's object store is not offered to readers")
+    log = broker.partition(request.topic, request.partition).log
+    stable_offset = (
+        log.last_stable_offset
+    )  # before anything else: below it all is decided, so the aborted ranges are known
+    if request.start_offset < log.log_start_offset:
+        raise OffsetOutOfRangeError(f"the log starts at offset {log.log_start_offset}")
+    found = [
+        s
+        for s in log.segments
+        if isinstance(s, RemoteLogSegment)
+        and s.next_offset > request.start_offset
+        and s.base_offset < request.end_offset
+    ][:REMOTE_SEGMENTS_MAX]
+    aborted = []
+    if found and request.isolation == READ_COMMITTED:
+        aborted = log.aborted_transactions(found[0].base_offset, min(found[-1].next_offset, stable_offset))
+    return Response(
+        LocateRemoteResponse(
+            url,
+            log.log_start_offset,
+            [encode_segment(s.metadata) for s in found],
+            last_stable_offset=stable_offset,
+            aborted=[AbortedRange(*a) for a in aborted],
+        )
+    )

@@ -1,0 +1,49 @@
+"""What a reader with `read_committed` leaves out: the batches of aborted transactions.
+
+The broker's answer ends at the last stable offset and brings the aborted ranges that touch it, so nothing has to be
+remembered from one answer to the next, and reading can begin anywhere, in the middle of a transaction as well.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from sparklog.errors import InvalidConfigError
+from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader
+from sparklog.protocol.messages import AbortedRange
+from sparklog.types import ISOLATION_LEVELS
+
+
+def isolation_of(level: str) -> int:
+    """READ_UNCOMMITTED or READ_COMMITTED. Raises InvalidConfigError."""
+    if level not in ISOLATION_LEVELS:
+        raise InvalidConfigError(f"isolation level {level!r}: use one of {', '.join(ISOLATION_LEVELS)}")
+    return ISOLATION_LEVELS[level]
+
+
+class Aborted:
+    """The aborted ranges of one answer, by producer. `Aborted(())` leaves nothing out."""
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self, ranges: Iterable[AbortedRange]) -> None:
+        self._by_producer: dict[int, list[tuple[int, int]]] = {}
+        for r in ranges:
+            self._by_producer.setdefault(r.producer_id, []).append((r.first_offset, r.last_offset))
+        for found in self._by_producer.values():
+            found.sort()
+
+    def covers(self, header: BatchHeader) -> bool:
+        """Whether the batch belongs to an aborted transaction: its producer has a range around its base offset (the
+        ranges of one producer do not overlap)."""
+        if not self._by_producer or not header.attributes & ATTRIBUTE_TRANSACTIONAL:
+            return False
+        ranges = self._by_producer.get(header.producer_id)
+        if ranges is None:
+            return False
+        before = bisect_right(ranges, (header.base_offset, 2**63))
+        return before > 0 and header.base_offset <= ranges[before - 1][1]
+
+
+NOTHING_ABORTED = Aborted(())

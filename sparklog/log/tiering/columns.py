@@ -1,0 +1,221 @@
+"""The `.columns` object of a copied segment: where the columns of each batch are, and a checksum for every one of their
+buffers, so that a reader that wants some columns fetches only these and still checks all that it gets.
+
+::
+
+    offset  size    field
+    0       8       magic "SLRV\\0\\0\\0\\1"
+    8       4       batches u32 (n)
+    12      4       buffers u32 (b) of each batch: all have the segment's schema
+    16      8 n     position i64 of each batch in the .arrow object
+    ..      4 n     size u32 of each batch's Arrow prefix and metadata
+    ..      4 n b   crc32c u32 of each buffer, batch by batch, as it is stored (compressed or not)
+    ..              prefix and metadata of each batch, back to back: the first bytes of the batch as it is
+
+All little-endian. The size and the CRC32C of the whole object stand in the copy's metadata. It is left out when the
+metadata would be a large part of the segment (tiny batches): then everything is read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError
+from sparklog.format.batch import PREFIX_BYTES, BatchHeader, decode_header
+from sparklog.format.flat import record_batch_buffers
+from sparklog.format.segment import PositionedRead
+from sparklog.log.tiering.layout import COLUMNS_SUFFIX, object_name
+from sparklog.log.tiering.object_store import ObjectStore
+from sparklog.log.tiering.state import RemoteSegmentMetadata
+
+_HEAD = struct.Struct("<8sII")
+_MAGIC = b"SLRV\0\0\0\1"
+METADATA_SHARE_MAX = 8
+"""Metadata larger than the segment divided by this are not worth an object."""
+COALESCE_BYTES = 16 * 1024
+"""Ranges with less between them are fetched as one."""
+GROUP_BYTES = 16 * 1024 * 1024
+"""Fetched at a time."""
+
+
+class Message(NamedTuple):
+    """A batch of which only some columns are there: all else in `data` (a whole batch in size) is zero."""
+
+    header: BatchHeader
+    data: pa.Buffer
+
+
+def buffer_count(kind: pa.DataType) -> int:
+    """How many buffers a column of this type has in an Arrow record batch, with those of its children (Arrow columnar
+    format, "Listing of buffers for each layout")."""
+    if pa.types.is_null(kind):
+        return 0
+    children = sum(buffer_count(kind.field(i).type) for i in range(kind.num_fields))
+    if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):
+        return 1 + children
+    if pa.types.is_map(kind):
+        return 2 + buffer_count(pa.struct([kind.key_field, kind.item_field]))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return 2 + children
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        return 3
+    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        return 3
+    return 2
+
+
+def buffers_of(schema: pa.Schema, columns: Sequence[int]) -> np.ndarray:
+    """The numbers of the buffers of `columns` (indexes of top-level columns)."""
+    counts = [buffer_count(field.type) for field in schema]
+    starts = np.cumsum([0, *counts])
+    return np.concatenate([np.arange(starts[c], starts[c + 1]) for c in columns] or [np.zeros(0, np.int64)])
+
+
+def encode_columns(
+    read: PositionedRead,
+    positions: np.ndarray,
+    metadata_lengths: np.ndarray,
+    data_end: int,
+    *,
+    share_max: int = METADATA_SHARE_MAX,
+) -> bytes | None:
+    """The object for a segment whose batches begin at `positions`; None when it is not worth it (`share_max`).
+
+    Raises CorruptBatchError.
+    """
+    sizes = metadata_lengths.astype(np.int64) + PREFIX_BYTES
+    if not len(positions) or int(sizes.sum()) * share_max > data_end - int(positions[0]):
+        return None
+    checksums: list[np.ndarray] = []
+    heads: list[bytes] = []
+    ends = [*positions[1:].tolist(), data_end]
+    for position, size, end in zip(positions.tolist(), sizes.tolist(), ends, strict=True):
+        batch = memoryview(read(position, end - position))
+        head = bytes(batch[:size])
+        body = batch[size:]
+        buffers = record_batch_buffers(head, PREFIX_BYTES)
+        checksums.append(np.array([crc32c.crc32c(body[o : o + n]) for o, n in buffers.tolist()], "<u4"))
+        heads.append(head)
+        if len(checksums[-1]) != len(checksums[0]):
+            return None
+    return b"".join(
+        (
+            _HEAD.pack(_MAGIC, len(positions), len(checksums[0])),
+            positions.astype("<i8").tobytes(),
+            sizes.astype("<u4").tobytes(),
+            np.concatenate(checksums).tobytes(),
+            *heads,
+        )
+    )
+
+
+class _Batch(NamedTuple):
+    position: int
+    head: memoryview
+    header: BatchHeader
+    checksums: np.ndarray
+
+
+class ColumnReader:
+    """Reads some columns of one remote segment. Opens nothing before `read`."""
+
+    def __init__(self, store: ObjectStore, segment: RemoteSegmentMetadata, schema: pa.Schema) -> None:
+        """`schema`: the one the segment was written with."""
+        self._store = store
+        self._segment = segment
+        self._schema = schema
+
+    @property
+    def can_read(self) -> bool:
+        """Whether the copy has the object that this needs."""
+        return object_name(self._segment.base_offset, COLUMNS_SUFFIX) in self._segment.objects
+
+    def read(self, start_offset: int, end_offset: int, columns: Sequence[int]) -> Iterator[Message]:
+        """Yields the batches with records in [start_offset, end_offset) with only `columns` (indexes into the schema) in
+        them; whatever is fetched is checked. Raises RemoteStorageError, CorruptBatchError."""
+        wanted = buffers_of(self._schema, columns)
+        group: list[tuple[_Batch, np.ndarray]] = []
+        held = 0
+        for batch in self._batches(
+            start_offset, end_offset, int(buffers_of(self._schema, range(len(self._schema))).size)
+        ):
+            buffers = record_batch_buffers(batch.head, PREFIX_BYTES)
+            group.append((batch, buffers))
+            held += int(buffers[wanted, 1].sum())
+            if held >= GROUP_BYTES:
+                yield from self._fetch(group, wanted)
+                group, held = [], 0
+        yield from self._fetch(group, wanted)
+
+    def _batches(self, start_offset: int, end_offset: int, buffer_total: int) -> Iterator[_Batch]:
+        name = object_name(self._segment.base_offset, COLUMNS_SUFFIX)
+        data = memoryview(self._store.read(f"{self._segment.prefix}/{name}", self._segment.objects[name]))
+        magic, count, width = _HEAD.unpack_from(data, 0)
+        if magic != _MAGIC or width != buffer_total:
+            raise CorruptBatchError(
+                f"{self._store.url}/{self._segment.prefix}/{name} does not fit the segment's schema"
+            )
+        at = _HEAD.size
+        positions = np.frombuffer(data, "<i8", count, at).tolist()
+        sizes = np.frombuffer(data, "<u4", count, at + 8 * count).tolist()
+        checksums = np.frombuffer(data, "<u4", count * width, at + 12 * count).reshape(count, width)
+        at += 12 * count + 4 * count * width
+        for i in range(count):
+            head = data[at : at + sizes[i]]
+            at += sizes[i]
+            header = decode_header(head, available_bytes=1 << 62)
+            if header.base_offset >= end_offset:
+                return
+            if header.next_offset > start_offset:
+                yield _Batch(positions[i], head, header, checksums[i])
+
+    def _fetch(self, group: list[tuple[_Batch, np.ndarray]], wanted: np.ndarray) -> Iterator[Message]:
+        """One request's worth of batches."""
+        if not group:
+            return
+        key = f"{self._segment.prefix}/{object_name(self._segment.base_offset, '.arrow')}"
+        starts, lengths = [], []
+        for batch, buffers in group:
+            starts.append(buffers[wanted, 0] + (batch.position + len(batch.head)))
+            lengths.append(buffers[wanted, 1])
+        ranges = coalesce(np.concatenate(starts), np.concatenate(lengths))
+        parts = self._store.read_ranges(key, ranges) if ranges else []
+        firsts = np.array([start for start, _ in ranges], np.int64)
+        for (batch, _), at, sizes in zip(group, starts, lengths, strict=True):
+            data = np.zeros(batch.header.size_bytes, np.uint8)  # the kernel gives no memory for what is not touched
+            view = memoryview(data)  # type: ignore[arg-type]
+            view[: len(batch.head)] = batch.head
+            for number, position, size in zip(wanted.tolist(), at.tolist(), sizes.tolist(), strict=True):
+                if not size:
+                    continue
+                i = int(np.searchsorted(firsts, position, "right")) - 1
+                piece = memoryview(parts[i])[position - ranges[i][0] :][:size]
+                if crc32c.crc32c(piece) != int(batch.checksums[number]):
+                    raise CorruptBatchError(
+                        f"{self._store.url}/{key} is damaged: a column of the batch at offset {batch.header.base_offset} "
+                        f"does not have the checksum it was written with"
+                    )
+                place = position - batch.position
+                view[place : place + size] = piece
+            yield Message(batch.header, pa.py_buffer(data))
+
+
+def coalesce(starts: np.ndarray, lengths: np.ndarray, gap_bytes: int = COALESCE_BYTES) -> list[tuple[int, int]]:
+    """Ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]), ascending, none empty; neighbours with less
+    than `gap_bytes` between them are one."""
+    filled = lengths > 0
+    starts, ends = starts[filled], (starts + lengths)[filled]
+    order = np.argsort(starts, kind="stable")
+    found: list[tuple[int, int]] = []
+    for start, end in zip(starts[order].tolist(), ends[order].tolist(), strict=True):
+        if found and start - found[-1][1] < gap_bytes:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found

@@ -1,0 +1,180 @@
+"""The coordinator of the transactional ids of one partition of `__transaction_state`: a pure state machine.
+
+It is made, given every record of the partition (`replay`), told that this was all (`loaded`), and then asked (`handle`).
+What a call returns is carried out as `model` says: first the records, then the actions. A request that has to wait for the
+end of a transaction is kept here and answered with the completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+
+from sparklog.errors import ConcurrentTransactionsError, SparklogError
+from sparklog.protocol.transaction_messages import TransactionSummary
+from sparklog.replication.transactions import records
+from sparklog.replication.transactions.model import (
+    Abort,
+    Answer,
+    Effects,
+    EndShared,
+    Identity,
+    IdReserve,
+    Join,
+    Limits,
+    Marker,
+    Refuse,
+    Request,
+    Safeguards,
+    WriteMarkers,
+    is_shared,
+)
+from sparklog.replication.transactions.plain import PlainTransactions
+from sparklog.replication.transactions.shared import SharedTransactions
+from sparklog.types import TopicPartition
+
+WAITING_MAX = 10_000
+"""Requests that wait for one transaction's end: as many as a large job has tasks."""
+EXPIRY_INTERVAL_MS = 60_000
+
+
+class Coordinator:
+    """See the module."""
+
+    def __init__(self, ids: IdReserve, limits: Limits | None = None, safeguards: Safeguards | None = None) -> None:
+        self._safeguards = safeguards if safeguards is not None else Safeguards()
+        rules = ids, limits if limits is not None else Limits(), self._safeguards
+        self._plain = PlainTransactions(*rules)
+        self._shared = SharedTransactions(*rules)
+        self._missing: dict[str, set[Marker]] = {}
+        self._waiting: dict[str, list[tuple[Request, Hashable]]] = {}
+        self._expire_at_ms = 0
+
+    # -- loading
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """The next record of the partition. Raises LogCorruptError."""
+        kind, parts, found = records.decode(key, value)
+        transactional_id = str(parts[0])
+        if kind == records.PLAIN:
+            assert found is None or isinstance(found, records.PlainValue)
+            self._plain.replay(transactional_id, found)
+        elif kind == records.SHARED:
+            assert found is None or isinstance(found, records.SharedValue)
+            self._shared.replay(transactional_id, found)
+        else:
+            assert found is None or isinstance(found, records.ParticipantValue)
+            self._shared.replay_participant(transactional_id, int(parts[1]), found)
+
+    def loaded(self, now_ms: int) -> Effects:
+        """All records have been replayed: what was decided is driven on."""
+        self._shared.replayed_all()
+        effects = Effects(decided=[*self._plain.prepared_ids(), *self._shared.prepared_ids()])
+        self._finish(effects, now_ms)
+        return effects
+
+    # -- events
+
+    def handle(self, request: Request, token: Hashable, now_ms: int) -> Effects:
+        """A request, answered under `token` now or later, exactly once."""
+        effects = Effects()
+        self._handle(request, token, now_ms, effects)
+        self._finish(effects, now_ms)
+        return effects
+
+    def markers_written(self, transactional_id: str, markers: Iterable[Marker], now_ms: int) -> Effects:
+        """These markers are in, or their partitions are gone."""
+        effects = Effects()
+        missing = self._missing.get(transactional_id)
+        if missing is not None:
+            missing.difference_update(markers)
+            if not missing:
+                self._complete(transactional_id, now_ms, effects)
+                self._finish(effects, now_ms)
+        return effects
+
+    def tick(self, now_ms: int) -> Effects:
+        """Time has passed: aborts what is too old, forgets what has not been used for long."""
+        effects = Effects()
+        self._plain.time_out(now_ms, effects)
+        self._shared.time_out(now_ms, effects)
+        if now_ms >= self._expire_at_ms:
+            self._expire_at_ms = now_ms + EXPIRY_INTERVAL_MS
+            self._plain.expire(now_ms, effects)
+            self._shared.expire(now_ms, effects)
+        self._finish(effects, now_ms)
+        return effects
+
+    def give_up(self, token: Hashable) -> None:
+        """Who asked under `token` does not wait any more."""
+        for transactional_id, waiting in list(self._waiting.items()):
+            left = [w for w in waiting if w[1] != token]
+            if len(left) < len(waiting):
+                self._waiting[transactional_id] = left
+
+    # -- what there is
+
+    def stale(self, transactional_id: str, identity: Identity) -> SparklogError:
+        """Why a partition has refused a batch of `identity` as too old: the error for the producer."""
+        return self._rules(transactional_id).stale(transactional_id, identity)
+
+    def summaries(self) -> Iterator[TransactionSummary]:
+        """All transactional ids, in no order."""
+        yield from self._plain.summaries()
+        yield from self._shared.summaries()
+
+    def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
+        """(producer id, partition) of the id's open transaction. Raises InvalidProducerIdMappingError."""
+        return self._rules(transactional_id).partitions(transactional_id)
+
+    def last_committed_version(self, transactional_id: str) -> int:
+        """Of a shared id; -1 for none and for a plain one. Raises InvalidProducerIdMappingError."""
+        return self._shared.last_committed_version(transactional_id) if is_shared(transactional_id) else -1
+
+    def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:
+        """(producer id, transactional id, partitions of its open transaction)."""
+        yield from self._plain.producers()
+        yield from self._shared.producers()
+
+    # -- how
+
+    def _rules(self, transactional_id: str) -> PlainTransactions | SharedTransactions:
+        return self._shared if is_shared(transactional_id) else self._plain
+
+    def _handle(self, request: Request, token: Hashable, now_ms: int, effects: Effects) -> None:
+        waiting = self._waiting.get(request.transactional_id, [])
+        try:
+            if isinstance(request, Join | EndShared) or is_shared(request.transactional_id):
+                result = self._shared.handle(request, now_ms, effects)  # type: ignore[arg-type]
+            else:
+                result = self._plain.handle(request, now_ms, effects)
+            if result is None and len(waiting) >= WAITING_MAX:
+                raise ConcurrentTransactionsError(f"{len(waiting)} requests wait for the transaction before; try again")
+        except SparklogError as e:
+            effects.actions.append(Refuse(token, e))
+            return
+        if result is not None:
+            effects.actions.append(Answer(token, result))
+            return
+        if isinstance(request, Abort):
+            request = request._replace(
+                aborted=len(self._rules(request.transactional_id).markers(request.transactional_id))
+            )
+        self._waiting.setdefault(request.transactional_id, []).append((request, token))
+
+    def _finish(self, effects: Effects, now_ms: int) -> None:
+        """Gives out the markers of what has been decided; without any it is complete."""
+        while effects.decided:
+            transactional_id = effects.decided.pop(0)
+            markers = tuple(self._rules(transactional_id).markers(transactional_id))
+            self._missing[transactional_id] = set(markers)
+            if markers:
+                effects.actions.append(WriteMarkers(transactional_id, markers))
+            if not markers or not self._safeguards.markers_before_completion:
+                self._complete(transactional_id, now_ms, effects)
+
+    def _complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
+        del self._missing[transactional_id]
+        self._rules(transactional_id).complete(transactional_id, now_ms, effects)
+        effects.completed.append(transactional_id)
+        for request, token in self._waiting.pop(transactional_id, []):
+            self._handle(request, token, now_ms, effects)

@@ -1,0 +1,237 @@
+"""The words of the transaction coordinator: states, requests, and the effects of handling one.
+
+A handler changes the state in memory at once and says what has to follow: `records` are appended to the state topic, and
+`actions` are carried out when these records, and all that were given out before them, are durable. So whatever anybody
+is told, or any partition has a marker for, is in the log. When an append fails, the coordinator is thrown away and made
+anew from the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from sparklog.errors import SparklogError
+from sparklog.types import SHARED_PREFIX, TopicPartition
+
+CLIENT_EPOCH_MAX = 32_765
+"""The largest epoch a producer is given: its marker has the next one, and 32,767 is never used (KIP-890)."""
+NO_ID = -1
+
+
+class State(IntEnum):
+    """Where a transaction is. The numbers are on the disk."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+    @property
+    def text(self) -> str:
+        """As Kafka writes it, for example `PrepareCommit`."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+    @property
+    def is_prepared(self) -> bool:
+        """Decided, and the markers are on their way."""
+        return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+
+    @property
+    def is_commit(self) -> bool:
+        return self in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+
+    @property
+    def is_abort(self) -> bool:
+        return self in (State.PREPARE_ABORT, State.COMPLETE_ABORT)
+
+    @property
+    def completed(self) -> State:
+        """What a prepared state becomes when all markers are in."""
+        return State.COMPLETE_COMMIT if self.is_commit else State.COMPLETE_ABORT
+
+
+def prepared(*, commit: bool) -> State:
+    return State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+
+
+@dataclass(frozen=True)
+class Safeguards:
+    """Only tests turn one off, to show that they would notice."""
+
+    epoch_check: bool = True
+    """Requests with an epoch that is no longer the producer's are refused."""
+    winners_list: bool = True
+    """Only what the winners wrote is committed."""
+    run_fence: bool = True
+    """A newer run of an application ends what the older one has open, and refuses it from then on."""
+    committed_version_check: bool = True
+    """A version that has been committed is not opened again."""
+    markers_before_completion: bool = True
+    """A transaction is complete when all markers are in, not before."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Settings of the broker, in milliseconds."""
+
+    timeout_max_ms: int = 900_000
+    id_expiration_ms: int = 7 * 86_400_000
+    app_expiration_ms: int = 90 * 86_400_000
+
+
+class IdReserve:
+    """Producer ids that are drawn already, for those who cannot wait for one."""
+
+    def __init__(self) -> None:
+        self._ids: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, producer_id: int) -> None:
+        self._ids.append(producer_id)
+
+    def take(self) -> int | None:
+        """None: there is none at hand."""
+        return self._ids.popleft() if self._ids else None
+
+
+# -- requests
+
+
+class InitProducer(NamedTuple):
+    """A producer with a transactional id begins; with an identity it is the one that has it already (KIP-360)."""
+
+    transactional_id: str
+    timeout_ms: int
+    producer_id: int = NO_ID
+    producer_epoch: int = NO_ID
+
+
+class AddPartitions(NamedTuple):
+    """A producer is about to write to these partitions for the first time in its transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class End(NamedTuple):
+    """Ends the transaction of a transactional id."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+
+
+class Join(NamedTuple):
+    """Takes part in a shared transaction."""
+
+    transactional_id: str
+    version: int
+    run_id: str
+    ticket: int
+    timeout_ms: int
+
+
+class EndShared(NamedTuple):
+    """Ends a shared transaction."""
+
+    transactional_id: str
+    version: int
+    run_id: str
+    ticket: int
+    commit: bool
+    winners: frozenset[int] = frozenset()
+
+
+class Abort(NamedTuple):
+    """An operator's abort of whatever is open. `aborted`: the number of markers, once it is decided."""
+
+    transactional_id: str
+    aborted: int | None = None
+
+
+Request = InitProducer | AddPartitions | End | Join | EndShared | Abort
+
+
+# -- answers and effects
+
+
+class Identity(NamedTuple):
+    """Who a producer is from now on; its sequences begin at 0."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Joined(NamedTuple):
+    """`identity` None: the version has been committed, there is nothing to write."""
+
+    identity: Identity | None
+
+
+class Marker(NamedTuple):
+    """The end of one producer's transaction in one partition. `producer_epoch` is above the one it wrote with."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+
+
+Result = Identity | Joined | bool | int
+
+
+class Answer(NamedTuple):
+    """Identity (InitProducer, End), Joined (Join), whether it is committed (EndShared), the number of markers (Abort),
+    or True (AddPartitions)."""
+
+    token: Hashable
+    result: Result
+
+
+class Refuse(NamedTuple):
+    """The request is answered with an error."""
+
+    token: Hashable
+    error: SparklogError
+
+
+class WriteMarkers(NamedTuple):
+    """The markers of a decided transaction are written, in any order, again and again until each is in or its partition
+    is gone; each is reported with `Coordinator.markers_written`."""
+
+    transactional_id: str
+    markers: tuple[Marker, ...]
+
+
+Action = Answer | Refuse | WriteMarkers
+
+
+@dataclass
+class Effects:
+    """See the module. `decided`: whose markers are due, for the coordinator itself; `completed`: whose are all in."""
+
+    records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    decided: list[str] = field(default_factory=list)
+    completed: list[str] = field(default_factory=list)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the records hold a decision."""
+        return bool(self.completed) or any(isinstance(a, WriteMarkers) for a in self.actions)
+
+
+def is_shared(transactional_id: str) -> bool:
+    """Whether the id is that of an application's shared transactions."""
+    return transactional_id.startswith(SHARED_PREFIX)

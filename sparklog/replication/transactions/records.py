@@ -1,0 +1,131 @@
+"""Records of `__transaction_state`.
+
+Keys and values are MessagePack arrays that begin with a version number (0)::
+
+    key                          value
+    [0, "plain", id]             [0, state, producer_id, producer_epoch, previous_producer_id, previous_epoch,
+                                  next_producer_id, timeout_ms, started_ms, updated_ms, partitions]
+    [0, "shared", id]            [0, last_committed_version, run_id, ticket, [older run_id, …], updated_ms,
+                                  null | [version, run_id, ticket, state, started_ms, timeout_ms, [winner, …]]]
+    [0, "participant", id, pid]  [0, version, ticket, partitions]
+
+`state` is a number of `State`, `partitions` [[topic, [partition, …]], …]. A participant belongs to the transaction with
+its version and ticket, and is deleted (null) in the batch that completes it. `run_id` and `ticket` of a shared id are
+those of its newest run, inside the brackets those of the run that opened the transaction.
+
+The batch's CRC covers a record. Without the topic the broker knows of no transaction: what is open in a partition stays
+open until `sparklog transaction abort` ends it there, and committed versions could be committed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from sparklog.errors import LogCorruptError
+from sparklog.types import TopicPartition
+
+VERSION = 0
+PLAIN, SHARED, PARTICIPANT = "plain", "shared", "participant"
+
+Partitions = list[tuple[str, list[int]]]
+
+
+class PlainValue(msgspec.Struct, array_like=True):
+    """See the module."""
+
+    format: int
+    state: int
+    producer_id: int
+    producer_epoch: int
+    previous_producer_id: int
+    previous_epoch: int
+    next_producer_id: int
+    timeout_ms: int
+    started_ms: int
+    updated_ms: int
+    partitions: Partitions
+
+
+class SharedTransactionValue(msgspec.Struct, array_like=True):
+    """The brackets in the value of a shared id."""
+
+    version: int
+    run_id: str
+    ticket: int
+    state: int
+    started_ms: int
+    timeout_ms: int
+    winners: list[int]
+
+
+class SharedValue(msgspec.Struct, array_like=True):
+    """See the module."""
+
+    format: int
+    last_committed_version: int
+    run_id: str
+    ticket: int
+    older_runs: list[str]
+    updated_ms: int
+    transaction: SharedTransactionValue | None
+
+
+class ParticipantValue(msgspec.Struct, array_like=True):
+    """See the module."""
+
+    format: int
+    version: int
+    ticket: int
+    partitions: Partitions
+
+
+Value = PlainValue | SharedValue | ParticipantValue
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_key = msgspec.msgpack.Decoder(list[int | str]).decode
+_decoders: dict[str, msgspec.msgpack.Decoder[Value]] = {
+    PLAIN: msgspec.msgpack.Decoder(PlainValue),
+    SHARED: msgspec.msgpack.Decoder(SharedValue),
+    PARTICIPANT: msgspec.msgpack.Decoder(ParticipantValue),
+}
+
+
+def encode_key(kind: str, *parts: str | int) -> bytes:
+    """The key of `kind` (PLAIN, SHARED, PARTICIPANT)."""
+    return _encode([VERSION, kind, *parts])
+
+
+def encode_value(value: Value) -> bytes:
+    """The inverse of the value in `decode`."""
+    return _encode(value)
+
+
+def decode(key: bytes, value: bytes | None) -> tuple[str, list[int | str], Value | None]:
+    """(kind, the key's other parts, value). Raises LogCorruptError for what this version of the broker cannot know."""
+    try:
+        version, kind, *parts = _decode_key(key)
+        if version != VERSION or kind not in _decoders:
+            raise LogCorruptError(
+                f"a record of transaction state of kind {kind!r}, version {version}: use a newer broker"
+            )
+        found: Value | None = None if value is None else _decoders[str(kind)].decode(value)
+    except (msgspec.DecodeError, ValueError, TypeError) as e:
+        raise LogCorruptError(f"a record of transaction state cannot be read: {e}") from e
+    if found is not None and found.format != VERSION:
+        raise LogCorruptError(f"a record of transaction state has version {found.format}: use a newer broker")
+    return str(kind), parts, found
+
+
+def pack_partitions(partitions: Iterable[TopicPartition]) -> Partitions:
+    """By topic."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        by_topic.setdefault(topic, []).append(number)
+    return list(by_topic.items())
+
+
+def unpack_partitions(packed: Partitions) -> set[TopicPartition]:
+    """The inverse of `pack_partitions`."""
+    return {TopicPartition(topic, number) for topic, numbers in packed for number in numbers}

@@ -1,0 +1,61 @@
+"""Power cuts that the campaign has found to matter, one by one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sparklog.errors import StorageFullError
+from sparklog.testing.sim_files import SimFile, SimFiles
+from tests.unit.log.compaction_support import append_rows, compact, last_values, open_keyed, stored
+from tests.unit.log.support import append, open_log, records
+
+ROOT = Path("/disk")
+SETTINGS: dict[str, object] = {"segment.bytes": 4096}
+
+
+def test_a_flushed_value_stays_until_the_one_that_replaces_it_is_on_the_disk() -> None:
+    lost = 0
+    for seed in range(40):
+        files = SimFiles()
+        log = open_keyed(ROOT, SETTINGS, files=files)
+        append_rows(log, [(b"k", b"old"), (b"filler", b"x" * 2500)])
+        log.flush()
+        log.begin_segment()
+        append_rows(log, [(b"k", b"new"), (b"other", b"y" * 2500)])
+        result = compact(log)
+        assert result is not None and result.rows_removed == 1
+        end = log.log_end_offset
+        files.power_cut(random.Random(seed))
+        log = open_keyed(ROOT, SETTINGS, files=files, clean=False)
+        assert last_values(stored(log)).get(b"k") in (b"old", b"new"), seed
+        lost += log.log_end_offset < end
+    assert lost == 0, "all that was compacted is on the disk"
+
+
+def test_a_failed_append_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had begun new segments, whose removal has to reach the disk."""
+    write, large = SimFile.write, 0
+
+    def failing(file: SimFile, position: int, data: bytes | bytearray | memoryview) -> None:
+        nonlocal large
+        large += len(data) > 3000
+        if large == 4:
+            raise StorageFullError("the disk is full")
+        write(file, position, data)
+        file.sync()
+
+    monkeypatch.setattr(SimFile, "write", failing)
+    for seed in range(40):
+        large, files = 0, SimFiles()
+        log = open_log(ROOT, SETTINGS, files=files)
+        append(log, records(2, value=b"1" * 1600))
+        log.flush()
+        with pytest.raises(StorageFullError):
+            append(log, *(records(2, value=b"2" * 1600) for _ in range(3)))
+        large = 5
+        assert log.log_end_offset == 2
+        files.power_cut(random.Random(seed))
+        assert open_log(ROOT, SETTINGS, files=files, clean=False).log_end_offset == 2, seed

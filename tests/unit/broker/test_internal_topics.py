@@ -1,0 +1,115 @@
+"""Internal topics: made on first use, appended to as a whole, replayed in order, closed to clients."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sparklog_broker.broker import Broker
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers.produce import produce
+from sparklog_broker.handlers.topics import alter_topic, create_topic, delete_topic
+from sparklog_broker.internal_topics import InternalTopic, Replayed
+
+from sparklog.errors import InvalidConfigError, InvalidTopicError
+from sparklog.protocol.messages import (
+    AlterTopicRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+from tests.benchmarks.broker_raw import envelope_batch
+from tests.unit.broker.test_handlers import run
+
+
+async def replayed(topic: InternalTopic, partition: int) -> list[Replayed]:
+    return [record async for piece in topic.replay(partition) for record in piece]
+
+
+def test_a_topic_is_made_on_first_use_and_replayed_in_order(tmp_path: Path) -> None:
+    async def first(broker: Broker, context: RequestContext) -> None:
+        topic = InternalTopic(broker, TRANSACTION_STATE_TOPIC)
+        assert not topic.exists
+        assert topic.partitions == 8
+        assert await replayed(topic, 0) == []
+        infos = await asyncio.gather(*(topic.append(3, [(b"k", b"%d" % i), (b"gone", None)]) for i in range(20)))
+        assert [i.base_offset for i in infos] == list(range(0, 40, 2))
+        made = broker.topics[TRANSACTION_STATE_TOPIC]
+        assert made.configs["cleanup.policy"] == "compact"
+        assert broker.partition(topic.name, 3).log.high_watermark == 40
+        found = await replayed(topic, 3)
+        assert [r.offset for r in found] == list(range(40))
+        assert [(r.key, r.value) for r in found[-2:]] == [(b"k", b"19"), (b"gone", None)]
+        assert not found[0].is_marker
+        assert not found[0].is_transactional
+        assert await replayed(topic, 2) == []
+
+    run(tmp_path, first)
+
+    async def second(broker: Broker, context: RequestContext) -> None:
+        topic = InternalTopic(broker, TRANSACTION_STATE_TOPIC)
+        assert topic.exists
+        assert len(await replayed(topic, 3)) == 40
+
+    async def again() -> None:
+        from sparklog_broker.config import make_config
+
+        config = make_config({"data.dir": str(tmp_path / "data"), "transaction.state.log.num.partitions": 3})
+        broker = Broker.open(config, asyncio.get_running_loop())
+        broker.start()
+        assert InternalTopic(broker, TRANSACTION_STATE_TOPIC).partitions == 8, "what is there keeps its number"
+        assert InternalTopic(broker, CONSUMER_OFFSETS_TOPIC).partitions == 8
+        await second(broker, RequestContext(broker, ("", 1), ""))
+        broker.stop_waiting()
+        assert await broker.close()
+
+    asyncio.run(again())
+
+
+def test_a_large_partition_is_replayed_in_pieces(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        topic = InternalTopic(broker, CONSUMER_OFFSETS_TOPIC)
+        value = b"x" * 100_000
+        for i in range(30):
+            await topic.append(0, [(b"%d" % i, value)])
+        pieces = [len(piece) async for piece in topic.replay(0)]
+        assert sum(pieces) == 30
+        assert len(pieces) > 2
+
+    run(tmp_path, scenario)
+
+
+def test_a_key_always_has_the_same_partition(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        topic = InternalTopic(broker, CONSUMER_OFFSETS_TOPIC)
+        assert [topic.partition_for(k) for k in ("a", "group", "ü")] == [3, 5, 5]
+        assert {topic.partition_for(f"g{i}") for i in range(200)} == set(range(8))
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_clients_cannot_touch_it(tmp_path: Path, name: str) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        nothing = memoryview(b"")
+        with pytest.raises(InvalidTopicError, match="kept by the broker"):
+            await create_topic(CreateTopicRequest(name, 1), nothing, context)
+        await InternalTopic(broker, name).append(0, [(b"k", b"v")])
+        with pytest.raises(InvalidTopicError, match="kept by the broker"):
+            await delete_topic(DeleteTopicRequest(name), nothing, context)
+        with pytest.raises(InvalidConfigError, match=r"cleanup\.policy cannot be changed"):
+            await alter_topic(AlterTopicRequest(name, {"cleanup.policy": "delete"}), nothing, context)
+        await alter_topic(AlterTopicRequest(name, {"segment.ms": 1000}), nothing, context)
+        data = envelope_batch(1, 1)
+        request = ProduceRequest(-1, 1000, [ProducePartition(name, 0, len(data)), ProducePartition("t", 0, len(data))])
+        response = await produce(request, memoryview(bytearray(data * 2)), context)
+        assert isinstance(response.message, ProduceResponse)
+        refused, taken = response.message.results
+        assert (refused.error_code, taken.error_code) == (InvalidTopicError.code, 0)
+        assert broker.partition(name, 0).log.log_end_offset == 1
+
+    run(tmp_path, scenario)

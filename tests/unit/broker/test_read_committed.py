@@ -1,0 +1,161 @@
+"""FETCH, LIST_OFFSETS and LOCATE_SEGMENTS with read_committed, against a real log with transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sparklog_broker.broker import Broker
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers.fetch import fetch
+from sparklog_broker.handlers.locate import locate_segments
+from sparklog_broker.handlers.offsets import list_offsets
+from sparklog_broker.reply import Response
+
+from sparklog.log.model import AppendInfo
+from sparklog.log.partition_log import PartitionLog
+from sparklog.protocol.messages import (
+    AbortedRange,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    LocateSegmentsRequest,
+    LocateSegmentsResponse,
+)
+from sparklog.types import LATEST_TIMESTAMP, MAX_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
+from tests.unit.broker.test_handlers import run
+from tests.unit.log.producer_support import produced
+
+NOTHING = memoryview(b"")
+ABORTED = AbortedRange(7, 10, 20)
+
+
+def write(broker: Broker, producer_id: int, rows: int) -> None:
+    """A batch of a transaction in t-0, as the PRODUCE handler appends it."""
+    partition = broker.partition("t", 0)
+    guard = partition.log.begin_verification(producer_id, 0)
+    batch = produced(producer_id, 0, rows=rows, transactional=True)
+    partition.on_appended(partition.log.append(batch, guard=guard))
+
+
+def end(broker: Broker, producer_id: int, *, commit: bool) -> AppendInfo:
+    partition = broker.partition("t", 0)
+    info = partition.log.append_marker(producer_id, 1, 0, commit=commit)
+    partition.on_appended(info)
+    return info
+
+
+def fill(broker: Broker) -> PartitionLog:
+    """0-9 plain, 10-19 aborted with its marker at 20, 21-30 committed with its marker at 31, 32-41 open."""
+    partition = broker.partition("t", 0)
+    partition.on_appended(partition.log.append(produced(-1, -1, rows=10, epoch=-1)))
+    write(broker, 7, 10)
+    end(broker, 7, commit=False)
+    write(broker, 8, 10)
+    end(broker, 8, commit=True)
+    write(broker, 9, 10)
+    return partition.log
+
+
+async def read(
+    context: RequestContext,
+    offset: int = 0,
+    isolation: int = READ_COMMITTED,
+    *,
+    wait_ms: int = 0,
+    max_bytes: int = 1 << 20,
+) -> FetchResult:
+    request = FetchRequest(wait_ms, 1, max_bytes, isolation, [FetchPartition("t", 0, offset, 1 << 20)])
+    response: Response = await fetch(request, NOTHING, context)
+    for piece in response.payload:
+        piece.release()
+    assert isinstance(response.message, FetchResponse)
+    return response.message.results[0]
+
+
+def test_a_fetch_ends_at_the_last_stable_offset_and_names_what_was_aborted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        log = fill(broker)
+        everything = await read(context, 0, READ_UNCOMMITTED)
+        assert (everything.length_bytes, everything.aborted) == (log.size_bytes, [])
+        committed = await read(context)
+        assert (committed.high_watermark, committed.last_stable_offset, committed.aborted) == (42, 32, [ABORTED])
+        open_bytes = (await read(context, 32, READ_UNCOMMITTED)).length_bytes
+        assert committed.length_bytes == log.size_bytes - open_bytes
+        assert (await read(context, 15)).aborted == [ABORTED], "a batch is served whole"
+        assert (await read(context, 21)).aborted == []
+        assert (await read(context, 32)).length_bytes == 0
+        beyond = await read(context, 40)
+        assert (beyond.error_code, beyond.length_bytes) == (0, 0), "it is there, but undecided"
+        assert (await read(context, 43)).error_code == 1
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1 << 20])
+def test_a_waiting_fetch_ends_with_the_marker_not_with_the_data(tmp_path: Path, max_bytes: int) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        fill(broker)
+        waiting = asyncio.ensure_future(read(context, 32, wait_ms=10_000, max_bytes=max_bytes))
+        while broker.fetches.waiting_count == 0:
+            await asyncio.sleep(0)
+        write(broker, 10, 5)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        end(broker, 10, commit=True)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done(), "the older transaction is open still"
+        end(broker, 9, commit=False)
+        found = await waiting
+        assert (found.last_stable_offset, bool(found.length_bytes)) == (49, max_bytes > 0)
+        assert found.aborted == ([AbortedRange(9, 32, 48)] if max_bytes else [])
+
+    run(tmp_path, scenario)
+
+
+def test_the_latest_offset_is_the_last_stable_one(tmp_path: Path) -> None:
+    async def ask(context: RequestContext, timestamp_ms: int, isolation: int) -> int:
+        request = ListOffsetsRequest([ListOffsetsPartition("t", 0, timestamp_ms)], isolation)
+        message = (await list_offsets(request, NOTHING, context)).message
+        assert isinstance(message, ListOffsetsResponse)
+        return message.results[0].offset
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        assert await ask(context, LATEST_TIMESTAMP, READ_COMMITTED) == 0
+        write(broker, 9, 10)
+        assert await ask(context, LATEST_TIMESTAMP, READ_UNCOMMITTED) == 10
+        assert await ask(context, LATEST_TIMESTAMP, READ_COMMITTED) == 0
+        for asked in (0, MAX_TIMESTAMP):
+            assert await ask(context, asked, READ_UNCOMMITTED) == 0
+            assert await ask(context, asked, READ_COMMITTED) == -1, "nothing is found that may not be read"
+        end(broker, 9, commit=True)
+        assert await ask(context, LATEST_TIMESTAMP, READ_COMMITTED) == 11
+        assert await ask(context, 0, READ_COMMITTED) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_files_are_mapped_up_to_the_last_stable_offset(tmp_path: Path) -> None:
+    async def locate(context: RequestContext, start: int, isolation: int) -> LocateSegmentsResponse:
+        request = LocateSegmentsRequest("t", 0, start, 100, isolation)
+        message = (await locate_segments(request, NOTHING, context)).message
+        assert isinstance(message, LocateSegmentsResponse)
+        return message
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        fill(broker)
+        everything, committed = await locate(context, 0, READ_UNCOMMITTED), await locate(context, 0, READ_COMMITTED)
+        assert (committed.high_watermark, committed.last_stable_offset) == (42, 32)
+        assert (everything.aborted, committed.aborted) == ([], [ABORTED])
+        assert committed.ranges[-1].end_position < everything.ranges[-1].end_position
+        assert (await locate(context, 15, READ_COMMITTED)).aborted == [ABORTED], "its first batch begins at 10"
+        assert (await locate(context, 35, READ_COMMITTED)).ranges == []
+
+    run(tmp_path, scenario)

@@ -1,0 +1,47 @@
+"""Questions to the cluster with read_committed: where a partition ends while a transaction is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark_sparklog.catalog import Catalog
+from pyspark_sparklog.planning import Extent
+
+from sparklog.client.cluster import forget
+from sparklog.types import READ_COMMITTED, TopicPartition
+from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.test_consumer import fill
+
+TP0 = TopicPartition("events", 0)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeBroker]:
+    """events-0 with offsets 0 to 41, of which those from 32 on are of an open transaction."""
+    broker = FakeBroker()
+    fill(broker, 1, rows=42)
+    broker.stable[("events", 0)] = 32
+    yield broker
+    broker.close()
+    forget(broker.address)
+
+
+def test_a_partition_ends_where_a_transaction_is_open(fake: FakeBroker) -> None:
+    assert Catalog(fake.address, 0).extents([TP0]) == {TP0: Extent(0, 42)}
+    committed = Catalog(fake.address, 0, READ_COMMITTED)
+    assert committed.extents([TP0], {TP0: 32}) == {TP0: Extent(0, 32)}
+
+
+def test_where_a_reader_stands_is_not_lost_while_the_log_has_it(fake: FakeBroker) -> None:
+    """A query that goes over to read_committed may stand behind the last stable offset."""
+    committed = Catalog(fake.address, 0, READ_COMMITTED)
+    assert committed.extents([TP0], {TP0: 40}) == {TP0: Extent(0, 40)}
+    assert committed.extents([TP0], {TP0: 50}) == {TP0: Extent(0, 42)}, "that one is beyond the log's end"
+
+
+def test_waiting_for_data_means_data_that_may_be_read(fake: FakeBroker) -> None:
+    assert Catalog(fake.address, 0).wait_for_data({TP0: 32}, 0)
+    committed = Catalog(fake.address, 0, READ_COMMITTED)
+    assert not committed.wait_for_data({TP0: 32}, 0)
+    assert committed.wait_for_data({TP0: 31}, 0)
