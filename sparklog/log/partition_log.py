@@ -39,7 +39,7 @@ from sparklog.log.flushing import Dirty
 from sparklog.log.leader_epochs import EpochEnd, LeaderEpochCache, load_epochs
 from sparklog.log.model import AppendInfo, LocatedRange, LogConfig, LogOwner, ProducerInfo
 from sparklog.log.offsets import LogOffsets
-from sparklog.log.partition_producers import PartitionProducers
+from sparklog.log.partition_producers import PartitionProducers, encode_states
 from sparklog.log.producers import ALL_SAFEGUARDS, Guard, Safeguards
 from sparklog.log.recovery import LoadContext, SchemaOf, load_log
 from sparklog.log.retention import Expired, deletion_offset, expired
@@ -48,7 +48,7 @@ from sparklog.log.slices import FileSlice, HandleCache, RemoteReadRequired
 from sparklog.log.tiering.partition_tier import NO_ACCESS, PartitionTier
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.time_lookup import TimeLookup
-from sparklog.log.transactions import AbortedTransaction
+from sparklog.log.transactions import AbortedEntry, AbortedTransaction
 from sparklog.log.truncation import TruncationMark, cut_segments, end_of_cut, end_of_remote_cut, remove_segments
 from sparklog.testing.faults import reach
 from sparklog.types import OffsetAndTimestamp
@@ -193,7 +193,7 @@ class PartitionLog:
         )
         log._epochs = load_epochs(files, directory, loaded.segments, (start, end))
         log._append_time_ms = max((s.append_time_ms for s in segments), default=0)
-        log._producers = PartitionProducers.replayed(loaded.segments, log.high_watermark, safeguards)
+        log._producers = log.tier.producers_before(loaded.segments, log.high_watermark, safeguards)
         return log
 
     # --- where it is ---
@@ -264,6 +264,10 @@ class PartitionLog:
         offset; in the order of their markers."""
         return self._producers.aborted.between(start_offset, end_offset)
 
+    def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
+        """The aborted transactions whose markers are in [start_offset, end_offset)."""
+        return list(self._producers.aborted.entries(start_offset, end_offset))
+
     def producers(self) -> list[ProducerInfo]:
         """Who has written here and is not forgotten yet."""
         return self._producers.infos()
@@ -299,7 +303,7 @@ class PartitionLog:
     @property
     def tierable_end(self) -> int:
         """What lies below cannot change any more and is on the disk: it may be copied."""
-        return min(self.high_watermark, self.recovery_point)
+        return min(self.last_stable_offset, self.recovery_point)
 
     @property
     def remote_size_bytes(self) -> int:
@@ -320,12 +324,14 @@ class PartitionLog:
     def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
         """The oldest local segments `old` give way to their copies `new`; their files go after `file.delete.delay.ms`.
         False when the log does not have all of those any more. Raises StorageError, StorageFullError."""
+        then = self.tier.producers_before(old, old[-1].next_offset, self._producers.safeguards, released=True)
         with self._swap_lock, self._write_lock:
             self._check_usable()
             local = self.local_segments
             if local[: len(old)] != list(old) or len(local) == len(old):
                 return False
-            self.tier.release_below(old[-1].next_offset)  # a crash from here on leaves any of the files
+            # a crash from here on leaves any of the files
+            self.tier.release_below(old[-1].next_offset, encode_states(then.states))
             return self._replace(list(old), new)
 
     # --- retention ---
@@ -694,7 +700,7 @@ class PartitionLog:
             try:
                 if offset < self.log_end_offset:
                     self._truncate(offset)
-                    self._producers = PartitionProducers.replayed(
+                    self._producers = self.tier.producers_before(
                         self.local_segments, self.high_watermark, self._producers.safeguards
                     )
                 self._epochs.cut(self.log_end_offset)

@@ -5,14 +5,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from sparklog.errors import LogCorruptError
 from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
 from sparklog.log.model import ProducerInfo
-from sparklog.log.producers import ALL_SAFEGUARDS, ProducerStates, Safeguards
+from sparklog.log.producers import ALL_SAFEGUARDS, ProducerState, ProducerStates, Safeguards
 from sparklog.log.segment import LogSegment
 from sparklog.log.transactions import AbortedEntry, AbortedTransactions, OpenTransactions
 
 logger = logging.getLogger(__name__)
+
+
+def encode_states(states: Iterable[ProducerState]) -> bytes:
+    """MessagePack: arrays in the order of the fields."""
+    return msgspec.msgpack.encode(list(states))
+
+
+def decode_states(data: bytes) -> list[ProducerState]:
+    """The states in `data`; empty bytes: none. Raises LogCorruptError."""
+    try:
+        return msgspec.msgpack.decode(data, type=list[ProducerState]) if data else []
+    except msgspec.DecodeError as e:
+        raise LogCorruptError(f"the states of producers cannot be read: {e}") from e
 
 
 class PartitionProducers:
@@ -44,11 +59,22 @@ class PartitionProducers:
 
     @classmethod
     def replayed(
-        cls, segments: Sequence[LogSegment], high_watermark: int, safeguards: Safeguards = ALL_SAFEGUARDS
+        cls,
+        segments: Sequence[LogSegment],
+        high_watermark: int,
+        safeguards: Safeguards = ALL_SAFEGUARDS,
+        *,
+        states: Sequence[ProducerState] = (),
+        aborted: Iterable[AbortedEntry] = (),
     ) -> PartitionProducers:
         """What the headers of all batches say, except those behind damage in a segment: what is missing there can keep a
-        transaction open, never end one. Raises StorageError."""
+        transaction open, never end one. `states` and `aborted` are known of what lies before. Raises StorageError."""
         producers = cls(safeguards)
+        producers.states = ProducerStates(states, safeguards)
+        producers.aborted = AbortedTransactions(aborted)
+        for first_offset, producer_id in sorted((s.transaction_first_offset, s.producer_id) for s in states):
+            if first_offset >= 0:
+                producers.open.begin(producer_id, first_offset)
         for segment in segments:
             try:
                 producers.apply((header for _, header in segment.headers_from(None)), high_watermark)

@@ -8,10 +8,13 @@ from pathlib import Path
 from sparklog.errors import LogCorruptError
 from sparklog.log.files import FileSystem
 from sparklog.log.model import LogOwner
+from sparklog.log.partition_producers import PartitionProducers, decode_states
+from sparklog.log.producers import NONE, Safeguards
 from sparklog.log.segment import LogSegment
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.tiering.state import DeleteStarted, Event, LocalStart, RemoteLogState, RemoteSegmentMetadata
+from sparklog.log.transactions import AbortedEntry
 
 NO_ACCESS = RemoteAccess()
 
@@ -83,7 +86,26 @@ class PartitionTier:
         if self.state.local_start_offset > offset:  # what is written from here on is local
             self.record(LocalStart(offset))
 
-    def release_below(self, offset: int) -> None:
-        """Local files wholly below `offset` may go from now on. Raises StorageError, StorageFullError."""
+    def release_below(self, offset: int, producers: bytes) -> None:
+        """Local files wholly below `offset` may go from now on; `producers`: their state there. Raises StorageError,
+        StorageFullError."""
         if offset > self.state.local_start_offset:
-            self.record(LocalStart(offset))
+            self.record(LocalStart(offset, producers))
+
+    def producers_before(
+        self, local: Sequence[LogSegment], high_watermark: int, safeguards: Safeguards, *, released: bool = False
+    ) -> PartitionProducers:
+        """What is known of producers and transactions behind `local`, the log's local segments, of which only those are
+        read that are not also in the store and released. `released`: `local` are the next to be released. Raises
+        StorageError."""
+        start = self.state.local_start
+        base = local[0].base_offset if local else start.offset
+        known = decode_states(start.producers)
+        if base > start.offset:  # deleted between: what was open there has ended, or holds nothing that can be read
+            known = [s._replace(transaction_first_offset=NONE) for s in known]
+        aborted = () if released else self._aborted_below(max(base, start.offset))
+        unread = [s for s in local if s.base_offset >= start.offset]
+        return PartitionProducers.replayed(unread, high_watermark, safeguards, states=known, aborted=aborted)
+
+    def _aborted_below(self, offset: int) -> list[AbortedEntry]:
+        return [AbortedEntry(*entry) for s in self.state.finished if s.next_offset <= offset for entry in s.aborted]
