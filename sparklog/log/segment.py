@@ -517,7 +517,8 @@ class LogSegment:
         index: OffsetIndex = self.indexes.offsets
         entry = index.floor_position(limit)
         if entry is not None and entry.position > start.position:
-            return SegmentEnd(self.base_offset + entry.relative_offset, entry.position)
+            # by the batch, not by the index, which has no checksum: a reader would go on at a wrong offset
+            return SegmentEnd(next(self.headers_from(entry.position))[1].base_offset, entry.position)
         best = None
         for position, header in self.headers_from(start.position):
             end = position + header.size_bytes
