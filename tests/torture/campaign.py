@@ -104,7 +104,8 @@ class Campaign:
                 for topic in ("in", "out"):
                     admin.create_topic(topic, partitions=self._plan.partitions)
             for role, count in self._plan.clients.items():
-                self._clients += [self._client(role) for _ in range(count)]
+                for _ in range(count):
+                    self._clients.append(self._client(role))
             while kills_of(self._faults) < self._plan.kills:
                 self._wait_for_progress()
                 self._fault()

@@ -39,7 +39,7 @@ class Broker:
         return self._process is not None and self._process.poll() is None
 
     def start(self, fault: Mapping[str, str] | None = None) -> None:
-        """Returns when it listens. Raises CampaignError with what it logged."""
+        """Returns when it listens, or when its fault has killed it. Raises CampaignError with what it logged."""
         module = ["sparklog_broker"] if self._without is None else ["tests.torture.unsafe_broker", self._without]
         arguments = ["--config", str(self._directory / "broker.toml"), "--data-dir", str(self._directory / "data")]
         with (self._directory / "broker.log").open("ab") as log:
@@ -54,10 +54,12 @@ class Broker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline().decode().strip()
         self._process.stdout.close()
+        self.lives += 1
         if not line.startswith("listening on "):
+            if fault and self._process.wait(ENDED_IN_ORDER_S) == -signal.SIGKILL:
+                return
             raise CampaignError(f"the broker does not start: {self.log()}")
         self.bootstrap_servers = line.removeprefix("listening on ")
-        self.lives += 1
 
     def kill(self) -> None:
         if self._process is not None:
