@@ -125,6 +125,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("log.cleaner.io.max.bytes.per.second", _B, -1, "Most bytes a second that compaction reads and writes, all threads together; -1 without limit.", "bytes/s", -1, 2**62),
     Setting("log.cleaner.backoff.ms", _B, 15_000, "How long a thread waits when no log is due for compaction.", "ms", 10, _DAY_MS),
     Setting("transaction.state.log.num.partitions", _B, 8, "Partitions of __transaction_state when it is made; what is there already keeps its number.", minimum=1, maximum=1_000),
+    Setting("producer.id.expiration.ms", _B, _DAY_MS, "A partition forgets a producer that has written nothing for this long and has no transaction open; a retry that comes later is not recognised.", "ms", 1_000, 2**62),
     Setting("transaction.max.timeout.ms", _B, 900_000, "Longest timeout a producer with a transactional id may ask for.", "ms", 1, _DAY_MS),
     Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", _B, 10_000, "Transactions that are open for longer than their timeout are looked for at this interval, and aborted.", "ms", 10, 3_600_000),
     Setting("transactional.id.expiration.ms", _B, 7 * _DAY_MS, "A transactional id is forgotten when it has not been used for this long.", "ms", 1_000, 2**62),

@@ -386,6 +386,8 @@ class Broker:
             try:
                 await self._loop.run_in_executor(self._flush, self._logs.flush)
                 await self._loop.run_in_executor(self._flush, lambda: remove_dropped(self._logs.logs))
+                expiration_ms = self.config.producer_id_expiration_ms
+                await self._loop.run_in_executor(self._flush, self._logs.expire_producers, expiration_ms)
                 await self._run_admin(self._logs.checkpoint)
                 await self._purge()
             except SparklogError as e:

@@ -16,8 +16,8 @@ from sparklog.format.batch import (
     stamp_batch,
 )
 from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
+from sparklog.format.producer_snapshot import ProducedBatch
 from sparklog.log.model import AppendInfo, LogConfig
-from sparklog.log.producers import ProducedBatch
 from sparklog.log.segment import LogSegment, PlacedBatch, roll_time_ms
 
 _ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL
