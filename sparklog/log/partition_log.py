@@ -10,7 +10,6 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,7 +166,10 @@ class PartitionLog:
         )
         loaded = load_log(context, clean=clean)
         gaps = decode_gaps(read_whole(files, directory / GAPS_FILE))
-        segments = [*log.tier.before(loaded.segments, log_start_offset, gaps, directory), *loaded.segments]
+        remote_segments = log.tier.before(
+            loaded.segments, log_start_offset, gaps, directory, expected=config.tiering.enabled
+        )
+        segments = [*remote_segments, *loaded.segments]
         log._segments = _Segments.of(segments)
         for segment in loaded.dirty:
             log._dirty.add(segment, made=True)
@@ -498,15 +500,16 @@ class PartitionLog:
         view = memoryview(payload).cast("B")
         with self._write_lock:
             self._check_usable()
-            found = check_payload(view, self.config, self._schema_of)
+            found = check_payload(view, self.config, self._schema_of, self._clock.now_ms())
             return self._append_new(view, found, leader_epoch, guard)
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
-        """`append` for what the broker itself writes: of any size, and its transactions need no verification."""
+        """`append` for what the broker itself writes: of any size, its transactions need no verification, its producers
+        no sequence numbers (-1)."""
         view = memoryview(payload).cast("B")
         with self._write_lock:
             self._check_usable()
-            found = check_payload(view, replace(self.config, max_message_bytes=2**31 - 1), self._schema_of)
+            found = check_payload(view, self.config, self._schema_of, self._clock.now_ms(), internal=True)
             return self._append_new(view, found, leader_epoch, None, verified=True)
 
     def append_marker(

@@ -147,12 +147,13 @@ class ProducerStates:
                 raise InvalidProducerEpochError(
                     f"producer {header.producer_id} has epoch {state.epoch} by now, the batch has {header.producer_epoch}"
                 )
-            if header.producer_epoch == state.epoch:
-                original = _repeated(header, state)
-                if original is not None:
-                    return original
-            if self._safeguards.sequence_check:
-                _check_sequence(header, state)
+            if header.base_sequence >= 0:  # what a coordinator writes has none
+                if header.producer_epoch == state.epoch:
+                    original = _repeated(header, state)
+                    if original is not None:
+                        return original
+                if self._safeguards.sequence_check:
+                    _check_sequence(header, state)
         self._check_transaction(header, state, guard, verified=verified)
         return None
 
@@ -255,15 +256,16 @@ class ProducerStates:
         first = NONE if state is None else state.transaction_first_offset
         if first < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL and header.record_count:
             first = header.base_offset  # a batch without rows is what compaction has left of an ended one
+        new = (batch,) if header.base_sequence >= 0 else ()  # a coordinator's have no sequence
         if state is None:
             return ProducerState(
-                header.producer_id, header.producer_epoch, (batch,), NONE, NONE, header.append_time_ms, first
+                header.producer_id, header.producer_epoch, new, NONE, NONE, header.append_time_ms, first
             )
         earlier = state.batches if header.producer_epoch == state.epoch else ()
         remembered = BATCHES_REMEMBERED if self._safeguards.five_batch_memory else 1
         return state._replace(
             epoch=header.producer_epoch,
-            batches=(*earlier, batch)[-remembered:],
+            batches=(*earlier, *new)[-remembered:],
             last_time_ms=header.append_time_ms,
             transaction_first_offset=first,
         )
