@@ -34,6 +34,7 @@ from sparklog.types import TopicPartition
 from sparklog_broker.cleaner import Cleaner
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.directory_watch import DirectoryWatch
+from sparklog_broker.groups import Groups
 from sparklog_broker.io_threads import IoThreads
 from sparklog_broker.partition import Partition
 from sparklog_broker.purgatory import Purgatory
@@ -104,6 +105,7 @@ class Broker:
         self.remote_reads = ThreadPoolExecutor(config.remote_log_reader_threads, thread_name_prefix="remote-read")
         """Whatever may have to wait for the object store."""
         self._watch: DirectoryWatch | None = None
+        self.groups = Groups(self)
 
     @classmethod
     def open(cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> Broker:
@@ -140,6 +142,11 @@ class Broker:
         return broker
 
     # -- what there is
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Whose thread everything here belongs to."""
+        return self._loop
 
     def location_of(self, tp: TopicPartition) -> tuple[Path, str]:
         """The log directory of a partition, and its id. Raises UnknownTopicOrPartitionError."""
@@ -294,6 +301,7 @@ class Broker:
             partition = self._partitions.pop((name, number), None)
             if partition is not None:
                 partition.on_deleted()
+        self.groups.on_topics_changed()
         await self._run_admin(lambda: self._delete_files(topic))
         self._tierer.run_soon()
         log.info("deleted topic %s", name)
@@ -327,6 +335,7 @@ class Broker:
             )
         self._schema_bytes[topic.name] = schema_messages(topic)
         self.topics[topic.name] = topic
+        self.groups.on_topics_changed()
 
     # -- life
 
@@ -343,6 +352,7 @@ class Broker:
         self._maintenance = self._loop.create_task(self._maintain(self.config.log_flush_interval_ms / 1000))
         self._flushing = self._loop.create_task(self._flush_due())
         self._retention.start()
+        self.groups.start()
         self._cleaner.start()
         self.transactions.start()
         self._tierer.start()
@@ -376,6 +386,8 @@ class Broker:
             try:
                 await self._loop.run_in_executor(self._flush, self._logs.flush)
                 await self._loop.run_in_executor(self._flush, lambda: remove_dropped(self._logs.logs))
+                expiration_ms = self.config.producer_id_expiration_ms
+                await self._loop.run_in_executor(self._flush, self._logs.expire_producers, expiration_ms)
                 await self._run_admin(self._logs.checkpoint)
                 await self._purge()
             except SparklogError as e:
@@ -393,6 +405,7 @@ class Broker:
     async def close(self) -> bool:
         """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
         await self.transactions.stop()
+        await self.groups.stop()
         if self._watch is not None:
             await self._watch.stop()
         await self._retention.stop()

@@ -107,6 +107,7 @@ class Journal:
         self._end = 0
         data = read_whole(files, self.path)
         self.state = RemoteLogState()
+        self.was_there = data is not None
         if data is None:
             return
         try:
