@@ -40,6 +40,7 @@ from sparklog_broker.partition import Partition
 from sparklog_broker.purgatory import Purgatory
 from sparklog_broker.retention import Retention, delete_records
 from sparklog_broker.tierer import Tierer
+from sparklog_broker.transactions import TransactionCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Broker:
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.io = IoThreads(loop, config.num_io_threads)
         self.producer_ids = ProducerIds(store.take_producer_ids)
+        self.transactions = TransactionCoordinator(self, self.new_producer_id)
         self._loop = loop
         self._logs = logs
         self._store = store
@@ -352,6 +354,7 @@ class Broker:
         self._retention.start()
         self.groups.start()
         self._cleaner.start()
+        self.transactions.start()
         self._tierer.start()
 
     async def _flush_due(self) -> None:
@@ -383,6 +386,8 @@ class Broker:
             try:
                 await self._loop.run_in_executor(self._flush, self._logs.flush)
                 await self._loop.run_in_executor(self._flush, lambda: remove_dropped(self._logs.logs))
+                expiration_ms = self.config.producer_id_expiration_ms
+                await self._loop.run_in_executor(self._flush, self._logs.expire_producers, expiration_ms)
                 await self._run_admin(self._logs.checkpoint)
                 await self._purge()
             except SparklogError as e:
@@ -395,9 +400,11 @@ class Broker:
         """Ends all waiting requests: they are answered with what there is."""
         self.fetches.stop()
         self.produces.stop()
+        self.transactions.stop_waiting()
 
     async def close(self) -> bool:
         """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
+        await self.transactions.stop()
         await self.groups.stop()
         if self._watch is not None:
             await self._watch.stop()

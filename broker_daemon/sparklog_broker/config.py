@@ -44,6 +44,11 @@ class BrokerConfig:
     log_cleaner_io_max_bytes_per_second: int
     log_cleaner_backoff_ms: int
     transaction_state_log_num_partitions: int
+    producer_id_expiration_ms: int
+    transaction_max_timeout_ms: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transactional_id_expiration_ms: int
+    transactional_app_expiration_ms: int
     offsets_topic_num_partitions: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int

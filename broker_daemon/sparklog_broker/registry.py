@@ -22,6 +22,15 @@ from sparklog_broker.handlers.records import delete_records
 from sparklog_broker.handlers.remote import locate_remote
 from sparklog_broker.handlers.schemas import alter_schema
 from sparklog_broker.handlers.topics import alter_topic, create_topic, delete_topic
+from sparklog_broker.handlers.transactions import (
+    abort_transaction,
+    describe_producers,
+    describe_transactions,
+    end_shared_txn,
+    end_txn,
+    join_shared_txn,
+    list_transactions,
+)
 
 HANDLERS: dict[Api, Handler] = {
     Api.HANDSHAKE: handshake,
@@ -43,4 +52,11 @@ HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_GROUPS: describe_groups,
     Api.DELETE_GROUP: delete_group,
     Api.INIT_PRODUCER_ID: init_producer_id,
+    Api.END_TXN: end_txn,
+    Api.JOIN_SHARED_TXN: join_shared_txn,
+    Api.END_SHARED_TXN: end_shared_txn,
+    Api.LIST_TRANSACTIONS: list_transactions,
+    Api.DESCRIBE_TRANSACTIONS: describe_transactions,
+    Api.ABORT_TRANSACTION: abort_transaction,
+    Api.DESCRIBE_PRODUCERS: describe_producers,
 }

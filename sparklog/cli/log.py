@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli import log_repair, log_verify
+from sparklog.cli import log_repair, log_restore, log_verify
 
 if TYPE_CHECKING:
     from sparklog.cli.segment_dump import SegmentFacts
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look into a broker's files, check and repair them; no broker is needed.", no_args_is_help=True)
 app.command("verify", epilog=log_verify.VERIFY_EPILOG)(log_verify.verify)
 app.command("repair", epilog=log_repair.REPAIR_EPILOG)(log_repair.repair)
+app.command("restore-remote", epilog=log_restore.RESTORE_EPILOG)(log_restore.restore_remote)
 
 _DUMP_EPILOG = """\
 **Examples**

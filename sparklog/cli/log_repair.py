@@ -45,7 +45,7 @@ def repair(
 
     directories = partition_directories(path)
     to_repair = failed = 0
-    with _locked(directories[0].absolute().parent, wanted=yes):
+    with locked(directories[0].absolute().parent, wanted=yes):
         for directory in directories:
             try:
                 report = repair_partition(directory, RealFiles(), dry_run=not yes)
@@ -62,7 +62,7 @@ def repair(
 
 
 @contextmanager
-def _locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
+def locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
     """Holds the lock of the log directory, if it is one and it is `wanted`: no broker may start meanwhile. Raises
     DataDirLockedError."""
     from sparklog.errors import DataDirLockedError

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from sparklog.errors import SparklogError
+
 SEQUENCES = 2**31
 """0 follows SEQUENCES - 1."""
 EPOCH_MAX = 32_766
@@ -194,11 +196,13 @@ class PartitionSequences:
 
         After EPOCH_MAX a new producer id is needed: `is_used_up`.
         """
-        again = self.held + [b for b in self.in_flight if b.progress is Progress.WAITING]
-        self.in_flight = [b for b in self.in_flight if b.progress is not Progress.WAITING]
+        again, self.held = self.held, []
         for batch in again:
             batch.progress = Progress.NEW
-        self.held = []
+        if not self._safeguards.drain_before_bump:
+            for batch in self.in_flight:
+                batch.progress = Progress.NEW if batch.progress is Progress.WAITING else batch.progress
+            self.in_flight = [b for b in self.in_flight if b.progress is not Progress.NEW]
         self.identity = Identity(self.identity.producer_id, self.identity.producer_epoch + 1)
         self.next_sequence = 0
         self.has_gap = self._ambiguous = False
@@ -214,11 +218,12 @@ class PartitionSequences:
 class WriteSession:
     """What a producer's batches belong to: an identity (None: not asked for yet), and a transaction if
     `transactional_id` is given. In a transaction the first failure (`error`) fails everything that follows, because only
-    the coordinator raises the epoch."""
+    the coordinator raises the epoch. `is_used`: something has been sent."""
 
-    __slots__ = ("error", "identity", "transactional_id")
+    __slots__ = ("error", "identity", "is_used", "transactional_id")
 
     def __init__(self, identity: Identity | None = None, transactional_id: str | None = None) -> None:
         self.identity = identity
         self.transactional_id = transactional_id
-        self.error: BaseException | None = None
+        self.error: SparklogError | None = None
+        self.is_used = False

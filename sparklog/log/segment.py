@@ -288,6 +288,7 @@ class LogSegment:
         del tail.positions[keep:], tail.metadata_lengths[keep:]
         tail.known_from = min(tail.known_from, keep)
         indexes.cut(before.end.next_offset, *before.largest_timestamp)
+        indexes.resume(self.data_position, before.end.position)
         self._before = None
 
     def cut(self, offset: int, interval_bytes: int) -> SegmentEnd:
@@ -355,6 +356,7 @@ class LogSegment:
             shared.file.truncate(self.end.position)
         finally:
             shared.release()
+        indexes.resume(self.data_position, self.end.position)
         tail = Tail(blocks.positions.tolist(), blocks.metadata_lengths.tolist())
         with self._lock:
             self.begin(tail, indexes)
@@ -515,7 +517,10 @@ class LogSegment:
         index: OffsetIndex = self.indexes.offsets
         entry = index.floor_position(limit)
         if entry is not None and entry.position > start.position:
-            return SegmentEnd(self.base_offset + entry.relative_offset, entry.position)
+            # neither has a checksum: a reader would go on at a wrong offset
+            if next(self.headers_from(entry.position))[1].base_offset == self.base_offset + entry.relative_offset:
+                return SegmentEnd(self.base_offset + entry.relative_offset, entry.position)
+            limit = entry.position  # the batch before it tells which of the two is right
         best = None
         for position, header in self.headers_from(start.position):
             end = position + header.size_bytes

@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sparklog.errors import LogCorruptError
+from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.files import FileSystem
 from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment
-from sparklog.log.tiering.journal import Journal
+from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.tiering.state import DeleteStarted, Event, LocalStart, RemoteLogState, RemoteSegmentMetadata
 
@@ -39,13 +40,26 @@ class PartitionTier:
         return RemoteLogSegment(self.access, self._owner, metadata)
 
     def before(
-        self, local: Sequence[LogSegment], log_start_offset: int, gaps: Collection[tuple[int, int]], directory: Path
+        self,
+        local: Sequence[LogSegment],
+        log_start_offset: int,
+        gaps: Collection[tuple[int, int]],
+        directory: Path,
+        *,
+        expected: bool,
     ) -> list[RemoteLogSegment]:
         """The remote segments in front of `local`, in order, none of them wholly below the log start.
 
-        Raises LogCorruptError if something is missing between them, or between them and the local ones.
+        Raises LogCorruptError if something is missing between them, or between them and the local ones, or, where a
+        journal is `expected`, without one in front of these: the log must not begin later and forget the rest.
         """
         limit = local[0].base_offset if local else None
+        if expected and not self._journal.was_there and limit is not None and limit > log_start_offset:
+            raise LogCorruptError(
+                f"{directory}: the log begins at offset {log_start_offset}, its local files at {limit}, and {JOURNAL_FILE}, "
+                f"which says what is in the object store, is missing: restore it from a copy, or write it again: "
+                f"sparklog log restore-remote {directory}"
+            )
         found = [
             s
             for s in self.state.finished
@@ -74,3 +88,7 @@ class PartitionTier:
         """Local files wholly below `offset` may go from now on. Raises StorageError, StorageFullError."""
         if offset > self.state.local_start_offset:
             self.record(LocalStart(offset))
+
+    def aborted_below(self, offset: int) -> list[AbortedEntry]:
+        """The aborted transactions whose markers are in copies wholly below `offset`."""
+        return [AbortedEntry(*entry) for s in self.state.finished if s.next_offset <= offset for entry in s.aborted]

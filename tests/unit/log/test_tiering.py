@@ -7,8 +7,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparklog.errors import CorruptBatchError, OffsetOutOfRangeError, RemoteStorageError
+from sparklog.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    LogCorruptError,
+    OffsetOutOfRangeError,
+    RemoteStorageError,
+)
 from sparklog.log.slices import RemoteReadRequired
+from sparklog.log.tiering.journal import JOURNAL_FILE
+from sparklog.log.tiering.restore import restore_journal
 from sparklog.log.tiering.tier_run import TierResult, delete_all
 from sparklog.types import OffsetAndTimestamp
 from tests.unit.log.support import OWNER, append, open_log, records, values
@@ -310,8 +318,8 @@ def test_missing_local_files_behind_the_copied_part_are_noticed(tmp_path: Path) 
     assert values(log) == expected(21), "a copy is there of what was lost"
     log.close()
     (tiered.log.directory / "remote-log.journal").unlink()
-    assert tiered.open().log_start_offset == 15, "without the journal the log begins with its files"
-    tiered.log.close()
+    with pytest.raises(LogCorruptError, match="restore-remote"):
+        tiered.open()
 
 
 def test_no_append_goes_into_a_remote_segment(tmp_path: Path) -> None:
@@ -418,4 +426,47 @@ def test_reads_fetch_only_what_they_need(tmp_path: Path) -> None:
     assert piece is not None
     piece.release()
     assert store.read_bytes <= 4 << 20 < tiered.log.remote_size_bytes
+    tiered.log.close()
+
+
+def test_a_lost_journal_is_written_again_from_the_store(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(3)
+    tiered.tier()
+    tiered.log.close()
+    tiered.checkpoint()
+    journal = tiered.log.directory / JOURNAL_FILE
+    with pytest.raises(InvalidRequestError, match="exists"):
+        restore_journal(tiered.files, tiered.log.directory, tiered.store, dry_run=False)
+    journal.write_bytes(journal.read_bytes()[:100] + b"?" + journal.read_bytes()[101:])
+    with pytest.raises(LogCorruptError, match="restore-remote"):
+        tiered.open()
+    journal.unlink()
+    assert len(restore_journal(tiered.files, tiered.log.directory, tiered.store, dry_run=True).segments) == 3
+    assert not journal.exists()
+    restore_journal(tiered.files, tiered.log.directory, tiered.store, dry_run=False)
+    assert values(tiered.open()) == expected(16)
+    assert tiered.tier() == TierResult()
+    tiered.log.close()
+
+
+def test_an_upload_that_silently_lost_bytes_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(1)
+    fs = tiered.store.file_system
+    whole = fs.open
+
+    def lossy(path: str, mode: str = "rb", **more: object) -> object:
+        file = whole(path, mode, **more)
+        if path.endswith(".index") and mode == "wb":
+            file.write = lambda data: len(data)
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "open", lossy)
+        with pytest.raises(RemoteStorageError, match="0 have arrived"):
+            tiered.tier()
+    assert stored_names(tiered.store) == []
+    assert tiered.tier().copied == 1
+    assert values(tiered.log) == expected(6)
     tiered.log.close()

@@ -1,0 +1,59 @@
+"""Writing a lost journal again from the manifests in the object store: the only place that lists the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from sparklog.errors import InvalidRequestError, LogCorruptError
+from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode
+from sparklog.log.files import FileSystem, read_whole
+from sparklog.log.model import LogOwner
+from sparklog.log.tiering.journal import JOURNAL_FILE, encode_journal
+from sparklog.log.tiering.layout import decode_manifest, partition_prefix
+from sparklog.log.tiering.object_store import ObjectStore
+from sparklog.log.tiering.state import CopyFinished, CopyStarted, Event, RemoteLogState, RemoteSegmentMetadata
+
+
+class Restored(NamedTuple):
+    """The copies that were found, by base offset, and the manifests that could not be read."""
+
+    segments: list[RemoteSegmentMetadata]
+    unreadable: list[str]
+
+
+def restore_journal(files: FileSystem, directory: Path, store: ObjectStore, *, dry_run: bool) -> Restored:
+    """Finds the finished copies of the partition in `directory` and, unless it is a dry run, writes its journal. Of two
+    copies of the same offsets the later one counts.
+
+    Raises InvalidRequestError (there is a journal), LogCorruptError (whose directory it is cannot be told),
+    RemoteStorageError, StorageError.
+    """
+    if files.exists(directory / JOURNAL_FILE):
+        raise InvalidRequestError(f"{directory / JOURNAL_FILE} exists; move it away to have it written again")
+    data = read_whole(files, directory / PARTITION_FILE)
+    meta = decode(data, PartitionMeta) if data is not None else None
+    if meta is None:
+        raise LogCorruptError(f"{directory / PARTITION_FILE} cannot be read: whose partition this is cannot be told")
+    found: dict[int, RemoteSegmentMetadata] = {}
+    unreadable = []
+    for key in store.manifests(partition_prefix(LogOwner(meta.topic, meta.topic_id, meta.partition))):
+        manifest = decode_manifest(store.read_unchecked(key))
+        if manifest is None or (manifest.topic_id, manifest.partition) != (meta.topic_id, meta.partition):
+            unreadable.append(key)
+            continue
+        segment = manifest.segment
+        known = found.get(segment.base_offset)
+        if known is None or known.copied_ms <= segment.copied_ms:
+            found[segment.base_offset] = segment
+    segments = [found[base] for base in sorted(found)]
+    if not dry_run:
+        files.write_atomic(directory / JOURNAL_FILE, encode_journal(_state_of(segments)))
+    return Restored(segments, unreadable)
+
+
+def _state_of(segments: list[RemoteSegmentMetadata]) -> RemoteLogState:
+    events: list[Event] = []
+    for s in segments:
+        events += [CopyStarted(s.id, s.prefix, s.base_offset, s.next_offset), CopyFinished(s)]
+    return RemoteLogState(events)
