@@ -352,6 +352,12 @@ class RemoteStorageError(SparklogError):
     retriable = True
 
 
+class InvalidTimestampError(SparklogError):
+    """A record's timestamp lies further in the future than the topic takes."""
+
+    code = 61
+
+
 def _subclasses(cls: type[SparklogError]) -> list[type[SparklogError]]:
     return [cls, *(s for c in cls.__subclasses__() for s in _subclasses(c))]
 

@@ -34,11 +34,13 @@ from sparklog.types import TopicPartition
 from sparklog_broker.cleaner import Cleaner
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.directory_watch import DirectoryWatch
+from sparklog_broker.groups import Groups
 from sparklog_broker.io_threads import IoThreads
 from sparklog_broker.partition import Partition
 from sparklog_broker.purgatory import Purgatory
 from sparklog_broker.retention import Retention, delete_records
 from sparklog_broker.tierer import Tierer
+from sparklog_broker.transactions import TransactionCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,7 @@ class Broker:
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.io = IoThreads(loop, config.num_io_threads)
         self.producer_ids = ProducerIds(store.take_producer_ids)
+        self.transactions = TransactionCoordinator(self, self.new_producer_id)
         self._loop = loop
         self._logs = logs
         self._store = store
@@ -102,6 +105,7 @@ class Broker:
         self.remote_reads = ThreadPoolExecutor(config.remote_log_reader_threads, thread_name_prefix="remote-read")
         """Whatever may have to wait for the object store."""
         self._watch: DirectoryWatch | None = None
+        self.groups = Groups(self)
 
     @classmethod
     def open(cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> Broker:
@@ -138,6 +142,11 @@ class Broker:
         return broker
 
     # -- what there is
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Whose thread everything here belongs to."""
+        return self._loop
 
     def location_of(self, tp: TopicPartition) -> tuple[Path, str]:
         """The log directory of a partition, and its id. Raises UnknownTopicOrPartitionError."""
@@ -292,6 +301,7 @@ class Broker:
             partition = self._partitions.pop((name, number), None)
             if partition is not None:
                 partition.on_deleted()
+        self.groups.on_topics_changed()
         await self._run_admin(lambda: self._delete_files(topic))
         self._tierer.run_soon()
         log.info("deleted topic %s", name)
@@ -325,6 +335,7 @@ class Broker:
             )
         self._schema_bytes[topic.name] = schema_messages(topic)
         self.topics[topic.name] = topic
+        self.groups.on_topics_changed()
 
     # -- life
 
@@ -341,7 +352,9 @@ class Broker:
         self._maintenance = self._loop.create_task(self._maintain(self.config.log_flush_interval_ms / 1000))
         self._flushing = self._loop.create_task(self._flush_due())
         self._retention.start()
+        self.groups.start()
         self._cleaner.start()
+        self.transactions.start()
         self._tierer.start()
 
     async def _flush_due(self) -> None:
@@ -373,6 +386,8 @@ class Broker:
             try:
                 await self._loop.run_in_executor(self._flush, self._logs.flush)
                 await self._loop.run_in_executor(self._flush, lambda: remove_dropped(self._logs.logs))
+                expiration_ms = self.config.producer_id_expiration_ms
+                await self._loop.run_in_executor(self._flush, self._logs.expire_producers, expiration_ms)
                 await self._run_admin(self._logs.checkpoint)
                 await self._purge()
             except SparklogError as e:
@@ -385,9 +400,12 @@ class Broker:
         """Ends all waiting requests: they are answered with what there is."""
         self.fetches.stop()
         self.produces.stop()
+        self.transactions.stop_waiting()
 
     async def close(self) -> bool:
         """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
+        await self.transactions.stop()
+        await self.groups.stop()
         if self._watch is not None:
             await self._watch.stop()
         await self._retention.stop()

@@ -44,7 +44,17 @@ class BrokerConfig:
     log_cleaner_io_max_bytes_per_second: int
     log_cleaner_backoff_ms: int
     transaction_state_log_num_partitions: int
+    producer_id_expiration_ms: int
+    transaction_max_timeout_ms: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transactional_id_expiration_ms: int
+    transactional_app_expiration_ms: int
     offsets_topic_num_partitions: int
+    offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
+    group_consumer_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
+    group_max_size: int
     remote_log_storage_url: str
     remote_log_storage_options: str = field(repr=False)  # may hold secrets
     remote_log_manager_task_interval_ms: int

@@ -40,7 +40,8 @@ SEGMENT_BYTES = 100 * 1024 * 1024
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """A decision names all winners of a shared transaction: more than a topic's default allows."""
 APPEND_TIMEOUT_MS = 30_000
-REPLAY_BYTES = 1024 * 1024
+REPLAY_BYTES = 256 * 1024
+"""A piece of a replay: what the event loop takes at once."""
 
 Record = tuple[bytes, bytes | None]
 """Key and value; None deletes the key."""
@@ -140,7 +141,7 @@ class InternalTopic:
         leader_epoch = where.replicas.leader_epoch
 
         def run(log: PartitionLog) -> AppendInfo:
-            return log.append(batch, leader_epoch=leader_epoch)
+            return log.append_internal(batch, leader_epoch=leader_epoch)
 
         outcomes: list[AppendInfo | Exception | None] = [
             *await append_each(self._broker, [Write(where, where.log, run, len(batch))])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import selectors
 import socket
 import threading
@@ -18,20 +17,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sparklog.client.accumulator import Accumulator, PartitionQueue, PendingBatch
+from sparklog.client.accumulator import Accumulator, PartitionQueue
 from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
-from sparklog.client.delivery_errors import STORED_NOTHING, TOPIC_CHANGED, expired, session_failed, unknown_outcome
+from sparklog.client.delivery_errors import STORED_NOTHING, TOPIC_CHANGED
 from sparklog.client.encoding import encode, envelope_batch
-from sparklog.client.sequences import Identity, Refusal, Verdict, WriteSession
+from sparklog.client.outcomes import Entry, Outcomes
+from sparklog.client.sequences import Identity, WriteSession
 from sparklog.errors import (
-    NAMES,
     BrokerNotAvailableError,
-    OutOfOrderSequenceError,
     RequestTimedOutError,
     SparklogError,
-    error_from_code,
 )
 from sparklog.format.batch import assign_producer
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
@@ -43,17 +40,6 @@ _log = logging.getLogger(__name__)
 REQUEST_BYTES = 32 * MIB
 """A request takes no further partition beyond this size."""
 REQUEST_HEADER_BYTES = MIB
-
-
-class Entry(NamedTuple):
-    """One partition's part of a request."""
-
-    queue: PartitionQueue
-    batches: list[PendingBatch]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(len(b.encoded.payload) for b in self.batches if b.encoded is not None)
 
 
 class SenderConfig(NamedTuple):
@@ -86,6 +72,12 @@ class Sender:
         self._forget_topic = forget_topic
         self._accumulator = accumulator
         self._config = config
+        self._outcomes = Outcomes(
+            accumulator,
+            backoff_s=config.backoff_s,
+            backoff_max_s=config.backoff_max_s,
+            doubt_metadata=self._doubt_metadata,
+        )
         self._channels: dict[Endpoint, _Channel] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = socket.socketpair()
@@ -140,19 +132,9 @@ class Sender:
             self._wake_write.close()
 
     def _step(self) -> None:
-        now = time.monotonic()
-        accumulator = self._accumulator
-        with accumulator.lock:
-            session = accumulator.session
-            late = accumulator.locked_expired(now)
-            failed = accumulator.locked_take_all() if session is not None and session.error is not None else []
-        for queue, batch in late:
-            self._fail(Entry(queue, [batch]), expired(batch), release=False)
-            self._begin_anew(queue)
-        for queue, batches in failed:
-            self._fail(Entry(queue, batches), session_failed(session), release=False)
-        with accumulator.lock:
-            ready, next_at = accumulator.locked_ready(now)
+        self._outcomes.expire()
+        with self._accumulator.lock:
+            ready, next_at = self._accumulator.locked_ready(time.monotonic())
         if ready:
             self._send_ready(ready)
         self._wait(next_at)
@@ -187,7 +169,7 @@ class Sender:
                     session.identity = self._new_identity()
                 leader = self._cluster.leader(queue.tp, timeout_ms=self._config.request_timeout_ms)
             except SparklogError as e:
-                self._not_sendable(queue, e)
+                self._outcomes.not_sendable(queue, e)
                 continue
             by_leader.setdefault(leader, []).append(queue)
         for leader, queues in by_leader.items():
@@ -224,14 +206,14 @@ class Sender:
                 channel = channel or self._open_channel(leader)
                 limit = channel.connection.broker.request_bytes_max - REQUEST_HEADER_BYTES
                 while len(entries) > 1 and sum(e.size_bytes for e in entries) > limit:
-                    self._failed_attempt(entries.pop(), None, definite=True)
+                    self._outcomes.not_sent(entries.pop())
                 sent = True
                 self._send(channel, entries, session)
             except SparklogError as e:
                 if channel is not None and leader in self._channels and channel.connection.closed:
                     self._drop_channel(leader, e)
                 for entry in entries:
-                    self._failed_attempt(entry, e, definite=not sent or isinstance(e, STORED_NOTHING))
+                    self._outcomes.failed(entry, e, definite=not sent or isinstance(e, STORED_NOTHING))
                 return
 
     def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
@@ -255,7 +237,7 @@ class Sender:
                     )
                     batch.written_as = written_as
         except SparklogError as e:
-            self._failed_attempt(entry, e, definite=True)
+            self._outcomes.failed(entry, e, definite=True)
             return False
         return True
 
@@ -279,7 +261,7 @@ class Sender:
             channel.in_flight.append((entries, deadline))
             return
         for entry in entries:
-            self._stored(entry, ProduceResult(*entry.queue.tp, 0))
+            self._outcomes.stored(entry, ProduceResult(*entry.queue.tp, 0))
 
     # -- answers
 
@@ -297,42 +279,18 @@ class Sender:
                 return
             entries, _ = channel.in_flight.popleft()
             for entry in entries:
-                self._failed_attempt(entry, e, definite=isinstance(e, STORED_NOTHING))
+                self._outcomes.failed(entry, e, definite=isinstance(e, STORED_NOTHING))
             return
         entries, _ = channel.in_flight.popleft()
         if len(response.results) != len(entries):
             self._drop_channel(leader, BrokerNotAvailableError(f"the broker at {leader} answered with too few results"))
             for entry in entries:
-                self._failed_attempt(entry, BrokerNotAvailableError("an answer with too few results"))
+                self._outcomes.failed(entry, BrokerNotAvailableError("an answer with too few results"))
             return
         for entry, result in zip(entries, response.results, strict=True):
-            self._take_result(entry, result)
-
-    def _take_result(self, entry: Entry, result: ProduceResult) -> None:
-        tp = entry.queue.tp
-        if result.error_code == 0:
-            self._cluster.note_schema(tp.topic, result.newest_schema_id)
-            self._stored(entry, result)
-            return
-        message = result.message or f"the broker answered {NAMES.get(result.error_code, result.error_code)} for {tp}"
-        error = error_from_code(result.error_code, message)
-        self._failed_attempt(entry, error, definite=isinstance(error, STORED_NOTHING))
-
-    def _stored(self, entry: Entry, result: ProduceResult) -> None:
-        queue, batches = entry
-        if queue.sequences is not None:
-            with self._accumulator.lock:
-                queue.sequences.stored(batches, time.monotonic())
-        self._accumulator.settle(queue, batches, error=None)
-        base_offset = result.base_offset
-        for i, batch in enumerate(batches):
-            if len(result.base_offsets) == len(batches):
-                base_offset = result.base_offsets[i]
-            stamped = batch.encoded is not None and batch.encoded.log_append_time
-            batch.delivery.complete(base_offset, result.append_time_ms if stamped else -1)
-            if base_offset >= 0:
-                base_offset += batch.delivery.record_count
-        self._begin_anew(queue)
+            if result.error_code == 0:
+                self._cluster.note_schema(entry.queue.tp.topic, result.newest_schema_id)
+            self._outcomes.answered(entry, result)
 
     # -- failures
 
@@ -344,109 +302,26 @@ class Sender:
         channel.connection.close()
         for entries, _ in channel.in_flight:
             for entry in entries:
-                self._failed_attempt(entry, error)
+                self._outcomes.failed(entry, error)
 
-    def _failed_attempt(self, entry: Entry, error: SparklogError | None, *, definite: bool = False) -> None:
-        """Back into the queue if it can be tried again, else the batches fail. `definite`: the attempt has stored
-        nothing. No error: it has not been made."""
-        queue, batches = entry
-        if error is not None:
-            self._doubt_metadata(queue, error)
-        for batch in batches:
-            batch.error = error or batch.error
-        session = self._accumulator.session
-        if session is not None and session.error is not None:
-            self._fail(entry, session_failed(session))
-            return
-        verdict = self._judge(entry, error, definite=definite)
-        if verdict is Verdict.RETRY:
-            self._put_back(entry, self._retry_at(queue, error) if error is not None else 0.0)
-        elif verdict is Verdict.SPLIT:
-            # one of them is to blame: each is tried in a request of its own
-            for batch in batches:
-                batch.alone = True
-            self._put_back(entry, 0.0)
-        elif verdict is Verdict.HOLD:
-            self._accumulator.settle(queue, [], error=None)
-        elif verdict is Verdict.FAIL_UNKNOWN:
-            self._fail(entry, unknown_outcome(batches[0]))
-        else:
-            self._fail(entry, error)
-        self._begin_anew(queue)
-
-    def _judge(self, entry: Entry, error: SparklogError | None, *, definite: bool) -> Verdict:
-        queue, batches = entry
-        retriable = error is None or error.retriable
-        if queue.sequences is None:
-            return Verdict.RETRY if retriable else Verdict.SPLIT if len(batches) > 1 else Verdict.FAIL
-        refusal = Refusal.RETRIABLE if retriable else Refusal.FATAL
-        if isinstance(error, OutOfOrderSequenceError):
-            refusal = Refusal.OUT_OF_ORDER
-        with self._accumulator.lock:
-            return queue.sequences.refused(batches, refusal, definite=definite)
-
-    def _not_sendable(self, queue: PartitionQueue, error: SparklogError) -> None:
-        """There is nobody to send to at the moment, or (a fatal error) there never will be."""
-        self._doubt_metadata(queue, error)
-        with self._accumulator.lock:
-            self._accumulator.locked_close_open(queue)
-            if error.retriable:
-                queue.retry_at = self._retry_at(queue, error)
-                for batch in queue.batches:
-                    batch.error = error
-                return
-            batches = list(queue.batches)
-            queue.batches.clear()
-            if queue.sequences is not None:
-                for batch in batches:
-                    queue.sequences.expired(batch)
-        self._fail(Entry(queue, batches), error, release=False)
-        self._begin_anew(queue)
-
-    def _doubt_metadata(self, queue: PartitionQueue, error: SparklogError) -> None:
+    def _doubt_metadata(self, topic: str, error: SparklogError) -> None:
         if isinstance(error, TOPIC_CHANGED):
-            self._cluster.invalidate(queue.tp.topic)
-            self._forget_topic(queue.tp.topic)
+            self._cluster.invalidate(topic)
+            self._forget_topic(topic)
         else:
-            self._cluster.expire(queue.tp.topic)
-
-    def _retry_at(self, queue: PartitionQueue, error: SparklogError) -> float:
-        queue.attempts += 1
-        backoff: float = min(self._config.backoff_s * 2 ** min(queue.attempts - 1, 30), self._config.backoff_max_s)
-        if queue.attempts == 1:
-            _log.warning("%s: %s; trying again", queue.tp, error)
-        return time.monotonic() + backoff * random.uniform(0.8, 1.2)
-
-    def _put_back(self, entry: Entry, retry_at: float) -> None:
-        self._accumulator.put_back(entry.queue, entry.batches, retry_at=retry_at)
-        self.wake()  # when to wake up next was computed before
-
-    def _begin_anew(self, queue: PartitionQueue) -> None:
-        with self._accumulator.lock:
-            begun = self._accumulator.locked_begin_anew(queue)
-        if begun:
-            self.wake()
-
-    def _fail(self, entry: Entry, error: BaseException | None, *, release: bool = True) -> None:
-        assert error is not None
-        session = self._accumulator.session
-        if session is not None and session.transactional_id is not None and isinstance(error, SparklogError):
-            self._accumulator.fail_session(error)
-        self._accumulator.settle(entry.queue, entry.batches, error=error, release=release)
-        for batch in entry.batches:
-            batch.delivery.fail(error)
+            self._cluster.expire(topic)
 
     def _fail_all(self, error: SparklogError) -> None:
         accumulator = self._accumulator
         for channel in self._channels.values():
             for entries, _ in channel.in_flight:
                 for entry in entries:
-                    self._fail(entry, error)
+                    self._outcomes.give_up(entry, error)
             channel.in_flight.clear()
         with accumulator.lock:
             left = accumulator.locked_take_all()
         for queue, batches in left:
-            self._fail(Entry(queue, batches), error, release=False)
+            self._outcomes.give_up(Entry(queue, batches), error, release=False)
         with accumulator.lock:
             rest = list(accumulator.outstanding)
             accumulator.outstanding.clear()

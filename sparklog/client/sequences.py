@@ -194,11 +194,13 @@ class PartitionSequences:
 
         After EPOCH_MAX a new producer id is needed: `is_used_up`.
         """
-        again = self.held + [b for b in self.in_flight if b.progress is Progress.WAITING]
-        self.in_flight = [b for b in self.in_flight if b.progress is not Progress.WAITING]
+        again, self.held = self.held, []
         for batch in again:
             batch.progress = Progress.NEW
-        self.held = []
+        if not self._safeguards.drain_before_bump:
+            for batch in self.in_flight:
+                batch.progress = Progress.NEW if batch.progress is Progress.WAITING else batch.progress
+            self.in_flight = [b for b in self.in_flight if b.progress is not Progress.NEW]
         self.identity = Identity(self.identity.producer_id, self.identity.producer_epoch + 1)
         self.next_sequence = 0
         self.has_gap = self._ambiguous = False

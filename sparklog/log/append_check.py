@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from sparklog.errors import InvalidRequestError, MessageTooLargeError, UnknownSchemaError
+from sparklog.errors import InvalidRequestError, InvalidTimestampError, MessageTooLargeError, UnknownSchemaError
 from sparklog.format.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_TRANSACTIONAL,
@@ -16,28 +16,35 @@ from sparklog.format.batch import (
     stamp_batch,
 )
 from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
+from sparklog.format.producer_snapshot import ProducedBatch
 from sparklog.log.model import AppendInfo, LogConfig
-from sparklog.log.producers import ProducedBatch
 from sparklog.log.segment import LogSegment, PlacedBatch, roll_time_ms
 
 _ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL
 
 
 def check_payload(
-    view: memoryview, config: LogConfig, schema_of: Callable[[int], pa.Schema]
+    view: memoryview,
+    config: LogConfig,
+    schema_of: Callable[[int], pa.Schema],
+    now_ms: int,
+    *,
+    internal: bool = False,
 ) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of the batches that fill `view`, each of which may be appended.
+    """(position, header) of the batches that fill `view`, each of which may be appended. `internal`: the broker's own,
+    of any size, and its producers need no sequence numbers.
 
-    Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError.
+    Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
     """
     found = []
     for position, header in iterate_batches(view, verify=True):
-        if header.size_bytes > config.max_message_bytes:
+        if header.size_bytes > config.max_message_bytes and not internal:
             raise MessageTooLargeError(
                 f"a batch of {header.size_bytes} bytes; the topic's max.message.bytes is {config.max_message_bytes}: "
                 f"send smaller batches (batch.size.bytes) or raise it"
             )
-        _check_header(header, config)
+        _check_header(header, config, internal=internal)
+        _check_timestamp(header, config, now_ms)
         try:
             schema_of(header.schema_id)
         except KeyError as e:
@@ -48,7 +55,17 @@ def check_payload(
     return found
 
 
-def _check_header(header: BatchHeader, config: LogConfig) -> None:
+def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    ahead_ms = header.max_timestamp_ms - now_ms
+    if ahead_ms > config.timestamp_after_max_ms and not config.log_append_time:
+        raise InvalidTimestampError(
+            f"a record's timestamp {header.max_timestamp_ms} is {ahead_ms} ms ahead of the broker's clock, the topic's "
+            f"message.timestamp.after.max.ms is {config.timestamp_after_max_ms}: set the clock or the timestamp right, or "
+            f"raise it"
+        )
+
+
+def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> None:
     if header.attributes & ~_ALLOWED_ATTRIBUTES:
         raise InvalidRequestError(f"a client cannot append a batch with attributes {header.attributes:#x}")
     if bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME) != config.log_append_time:
@@ -63,7 +80,7 @@ def _check_header(header: BatchHeader, config: LogConfig) -> None:
             f"a batch whose smallest timestamp {header.min_timestamp_ms} is above its largest {header.max_timestamp_ms}"
         )
     producer = header.producer_id, header.producer_epoch, header.base_sequence
-    if min(producer) < 0 and producer != (-1, -1, -1):
+    if min(producer[: 2 if internal else 3]) < 0 and producer != (-1, -1, -1):
         raise InvalidRequestError(f"a producer id needs an epoch and a sequence number, the batch has {producer}")
     if header.producer_id < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL:
         raise InvalidRequestError("a transactional batch needs a producer id")

@@ -100,6 +100,20 @@ def write_whole(files: FileSystem, path: Path, data: bytes) -> None:
         file.close()
 
 
+def sync_whole(files: FileSystem, path: Path) -> None:
+    """Fsyncs a file; one that is gone is fine."""
+    try:
+        file = files.open(path)
+    except StorageError:
+        if files.exists(path):
+            raise
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
 def storage_error(what: str, path: Path, e: OSError) -> StorageError | StorageFullError:
     """The typed error for an OSError met while doing `what` with `path`."""
     if e.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sparklog.errors import LogCorruptError, StorageError
-from sparklog.format import offset_index, time_index
+from sparklog.format import offset_index, producer_snapshot, time_index, txn_index
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     META_FILE,
@@ -29,6 +29,7 @@ from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE, decode_epochs
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SUFFIX, parse_segment_name, segment_name
 from sparklog.log.compaction.swap import SWAP_SUFFIX
+from sparklog.log.inspect_producers import check_producers
 from sparklog.log.inspect_segment import Finding, Findings, Progress, SegmentCheck, check_segment
 from sparklog.log.log_directory import DELETED, STRAY
 from sparklog.log.repair import QUARANTINE_SUFFIX
@@ -275,6 +276,7 @@ def _look_at_partition(
     _check_epochs(directory, checks, findings)
     _check_points(directory, checks, around, findings)
     _check_journal(directory, checks, findings)
+    check_producers(directory, checks, findings, stopped_clean=around.stopped_clean(directory.name))
     _note_others(directory, segments, findings)
     return checks, findings
 
@@ -419,6 +421,8 @@ def _note_others(directory: Path, segments: list[Path], findings: Findings) -> N
     stems = {p.stem for p in segments}
     for path in sorted(directory.iterdir()):
         if path in segments or path.name in (PARTITION_FILE, LEADER_EPOCHS_FILE, GAPS_FILE, JOURNAL_FILE):
+            continue
+        if path.suffix in (producer_snapshot.SUFFIX, txn_index.SUFFIX):
             continue
         if path.suffix in (offset_index.SUFFIX, time_index.SUFFIX):
             if path.stem not in stems:

@@ -370,7 +370,28 @@ class _Checker:
             else np.zeros(len(entries), bool)
         )
         good[1:] &= found[1:] > found[:-1]
-        self._index_finding(path, np.flatnonzero(~good), offset_index.ENTRY.itemsize, "does not point at its batch")
+        size = offset_index.ENTRY.itemsize
+        self._index_finding(path, np.flatnonzero(~good), size, "does not point at its batch")
+        if good.all() and len(entries):
+            self._missing_entries(path, positions, i)
+
+    def _missing_entries(self, path: Path, positions: np.ndarray, indexed: np.ndarray) -> None:
+        """An entry stands where more than the interval lies behind the one before: so the interval, which is written
+        nowhere, is below every distance between entries, and a larger one without an entry is a place of a lost one.
+        Only a note: the topic's index.interval.bytes may have been raised meanwhile, and lookups just walk further."""
+        marks = np.concatenate(([0], indexed, [len(positions)]))
+        distances = np.diff(positions[marks[:-1]])
+        without = positions[marks[1:] - 1] - positions[marks[:-1]]  # up to the last batch that has no entry
+        found = np.flatnonzero(without >= distances.min())
+        if len(found):
+            first = int(found[0])
+            self._findings.note(
+                path,
+                first * offset_index.ENTRY.itemsize,
+                "index",
+                f"entries seem to be missing before entry {first}: {without[first]} bytes of batches lie between, elsewhere "
+                f"an entry comes after {distances.min()}",
+            )
 
     def _time_index(self, path: Path, entries: np.ndarray) -> None:
         batches = self._check.batches

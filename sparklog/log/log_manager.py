@@ -272,6 +272,11 @@ class LogManager:
             raise UnknownTopicOrPartitionError(f"no partition {tp} here")
         return directory.path, directory.data_dir_id
 
+    def expire_producers(self, expiration_ms: int) -> int:
+        """Every log forgets the producers that have written nothing for so long; returns how many it were."""
+        now_ms = self._clock.now_ms()
+        return sum(log.expire_producers(now_ms, expiration_ms) for log in self.logs.values())
+
     # --- topics ---
 
     def create_partition(self, spec: PartitionSpec) -> PartitionLog:

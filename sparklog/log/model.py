@@ -50,6 +50,7 @@ class LogConfig:
     segment_index_bytes: int
     max_message_bytes: int
     log_append_time: bool
+    timestamp_after_max_ms: int
     segment_jitter_ms: int
     cleanup_policy: str
     retention: RetentionPolicy
@@ -74,6 +75,7 @@ class LogConfig:
             segment_index_bytes=int(settings["segment.index.bytes"]),
             max_message_bytes=int(settings["max.message.bytes"]),
             log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
+            timestamp_after_max_ms=int(settings["message.timestamp.after.max.ms"]),
             segment_jitter_ms=int(settings["segment.jitter.ms"]),
             cleanup_policy=str(settings["cleanup.policy"]),
             retention=retention,

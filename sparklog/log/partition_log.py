@@ -10,7 +10,6 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,10 +22,11 @@ from sparklog.errors import (
     StorageFullError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.format.batch import BatchHeader, decode_header, encode_marker
+from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader, decode_header, encode_marker
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SegmentInfo, segment_name
+from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload, with_repeated, without_repeated
 from sparklog.log.clock import Clock
 from sparklog.log.compaction.key_hash import HashSeeds
@@ -34,12 +34,13 @@ from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.rewrite import RunContext
 from sparklog.log.compaction.swap import commit, install, withdraw
 from sparklog.log.dropped_segments import DroppedSegments
-from sparklog.log.files import FileSystem, read_whole
+from sparklog.log.files import FileSystem, read_whole, sync_whole
 from sparklog.log.flushing import Dirty
 from sparklog.log.leader_epochs import EpochEnd, LeaderEpochCache, load_epochs
 from sparklog.log.model import AppendInfo, LocatedRange, LogConfig, LogOwner, ProducerInfo
 from sparklog.log.offsets import LogOffsets
 from sparklog.log.partition_producers import PartitionProducers, encode_states
+from sparklog.log.producer_files import LogBounds, ProducerFiles
 from sparklog.log.producers import ALL_SAFEGUARDS, Guard, Safeguards
 from sparklog.log.recovery import LoadContext, SchemaOf, load_log
 from sparklog.log.retention import Expired, deletion_offset, expired
@@ -48,7 +49,7 @@ from sparklog.log.slices import FileSlice, HandleCache, RemoteReadRequired
 from sparklog.log.tiering.partition_tier import NO_ACCESS, PartitionTier
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.time_lookup import TimeLookup
-from sparklog.log.transactions import AbortedEntry, AbortedTransaction
+from sparklog.log.transactions import AbortedTransaction
 from sparklog.log.truncation import TruncationMark, cut_segments, end_of_cut, end_of_remote_cut, remove_segments
 from sparklog.testing.faults import reach
 from sparklog.types import OffsetAndTimestamp
@@ -105,6 +106,9 @@ class PartitionLog:
         self._files = files
         self._clock = clock
         self._producers = PartitionProducers(safeguards)
+        self._producer_files = ProducerFiles(files, directory)
+        self._snapshot_due = False
+        """A segment has been begun since the last snapshot of the producers."""
         self._write_lock = threading.Lock()
         self._swap_lock = threading.Lock()
         """Held while files of segments get other names or go; taken before the other two."""
@@ -193,7 +197,7 @@ class PartitionLog:
         )
         log._epochs = load_epochs(files, directory, loaded.segments, (start, end))
         log._append_time_ms = max((s.append_time_ms for s in segments), default=0)
-        log._producers = log.tier.producers_before(loaded.segments, log.high_watermark, safeguards)
+        log._load_producers()
         return log
 
     # --- where it is ---
@@ -272,6 +276,10 @@ class PartitionLog:
         """Who has written here and is not forgotten yet."""
         return self._producers.infos()
 
+    def last_offsets_of_producers(self) -> frozenset[int]:
+        """Base offsets of the last batch, or marker, of everyone in `producers`."""
+        return self._producers.last_offsets()
+
     def expire_producers(self, now_ms: int, expiration_ms: int = PRODUCER_EXPIRATION_MS) -> int:
         """Forgets producers that have written nothing for so long and have no transaction open; returns how many."""
         with self._write_lock:
@@ -324,7 +332,7 @@ class PartitionLog:
     def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
         """The oldest local segments `old` give way to their copies `new`; their files go after `file.delete.delay.ms`.
         False when the log does not have all of those any more. Raises StorageError, StorageFullError."""
-        then = self.tier.producers_before(old, old[-1].next_offset, self._producers.safeguards, released=True)
+        then = self.tier.producers_behind(old)
         with self._swap_lock, self._write_lock:
             self._check_usable()
             local = self.local_segments
@@ -357,6 +365,7 @@ class PartitionLog:
     def _raise_log_start(self, offset: int) -> None:
         self._offsets.raise_log_start(offset)
         self._epochs.truncate_from_start(self.log_start_offset)
+        self._producers.aborted.drop_below(self.log_start_offset)
 
     def retain(self) -> Expired:
         """Raises the log start above the segments that need not be kept; `drop_below_log_start` follows when that has
@@ -397,8 +406,11 @@ class PartitionLog:
             segments = self._segments.all
             count = sum(s.next_offset <= self.log_start_offset for s in segments[:-1])
             if count:
+                if self._producer_files.newest_snapshot < self.log_start_offset:
+                    self._save_producers()  # what is deleted cannot be replayed
                 self._segments = _Segments.of(segments[count:])
                 self._dirty.discard(segments[:count])
+                self._producer_files.drop_below(self.log_start_offset)
                 self._dropped.add(segments[:count], self._clock.now_ms() + self.config.file_delete_delay_ms)
             return count
 
@@ -441,6 +453,7 @@ class PartitionLog:
             last = self._segments.all[-1] if self._segments.all else None
             if last is not None and last.data_bytes:
                 self._begin_segment(self.log_end_offset, last.info.schema_id)
+                self._save_producers()
 
     def replace_segments(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> bool:
         """Puts the compacted segments `new` in the place of `old`, of which they are made. False, and `new` is removed,
@@ -460,7 +473,20 @@ class PartitionLog:
             self._finish_swap(lambda files, directory, segments: install(files, directory, old, segments), new)
             for segment in old:
                 segment.close_handle()
+            self._forget_markers(new)
             return True
+
+    def _forget_markers(self, new: Sequence[LogSegment]) -> None:
+        """Aborted transactions whose markers are gone from the compacted segments `new` need not be known any more: their
+        data went before."""
+        start, end = new[0].base_offset, new[-1].next_offset
+        if next(self._producers.aborted.entries(start, end), None) is None:
+            return
+        kept = {h.base_offset for s in new for _, h in s.headers_from(None) if h.attributes & ATTRIBUTE_CONTROL}
+        with self._write_lock:
+            self._producers.aborted.retain(start, end, kept)
+            self._producer_files.forget_aborted(start, end)
+            self._save_producers()
 
     def _finish_swap(
         self, step: Callable[[FileSystem, Path, Sequence[LogSegment]], None], new: Sequence[LogSegment]
@@ -507,15 +533,16 @@ class PartitionLog:
         view = memoryview(payload).cast("B")
         with self._write_lock:
             self._check_usable()
-            found = check_payload(view, self.config, self._schema_of)
+            found = check_payload(view, self.config, self._schema_of, self._clock.now_ms())
             return self._append_new(view, found, leader_epoch, guard)
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
-        """`append` for what the broker itself writes: of any size, and its transactions need no verification."""
+        """`append` for what the broker itself writes: of any size, its transactions need no verification, its producers
+        no sequence numbers (-1)."""
         view = memoryview(payload).cast("B")
         with self._write_lock:
             self._check_usable()
-            found = check_payload(view, replace(self.config, max_message_bytes=2**31 - 1), self._schema_of)
+            found = check_payload(view, self.config, self._schema_of, self._clock.now_ms(), internal=True)
             return self._append_new(view, found, leader_epoch, None, verified=True)
 
     def append_marker(
@@ -595,6 +622,8 @@ class PartitionLog:
         self._offsets.wrote()
         if self._dirty.since_ms is None:
             self._dirty.since_ms = now_ms
+        if self._snapshot_due:
+            self._save_producers()
         reach("log.after-append")
         records = sum(b.header.record_count for b in batches)
         return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records), batches
@@ -669,7 +698,23 @@ class PartitionLog:
         self._segments = _Segments.of([*self._segments.all, segment])
         self._dirty.add(segment, made=True)
         self._roll_next = False
+        self._snapshot_due = self._snapshot_due or last is not None
         return segment
+
+    def _load_producers(self) -> None:
+        bounds = LogBounds(self.log_start_offset, self.local_log_start_offset, self.log_end_offset)
+        self._producers = self._producer_files.load(
+            self.local_segments,
+            bounds,
+            self.high_watermark,
+            self._producers.safeguards,
+            self.tier.before_local(self.local_segments),
+        )
+
+    def _save_producers(self) -> None:
+        """A snapshot of the producers at the log end."""
+        self._snapshot_due = False
+        self._producer_files.save(self._producers, self._segments.bases, self.log_end_offset)
 
     def _identity(self) -> dict[str, Any]:
         return {"topic": self.owner.topic, "topic_id": self.owner.topic_id, "partition": self.owner.partition}
@@ -700,9 +745,7 @@ class PartitionLog:
             try:
                 if offset < self.log_end_offset:
                     self._truncate(offset)
-                    self._producers = self.tier.producers_before(
-                        self.local_segments, self.high_watermark, self._producers.safeguards
-                    )
+                    self._load_producers()
                 self._epochs.cut(self.log_end_offset)
             except SparklogError as e:
                 self._unusable = StorageError(f"{self.directory}: truncation to {offset} failed ({e}); restart")
@@ -717,10 +760,12 @@ class PartitionLog:
         end = offset if is_emptied else end_of_cut(segments, offset)
         self._files.remove(self.directory / CLEANER_POINT_FILE)
         self._truncation.write(end)  # until the next checkpoint the one on the disk promises too much
+        self._producer_files.cut(end)
         if is_emptied:
             self._segments = _Segments.of([])
             self._offsets.restart_at(offset)
             self._epochs.restart_at(offset)
+            self._producer_files.clear()
             kept: list[LogSegment] = []
             remove_segments(segments, self._files)
         else:
@@ -766,7 +811,7 @@ class PartitionLog:
     def flush_if_due(self) -> bool:
         """Fsyncs if flush.ms is over, or a rolled segment waits for it; returns whether it did. Raises StorageError."""
         due = self.config.flush.due(self._dirty.since_ms, self._clock.now_ms())
-        if self._unusable is not None or not (due or self._dirty.rolled):
+        if self._unusable is not None or not (due or self._dirty.rolled or self._producer_files.is_dirty):
             return False
         self._flush(None, active=due)
         return True
@@ -782,6 +827,7 @@ class PartitionLog:
                 if not active and last is not None and not last.is_sealed:
                     point = last.base_offset
                 pending, directory = self._dirty.take(active=active)
+                snapshots = self._producer_files.take_dirty() if wanted is None else []  # nobody waits for these
             try:
                 for segment in pending:
                     with self._write_lock:
@@ -792,7 +838,9 @@ class PartitionLog:
                     finally:
                         for shared in held:
                             shared.release()
-                if directory:
+                for path in snapshots:
+                    sync_whole(self._files, path)
+                if directory or snapshots:
                     self._files.sync_directory(self.directory)
             except SparklogError as e:
                 self._unusable = StorageError(
@@ -819,6 +867,7 @@ class PartitionLog:
                     last = self._segments.all[-1] if self._segments.all else None
                     if last is not None and not last.is_sealed:
                         self._seal(last)
+                    self._save_producers()
                 self.flush()
                 self._dropped.remove_all()
         finally:

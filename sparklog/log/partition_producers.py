@@ -9,10 +9,12 @@ import msgspec
 
 from sparklog.errors import LogCorruptError
 from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
+from sparklog.format.producer_snapshot import ProducerSnapshot, ProducerState
+from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.model import ProducerInfo
-from sparklog.log.producers import ALL_SAFEGUARDS, ProducerState, ProducerStates, Safeguards
+from sparklog.log.producers import ALL_SAFEGUARDS, ProducerStates, Safeguards
 from sparklog.log.segment import LogSegment
-from sparklog.log.transactions import AbortedEntry, AbortedTransactions, OpenTransactions
+from sparklog.log.transactions import AbortedTransactions, OpenTransactions
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,17 @@ class PartitionProducers:
         self.open = OpenTransactions()
         self.aborted = AbortedTransactions()
 
+    @classmethod
+    def resumed(
+        cls, snapshot: ProducerSnapshot, aborted: Iterable[AbortedEntry], safeguards: Safeguards = ALL_SAFEGUARDS
+    ) -> PartitionProducers:
+        """As they were at `snapshot.offset`; `aborted` below that, in the order of the markers."""
+        producers = cls(safeguards)
+        producers.states = ProducerStates(snapshot.producers, safeguards)
+        producers.open.resume(snapshot.producers, snapshot.waiting)
+        producers.aborted = AbortedTransactions(aborted)
+        return producers
+
     def apply(self, headers: Iterable[BatchHeader], high_watermark: int) -> None:
         """Enters batches and markers that are in the log, in its order; the high watermark is not above them yet, unless
         they are replayed."""
@@ -57,30 +70,22 @@ class PartitionProducers:
             if state is not None and state.transaction_first_offset == header.base_offset:
                 self.open.begin(header.producer_id, header.base_offset)
 
-    @classmethod
-    def replayed(
-        cls,
-        segments: Sequence[LogSegment],
-        high_watermark: int,
-        safeguards: Safeguards = ALL_SAFEGUARDS,
-        *,
-        states: Sequence[ProducerState] = (),
-        aborted: Iterable[AbortedEntry] = (),
-    ) -> PartitionProducers:
-        """What the headers of all batches say, except those behind damage in a segment: what is missing there can keep a
-        transaction open, never end one. `states` and `aborted` are known of what lies before. Raises StorageError."""
-        producers = cls(safeguards)
-        producers.states = ProducerStates(states, safeguards)
-        producers.aborted = AbortedTransactions(aborted)
-        for first_offset, producer_id in sorted((s.transaction_first_offset, s.producer_id) for s in states):
-            if first_offset >= 0:
-                producers.open.begin(producer_id, first_offset)
+    def replay(self, segments: Sequence[LogSegment], start_offset: int, high_watermark: int) -> None:
+        """Enters what the headers of all batches from `start_offset` on say, except those behind damage in a segment: what
+        is missing there can keep a transaction open, never end one. Raises StorageError."""
         for segment in segments:
+            if segment.next_offset <= start_offset or not segment.data_bytes:
+                continue
             try:
-                producers.apply((header for _, header in segment.headers_from(None)), high_watermark)
+                position = segment.find(start_offset).position if start_offset > segment.base_offset else None
+                self.apply((header for _, header in segment.headers_from(position)), high_watermark)
             except LogCorruptError as e:
                 logger.warning("producers of the batches behind it are not known: %s", e)
-        return producers
+
+    def last_offsets(self) -> frozenset[int]:
+        """Base offsets of every producer's last batch, or of its marker where that came last: with them alone, all
+        sequence numbers and epochs can be told again."""
+        return frozenset(s.batches[-1].base_offset if s.batches else s.marker_offset for s in self.states)
 
     def infos(self) -> list[ProducerInfo]:
         """By producer id."""

@@ -20,10 +20,12 @@ from sparklog.errors import (
     OutOfOrderSequenceError,
 )
 from sparklog.format.batch import ATTRIBUTE_COMMIT, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
+from sparklog.format.producer_snapshot import BATCHES_MAX, ProducedBatch, ProducerState
 
 SEQUENCE_MAX = 2**31 - 1
-BATCHES_REMEMBERED = 5
-"""A producer has at most so many requests in flight to one partition."""
+ENDED_EXPIRATION_MS = 900_000
+"""A producer of which nothing is known but its last marker is forgotten after this: sinks use producer ids once. The
+marker fences late batches, but so does the verification that these need."""
 NONE = -1
 
 
@@ -39,33 +41,6 @@ class Safeguards:
 
 
 ALL_SAFEGUARDS = Safeguards()
-
-
-class ProducedBatch(NamedTuple):
-    """A batch that is in the log: its sequence numbers, offsets (first and last of each), and the broker's clock then."""
-
-    first_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-    append_time_ms: int
-
-
-class ProducerState(NamedTuple):
-    """One producer. -1: none. `batches`: the last ones of this epoch, oldest first; `marker_offset`: of its last marker;
-    `last_time_ms`: the broker's clock at its last batch or marker."""
-
-    producer_id: int
-    epoch: int
-    batches: tuple[ProducedBatch, ...] = ()
-    coordinator_epoch: int = NONE
-    marker_offset: int = NONE
-    last_time_ms: int = NONE
-    transaction_first_offset: int = NONE
-
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NONE
 
 
 class EndedTransaction(NamedTuple):
@@ -147,12 +122,13 @@ class ProducerStates:
                 raise InvalidProducerEpochError(
                     f"producer {header.producer_id} has epoch {state.epoch} by now, the batch has {header.producer_epoch}"
                 )
-            if header.producer_epoch == state.epoch:
-                original = _repeated(header, state)
-                if original is not None:
-                    return original
-            if self._safeguards.sequence_check:
-                _check_sequence(header, state)
+            if header.base_sequence >= 0:  # what a coordinator writes has none
+                if header.producer_epoch == state.epoch:
+                    original = _repeated(header, state)
+                    if original is not None:
+                        return original
+                if self._safeguards.sequence_check:
+                    _check_sequence(header, state)
         self._check_transaction(header, state, guard, verified=verified)
         return None
 
@@ -233,11 +209,12 @@ class ProducerStates:
         same_epoch = before is not None and before.epoch >= header.producer_epoch
         self._states[producer_id] = ProducerState(
             producer_id,
+            header.append_time_ms,
+            header.base_offset,
+            NONE,
+            max(header.base_sequence, before.coordinator_epoch if before is not None else NONE),
             before.epoch if before is not None and same_epoch else header.producer_epoch,
             before.batches if before is not None and same_epoch else (),
-            max(header.base_sequence, before.coordinator_epoch if before is not None else NONE),
-            header.base_offset,
-            header.append_time_ms,
         )
         if before is None or before.transaction_first_offset < 0:
             return None
@@ -246,34 +223,36 @@ class ProducerStates:
 
     def _with_batch(self, state: ProducerState | None, header: BatchHeader) -> ProducerState:
         batch = ProducedBatch(
-            header.base_sequence,
-            last_sequence_of(header),
             header.base_offset,
             header.last_offset,
             header.append_time_ms,
+            header.base_sequence,
+            last_sequence_of(header),
         )
         first = NONE if state is None else state.transaction_first_offset
         if first < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL and header.record_count:
             first = header.base_offset  # a batch without rows is what compaction has left of an ended one
+        new = (batch,) if header.base_sequence >= 0 else ()  # a coordinator's have no sequence
         if state is None:
             return ProducerState(
-                header.producer_id, header.producer_epoch, (batch,), NONE, NONE, header.append_time_ms, first
+                header.producer_id, header.append_time_ms, NONE, first, NONE, header.producer_epoch, new
             )
         earlier = state.batches if header.producer_epoch == state.epoch else ()
-        remembered = BATCHES_REMEMBERED if self._safeguards.five_batch_memory else 1
+        remembered = BATCHES_MAX if self._safeguards.five_batch_memory else 1
         return state._replace(
             epoch=header.producer_epoch,
-            batches=(*earlier, batch)[-remembered:],
+            batches=(*earlier, *new)[-remembered:],
             last_time_ms=header.append_time_ms,
             transaction_first_offset=first,
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers that have written nothing for so long and have no transaction open; returns how many."""
+        ended_ms = min(expiration_ms, ENDED_EXPIRATION_MS)
         gone = [
             s.producer_id
             for s in self._states.values()
-            if s.transaction_first_offset < 0 and now_ms - s.last_time_ms > expiration_ms
+            if s.transaction_first_offset < 0 and now_ms - s.last_time_ms > (expiration_ms if s.batches else ended_ms)
         ]
         for producer_id in gone:
             del self._states[producer_id]

@@ -288,6 +288,7 @@ class LogSegment:
         del tail.positions[keep:], tail.metadata_lengths[keep:]
         tail.known_from = min(tail.known_from, keep)
         indexes.cut(before.end.next_offset, *before.largest_timestamp)
+        indexes.resume(self.data_position, before.end.position)
         self._before = None
 
     def cut(self, offset: int, interval_bytes: int) -> SegmentEnd:
@@ -355,6 +356,7 @@ class LogSegment:
             shared.file.truncate(self.end.position)
         finally:
             shared.release()
+        indexes.resume(self.data_position, self.end.position)
         tail = Tail(blocks.positions.tolist(), blocks.metadata_lengths.tolist())
         with self._lock:
             self.begin(tail, indexes)

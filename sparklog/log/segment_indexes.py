@@ -56,6 +56,11 @@ class SegmentIndexes:
         floor = self.offsets.floor(relative)
         return floor.position if floor else None
 
+    def resume(self, data_position: int, end_position: int) -> None:
+        """What has been noted ends at `end_position`: the next entry comes where it would have come anyway."""
+        last = self.offsets.last()
+        self._bytes_since_entry = end_position - (data_position if last is None else last.position)
+
     def cut(self, next_offset: int, largest_timestamp_ms: int | None, largest_timestamp_offset: int) -> None:
         """Forgets the batches from `next_offset` on; the largest timestamp is what it was before them."""
         self.offsets.truncate(next_offset - self._base_offset)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import threading
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
+from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader
+from sparklog.format.producer_snapshot import ProducerState
+from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.producers import EndedTransaction
 
 
@@ -36,8 +39,8 @@ class OpenTransactions:
         self._lock = threading.Lock()
         self._undecided: dict[int, int] = {}
         """First offset -> producer id, ascending: a new transaction begins at the log end."""
-        self._unreplicated: deque[EndedTransaction] = deque()
-        """Ascending by marker."""
+        self._unreplicated: deque[tuple[int, int]] = deque()
+        """(first offset, marker), ascending by marker."""
         self._decided: dict[int, None] = {}
         self.first_unstable_offset: int | None = None
 
@@ -52,34 +55,38 @@ class OpenTransactions:
         with self._lock:
             self._undecided.pop(ended.first_offset, None)
             if not replicated:
-                self._unreplicated.append(ended)
+                self._unreplicated.append((ended.first_offset, ended.last_offset))
                 self._decided[ended.first_offset] = None
             self._refresh()
             return next(iter(self._undecided), ended.last_offset + 1)
+
+    def resume(self, states: Iterable[ProducerState], waiting: Iterable[tuple[int, int]]) -> None:
+        """As a snapshot has it: `waiting` are (first offset, marker) of decided ones."""
+        with self._lock:
+            opened = sorted((s.transaction_first_offset, s.producer_id) for s in states)
+            self._undecided = {first: producer_id for first, producer_id in opened if first >= 0}
+            self._unreplicated = deque(sorted(waiting, key=lambda w: w[1]))
+            self._decided = {first: None for first, _ in self._unreplicated}
+            self._refresh()
+
+    @property
+    def waiting(self) -> list[tuple[int, int]]:
+        """(first offset, marker) of the decided ones whose marker is not below the high watermark."""
+        return list(self._unreplicated)
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Markers below it have taken effect."""
         if not self._unreplicated:
             return
         with self._lock:
-            while self._unreplicated and self._unreplicated[0].last_offset < high_watermark:
-                del self._decided[self._unreplicated.popleft().first_offset]
+            while self._unreplicated and self._unreplicated[0][1] < high_watermark:
+                del self._decided[self._unreplicated.popleft()[0]]
             self._refresh()
 
     def _refresh(self) -> None:
         first = next(iter(self._undecided), None)
         waiting = min(self._decided, default=None)
         self.first_unstable_offset = first if waiting is None or (first is not None and first < waiting) else waiting
-
-
-class AbortedEntry(NamedTuple):
-    """An aborted transaction as the index has it. `last_stable_offset`: the first offset of the oldest transaction that
-    was still open when the marker came, else the offset behind the marker. All that end later begin at or above it."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 class AbortedTransactions:
@@ -123,6 +130,11 @@ class AbortedTransactions:
             i += 1
         return found
 
+    def retain(self, start_offset: int, end_offset: int, markers: Container[int]) -> None:
+        """Of the markers in [start_offset, end_offset) forgets those that are not in `markers`."""
+        kept = [e for e in self.entries() if not start_offset <= e.last_offset < end_offset or e.last_offset in markers]
+        self._columns = AbortedTransactions(kept)._columns
+
     def truncate(self, end_offset: int) -> None:
         """Forgets the markers from `end_offset` on."""
         self._keep(0, bisect_left(self._columns[2], end_offset))
@@ -134,3 +146,20 @@ class AbortedTransactions:
     def _keep(self, start: int, stop: int) -> None:
         if start > 0 or stop < len(self):
             self._columns = tuple(column[start:stop] for column in self._columns)
+
+
+class AbortedRanges:
+    """Tells of any batch whether it belongs to one of some aborted transactions."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
+        self._by_producer: dict[int, list[tuple[int, int]]] = {}
+        for producer_id, first_offset, last_offset in sorted(transactions):
+            self._by_producer.setdefault(producer_id, []).append((first_offset, last_offset))
+
+    def covers(self, header: BatchHeader) -> bool:
+        """Whether the batch is transactional and aborted."""
+        if not header.attributes & ATTRIBUTE_TRANSACTIONAL or header.producer_id not in self._by_producer:
+            return False
+        ranges = self._by_producer[header.producer_id]
+        i = bisect_right(ranges, (header.base_offset, 2**63)) - 1
+        return i >= 0 and header.base_offset <= ranges[i][1]

@@ -47,7 +47,9 @@ class TopicPartitions(Message):
 
 class GroupHeartbeatRequest(Message):
     """KIP-848. `member_epoch` 0: joins (`member_id` "" : one is given), -1: leaves, -2: a static member goes away for a
-    while. `topics`, `assignor`, `owned` None: as before; `owned` are the partitions the member has now."""
+    while. `topics`, `assignor`, `owned` None: as before; `owned` are the partitions the member has now, or may take without
+    asking. `session_timeout_ms` 0: the broker's default. `sequence` counts a member's heartbeats up: one that was overtaken
+    (it lay in a connection that was given up) is refused; -1: not counted."""
 
     group_id: Text
     member_id: Text = ""
@@ -57,8 +59,9 @@ class GroupHeartbeatRequest(Message):
     assignor: Text | None = None
     owned: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
     rebalance_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 300_000
-    session_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 45_000
+    session_timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 0
     client_id: Text = ""
+    sequence: Int64 = -1
 
 
 class GroupHeartbeatResponse(Message):
@@ -71,12 +74,14 @@ class GroupHeartbeatResponse(Message):
 
 
 class OffsetCommitRequest(Message):
-    """`member_epoch` -1: not a member; only while the group is empty."""
+    """`member_epoch` -1: not a member; only while the group is empty. `sequence` counts a member's commits up, so that one
+    that was overtaken is refused; -1: not counted."""
 
     group_id: Text
     offsets: Annotated[list[CommittedOffset], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
     member_id: Text = ""
     member_epoch: Int32 = -1
+    sequence: Int64 = -1
 
 
 class OffsetCommitResponse(Message):

@@ -17,9 +17,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from sparklog.format.batch import decode_header, encode_batch, stamp_batch
+from sparklog.format.batch import decode_header, encode_batch, encode_marker, stamp_batch
+from sparklog.format.producer_snapshot import (
+    AbortedFile,
+    ProducedBatch,
+    ProducerSnapshot,
+    ProducerState,
+    encode_snapshot,
+)
 from sparklog.format.schema import ENVELOPE_SCHEMA, canonical_schema
 from sparklog.format.segment import SegmentInfo, decode_seal, encode_head, encode_seal
+from sparklog.format.txn_index import AbortedEntry, encode_txn_index, entries_crc
 from sparklog.log.model import LogOwner
 from sparklog.log.tiering.columns import encode_columns
 from sparklog.log.tiering.journal import MAGIC, encode_record
@@ -120,6 +128,33 @@ def stamped(batch: pa.RecordBatch, base_offset: int) -> bytes:
     )
     stamp_batch(data, 0, decode_header(data), base_offset=base_offset, leader_epoch=3, append_time_ms=BASE_MS + 5_000)
     return bytes(data)
+
+
+def marker(base_offset: int) -> bytes:
+    """The marker that commits what `stamped` has made."""
+    data = encode_marker(
+        ENVELOPE_SCHEMA,
+        schema_id=1,
+        producer_id=77,
+        producer_epoch=3,
+        coordinator_epoch=1,
+        commit=True,
+        timestamp_ms=BASE_MS + 5_000,
+    )
+    stamp_batch(data, 0, decode_header(data), base_offset=base_offset, leader_epoch=3, append_time_ms=BASE_MS + 5_000)
+    return bytes(data)
+
+
+ABORTED = [AbortedEntry(77, 100, 112, 104), AbortedEntry(78, 104, 113, 114)]
+PRODUCERS = ProducerSnapshot(
+    120,
+    [
+        ProducerState(77, BASE_MS, 112, -1, 1, 3, ()),
+        ProducerState(79, BASE_MS + 1, -1, 117, -1, 0, (ProducedBatch(117, 119, BASE_MS + 1, 2**31 - 2, 0),)),
+    ],
+    [(114, 116)],
+    [AbortedFile(100, 113, 2, entries_crc(ABORTED))],
+)
 
 
 def segment(schema: pa.Schema, topic: str, batches: list[bytes]) -> bytes:
@@ -293,6 +328,10 @@ def golden_files() -> dict[str, bytes]:
         "segment-envelope.arrow": segment(ENVELOPE_SCHEMA, "events", envelope),
         "segment-typed.arrow": segment(TYPED_SCHEMA, "flights", typed),
         "segment-empty.arrow": segment(ENVELOPE_SCHEMA, "events", []),
+        "batch-marker.bin": marker(112),
+        "segment-marker.arrow": segment(ENVELOPE_SCHEMA, "events", [*envelope, marker(112)]),
+        "producers.snapshot": encode_snapshot(PRODUCERS),
+        "aborted.txnindex": encode_txn_index(ABORTED),
         **remote_files(envelope),
         **frames(),
     }

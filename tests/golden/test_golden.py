@@ -9,9 +9,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparklog.format.batch import decode_batch, decode_header, iterate_batches, verify_batch
+from sparklog.format.batch import (
+    ATTRIBUTE_COMMIT,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    decode_batch,
+    decode_header,
+    iterate_batches,
+    verify_batch,
+)
+from sparklog.format.producer_snapshot import decode_snapshot
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.segment import ScanEnd, decode_head, decode_seal, scan
+from sparklog.format.txn_index import decode_txn_index
 from sparklog.log.tiering.journal import decode_journal
 from sparklog.protocol import messages as m
 from sparklog.protocol.frames import PREFIX_BYTES, decode_request_prefix, decode_response_prefix
@@ -72,6 +82,7 @@ def test_committed_batch_decodes(name: str, rows: pa.RecordBatch, base_offset: i
         ("segment-envelope.arrow", ENVELOPE_SCHEMA, golden.envelope_rows(100, 12)),
         ("segment-typed.arrow", golden.TYPED_SCHEMA, golden.typed_rows(0, 10)),
         ("segment-empty.arrow", ENVELOPE_SCHEMA, golden.envelope_rows(0, 0)),
+        ("segment-marker.arrow", ENVELOPE_SCHEMA, golden.envelope_rows(100, 12)),
     ],
 )
 def test_committed_segment_decodes(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> None:
@@ -123,6 +134,20 @@ def test_committed_error_frame_decodes() -> None:
     response = decode_response_prefix(data, 1 << 20)
     assert (response.api, response.error_code, response.correlation_id) == (m.Api.METADATA, 3, 7)
     assert m.decode_error(data[PREFIX_BYTES:]) == "no topic 'x'"
+
+
+def test_committed_marker_decodes() -> None:
+    data = committed("batch-marker.bin")
+    header = decode_header(data)
+    verify_batch(data, 0, header)
+    assert (header.base_offset, header.next_offset, header.record_count, header.size_bytes) == (112, 113, 0, len(data))
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 3, 1)
+    assert header.attributes == ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL | ATTRIBUTE_COMMIT
+
+
+def test_committed_producer_files_decode() -> None:
+    assert decode_snapshot(committed("producers.snapshot")) == golden.PRODUCERS
+    assert decode_txn_index(committed("aborted.txnindex")) == golden.ABORTED
 
 
 def test_committed_journal_decodes() -> None:

@@ -30,8 +30,8 @@ STILL_S = (0.05, 1.5)
 @dataclass(frozen=True)
 class Plan:
     """What is to be done. `clients`: how many of each role; `faults`: how often each kind is drawn; `broker_steps` and
-    `client_steps` (by role): fault points (sparklog.testing.faults) at which a process dies by itself; `without`: a
-    safeguard of the broker that is off (unsafe_broker.py)."""
+    `client_steps` (by role): fault points (sparklog.testing.faults) at which a process dies by itself; `without`:
+    safeguards of the broker that are off (unsafe_broker.py)."""
 
     seed: int
     kills: int

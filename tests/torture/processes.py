@@ -23,7 +23,7 @@ class CampaignError(AssertionError):
 
 
 class Broker:
-    """A broker that is started again on the same port and data directory. `without`: a safeguard that is off."""
+    """A broker that is started again on the same port and data directory. `without`: safeguards that are off."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object], without: str | None = None) -> None:
         self._directory = directory

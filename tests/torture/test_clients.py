@@ -2,35 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.checker.analysis import Anomaly
-from tests.checker.report import report
-from tests.torture.campaign import Campaign, Outcome, Plan
+from tests.torture.campaign import Campaign, Plan
+from tests.torture.judged import judged
 
 pytestmark = pytest.mark.crash
 
-PLAIN = {"producer": 2, "assigned": 1}
-ALLOWED = {Anomaly.DUPLICATE}
+FAULTS = {
+    "kill broker": 3,
+    "kill client": 4,
+    "pause broker": 1,
+    "pause client": 1,
+    "kill broker at step": 2,
+}
+SMALL_BATCHES = {"batch_size_bytes": 60}
+"""Every call is a batch, so that several of a partition are under way when the broker dies."""
 
 
-def judged(plan: Plan, directory: Path, allowed: set[Anomaly]) -> Outcome:
-    """The campaign's outcome, without anomalies but those allowed."""
-    outcome = Campaign(plan, directory).run()
-    print(f"seed {plan.seed}: {outcome}\n{report(outcome.verdict, allowed)}")
-    assert not outcome.verdict.beyond(allowed), report(outcome.verdict, allowed)
-    assert outcome.kills >= plan.kills
-    assert outcome.verdict.acknowledged > plan.kills
-    return outcome
+def plain(seed: int, kills: int) -> Plan:
+    return Plan(
+        seed=seed,
+        kills=kills,
+        clients={"producer": 2, "assigned": 1},
+        faults=FAULTS,
+        partitions=2,
+        broker_steps=("log.before-append", "log.after-append"),
+        client_settings={"producer": SMALL_BATCHES},
+    )
 
 
 def test_a_few_kills(tmp_path: Path) -> None:
-    judged(Plan(seed=1, kills=12, clients=PLAIN), tmp_path, ALLOWED)
+    judged(plain(1, 8), tmp_path)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", range(5))
 def test_many_kills(tmp_path: Path, seed: int) -> None:
-    judged(Plan(seed=seed, kills=100, clients=PLAIN), tmp_path, ALLOWED)
+    judged(plain(seed, 100), tmp_path)
+
+
+def broken(directory: Path, settings: Mapping[str, object], without: str | None = None) -> frozenset[Anomaly]:
+    """The anomalies when the broker dies a few times between an append and its acknowledgement."""
+    plan = Plan(
+        seed=1,
+        kills=4,
+        clients={"producer": 2, "assigned": 1},
+        faults={"kill broker at step": 1},
+        partitions=1,
+        broker_steps=("log.after-append",),
+        client_settings={"producer": settings},
+        without=without,
+    )
+    return Campaign(plan, directory).run().verdict.anomalies
+
+
+def test_producers_that_are_not_idempotent_are_found_out(tmp_path: Path) -> None:
+    assert broken(tmp_path, {"enable_idempotence": False}) == {Anomaly.DUPLICATE}
+
+
+@pytest.mark.torture
+def test_a_broker_that_forgets_what_it_has_appended_is_found_out(tmp_path: Path) -> None:
+    rules = "sparklog.log.producers"
+    without = f"{rules}:sequence_check,{rules}:five_batch_memory"
+    assert Anomaly.DUPLICATE in broken(tmp_path, SMALL_BATCHES, without)

@@ -1,6 +1,6 @@
-"""A broker of which one safeguard is off, to see that a campaign notices.
+"""A broker of which safeguards are off, to see that a campaign notices.
 
-    python -m tests.torture.unsafe_broker <module>:<field> <arguments of sparklog_broker>
+    python -m tests.torture.unsafe_broker <module>:<field>[,…] <arguments of sparklog_broker>
 
 `module` has the frozen instance ALL_SAFEGUARDS that everything uses which is not told otherwise.
 """
@@ -23,5 +23,6 @@ def switch_off(safeguard: str) -> None:
 
 
 if __name__ == "__main__":
-    switch_off(sys.argv.pop(1))
+    for safeguard in sys.argv.pop(1).split(","):
+        switch_off(safeguard)
     sys.exit(main())

@@ -64,6 +64,7 @@ TABLE = {
     50: ("InvalidGroupIdError", "INVALID_GROUP_ID", False),
     51: ("CommitFailedError", "COMMIT_FAILED", False),
     60: ("RemoteStorageError", "REMOTE_STORAGE", True),
+    61: ("InvalidTimestampError", "INVALID_TIMESTAMP", False),
 }
 """A line may be added. A code may neither change nor be used again."""
 

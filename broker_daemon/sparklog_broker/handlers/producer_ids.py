@@ -8,5 +8,10 @@ from sparklog_broker.reply import Response
 
 
 async def init_producer_id(request: InitProducerIdRequest, payload: memoryview, context: RequestContext) -> Response:
-    """A new producer id, epoch 0."""
+    """A new producer id, epoch 0; with a transactional id what the coordinator says."""
+    if request.transactional_id is not None:
+        identity = await context.broker.transactions.init_producer_id(
+            request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
+        )
+        return Response(InitProducerIdResponse(*identity))
     return Response(InitProducerIdResponse(await context.broker.new_producer_id(), 0))

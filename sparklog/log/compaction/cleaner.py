@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from sparklog.format.batch import ATTRIBUTE_CONTROL
 from sparklog.format.checkpoint import decode, encode
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.compaction.policy import (
@@ -31,6 +30,7 @@ from sparklog.log.compaction.rewrite import RunContext, keyed_rows, pass_freely,
 from sparklog.log.files import read_whole
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segment import LogSegment, roll_time_ms
+from sparklog.log.transactions import AbortedRanges
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def due_for_compaction(log: PartitionLog) -> Due | None:
         segments,
         policy,
         first_dirty_offset=point.first_dirty_offset,
-        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
         now_ms=context.now_ms,
         largest_timestamp_of=_largest_timestamp_ms,
     )
@@ -131,7 +131,11 @@ def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pas
     log, section = due.log, due.section
     cuts = log.truncation_count
     log.flush(active=False)  # what replaces a record must not be lost in a power cut that would have spared the record
-    context = log.compaction_context(throttle)
+    context = replace(
+        log.compaction_context(throttle),
+        aborted=AbortedRanges(log.aborted_transactions(0, section.first_uncleanable_offset)),
+        last_of_producers=log.last_offsets_of_producers(),
+    )
     segments = [s for s in log.segments if s.base_offset < section.first_uncleanable_offset]
     _fill(keys, segments, section, context)
     next_dirty = max(section.first_dirty_offset, min(keys.latest_offset + 1, section.first_uncleanable_offset))
@@ -144,8 +148,9 @@ def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pas
         bytes_max=context.segment_bytes - heads_bytes,
         schema_id_of=lambda segment: segment.info.schema_id,
     )
+    with_data: set[int] = set()
     for group in groups:
-        plan = plan_group(group, keys, context)
+        plan = plan_group(group, keys, context, with_data)
         written = group
         if plan.is_worth_it:
             written = write_group(plan, context)
@@ -186,7 +191,7 @@ def _fill(keys: OffsetMap, segments: Sequence[LogSegment], section: DirtySection
             continue
         for batch in source_batches(segment, context, section.first_dirty_offset):
             header = batch.header
-            if header.record_count and not header.attributes & ATTRIBUTE_CONTROL:
+            if header.record_count and not context.aborted.covers(header):
                 rows = keyed_rows(batch, context, tombstones=False)
                 if not keys.put(*rows.since(section.first_dirty_offset)):
                     return

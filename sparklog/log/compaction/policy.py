@@ -2,7 +2,7 @@
 
 A log has three parts. The clean one, [log start, first dirty offset), holds a key at most once, apart from what the
 dirty part repeats. The dirty one, up to the first uncleanable offset, is what a run looks at. What follows is left alone:
-the last segment (it is appended to), everything above the high watermark, and, from the first segment on that has a
+the last segment (it is appended to), everything above the last stable offset, and, from the first segment on that has a
 record younger than `min.compaction.lag.ms`, all the rest.
 
 A log is due when the dirty part has `min.cleanable.dirty.ratio` of the bytes of both, or holds a record older than
@@ -72,7 +72,7 @@ def dirty_section(
     policy: CompactionPolicy,
     *,
     first_dirty_offset: int,
-    high_watermark: int,
+    last_stable_offset: int,
     now_ms: int,
     largest_timestamp_of: Callable[[S], int | None],
 ) -> DirtySection:
@@ -83,7 +83,7 @@ def dirty_section(
     first_dirty = min(max(first_dirty_offset, segments[0].base_offset), segments[-1].base_offset)
     uncleanable = first_dirty
     for segment in segments[:-1]:
-        if segment.next_offset > high_watermark:
+        if segment.next_offset > last_stable_offset:
             break
         if segment.next_offset > first_dirty and policy.min_compaction_lag_ms:
             largest_ms = largest_timestamp_of(segment)

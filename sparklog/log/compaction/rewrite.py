@@ -1,9 +1,10 @@
 """Which rows of a group of segments stay, and writing the group again without the others.
 
 A row goes when a later row of the log has its key, or when it is a tombstone whose batch's delete horizon has passed.
-Rows behind the last offset of the map, rows without a key, and control batches (transaction markers) always stay. A
-batch that has lost all rows goes too, except the last one of a segment (so that a segment still ends where the next one
-begins) and the last one of a producer in its segment (so that its sequence numbers stay known).
+Rows behind the last offset of the map and rows without a key stay. The rows of an aborted transaction all go. A batch that
+has lost all rows goes too, except the last one of a segment (so that a segment still ends where the next one begins) and
+the last one of a producer that the log still knows (so that its sequence numbers can be told again). A transaction's
+marker stays until a run has found no data of it any more, and the delete horizon that this run sets has passed.
 
 What stays keeps its offset (`sparklog.format.offset_column`) and the batch its base offset, last offset, leader epoch,
 append time, producer fields and compression. The largest timestamp in the header becomes that of the rows left, so that
@@ -27,6 +28,7 @@ from sparklog.format.batch import (
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_OFFSET_COLUMN,
+    ATTRIBUTE_TRANSACTIONAL,
     PREFIX_BYTES,
     BatchHeader,
     decode_header,
@@ -46,6 +48,7 @@ from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment, PlacedBatch, SegmentEnd, Tail
 from sparklog.log.segment_indexes import SegmentIndexes
 from sparklog.log.slices import HandleCache
+from sparklog.log.transactions import AbortedRanges
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +81,9 @@ class RunContext:
     segment_bytes: int
     index_interval_bytes: int
     throttle: Callable[[int], None] = pass_freely
+    aborted: AbortedRanges = field(default_factory=AbortedRanges)
+    last_of_producers: frozenset[int] = frozenset()
+    """Base offsets of the last batch, or marker, of every producer that the log still knows."""
 
 
 class SourceBatch(NamedTuple):
@@ -152,7 +158,7 @@ def value_columns(owner: LogOwner, schema: pa.Schema) -> list[int]:
 
 class BatchPlan(NamedTuple):
     """What becomes of one batch. `keep`: a mask of its rows, None for all. `horizon_ms`: its delete horizon afterwards.
-    `stays`: it is written even without rows."""
+    `stays`: it is written even without rows. `may_go`: a marker that goes when its horizon has passed."""
 
     segment: int
     position: int
@@ -160,6 +166,7 @@ class BatchPlan(NamedTuple):
     keep: np.ndarray | None
     horizon_ms: int
     stays: bool
+    may_go: bool = False
 
     @property
     def rows_left(self) -> int:
@@ -184,6 +191,7 @@ class GroupPlan:
     segments: Sequence[LogSegment]
     batches: list[BatchPlan] = field(default_factory=list)
     rows_removed: int = 0
+    markers_removed: int = 0
     null_keys: int = 0
     horizons_set: int = 0
 
@@ -191,36 +199,70 @@ class GroupPlan:
     def is_worth_it(self) -> bool:
         """Whether there is anything to gain: rows to lose, a delete horizon to set, or compacted segments to merge."""
         merges = len(self.segments) > 1 and any(s.compacted for s in self.segments)
-        return bool(self.rows_removed or self.horizons_set or merges)
+        return bool(self.rows_removed or self.markers_removed or self.horizons_set or merges)
 
     @property
     def next_horizon_ms(self) -> int:
         """The earliest delete horizon of the batches that stay, or NO_HORIZON."""
         return min(
-            (b.horizon_ms for b in self.batches if b.horizon_ms != NO_HORIZON and b.rows_left), default=NO_HORIZON
+            (
+                b.horizon_ms
+                for b in self.batches
+                if b.horizon_ms != NO_HORIZON and (b.rows_left or (b.may_go and b.stays))
+            ),
+            default=NO_HORIZON,
         )
 
 
-def plan_group(segments: Sequence[LogSegment], keys: OffsetMap, context: RunContext) -> GroupPlan:
-    """Reads all keys of the group. Raises LogCorruptError, CorruptBatchError, StorageError."""
+def plan_group(
+    segments: Sequence[LogSegment], keys: OffsetMap, context: RunContext, with_data: set[int] | None = None
+) -> GroupPlan:
+    """Reads all keys of the group. `with_data`: producers of whose transaction the run has met data and no marker yet;
+    the same set for all groups of a run. Raises LogCorruptError, CorruptBatchError, StorageError."""
     plan = GroupPlan(segments)
-    last_of_producer: dict[int, int] = {}
+    with_data = set() if with_data is None else with_data
     for number, segment in enumerate(segments):
         for batch in source_batches(segment, context):
-            if batch.header.producer_id >= 0:
-                last_of_producer[batch.header.producer_id] = len(plan.batches)
-            plan.batches.append(_plan_batch(number, batch, keys, context, plan))
+            header = batch.header
+            if header.attributes & ATTRIBUTE_CONTROL:
+                planned = _plan_marker(number, batch, context, plan, with_data)
+            else:
+                if header.record_count and header.attributes & ATTRIBUTE_TRANSACTIONAL:
+                    with_data.add(header.producer_id)
+                planned = _plan_batch(number, batch, keys, context, plan)
+            if header.base_offset in context.last_of_producers:
+                planned = planned._replace(stays=True, may_go=False)
+            plan.batches.append(planned)
     if plan.batches:
-        for i in {*last_of_producer.values(), len(plan.batches) - 1}:
-            plan.batches[i] = plan.batches[i]._replace(stays=True)
+        plan.batches[-1] = plan.batches[-1]._replace(stays=True, may_go=False)
+    plan.markers_removed = sum(not b.stays and bool(b.header.attributes & ATTRIBUTE_CONTROL) for b in plan.batches)
     return plan
+
+
+def _plan_marker(
+    number: int, batch: SourceBatch, context: RunContext, plan: GroupPlan, with_data: set[int]
+) -> BatchPlan:
+    """A marker stays as long as there are data of its transaction; from then on readers get their time, as with a
+    tombstone."""
+    header, horizon_ms = batch.header, horizon_of(batch.header)
+    if header.producer_id in with_data:
+        with_data.discard(header.producer_id)
+        return BatchPlan(number, batch.position, header, None, NO_HORIZON, stays=True)
+    if horizon_ms == NO_HORIZON:
+        horizon_ms = context.now_ms + context.delete_retention_ms
+        plan.horizons_set += 1
+    return BatchPlan(number, batch.position, header, None, horizon_ms, context.now_ms < horizon_ms, may_go=True)
 
 
 def _plan_batch(number: int, batch: SourceBatch, keys: OffsetMap, context: RunContext, plan: GroupPlan) -> BatchPlan:
     header = batch.header
     horizon_ms = horizon_of(header)
-    if header.attributes & ATTRIBUTE_CONTROL or not header.record_count:
-        return BatchPlan(number, batch.position, header, None, horizon_ms, bool(header.attributes & ATTRIBUTE_CONTROL))
+    if not header.record_count:
+        return BatchPlan(number, batch.position, header, None, horizon_ms, stays=False)
+    if context.aborted.covers(header):
+        plan.rows_removed += header.record_count
+        nothing = np.zeros(header.record_count, bool)
+        return BatchPlan(number, batch.position, header, nothing, NO_HORIZON, stays=False)
     rows = keyed_rows(batch, context, tombstones=True)
     in_map = rows.offsets <= keys.latest_offset
     keep = rows.offsets >= keys.get(rows.hashes)  # behind the map's last offset they always are
@@ -303,6 +345,8 @@ def _encode(data: bytes, plan: BatchPlan, context: RunContext) -> memoryview:
 
 def _timestamp_bounds_ms(rows: pa.RecordBatch, header: BatchHeader, timestamp_column: str | None) -> tuple[int, int]:
     """Smallest and largest timestamp of the rows that are left."""
+    if header.attributes & ATTRIBUTE_CONTROL:
+        return header.max_timestamp_ms, header.max_timestamp_ms
     if not rows.num_rows:
         return NO_TIMESTAMP_MS, NO_TIMESTAMP_MS
     known = not header.attributes & ATTRIBUTE_DELETE_HORIZON  # else the smallest one has been given up for the horizon

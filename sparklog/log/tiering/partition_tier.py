@@ -6,15 +6,17 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sparklog.errors import LogCorruptError
+from sparklog.format.producer_snapshot import ProducerSnapshot
+from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.files import FileSystem
 from sparklog.log.model import LogOwner
 from sparklog.log.partition_producers import PartitionProducers, decode_states
-from sparklog.log.producers import NONE, Safeguards
+from sparklog.log.producer_files import BeforeLocal
+from sparklog.log.producers import NONE
 from sparklog.log.segment import LogSegment
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.tiering.state import DeleteStarted, Event, LocalStart, RemoteLogState, RemoteSegmentMetadata
-from sparklog.log.transactions import AbortedEntry
 
 NO_ACCESS = RemoteAccess()
 
@@ -92,20 +94,24 @@ class PartitionTier:
         if offset > self.state.local_start_offset:
             self.record(LocalStart(offset, producers))
 
-    def producers_before(
-        self, local: Sequence[LogSegment], high_watermark: int, safeguards: Safeguards, *, released: bool = False
-    ) -> PartitionProducers:
-        """What is known of producers and transactions behind `local`, the log's local segments, of which only those are
-        read that are not also in the store and released. `released`: `local` are the next to be released. Raises
-        StorageError."""
+    def before_local(self, local: Sequence[LogSegment]) -> BeforeLocal:
+        """What is known of producers and transactions before `local`, the log's local segments, which nobody reads again.
+        Raises LogCorruptError."""
         start = self.state.local_start
         base = local[0].base_offset if local else start.offset
-        known = decode_states(start.producers)
+        states = decode_states(start.producers)
         if base > start.offset:  # deleted between: what was open there has ended, or holds nothing that can be read
-            known = [s._replace(transaction_first_offset=NONE) for s in known]
-        aborted = () if released else self._aborted_below(max(base, start.offset))
-        unread = [s for s in local if s.base_offset >= start.offset]
-        return PartitionProducers.replayed(unread, high_watermark, safeguards, states=known, aborted=aborted)
+            states = [s._replace(transaction_first_offset=NONE) for s in states]
+        aborted = [
+            (s.base_offset, [AbortedEntry(*entry) for entry in s.aborted])
+            for s in self.state.finished
+            if s.aborted and s.next_offset <= max(base, start.offset)
+        ]
+        return BeforeLocal(start.offset, states, aborted)
 
-    def _aborted_below(self, offset: int) -> list[AbortedEntry]:
-        return [AbortedEntry(*entry) for s in self.state.finished if s.next_offset <= offset for entry in s.aborted]
+    def producers_behind(self, released: Sequence[LogSegment]) -> PartitionProducers:
+        """The producers as they are behind `released`, the oldest local segments. Raises StorageError, LogCorruptError."""
+        before = self.before_local(released)
+        producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), ())
+        producers.replay(released, before.offset, released[-1].next_offset)
+        return producers

@@ -175,5 +175,6 @@ class Coordinator:
     def _complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
         del self._missing[transactional_id]
         self._rules(transactional_id).complete(transactional_id, now_ms, effects)
+        effects.completed.append(transactional_id)
         for request, token in self._waiting.pop(transactional_id, []):
             self._handle(request, token, now_ms, effects)

@@ -219,11 +219,17 @@ Action = Answer | Refuse | WriteMarkers
 
 @dataclass
 class Effects:
-    """See the module. `decided` is for the coordinator itself: whose markers are due."""
+    """See the module. `decided`: whose markers are due, for the coordinator itself; `completed`: whose are all in."""
 
     records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     decided: list[str] = field(default_factory=list)
+    completed: list[str] = field(default_factory=list)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the records hold a decision."""
+        return bool(self.completed) or any(isinstance(a, WriteMarkers) for a in self.actions)
 
 
 def is_shared(transactional_id: str) -> bool:

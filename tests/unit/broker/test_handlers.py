@@ -129,11 +129,11 @@ def test_small_appends_do_not_overtake_large_ones(tmp_path: Path, monkeypatch: p
     gate, appended_by = threading.Event(), []
     original = PartitionLog.append
 
-    def slow(self: PartitionLog, payload: memoryview, *, leader_epoch: int = 0) -> Any:
+    def slow(self: PartitionLog, payload: memoryview, **more: Any) -> Any:
         appended_by.append(threading.current_thread().name)
         if len(appended_by) == 1:
             gate.wait(10)
-        return original(self, payload, leader_epoch=leader_epoch)
+        return original(self, payload, **more)
 
     monkeypatch.setattr(PartitionLog, "append", slow)
     monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", 0)
@@ -213,10 +213,10 @@ def test_a_failing_append_is_its_partitions_own_matter(
 ) -> None:
     original = PartitionLog.append
 
-    def failing(self: PartitionLog, payload: memoryview, *, leader_epoch: int = 0) -> Any:
+    def failing(self: PartitionLog, payload: memoryview, **more: Any) -> Any:
         if self.owner.partition == 0:
             raise raised
-        return original(self, payload, leader_epoch=leader_epoch)
+        return original(self, payload, **more)
 
     monkeypatch.setattr(PartitionLog, "append", failing)
 

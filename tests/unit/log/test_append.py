@@ -12,6 +12,7 @@ from sparklog.errors import (
     BrokerShuttingDownError,
     CorruptBatchError,
     InvalidRequestError,
+    InvalidTimestampError,
     MessageTooLargeError,
     SparklogError,
     StorageError,
@@ -289,10 +290,10 @@ def test_a_flush_of_rolled_segments_syncs_each_once_and_moves_the_recovery_point
     append(log, records(2))
     log.flush(active=False)
     log.flush(active=False)
-    assert (log.recovery_point, files.synced) == (3, FIRST)
+    assert (log.recovery_point, files.synced) == (3, [*FIRST, f"{5:020d}.snapshot"])
     log.close()
     assert log.recovery_point == 5
-    assert files.synced[3:] == SECOND
+    assert files.synced[4:] == SECOND
 
 
 def test_a_flush_syncs_the_active_segment_too_but_only_what_is_new(tmp_path: Path) -> None:
@@ -359,3 +360,19 @@ def test_flush_after_an_append_was_taken_back_over_a_roll(tmp_path: Path) -> Non
     files.free_bytes = 1 << 30
     log.flush()
     assert append(log, records(1)) == 1
+
+
+def test_a_timestamp_too_far_ahead_is_refused(tmp_path: Path) -> None:
+    now_ms = ManualClock().time_ms
+    log = open_log(tmp_path)
+    hour_ms = 3_600_000
+    append(log, batch([now_ms, now_ms + hour_ms]))
+    with pytest.raises(InvalidTimestampError, match="3600001 ms ahead"):
+        append(log, batch([now_ms]), batch([now_ms + hour_ms + 1]))
+    assert log.log_end_offset == 2
+    other = open_log(tmp_path / "other", {"message.timestamp.after.max.ms": 5})
+    append(other, batch([now_ms + 5]))
+    with pytest.raises(InvalidTimestampError, match=r"after\.max\.ms is 5"):
+        append(other, batch([now_ms + 6]))
+    stamped = open_log(tmp_path / "stamped", {"message.timestamp.type": "LogAppendTime"})
+    append(stamped, batch([now_ms + 10 * hour_ms], attributes=ATTRIBUTE_LOG_APPEND_TIME))

@@ -132,7 +132,7 @@ LOG = [Segment(0, 10), Segment(10, 20), Segment(20, 30), Segment(30, 40)]
 
 
 def section(segments: list[Segment] = LOG, policy: CompactionPolicy = POLICY, **given: int) -> DirtySection:
-    facts = {"first_dirty_offset": 0, "high_watermark": 40, "now_ms": 1000} | given
+    facts = {"first_dirty_offset": 0, "last_stable_offset": 40, "now_ms": 1000} | given
     return dirty_section(segments, policy, largest_timestamp_of=lambda s: s.largest_ms, **facts)  # type: ignore[arg-type]
 
 
@@ -140,8 +140,8 @@ def test_the_parts_of_a_log() -> None:
     assert section() == DirtySection(0, 30, 0, 300)
     assert section(first_dirty_offset=10) == DirtySection(10, 30, 100, 200)
     assert section(first_dirty_offset=15) == DirtySection(15, 30, 150, 150)
-    assert section(high_watermark=29) == DirtySection(0, 20, 0, 200)
-    assert section(high_watermark=9) == DirtySection(0, 0, 0, 0)
+    assert section(last_stable_offset=29) == DirtySection(0, 20, 0, 200)
+    assert section(last_stable_offset=9) == DirtySection(0, 0, 0, 0)
     assert section(first_dirty_offset=30) == DirtySection(30, 30, 300, 0)
     assert section([]) == DirtySection(0, 0, 0, 0)
 

@@ -130,7 +130,7 @@ def test_rolled_segments_are_synced_soon_the_active_one_is_not(tmp_path: Path) -
     log.roll()
     append(log, 3)
     assert log.flush_if_due()
-    assert synced == [f"{0:020d}.{ending}" for ending in ("arrow", "index", "timeindex")]
+    assert synced == [*(f"{0:020d}.{ending}" for ending in ("arrow", "index", "timeindex")), f"{5:020d}.snapshot"]
     assert (log.flushed_offset, log.recovery_point, log.log_end_offset) == (2, 2, 5)
 
 

@@ -363,6 +363,28 @@ def test_an_index_that_is_cut_or_too_long(data_dir: Path) -> None:
     assert found(data_dir) == [(index.name, 0, "index")]
 
 
+@pytest.mark.parametrize("cut", ["end", "middle"])
+def test_missing_entries_of_an_offset_index_are_noted(data_dir: Path, cut: str) -> None:
+    index = segments(data_dir)[0].with_suffix(offset_index.SUFFIX)
+    entries = np.frombuffer(index.read_bytes(), offset_index.ENTRY)
+    assert len(entries) > 5
+    index.write_bytes((entries[:-2] if cut == "end" else np.delete(entries, 2)).tobytes())
+    report = verify([data_dir])
+    assert report.damage == []
+    assert [(Path(n.path).name, n.kind) for n in report.notes] == [(index.name, "index")]
+    assert f"before entry {len(entries) - 2 if cut == 'end' else 2}:" in report.notes[0].message
+
+
+def test_a_segment_that_was_written_to_after_a_restart_lacks_no_entry(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    for _ in range(4):
+        manager = started(data_dir)
+        fill(manager, 3)
+        assert manager.close()
+    report = verify([data_dir])
+    assert (report.damage, report.notes) == ([], [])
+
+
 def test_an_index_of_another_segment(data_dir: Path) -> None:
     first, second = segments(data_dir)[:2]
     for suffix in (".index", ".timeindex"):

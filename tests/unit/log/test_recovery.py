@@ -283,6 +283,7 @@ def test_leftovers_are_removed_and_others_left_alone(tmp_path: Path) -> None:
         "00000000000000000000.arrow",
         "00000000000000000000.index",
         "00000000000000000000.timeindex",
+        "00000000000000000003.snapshot",
         "leader-epochs.json",
         "partition.json",
         "notes.txt",

@@ -57,7 +57,7 @@ def test_what_is_below_the_recovery_point_is_not_read(tmp_path: Path) -> None:
         assert (log.log_end_offset, log.recovery_point) == (6, point)
         read = [files.counts[p.name] for p in paths]
         assert sum(count > 190_000 for count in read) == (scanned if point < 5 else 0), read
-        assert all(count < 30_000 for count in read[: 3 - scanned]), read
+        assert all(count < 60_000 for count in read[: 3 - scanned]), read  # headers only
     assert 100_000 < read[-1] < 130_000  # the batch behind the recovery point, not the one before it
 
 

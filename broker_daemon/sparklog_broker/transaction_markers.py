@@ -1,0 +1,117 @@
+"""Writing the markers of decided transactions: to all partitions at once, again and again until each has them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from sparklog.errors import CoordinatorFencedError, InvalidProducerEpochError, UnknownTopicOrPartitionError
+from sparklog.log.model import AppendInfo
+from sparklog.log.partition_log import PartitionLog
+from sparklog.replication.transactions import Marker
+from sparklog.testing.faults import reach
+from sparklog.types import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from sparklog_broker.appends import Write, append_each, wait_for_replicas
+
+if TYPE_CHECKING:
+    from sparklog_broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+MARKER_BYTES = 1024
+"""About what one takes, to decide whether the event loop may write it."""
+REPLICATION_TIMEOUT_MS = 30_000
+BACKOFF_S, BACKOFF_S_MAX = 0.1, 10.0
+
+OnOffsetsMarker = Callable[[int, int, bool], None]
+"""Called with (partition of __consumer_offsets, producer id, committed) when a marker is in."""
+
+
+class MarkerWriter:
+    """Event-loop thread only."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.on_offsets_marker: list[OnOffsetsMarker] = []
+
+    async def write_all(
+        self, markers: Sequence[Marker], coordinator_epoch: int, done: Callable[[set[Marker]], None]
+    ) -> None:
+        """Returns when all are in; `done` is told of those that are, as soon as they are. A partition that is gone needs
+        none."""
+        left, backoff_s = list(markers), BACKOFF_S
+        while True:
+            written = await self.write(left, coordinator_epoch)
+            left = [m for m in left if m not in written]
+            if written:
+                done(written)
+            if not left:
+                return
+            log.warning("%d transaction markers cannot be written yet, the first to %s", len(left), left[0].partition)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+    async def write(self, markers: Iterable[Marker], coordinator_epoch: int) -> set[Marker]:
+        """One attempt; the markers that are in, or not needed."""
+        by_partition: dict[TopicPartition, list[Marker]] = {}
+        for marker in markers:
+            by_partition.setdefault(marker.partition, []).append(marker)
+        written: set[Marker] = set()
+        appends: list[tuple[_PartitionMarkers, Write]] = []
+        for tp, its_markers in by_partition.items():
+            try:
+                partition = self._broker.partition(*tp)
+            except UnknownTopicOrPartitionError:
+                written.update(its_markers)
+                continue
+            if partition.open_log is not None:
+                job = _PartitionMarkers(its_markers, coordinator_epoch, partition.replicas.leader_epoch)
+                appends.append((job, Write(partition, partition.open_log, job, MARKER_BYTES * len(its_markers))))
+        outcomes: list[AppendInfo | Exception | None] = [*await append_each(self._broker, [w for _, w in appends])]
+        await wait_for_replicas(self._broker, REPLICATION_TIMEOUT_MS, [w.partition for _, w in appends], outcomes)
+        for (job, write), outcome in zip(appends, outcomes, strict=True):
+            if isinstance(outcome, AppendInfo) or write.partition.deleted:
+                written.update(job.markers)
+                self._tell_offsets(job.markers)
+            elif not write.partition.storage_failing:
+                log.warning("partition %s: a transaction marker failed: %s", write.partition.key, outcome)
+        return written
+
+    def _tell_offsets(self, markers: Iterable[Marker]) -> None:
+        for marker in markers:
+            if marker.partition.topic == CONSUMER_OFFSETS_TOPIC:
+                for hook in self.on_offsets_marker:
+                    hook(marker.partition.partition, marker.producer_id, marker.commit)
+
+
+class _PartitionMarkers:
+    """The markers of one partition, one after the other, on whatever thread."""
+
+    def __init__(self, markers: Sequence[Marker], coordinator_epoch: int, leader_epoch: int) -> None:
+        self.markers = markers
+        self._coordinator_epoch = coordinator_epoch
+        self._leader_epoch = leader_epoch
+
+    def __call__(self, partition_log: PartitionLog) -> AppendInfo:
+        last: AppendInfo | None = None
+        for marker in self.markers:
+            try:
+                info = partition_log.append_marker(
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    self._coordinator_epoch,
+                    commit=marker.commit,
+                    leader_epoch=self._leader_epoch,
+                )
+            except (InvalidProducerEpochError, CoordinatorFencedError) as e:
+                # The partition is further than this transaction: it has been ended there.
+                log.warning("partition %s needs no marker: %s", marker.partition, e)
+                continue
+            if last is None or last.duplicate or not info.duplicate:
+                last = info
+        reach("txn.between-markers")
+        if last is None:
+            return AppendInfo(0, -1, 0, 0, 0, duplicate=True)
+        return last

@@ -1,0 +1,137 @@
+"""The producer snapshot: all that a partition knows of its producers at one offset.
+
+File ``<20-digit offset>.snapshot``, little-endian, written whole::
+
+    size  field
+    4     mark "SLPS"
+    4     crc32c u32 of everything behind it
+    4     version u32, 1
+    8     offset i64: everything below has been taken in; the same as in the name
+    4     p u32   producers
+    4     b u32   batches of all of them
+    4     u u32   transactions that are decided, but whose marker was not below the high watermark
+    4     x u32   files of aborted transactions (sparklog.format.txn_index)
+    40·p  producer_id i64, last_time_ms i64, marker_offset i64, transaction_first_offset i64,
+          coordinator_epoch i32, epoch i16, batches u16 (at most five)
+    32·b  base_offset i64, last_offset i64, append_time_ms i64, first_sequence i32, last_sequence i32;
+          those of the first producer, oldest first, then those of the second, and so on
+    16·u  first_offset i64, last_offset i64 (the marker's)
+    24·x  base_offset i64 in the file's name, last_offset i64 of its last entry, entries u32, crc32c u32 of their bytes;
+          the file may have more entries by now, which are not meant
+
+-1 stands for none. A log starts with the newest snapshot that is whole, not beyond its end, and whose files of aborted
+transactions are there; then the headers of the batches from `offset` on are replayed. Without any, those of the whole
+log are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import crc32c
+
+SUFFIX = ".snapshot"
+MARK = b"SLPS"
+VERSION = 1
+BATCHES_MAX = 5
+_HEAD = struct.Struct("<4sI")
+_COUNTS = struct.Struct("<IqIIII")
+_PRODUCER = struct.Struct("<qqqqihH")
+_BATCH = struct.Struct("<qqqii")
+_WAITING = struct.Struct("<qq")
+_ABORTED_FILE = struct.Struct("<qqII")
+
+
+class ProducedBatch(NamedTuple):
+    """A batch that is in the log: its offsets, the broker's clock then, its sequence numbers (first and last of each)."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    first_sequence: int
+    last_sequence: int
+
+
+class ProducerState(NamedTuple):
+    """One producer; -1: none. `batches`: the last ones of this epoch, oldest first; `marker_offset`: of its last marker;
+    `last_time_ms`: the broker's clock at its last batch or marker."""
+
+    producer_id: int
+    last_time_ms: int
+    marker_offset: int
+    transaction_first_offset: int
+    coordinator_epoch: int
+    epoch: int
+    batches: tuple[ProducedBatch, ...]
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class AbortedFile(NamedTuple):
+    """The first `entries` entries of a file of aborted transactions: `last_offset` is the last one's, `crc` their bytes'."""
+
+    base_offset: int
+    last_offset: int
+    entries: int
+    crc: int
+
+
+class ProducerSnapshot(NamedTuple):
+    """A file's content. `waiting`: (first offset, marker) of the decided transactions that are not yet visible."""
+
+    offset: int
+    producers: Sequence[ProducerState]
+    waiting: Sequence[tuple[int, int]] = ()
+    aborted_files: Sequence[AbortedFile] = ()
+
+
+def snapshot_name(offset: int) -> str:
+    return f"{offset:020d}{SUFFIX}"
+
+
+def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
+    """The file's bytes."""
+    batches = [b for p in snapshot.producers for b in p.batches]
+    parts = [
+        _COUNTS.pack(
+            VERSION,
+            snapshot.offset,
+            len(snapshot.producers),
+            len(batches),
+            len(snapshot.waiting),
+            len(snapshot.aborted_files),
+        )
+    ]
+    parts += [_PRODUCER.pack(*p[:-1], len(p.batches)) for p in snapshot.producers]
+    parts += [_BATCH.pack(*b) for b in batches]
+    parts += [_WAITING.pack(*w) for w in snapshot.waiting]
+    parts += [_ABORTED_FILE.pack(*f) for f in snapshot.aborted_files]
+    body = b"".join(parts)
+    return _HEAD.pack(MARK, crc32c.crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> ProducerSnapshot | None:
+    """The content, or None if the file is damaged or insane."""
+    if len(data) < _HEAD.size + _COUNTS.size:
+        return None
+    mark, crc = _HEAD.unpack_from(data)
+    body = memoryview(data)[_HEAD.size :]
+    version, offset, producers, batches, waiting, files = _COUNTS.unpack_from(body)
+    layout = ((_PRODUCER, producers), (_BATCH, batches), (_WAITING, waiting), (_ABORTED_FILE, files))
+    size = _COUNTS.size + sum(part.size * count for part, count in layout)
+    if mark != MARK or version != VERSION or len(body) != size or crc32c.crc32c(body) != crc:
+        return None
+    tables = []
+    position = _COUNTS.size
+    for part, count in layout:
+        tables.append(list(part.iter_unpack(body[position : position + part.size * count])))
+        position += part.size * count
+    if offset < 0 or sum(p[-1] for p in tables[0]) != batches or any(p[-1] > BATCHES_MAX for p in tables[0]):
+        return None
+    left = iter([ProducedBatch(*b) for b in tables[1]])
+    found = [ProducerState._make((*p[:-1], tuple(next(left) for _ in range(p[-1])))) for p in tables[0]]
+    return ProducerSnapshot(offset, found, tables[2], [AbortedFile(*f) for f in tables[3]])

@@ -1,0 +1,83 @@
+"""The aborted-transaction index: the transactions that were aborted by a marker in one segment.
+
+File ``<20-digit base offset of the segment>.txnindex``, little-endian, written whole; only segments with such a marker
+have one::
+
+    offset  size  field
+    0       4     mark "SLTI"
+    4       4     crc32c u32 of everything behind it
+    8       4     version u32, 1
+    12      4     n u32
+    16+32i  8     producer_id i64                                           n times, in the order of the markers
+    24+32i  8     first_offset i64: of the transaction in this partition
+    32+32i  8     last_offset i64: of the marker
+    40+32i  8     last_stable_offset i64 when the marker came
+
+A transaction that begins in an earlier segment is here, too: to find those that may have records in [start, end), begin
+with the segment of `start` and go forward until an entry's last stable offset reaches `end`; what was decided later
+begins at or above that. Example: 100..103 aborted with the marker 104 and nothing else open: (9, 100, 104, 105).
+
+A producer snapshot says how many entries of which file it counts on. If a file is lost or damaged, the entries are
+found again by replaying the headers of the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import crc32c
+import numpy as np
+
+SUFFIX = ".txnindex"
+MARK = b"SLTI"
+VERSION = 1
+ENTRY_BYTES = 32
+_HEAD = struct.Struct("<4sI")
+_COUNT = struct.Struct("<II")
+
+
+class AbortedEntry(NamedTuple):
+    """An aborted transaction. `last_stable_offset`: the first offset of the oldest transaction that was still open when
+    the marker came, else the offset behind the marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def entries_crc(entries: Sequence[AbortedEntry]) -> int:
+    """Checksum of some entries' bytes."""
+    value: int = crc32c.crc32c(_pack(entries))
+    return value
+
+
+def _pack(entries: Sequence[AbortedEntry]) -> bytes:
+    return np.array(entries, "<i8").tobytes()
+
+
+def encode_txn_index(entries: Sequence[AbortedEntry]) -> bytes:
+    """The file's bytes."""
+    body = _COUNT.pack(VERSION, len(entries)) + _pack(entries)
+    return _HEAD.pack(MARK, crc32c.crc32c(body)) + body
+
+
+def decode_txn_index(data: bytes) -> list[AbortedEntry] | None:
+    """The entries, or None if the file is damaged or insane."""
+    if len(data) < _HEAD.size + _COUNT.size:
+        return None
+    mark, crc = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    version, count = _COUNT.unpack_from(body)
+    if mark != MARK or version != VERSION or len(body) != _COUNT.size + count * ENTRY_BYTES:
+        return None
+    if crc32c.crc32c(body) != crc:
+        return None
+    table = np.frombuffer(body, "<i8", 4 * count, _COUNT.size).reshape(count, 4)
+    _, first, last, stable = table.T
+    sane = (table >= 0).all() and (first < last).all() and (stable <= last + 1).all()
+    if not sane or not (np.diff(last) > 0).all() or not (np.diff(stable) >= 0).all():
+        return None
+    return [AbortedEntry(*row) for row in table.tolist()]

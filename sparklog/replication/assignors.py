@@ -1,0 +1,151 @@
+"""Who reads which partition of a group: pure functions of subscriptions, partition counts and the assignment before.
+
+`range` gives each member a run of neighbouring partitions of every topic, so that members that subscribe to topics with
+the same number of partitions get the same numbers of all of them (co-partitioned joins). `uniform` gives every member the
+same number of partitions, to within one, and moves as few as it can (KIP-848's server-side assignors).
+Both give every partition of a subscribed topic to exactly one of its subscribers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from sparklog.errors import UnsupportedAssignorError
+from sparklog.types import TopicPartition
+
+Assignment = dict[str, frozenset[TopicPartition]]
+"""Partitions by member id; every member has an entry."""
+
+UNIFORM, RANGE = "uniform", "range"
+
+
+class Subscriber(NamedTuple):
+    """One member: the topics it wants, and what the assignment before gave it. Members are ordered by `name`, which
+    stays the same when a static member comes back."""
+
+    name: str
+    topics: Collection[str]
+    previous: frozenset[TopicPartition] = frozenset()
+
+
+Assignor = Callable[[Mapping[str, Subscriber], Mapping[str, int]], Assignment]
+
+
+def assignor_of(name: str) -> Assignor:
+    """Raises UnsupportedAssignorError."""
+    found = ASSIGNORS.get(name)
+    if found is None:
+        raise UnsupportedAssignorError(f"there is no assignor {name!r}: use {' or '.join(sorted(ASSIGNORS))}")
+    return found
+
+
+def assign_range(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assignment:
+    """Each topic's partitions cut into as many runs as it has subscribers, the first ones longer by one."""
+    chosen: dict[str, set[TopicPartition]] = {m: set() for m in members}
+    for topic, subscribers in _subscribers(members, counts).items():
+        size, longer = divmod(counts[topic], len(subscribers))
+        start = 0
+        for i, member in enumerate(subscribers):
+            end = start + size + (1 if i < longer else 0)
+            chosen[member].update(TopicPartition(topic, p) for p in range(start, end))
+            start = end
+    return {m: frozenset(partitions) for m, partitions in chosen.items()}
+
+
+def assign_uniform(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assignment:
+    """Sticky and balanced. Where all members want the same topics the numbers differ by at most one; else no partition
+    could move to a member that has at least two fewer."""
+    subscribers = _subscribers(members, counts)
+    chosen, taken = _still_valid(members, counts)
+    alike = len({frozenset(m.topics) for m in members.values()}) == 1
+    if alike:
+        _cut_to_quota(members, chosen, taken, sum(counts[t] for t in subscribers))
+    rarest_first = sorted(subscribers, key=lambda t: (len(subscribers[t]), t))
+    free = [tp for t in rarest_first for p in range(counts[t]) if (tp := TopicPartition(t, p)) not in taken]
+    for group, partitions in _by_subscribers(free, subscribers):
+        heap = [(len(chosen[m]), i, m) for i, m in enumerate(group)]
+        heapq.heapify(heap)
+        for tp in partitions:
+            load, i, member = heap[0]
+            chosen[member].add(tp)
+            heapq.heapreplace(heap, (load + 1, i, member))
+    if not alike:
+        _level(chosen, subscribers)
+    return {m: frozenset(partitions) for m, partitions in chosen.items()}
+
+
+def _subscribers(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> dict[str, list[str]]:
+    """Member ids by topic, in the order of the members' names; only topics that exist and somebody wants."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for member in sorted(members, key=lambda m: (members[m].name, m)):
+        for topic in set(members[member].topics):
+            if counts.get(topic, 0) > 0:
+                found[topic].append(member)
+    return dict(found)
+
+
+def _still_valid(
+    members: Mapping[str, Subscriber], counts: Mapping[str, int]
+) -> tuple[dict[str, set[TopicPartition]], set[TopicPartition]]:
+    """What every member may keep of the assignment before, and all of that together."""
+    taken: set[TopicPartition] = set()
+    chosen: dict[str, set[TopicPartition]] = {}
+    for member in sorted(members, key=lambda m: (members[m].name, m)):
+        topics = set(members[member].topics)
+        kept = {
+            tp
+            for tp in members[member].previous
+            if tp.topic in topics and tp.partition < counts.get(tp.topic, 0) and tp not in taken
+        }
+        taken |= kept
+        chosen[member] = kept
+    return chosen, taken
+
+
+def _cut_to_quota(
+    members: Mapping[str, Subscriber], chosen: dict[str, set[TopicPartition]], taken: set[TopicPartition], total: int
+) -> None:
+    """Takes from every member what is above its quota; those that have most may keep one more."""
+    quota, one_more = divmod(total, len(members))
+    for i, member in enumerate(sorted(chosen, key=lambda m: (-len(chosen[m]), members[m].name, m))):
+        limit = quota + (1 if i < one_more else 0)
+        surplus = sorted(chosen[member])[limit:]
+        chosen[member].difference_update(surplus)
+        taken.difference_update(surplus)
+
+
+def _by_subscribers(
+    free: Iterable[TopicPartition], subscribers: Mapping[str, list[str]]
+) -> list[tuple[tuple[str, ...], list[TopicPartition]]]:
+    """Partitions with the same candidates together, in the order they come."""
+    groups: dict[tuple[str, ...], list[TopicPartition]] = {}
+    for tp in free:
+        groups.setdefault(tuple(subscribers[tp.topic]), []).append(tp)
+    return list(groups.items())
+
+
+def _level(chosen: dict[str, set[TopicPartition]], subscribers: Mapping[str, list[str]]) -> None:
+    """Moves partitions to members that have at least two fewer, until there are none. Every move makes the sum of the
+    squared loads smaller, so it ends."""
+    moved = True
+    while moved:
+        moved = False
+        lowest = min(map(len, chosen.values()), default=0)
+        for member in sorted(chosen, key=lambda m: (-len(chosen[m]), m)):
+            if len(chosen[member]) <= lowest + 1:
+                break
+            for topic in sorted({tp.topic for tp in chosen[member]}):
+                target = min(subscribers[topic], key=lambda m: len(chosen[m]))
+                surplus = (len(chosen[member]) - len(chosen[target])) // 2
+                if surplus <= 0:
+                    continue
+                moving = sorted((tp for tp in chosen[member] if tp.topic == topic), reverse=True)[:surplus]
+                chosen[member].difference_update(moving)
+                chosen[target].update(moving)
+                moved = True
+
+
+ASSIGNORS: dict[str, Assignor] = {UNIFORM: assign_uniform, RANGE: assign_range}

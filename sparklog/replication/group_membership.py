@@ -1,0 +1,454 @@
+"""One consumer group: its members, the target assignment, and how they get there (KIP-848), as a pure state machine.
+
+The group has an epoch; every change of the members, their subscriptions or the topics raises it and makes a new target
+assignment. Each member moves on its own, with its heartbeats: first it lets go what the target does not give it any more
+(until then it stays in its old epoch), then it is in the group's epoch and gets what nobody else has. So a partition never
+has two owners, and no member waits for the others. A member is in the state
+
+* *revoking*: it has been told to let partitions go and has not said yet that it has; after the rebalance timeout it is out;
+* *waiting*: it is in the group's epoch, but some of its partitions still belong to others;
+* *stable*: it has what the target gives it.
+
+A member that is not heard of for its session timeout is out. A static member (`instance_id`) that goes away with epoch -2
+keeps its place until then, and whoever comes with the same instance id inherits it.
+
+Everything that changes is put into `out` as records; `from_values` makes the same group of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sparklog.errors import (
+    FencedInstanceIdError,
+    FencedMemberEpochError,
+    GroupMaxSizeReachedError,
+    InvalidRequestError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+)
+from sparklog.protocol.group_messages import GroupHeartbeatRequest
+from sparklog.replication import group_records as records
+from sparklog.replication.assignors import UNIFORM, Assignment, Subscriber, assignor_of
+from sparklog.replication.group_records import CurrentValue, GroupValue, MemberValue, Record
+from sparklog.types import TopicPartition
+
+EPOCH_JOIN, EPOCH_LEAVE, EPOCH_AWAY = 0, -1, -2
+
+STATE_EMPTY, STATE_RECONCILING, STATE_STABLE = "Empty", "Reconciling", "Stable"
+
+Topics = Mapping[str, tuple[str, int]]
+"""Topic id and number of partitions by name."""
+
+_NONE: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True)
+class Safeguards:
+    """What keeps groups correct. Only tests switch something off, to see that they notice."""
+
+    member_epoch: bool = True
+    """Heartbeats and commits with another epoch than the member's are refused."""
+    wait_for_release: bool = True
+    """A partition is given out only when nobody has it any more."""
+    order: bool = True
+    """A heartbeat or commit that a later one of the same member has overtaken is refused."""
+    owner: bool = True
+    """Of the topics a group subscribes to, a member commits for the partitions it owns only."""
+    pending_offsets: bool = True
+    """Offsets of a transaction count only when it is committed."""
+    newer_record: bool = True
+    """A transaction's offset does not replace one that was written after it."""
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """What the broker's settings say about groups."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    group_size_max: int = 1_000_000
+    offsets_retention_ms: int = 10_080 * 60_000
+
+
+@dataclass
+class Member:
+    """One member. Times are the broker's monotonic ms; `revoke_by_ms` is set while it is revoking."""
+
+    member_id: str
+    wish: MemberValue
+    epoch: int = 0
+    previous_epoch: int = 0
+    owned: frozenset[TopicPartition] = _NONE
+    revoking: frozenset[TopicPartition] = _NONE
+    session_until_ms: int = 0
+    revoke_by_ms: int | None = None
+    last_sequence: int = -1
+    last_commit: int = -1
+
+    def note_commit(self, sequence: int, safeguards: Safeguards) -> None:
+        """Raises StaleMemberEpochError if a later commit of this member has been taken already."""
+        if safeguards.order and 0 <= sequence <= self.last_commit:
+            raise StaleMemberEpochError("a later commit of this member has been taken already")
+        self.last_commit = max(self.last_commit, sequence)
+
+    @property
+    def name(self) -> str:
+        return self.wish.instance_id or self.member_id
+
+    @property
+    def away(self) -> bool:
+        return self.epoch == EPOCH_AWAY
+
+    @property
+    def current(self) -> CurrentValue:
+        return CurrentValue(self.epoch, self.previous_epoch, self.owned, self.revoking)
+
+
+class HeartbeatAnswer(NamedTuple):
+    """`assigned` None: as in the last answer."""
+
+    member_id: str
+    epoch: int
+    interval_ms: int
+    assigned: frozenset[TopicPartition] | None
+
+
+@dataclass
+class Group:
+    """A group with members, now or once. `basis` is what `targets` was made of."""
+
+    group_id: str
+    config: GroupConfig
+    safeguards: Safeguards = Safeguards()
+    epoch: int = 0
+    assignor: str = UNIFORM
+    empty_since_ms: int = -1
+    basis: dict[str, tuple[str, int]] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    targets: Assignment = field(default_factory=dict)
+    owners: dict[TopicPartition, str] = field(default_factory=dict)
+    out: list[Record] = field(default_factory=list)
+
+    # -- heartbeats
+
+    def heartbeat(
+        self, request: GroupHeartbeatRequest, host: str, topics: Topics, now_ms: int, wall_ms: int
+    ) -> HeartbeatAnswer:
+        """A member joins, is alive, has let go, or leaves. Raises UnknownMemberIdError, FencedMemberEpochError,
+        StaleMemberEpochError (overtaken), FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError,
+        UnsupportedAssignorError, InvalidRequestError; then nothing has changed."""
+        if request.assignor is not None:
+            assignor_of(request.assignor)
+        if request.member_epoch < 0:
+            return self._leave(request, topics, now_ms, wall_ms)
+        owned = None if request.owned is None else _partitions(request)
+        if request.member_epoch == EPOCH_JOIN:
+            member, joined = self._join(request, host, now_ms)
+            owned = _NONE if owned is None else owned
+        else:
+            member, joined = self._known(request, owned), False
+        member.last_sequence = max(member.last_sequence, request.sequence)
+        member.session_until_ms = now_ms + member.wish.session_timeout_ms
+        before = member.current
+        if self._update_wish(member, request) or joined:
+            self._rebalance(topics, wall_ms)
+        self._reconcile(member, owned, now_ms)
+        changed = request.owned is not None or before.owned != member.owned or request.member_epoch != member.epoch
+        return HeartbeatAnswer(
+            member.member_id, member.epoch, self._interval_ms(member), member.owned if changed else None
+        )
+
+    def _interval_ms(self, member: Member) -> int:
+        """A member that waits for the others asks more often, so that a partition without an owner is soon taken."""
+        interval_ms = min(self.config.heartbeat_interval_ms, max(1, member.wish.session_timeout_ms // 3))
+        return interval_ms if self.is_stable(member) else max(1, interval_ms // 10)
+
+    def _known(self, request: GroupHeartbeatRequest, owned: frozenset[TopicPartition] | None) -> Member:
+        member = self.members.get(request.member_id)
+        if member is None:
+            self._check_instance(request)
+            raise UnknownMemberIdError(
+                f"group {self.group_id!r} has no member {request.member_id!r} (its session may have timed out): join again"
+            )
+        self._check_order(member, request)
+        if not self.safeguards.member_epoch or request.member_epoch == member.epoch:
+            return member
+        lost_answer = (
+            request.member_epoch == member.previous_epoch
+            and owned is not None
+            and owned <= member.owned | member.revoking
+        )
+        if not lost_answer:
+            raise FencedMemberEpochError(
+                f"member {member.member_id!r} of group {self.group_id!r} names epoch {request.member_epoch}, "
+                f"it is in {member.epoch}: let go of everything and join again"
+            )
+        return member
+
+    def _check_order(self, member: Member, request: GroupHeartbeatRequest) -> None:
+        if self.safeguards.order and 0 <= request.sequence <= member.last_sequence:
+            raise StaleMemberEpochError("a later heartbeat of this member has been answered already")
+
+    def _check_instance(self, request: GroupHeartbeatRequest) -> None:
+        holder = self.member_of_instance(request.instance_id)
+        if holder is not None and holder.member_id != request.member_id:
+            raise FencedInstanceIdError(
+                f"instance {request.instance_id!r} of group {self.group_id!r} is another process now"
+            )
+
+    def member_of_instance(self, instance_id: str | None) -> Member | None:
+        """The static member of this name."""
+        if instance_id is None:
+            return None
+        return next((m for m in self.members.values() if m.wish.instance_id == instance_id), None)
+
+    # -- joining and leaving
+
+    def _join(self, request: GroupHeartbeatRequest, host: str, now_ms: int) -> tuple[Member, bool]:
+        """The member, and whether the target has to be made anew for it."""
+        if request.topics is None:
+            raise InvalidRequestError("a member that joins has to name its topics")
+        known = self.members.get(request.member_id)
+        if known is not None:
+            self._check_order(known, request)
+            self._release(known)  # it says that it begins with nothing
+            known.epoch = known.previous_epoch = EPOCH_JOIN
+            return known, False
+        wish = MemberValue(
+            request.instance_id,
+            request.client_id,
+            host,
+            tuple(request.topics),
+            request.assignor or "",
+            request.rebalance_timeout_ms,
+            request.session_timeout_ms or self.config.session_timeout_ms,
+        )
+        holder = self.member_of_instance(request.instance_id)
+        if holder is not None:
+            return self._replace(holder, request.member_id, wish), False
+        if len(self.members) >= self.config.group_size_max:
+            raise GroupMaxSizeReachedError(
+                f"group {self.group_id!r} has {len(self.members)} members, group.max.size is {self.config.group_size_max}"
+            )
+        member = Member(request.member_id, wish)
+        self.members[member.member_id] = member
+        self.empty_since_ms = -1
+        self._put_member(member)
+        return member, True
+
+    def _replace(self, holder: Member, member_id: str, wish: MemberValue) -> Member:
+        """A static member is back under a new id: it inherits the place."""
+        if not holder.away:
+            raise UnreleasedInstanceIdError(
+                f"instance {wish.instance_id!r} of group {self.group_id!r} is in use by member {holder.member_id!r}; if that "
+                f"process has died, its place is free after its session timeout ({holder.wish.session_timeout_ms} ms)"
+            )
+        owned, target = holder.owned, self.targets.get(holder.member_id, _NONE)
+        before = holder.wish  # what it wants now is compared with this
+        self._forget(holder)
+        member = Member(member_id, wish._replace(topics=before.topics, assignor=before.assignor), owned=owned)
+        self.members[member_id] = member
+        self.owners.update(dict.fromkeys(owned, member_id))
+        self._put_member(member)
+        self._put_target(member_id, target)
+        return member
+
+    def _leave(self, request: GroupHeartbeatRequest, topics: Topics, now_ms: int, wall_ms: int) -> HeartbeatAnswer:
+        member = self.members.get(request.member_id)
+        if member is None:
+            self._check_instance(request)
+            raise UnknownMemberIdError(f"group {self.group_id!r} has no member {request.member_id!r}")
+        self._check_order(member, request)
+        member.last_sequence = max(member.last_sequence, request.sequence)
+        if request.member_epoch == EPOCH_AWAY and member.wish.instance_id is not None:
+            self._disown(member, member.revoking)
+            member.revoking, member.revoke_by_ms = _NONE, None
+            member.epoch = member.previous_epoch = EPOCH_AWAY
+            member.session_until_ms = now_ms + member.wish.session_timeout_ms
+            self._keep_only_target(member)
+            self._put_current(member)
+        else:
+            self._forget(member)
+            self._rebalance(topics, wall_ms)
+        return HeartbeatAnswer(request.member_id, request.member_epoch, self.config.heartbeat_interval_ms, None)
+
+    def expire(self, topics: Topics, now_ms: int, wall_ms: int) -> list[str]:
+        """Puts out the members that were not heard of in time, or did not let go in time; their ids."""
+        late = [
+            m
+            for m in self.members.values()
+            if m.session_until_ms <= now_ms or (m.revoke_by_ms is not None and m.revoke_by_ms <= now_ms)
+        ]
+        for member in late:
+            self._forget(member)
+        if late:
+            self._rebalance(topics, wall_ms)
+        return [m.member_id for m in late]
+
+    # -- the target, and the way there
+
+    def on_topics(self, topics: Topics, wall_ms: int) -> None:
+        """The cluster's topics have changed: a new target if this group wants one of them."""
+        if self.members and self._basis(topics) != self.basis:
+            self._rebalance(topics, wall_ms)
+
+    def _basis(self, topics: Topics) -> dict[str, tuple[str, int]]:
+        wanted = sorted({t for m in self.members.values() for t in m.wish.topics})
+        return {t: topics[t] for t in wanted if t in topics}
+
+    def _update_wish(self, member: Member, request: GroupHeartbeatRequest) -> bool:
+        """Whether the member wants something else than before."""
+        wish = member.wish
+        if request.topics is not None and set(request.topics) != set(wish.topics):
+            wish = wish._replace(topics=tuple(request.topics))
+        if request.assignor is not None:
+            wish = wish._replace(assignor=request.assignor)
+        if wish == member.wish:
+            return False
+        member.wish = wish
+        self._put_member(member)
+        return True
+
+    def _rebalance(self, topics: Topics, wall_ms: int) -> None:
+        """The next epoch, with a new target."""
+        self.epoch += 1
+        self.assignor = self._choose_assignor()
+        self.basis = self._basis(topics)
+        self.empty_since_ms = -1 if self.members else wall_ms
+        wishes = {i: Subscriber(m.name, m.wish.topics, self.targets.get(i, _NONE)) for i, m in self.members.items()}
+        counts = {t: count for t, (_, count) in self.basis.items()}
+        targets = assignor_of(self.assignor)(wishes, counts) if wishes else {}
+        for member_id, target in targets.items():
+            if self.targets.get(member_id) != target:
+                self._put_target(member_id, target)
+        for member in self.members.values():
+            if member.away and member.owned - targets[member.member_id]:
+                self._keep_only_target(member)
+                self._put_current(member)
+        value = GroupValue(self.epoch, self.assignor, self.empty_since_ms, self.basis)
+        self.out.append((records.group_key(self.group_id), records.encode_value(value)))
+
+    def _choose_assignor(self) -> str:
+        """The one that most members ask for; of equals the first by name."""
+        asked = [m.wish.assignor for m in self.members.values() if m.wish.assignor]
+        return min(set(asked), key=lambda a: (-asked.count(a), a)) if asked else UNIFORM
+
+    def _reconcile(self, member: Member, owned: frozenset[TopicPartition] | None, now_ms: int) -> None:
+        """One step of the member towards the target. `owned` is what it says it has; None: as before."""
+        before = member.current
+        if member.revoking:
+            if owned is None or member.revoking & owned:
+                return
+            self._disown(member, member.revoking)
+            member.revoking, member.revoke_by_ms = _NONE, None
+        target = self.targets.get(member.member_id, _NONE)
+        kept, dropped = member.owned & target, member.owned - target
+        if dropped and (owned is None or dropped & owned) and self.safeguards.wait_for_release:
+            member.owned, member.revoking = kept, dropped
+            member.revoke_by_ms = now_ms + member.wish.rebalance_timeout_ms
+        else:
+            self._disown(member, dropped)
+            free = {tp for tp in target - kept if tp not in self.owners or not self.safeguards.wait_for_release}
+            self.owners.update(dict.fromkeys(free, member.member_id))
+            member.owned = kept | free
+            if member.epoch != self.epoch:
+                member.previous_epoch, member.epoch = member.epoch, self.epoch
+        if member.current != before:
+            self._put_current(member)
+
+    def is_stable(self, member: Member) -> bool:
+        """Whether it has exactly what the target gives it."""
+        if member.away:
+            return True
+        target = self.targets.get(member.member_id, _NONE)
+        return member.epoch == self.epoch and not member.revoking and member.owned == target
+
+    @property
+    def state(self) -> str:
+        if not self.members:
+            return STATE_EMPTY
+        return STATE_STABLE if all(map(self.is_stable, self.members.values())) else STATE_RECONCILING
+
+    # -- ownership
+
+    def _disown(self, member: Member, partitions: frozenset[TopicPartition]) -> None:
+        for tp in partitions:
+            if self.owners.get(tp) == member.member_id:
+                del self.owners[tp]
+
+    def _release(self, member: Member) -> None:
+        """The member has nothing any more."""
+        self._disown(member, member.owned | member.revoking)
+        member.owned = member.revoking = _NONE
+        member.revoke_by_ms = None
+
+    def _keep_only_target(self, member: Member) -> None:
+        """Of a member that is away: nobody has to let go, so the others need not wait."""
+        target = self.targets.get(member.member_id, _NONE)
+        self._disown(member, member.owned - target)
+        member.owned &= target
+
+    def _forget(self, member: Member) -> None:
+        self._release(member)
+        del self.members[member.member_id]
+        self.targets.pop(member.member_id, None)
+        for kind in (records.KIND_CURRENT, records.KIND_TARGET, records.KIND_MEMBER):
+            self.out.append((records.member_key(kind, self.group_id, member.member_id), None))
+
+    # -- records
+
+    def _put_member(self, member: Member) -> None:
+        key = records.member_key(records.KIND_MEMBER, self.group_id, member.member_id)
+        self.out.append((key, records.encode_value(member.wish)))
+
+    def _put_target(self, member_id: str, target: frozenset[TopicPartition]) -> None:
+        self.targets[member_id] = target
+        key = records.member_key(records.KIND_TARGET, self.group_id, member_id)
+        self.out.append((key, records.encode_target(target)))
+
+    def _put_current(self, member: Member) -> None:
+        key = records.member_key(records.KIND_CURRENT, self.group_id, member.member_id)
+        self.out.append((key, records.encode_current(member.current)))
+
+    def tombstones(self) -> list[Record]:
+        """What deletes the group; it must be empty."""
+        return [(records.group_key(self.group_id), None)]
+
+
+@dataclass
+class GroupValues:
+    """What the log holds of one group."""
+
+    group: GroupValue | None = None
+    wishes: dict[str, MemberValue] = field(default_factory=dict)
+    targets: Assignment = field(default_factory=dict)
+    currents: dict[str, CurrentValue] = field(default_factory=dict)
+
+
+def group_from_values(
+    group_id: str, values: GroupValues, config: GroupConfig, safeguards: Safeguards, now_ms: int
+) -> Group | None:
+    """The group as its records describe it; all members get a fresh session. None: it was deleted."""
+    if values.group is None:
+        return None
+    made = Group(group_id, config, safeguards, values.group.epoch, values.group.assignor, values.group.empty_since_ms)
+    made.basis = dict(values.group.topics)
+    for member_id, wish in values.wishes.items():
+        member = Member(member_id, wish, session_until_ms=now_ms + wish.session_timeout_ms)
+        current = values.currents.get(member_id)
+        if current is not None:
+            member.epoch, member.previous_epoch, member.owned, member.revoking = current
+        if member.revoking:
+            member.revoke_by_ms = now_ms + wish.rebalance_timeout_ms
+        made.members[member_id] = member
+        made.targets[member_id] = values.targets.get(member_id, _NONE)
+        made.owners.update(dict.fromkeys(member.owned | member.revoking, member_id))
+    return made
+
+
+def _partitions(request: GroupHeartbeatRequest) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(t.topic, p) for t in request.owned or () for p in t.partitions)

@@ -1,0 +1,99 @@
+"""The committed offsets of the groups of one `__consumer_offsets` partition, as a pure state machine.
+
+Of two commits for the same partition the one whose record is later in the log counts. Commits of a transaction wait, by producer
+id, for its marker (KIP-98); then each of them counts only if nothing was written for its partition after it. Records and
+markers are numbered in the order of the log, when they are written and when they are read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from sparklog.replication import group_records as records
+from sparklog.replication.group_membership import Safeguards
+from sparklog.replication.group_records import OffsetValue, Record
+from sparklog.types import TopicPartition
+
+
+class Committed(NamedTuple):
+    """An offset, and the number of its record."""
+
+    value: OffsetValue
+    number: int
+
+
+Pending = dict[str, dict[TopicPartition, Committed]]
+"""Offsets of one producer's transaction, by group."""
+
+
+class GroupOffsets:
+    """All groups' offsets."""
+
+    def __init__(self, safeguards: Safeguards = Safeguards()) -> None:  # noqa: B008 - frozen
+        self._safeguards = safeguards
+        self._number = 0
+        self._committed: dict[str, dict[TopicPartition, Committed]] = {}
+        self._pending: dict[int, Pending] = {}
+
+    # -- as they are written and read again
+
+    def put(self, group_id: str, tp: TopicPartition, value: OffsetValue, producer_id: int = -1) -> None:
+        """A record: of the transaction of `producer_id`, or (-1) in effect at once."""
+        self._number += 1
+        committed = Committed(value, self._number)
+        if producer_id >= 0 and self._safeguards.pending_offsets:
+            self._pending.setdefault(producer_id, {}).setdefault(group_id, {})[tp] = committed
+        else:
+            self._committed.setdefault(group_id, {})[tp] = committed
+
+    def remove(self, group_id: str, tp: TopicPartition) -> None:
+        """A record without a value: newer than what waits for a marker, too."""
+        self._number += 1
+        for pending in self._pending.values():
+            pending.get(group_id, {}).pop(tp, None)
+        offsets = self._committed.get(group_id, {})
+        offsets.pop(tp, None)
+        if not offsets:
+            self._committed.pop(group_id, None)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A marker."""
+        for group_id, offsets in self._pending.pop(producer_id, {}).items():
+            if not committed:
+                continue
+            known = self._committed.setdefault(group_id, {})
+            for tp, pending in offsets.items():
+                existing = known.get(tp)
+                if existing is None or existing.number < pending.number or not self._safeguards.newer_record:
+                    known[tp] = pending
+
+    # -- what there is
+
+    def groups(self) -> set[str]:
+        """Groups with committed or pending offsets."""
+        return set(self._committed) | {g for pending in self._pending.values() for g in pending}
+
+    def get(self, group_id: str, tp: TopicPartition) -> OffsetValue | None:
+        found = self._committed.get(group_id, {}).get(tp)
+        return None if found is None else found.value
+
+    def of_group(self, group_id: str) -> dict[TopicPartition, OffsetValue]:
+        return {tp: c.value for tp, c in self._committed.get(group_id, {}).items()}
+
+    def pending_of(self, group_id: str) -> set[TopicPartition]:
+        """Partitions with offsets in a transaction that has not ended."""
+        return {tp for pending in self._pending.values() for tp in pending.get(group_id, ())}
+
+    def items(self) -> Iterator[tuple[str, TopicPartition, OffsetValue]]:
+        for group_id, offsets in list(self._committed.items()):
+            for tp, committed in list(offsets.items()):
+                yield group_id, tp, committed.value
+
+    def delete(self, group_id: str, partitions: Iterable[TopicPartition]) -> list[Record]:
+        """Forgets offsets; the records that say so."""
+        out: list[Record] = []
+        for tp in partitions:
+            self.remove(group_id, tp)
+            out.append((records.offset_key(group_id, tp), None))
+        return out

@@ -1,0 +1,160 @@
+"""The records of `__consumer_offsets`: what a group coordinator has to find again after a restart.
+
+Keys and values are MessagePack arrays; the first element is the version (0). A record without a value deletes its key. All
+records of one group are in one partition, so one batch changes several of them together.
+
+| key | value | meaning |
+|---|---|---|
+| [0, 0, group, topic, partition] | [0, offset, leader epoch, metadata, commit time ms, topic id] | a committed offset |
+| [0, 1, group] | [0, group epoch, assignor, empty since ms, {topic: [topic id, partitions]}] | the group; the topics are those the target was made of |
+| [0, 2, group, member] | [0, instance, client, host, topics, assignor, rebalance timeout ms, session timeout ms] | what a member asked for |
+| [0, 3, group, member] | [0, {topic: [partition, …]}] | what the member is to own |
+| [0, 4, group, member] | [0, epoch, previous epoch, owned {…}, to be let go {…}] | what it owns |
+
+The batch's own CRC covers them. Offsets of a transaction are in a transactional batch and count when its marker says so.
+A lost file of this topic loses the groups' positions: members join again, and read from where `auto.offset.reset` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sparklog.errors import LogCorruptError
+from sparklog.types import TopicPartition
+
+VERSION = 0
+KIND_OFFSET, KIND_GROUP, KIND_MEMBER, KIND_TARGET, KIND_CURRENT = range(5)
+
+Record = tuple[bytes, bytes | None]
+"""Key and value as they are stored; None deletes."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class OffsetValue(NamedTuple):
+    """A committed offset. `topic_id`: of the topic it was committed for; one of the same name made later is another."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    topic_id: str
+
+
+class GroupValue(NamedTuple):
+    """A group with members, now or once. `topics`: topic id and partition count of what the target was made of.
+    `empty_since_ms` -1: it has members."""
+
+    epoch: int
+    assignor: str
+    empty_since_ms: int
+    topics: dict[str, tuple[str, int]]
+
+
+class MemberValue(NamedTuple):
+    """What a member asked for."""
+
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    assignor: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+
+
+class CurrentValue(NamedTuple):
+    """Where a member is on its way to the target: `revoking` it has been told to let go."""
+
+    epoch: int
+    previous_epoch: int
+    owned: frozenset[TopicPartition]
+    revoking: frozenset[TopicPartition]
+
+
+class DecodedKey(NamedTuple):
+    """`member`: of kinds 2 to 4; `partition`: of kind 0."""
+
+    kind: int
+    group_id: str
+    member_id: str = ""
+    partition: TopicPartition | None = None
+
+
+def offset_key(group_id: str, tp: TopicPartition) -> bytes:
+    return _encode((VERSION, KIND_OFFSET, group_id, tp.topic, tp.partition))
+
+
+def group_key(group_id: str) -> bytes:
+    return _encode((VERSION, KIND_GROUP, group_id))
+
+
+def member_key(kind: int, group_id: str, member_id: str) -> bytes:
+    return _encode((VERSION, kind, group_id, member_id))
+
+
+def encode_value(value: OffsetValue | GroupValue | MemberValue) -> bytes:
+    return _encode((VERSION, *value))
+
+
+def encode_target(partitions: Iterable[TopicPartition]) -> bytes:
+    return _encode((VERSION, by_topic(partitions)))
+
+
+def encode_current(value: CurrentValue) -> bytes:
+    owned, revoking = by_topic(value.owned), by_topic(value.revoking)
+    return _encode((VERSION, value.epoch, value.previous_epoch, owned, revoking))
+
+
+def decode_key(key: bytes) -> DecodedKey:
+    """Raises LogCorruptError."""
+    try:
+        version, kind, group_id, *rest = _decode(key)
+        if version == VERSION:
+            if kind == KIND_OFFSET:
+                return DecodedKey(kind, group_id, partition=TopicPartition(rest[0], rest[1]))
+            return DecodedKey(kind, group_id, *rest)
+    except (msgspec.DecodeError, ValueError, TypeError, IndexError) as e:
+        raise LogCorruptError(f"a key of the group coordinator's log cannot be read: {key!r}") from e
+    raise LogCorruptError(f"a record of the group coordinator's log has version {version}, this broker reads {VERSION}")
+
+
+def decode_value(kind: int, value: bytes) -> Any:
+    """The value of a key of `kind`: OffsetValue, GroupValue, MemberValue, a frozenset of partitions, CurrentValue.
+
+    Raises LogCorruptError.
+    """
+    try:
+        version, *fields = _decode(value)
+        if version != VERSION:
+            raise ValueError(f"version {version}")
+        if kind == KIND_OFFSET:
+            return OffsetValue(*fields)
+        if kind == KIND_GROUP:
+            epoch, assignor, empty_since_ms, topics = fields
+            return GroupValue(epoch, assignor, empty_since_ms, {t: (i, n) for t, (i, n) in topics.items()})
+        if kind == KIND_MEMBER:
+            instance_id, client_id, client_host, topics, *rest = fields
+            return MemberValue(instance_id, client_id, client_host, tuple(topics), *rest)
+        if kind == KIND_TARGET:
+            return _partitions(fields[0])
+        epoch, previous_epoch, owned, revoking = fields
+        return CurrentValue(epoch, previous_epoch, _partitions(owned), _partitions(revoking))
+    except (msgspec.DecodeError, ValueError, TypeError, IndexError, AttributeError) as e:
+        raise LogCorruptError(f"a value of the group coordinator's log cannot be read ({e}): {value!r}") from e
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic, sorted."""
+    found: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        found.setdefault(tp.topic, []).append(tp.partition)
+    return found
+
+
+def _partitions(topics: dict[str, list[int]]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(t, p) for t, numbers in topics.items() for p in numbers)

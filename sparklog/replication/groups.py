@@ -1,0 +1,350 @@
+"""The group coordinator of one `__consumer_offsets` partition: a pure state machine.
+
+Requests, the clock, markers and changed topics go in; answers and records come out. What a call changes is in the state
+at once; its records have to be appended to the partition in the order of the calls, as one batch per call, and an answer may
+be given only when every record up to then is below the high watermark. If an append fails the state is worth nothing: it
+is thrown away and read again (`replay`, `loaded`). So answers never tell what a restart could take back.
+
+A group is of the kind "consumer" if it has (had) members, else "offsets": a program without members, like Spark's source,
+that commits where it is. Times: `now_ms` is monotonic and only compared, `wall_ms` is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from sparklog.errors import (
+    FencedMemberEpochError,
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    NonEmptyGroupError,
+    SparklogError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+from sparklog.protocol import group_messages as m
+from sparklog.replication import group_records as records
+from sparklog.replication.group_membership import (
+    STATE_EMPTY,
+    Group,
+    GroupConfig,
+    GroupValues,
+    Member,
+    Safeguards,
+    Topics,
+    group_from_values,
+)
+from sparklog.replication.group_offsets import GroupOffsets
+from sparklog.replication.group_records import OffsetValue, Record
+from sparklog.types import TopicPartition
+
+KIND_CONSUMER, KIND_OFFSETS = "consumer", "offsets"
+NO_EPOCH = -1
+NO_OFFSET = -1
+
+A = TypeVar("A")
+
+
+class Step(NamedTuple, Generic[A]):
+    """An answer, and the records that have to be below the high watermark before it is given."""
+
+    answer: A
+    records: list[Record]
+
+
+class GroupCoordinator:
+    """All groups of one partition. `topics` are the cluster's."""
+
+    def __init__(self, config: GroupConfig, topics: Topics, safeguards: Safeguards = Safeguards()) -> None:  # noqa: B008
+        self._config = config
+        self._safeguards = safeguards
+        self._topics = topics
+        self._groups: dict[str, Group] = {}
+        self.offsets = GroupOffsets(safeguards)
+        self._values: dict[str, GroupValues] = {}
+
+    # -- reading the log again
+
+    def replay(self, key: bytes, value: bytes | None, producer_id: int = -1) -> None:
+        """One record in the log's order; `producer_id` of the transaction it belongs to, else -1.
+
+        Raises LogCorruptError."""
+        decoded = records.decode_key(key)
+        parsed = None if value is None else records.decode_value(decoded.kind, value)
+        if decoded.kind == records.KIND_OFFSET:
+            assert decoded.partition is not None
+            if parsed is None:
+                self.offsets.remove(decoded.group_id, decoded.partition)
+            else:
+                self.offsets.put(decoded.group_id, decoded.partition, parsed, producer_id)
+            return
+        values = self._values.setdefault(decoded.group_id, GroupValues())
+        if decoded.kind == records.KIND_GROUP:
+            values.group = parsed
+            return
+        by_member: dict[int, dict[str, object]] = {
+            records.KIND_MEMBER: values.wishes,  # type: ignore[dict-item]
+            records.KIND_TARGET: values.targets,  # type: ignore[dict-item]
+            records.KIND_CURRENT: values.currents,  # type: ignore[dict-item]
+        }
+        if parsed is None:
+            by_member[decoded.kind].pop(decoded.member_id, None)
+        else:
+            by_member[decoded.kind][decoded.member_id] = parsed
+
+    def loaded(self, now_ms: int, wall_ms: int) -> list[Record]:
+        """The log has been read to its end: makes the groups. The records are what has changed since it was written
+        (topics were deleted, or made)."""
+        for group_id, values in self._values.items():
+            group = group_from_values(group_id, values, self._config, self._safeguards, now_ms)
+            if group is not None:
+                self._groups[group_id] = group
+        self._values = {}
+        return self.set_topics(self._topics, wall_ms)
+
+    # -- members
+
+    def heartbeat(
+        self, request: m.GroupHeartbeatRequest, host: str, now_ms: int, wall_ms: int
+    ) -> Step[m.GroupHeartbeatResponse]:
+        """Raises what `Group.heartbeat` raises, and InvalidGroupIdError; then nothing has changed."""
+        check_group_id(request.group_id)
+        group = self._groups.get(request.group_id)
+        if group is None:
+            group = Group(request.group_id, self._config, self._safeguards)
+        answer = group.heartbeat(request, host, self._topics, now_ms, wall_ms)
+        self._groups[request.group_id] = group
+        assigned = None if answer.assigned is None else topic_partitions(answer.assigned)
+        response = m.GroupHeartbeatResponse(answer.member_id, answer.epoch, answer.interval_ms, assigned)
+        return Step(response, _take(group))
+
+    def tick(self, now_ms: int, wall_ms: int) -> list[Record]:
+        """Puts out members that are late."""
+        out: list[Record] = []
+        for group in self._groups.values():
+            if group.members:
+                group.expire(self._topics, now_ms, wall_ms)
+                out += _take(group)
+        return out
+
+    def prolong(self, ms: int) -> list[Record]:
+        """Nothing could be heard for a while: every member has that much longer."""
+        for group in self._groups.values():
+            for member in group.members.values():
+                member.session_until_ms += ms
+                if member.revoke_by_ms is not None:
+                    member.revoke_by_ms += ms
+        return []
+
+    def set_topics(self, topics: Topics, wall_ms: int) -> list[Record]:
+        """The cluster's topics are these now: groups that want one that is new get it, the offsets of one that is gone
+        are forgotten."""
+        self._topics = topics
+        out: list[Record] = []
+        gone: dict[str, list[TopicPartition]] = {}
+        for group_id, tp, value in self.offsets.items():
+            topic_id, count = topics.get(tp.topic, ("", 0))
+            if topic_id != value.topic_id or tp.partition >= count:
+                gone.setdefault(group_id, []).append(tp)
+        for group_id, partitions in gone.items():
+            out += self.offsets.delete(group_id, partitions)
+        for group in self._groups.values():
+            group.on_topics(topics, wall_ms)
+            out += _take(group)
+        return out
+
+    # -- offsets
+
+    def commit(
+        self,
+        group_id: str,
+        offsets: Sequence[m.CommittedOffset],
+        member_id: str,
+        member_epoch: int,
+        wall_ms: int,
+        *,
+        sequence: int = -1,
+        producer_id: int = -1,
+    ) -> Step[list[m.OffsetResult]]:
+        """Commits for a member, or (epoch -1) for a group without members; in the transaction of `producer_id`, if it is
+        not -1. Each partition has its own result.
+
+        Raises InvalidGroupIdError, UnknownMemberIdError, StaleMemberEpochError, NonEmptyGroupError."""
+        check_group_id(group_id)
+        group = self._groups.get(group_id)
+        member = self._check_member(group, group_id, member_id, member_epoch)
+        if member is not None:
+            member.note_commit(sequence, self._safeguards)
+        results: list[m.OffsetResult] = []
+        out: list[Record] = []
+        for wanted in offsets:
+            tp = TopicPartition(wanted.topic, wanted.partition)
+            error = self._refusal(group, member, tp)
+            if error is not None:
+                results.append(m.OffsetResult(*tp, error.code, str(error)))
+                continue
+            topic_id = self._topics[tp.topic][0]
+            value = OffsetValue(wanted.offset, wanted.leader_epoch, wanted.metadata, wall_ms, topic_id)
+            self.offsets.put(group_id, tp, value, producer_id)
+            out.append((records.offset_key(group_id, tp), records.encode_value(value)))
+            results.append(m.OffsetResult(*tp, 0))
+        return Step(results, out)
+
+    def _check_member(self, group: Group | None, group_id: str, member_id: str, member_epoch: int) -> Member | None:
+        if not member_id and member_epoch == NO_EPOCH:
+            if group is not None and group.members:
+                raise NonEmptyGroupError(
+                    f"group {group_id!r} has {len(group.members)} members, and only they can change its offsets: stop them first"
+                )
+            return None
+        member = None if group is None else group.members.get(member_id)
+        if member is None:
+            if not self._safeguards.member_epoch:
+                return None
+            raise UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}; it has to join again")
+        if member_epoch != member.epoch and self._safeguards.member_epoch:
+            raise StaleMemberEpochError(
+                f"member {member_id!r} of group {group_id!r} names epoch {member_epoch}, it is in {member.epoch}"
+            )
+        return member
+
+    def _refusal(self, group: Group | None, member: Member | None, tp: TopicPartition) -> SparklogError | None:
+        """Why an offset of this partition cannot be committed."""
+        topic = self._topics.get(tp.topic)
+        if topic is None or tp.partition >= topic[1]:
+            return UnknownTopicOrPartitionError(f"there is no partition {tp}")
+        if group is None or member is None or tp.topic not in group.basis or not self._safeguards.owner:
+            return None
+        if group.owners.get(tp) != member.member_id:
+            return FencedMemberEpochError(f"{tp} does not belong to member {member.member_id!r} (any more)")
+        return None
+
+    def fetch_offsets(self, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
+        """Raises InvalidGroupIdError; of a member also UnknownMemberIdError and StaleMemberEpochError."""
+        check_group_id(request.group_id)
+        if request.member_id or request.member_epoch != NO_EPOCH:
+            group = self._groups.get(request.group_id)
+            self._check_member(group, request.group_id, request.member_id, request.member_epoch)
+        committed = self.offsets.of_group(request.group_id)
+        pending = self.offsets.pending_of(request.group_id)
+        if request.partitions is None:
+            wanted: Iterable[TopicPartition] = sorted(set(committed) | pending)
+        else:
+            wanted = [TopicPartition(t.topic, p) for t in request.partitions for p in t.partitions]
+        found = []
+        for tp in wanted:
+            value = committed.get(tp)
+            if value is not None and value.topic_id != self._topics.get(tp.topic, ("", 0))[0]:
+                value = None  # of a topic that is gone: a transaction that began before has brought it
+            if request.require_stable and tp in pending:
+                error = UnstableOffsetCommitError(f"a transaction with an offset of {tp} has not ended yet")
+                found.append(m.FetchedOffset(*tp, error.code, message=str(error)))
+            elif value is None:
+                found.append(m.FetchedOffset(*tp, 0))
+            else:
+                found.append(m.FetchedOffset(*tp, 0, value.offset, value.leader_epoch, value.metadata, value.commit_ms))
+        return m.OffsetFetchResponse(found)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A marker is in the partition, or has been read from it."""
+        self.offsets.end_transaction(producer_id, committed=committed)
+
+    def expire_offsets(self, wall_ms: int) -> list[Record]:
+        """Forgets offsets of groups that have had no members, and no commits, for the retention time; and of topics that
+        a group with members no longer wants. An empty group without offsets goes, too."""
+        out: list[Record] = []
+        oldest_ms = wall_ms - self._config.offsets_retention_ms
+        expired: dict[str, list[TopicPartition]] = {}
+        for group_id, tp, value in self.offsets.items():
+            group = self._groups.get(group_id)
+            used_ms = value.commit_ms if group is None else max(value.commit_ms, group.empty_since_ms)
+            wanted = group is not None and tp.topic in {t for mem in group.members.values() for t in mem.wish.topics}
+            if used_ms < oldest_ms and not wanted:
+                expired.setdefault(group_id, []).append(tp)
+        for group_id, partitions in expired.items():
+            out += self.offsets.delete(group_id, partitions)
+        kept = self.offsets.groups()
+        for group in list(self._groups.values()):
+            if not group.members and group.empty_since_ms < oldest_ms and group.group_id not in kept:
+                del self._groups[group.group_id]
+                out += group.tombstones()
+        return out
+
+    # -- administration
+
+    def list_groups(self, states: Iterable[str] = ()) -> list[m.GroupSummary]:
+        """By id; `states`: only these, all if empty."""
+        wanted = {s.lower() for s in states}
+        found = []
+        for group_id in sorted(set(self._groups) | self.offsets.groups()):
+            group = self._groups.get(group_id)
+            state = STATE_EMPTY if group is None else group.state
+            if not wanted or state.lower() in wanted:
+                kind = KIND_OFFSETS if group is None else KIND_CONSUMER
+                found.append(m.GroupSummary(group_id, state, kind, 0 if group is None else len(group.members)))
+        return found
+
+    def describe(self, group_id: str) -> m.GroupDetails:
+        """With an error code if there is no such group."""
+        group = self._groups.get(group_id)
+        if group is None:
+            if group_id in self.offsets.groups():
+                return m.GroupDetails(0, group_id, STATE_EMPTY)
+            error = _unknown_group(group_id)
+            return m.GroupDetails(error.code, group_id, message=str(error))
+        members = [
+            m.GroupMember(
+                member_id=member.member_id,
+                instance_id=member.wish.instance_id,
+                client_id=member.wish.client_id,
+                client_host=member.wish.client_host,
+                member_epoch=member.epoch,
+                topics=list(member.wish.topics),
+                owned=topic_partitions(member.owned | member.revoking),
+                target=topic_partitions(group.targets.get(member.member_id, ())),
+            )
+            for member in sorted(group.members.values(), key=lambda member: (member.name, member.member_id))
+        ]
+        return m.GroupDetails(0, group_id, group.state, group.epoch, group.assignor, members)
+
+    def delete(self, group_id: str) -> Step[int]:
+        """Deletes an empty group; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
+        UnstableOffsetCommitError (a transaction with its offsets is open)."""
+        group = self._groups.get(group_id)
+        if group is None and group_id not in self.offsets.groups():
+            raise _unknown_group(group_id)
+        if group is not None and group.members:
+            raise NonEmptyGroupError(f"group {group_id!r} has {len(group.members)} members: stop them first")
+        if self.offsets.pending_of(group_id):
+            raise UnstableOffsetCommitError(f"a transaction with offsets of group {group_id!r} has not ended yet")
+        committed = self.offsets.of_group(group_id)
+        out = self.offsets.delete(group_id, committed)
+        if self._groups.pop(group_id, None) is not None and group is not None:
+            out += group.tombstones()
+        return Step(len(committed), out)
+
+
+def check_group_id(group_id: str) -> None:
+    """Raises InvalidGroupIdError."""
+    if not group_id or len(group_id) > GROUP_ID_CHARS_MAX:
+        raise InvalidGroupIdError(f"group id {group_id[:40]!r}: 1 to {GROUP_ID_CHARS_MAX} characters")
+
+
+GROUP_ID_CHARS_MAX = 1024
+
+
+def topic_partitions(partitions: Iterable[TopicPartition]) -> list[m.TopicPartitions]:
+    """Partitions as they are sent, sorted."""
+    return [m.TopicPartitions(t, numbers) for t, numbers in records.by_topic(partitions).items()]
+
+
+def _unknown_group(group_id: str) -> GroupIdNotFoundError:
+    return GroupIdNotFoundError(f"there is no group {group_id!r}: `sparklog group list` shows all")
+
+
+def _take(group: Group) -> list[Record]:
+    out, group.out = group.out, []
+    return out

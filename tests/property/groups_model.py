@@ -1,0 +1,350 @@
+"""Members, their network and a coordinator that crashes, to be driven at random.
+
+A client is as bad as clients get: requests are lost, come late or twice, it lets partitions go late, it freezes until it has
+been put out and then goes on as if nothing had happened. Answers are given when the records before them are safe; a crash loses
+any part of what is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from sparklog.errors import SparklogError, StaleMemberEpochError
+from sparklog.protocol import group_messages as m
+from sparklog.replication.group_membership import EPOCH_AWAY, EPOCH_JOIN, EPOCH_LEAVE, GroupConfig, Safeguards
+from sparklog.replication.group_records import Record
+from sparklog.replication.groups import GroupCoordinator, topic_partitions
+from sparklog.types import TopicPartition
+
+GROUP = "g"
+TOPICS: dict[str, tuple[str, int]] = {"a": ("id-a", 3), "b": ("id-b", 2)}
+PARTITIONS = [TopicPartition(t, p) for t, (_, n) in TOPICS.items() for p in range(n)]
+SESSION_MS, REBALANCE_MS = 1000, 3000
+
+
+class LogEntry(NamedTuple):
+    """A batch, or (marker not None) the end of the producer's transaction."""
+
+    records: list[Record]
+    producer_id: int = -1
+    marker: bool | None = None
+
+
+@dataclass
+class Client:
+    """A member's process. `held` is what it reads; `told` what it has been told to read."""
+
+    member_id: str
+    topics: list[str]
+    instance_id: str | None = None
+    epoch: int = EPOCH_JOIN
+    sequence: int = 0
+    commits: int = 0
+    held: set[TopicPartition] = field(default_factory=set)
+    told: frozenset[TopicPartition] = frozenset()
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    had: set[TopicPartition] = field(default_factory=set)
+    waiting_for: int = -1
+    full: bool = True
+    gone: bool = False
+
+    def request(self) -> m.GroupHeartbeatRequest:
+        self.sequence += 1
+        self.waiting_for = self.sequence
+        full, self.full = self.full, True  # until it is answered
+        return m.GroupHeartbeatRequest(
+            GROUP,
+            self.member_id,
+            self.epoch,
+            self.instance_id,
+            self.topics if full else None,
+            None,
+            topic_partitions(self.held) if full else None,
+            REBALANCE_MS,
+            SESSION_MS,
+            sequence=self.sequence,
+        )
+
+    def lose_all(self) -> None:
+        self.held, self.told, self.epoch, self.full = set(), frozenset(), EPOCH_JOIN, True
+
+    def let_go(self) -> None:
+        self.full = self.full or not self.held <= self.told
+        self.held &= self.told
+
+
+class Answer(NamedTuple):
+    """On its way back; `safe_at`: how many log entries must be safe before."""
+
+    client: Client
+    sequence: int
+    safe_at: int
+    response: m.GroupHeartbeatResponse | SparklogError
+
+
+class World:
+    """Everything together; the methods are what can happen."""
+
+    def __init__(self, safeguards: Safeguards = Safeguards()) -> None:  # noqa: B008
+        self.safeguards = safeguards
+        self.topics = dict(TOPICS)
+        self.now_ms = 1_000_000
+        self.log: list[LogEntry] = []
+        self.safe = 0
+        self.coordinator = self._load()
+        self.clients: list[Client] = []
+        self.requests: list[tuple[Client, m.GroupHeartbeatRequest]] = []
+        self.commits: list[tuple[Client, m.OffsetCommitRequest]] = []
+        self.answers: list[Answer] = []
+        self.open_transactions: dict[int, bool] = {}
+        self.resets: set[TopicPartition] = set()
+
+    def _load(self) -> GroupCoordinator:
+        made = GroupCoordinator(GroupConfig(), self.topics, self.safeguards)
+        for entry in self.log:
+            for key, value in entry.records:
+                made.replay(key, value, entry.producer_id)
+            if entry.marker is not None:
+                made.end_transaction(entry.producer_id, committed=entry.marker)
+        self._append(made.loaded(self.now_ms, self.now_ms))
+        return made
+
+    def _append(self, records: list[Record], producer_id: int = -1) -> None:
+        if records:
+            self.log.append(LogEntry(records, producer_id))
+
+    # -- clients
+
+    def join(self, topics: list[str], instance_id: str | None = None) -> None:
+        self.clients.append(Client(f"m{len(self.clients)}", topics, instance_id))
+
+    def kill(self, client: Client) -> None:
+        client.gone = True
+        client.lose_all()
+
+    def heartbeat(self, client: Client) -> None:
+        self.requests.append((client, client.request()))
+
+    def leave(self, client: Client) -> None:
+        client.held = set()
+        request = client.request()
+        epoch = EPOCH_LEAVE if client.instance_id is None else EPOCH_AWAY
+        self.requests.append(
+            (client, m.GroupHeartbeatRequest(GROUP, client.member_id, epoch, sequence=request.sequence))
+        )
+        self.kill(client)
+
+    def subscribe(self, client: Client, topics: list[str]) -> None:
+        client.topics, client.full = topics, True
+
+    def send_commit(self, client: Client, tp: TopicPartition, processed: int) -> None:
+        position = client.positions[tp] = client.positions.get(tp, 0) + processed
+        client.commits += 1
+        offsets = [m.CommittedOffset(*tp, position)]
+        self.commits.append(
+            (client, m.OffsetCommitRequest(GROUP, offsets, client.member_id, client.epoch, client.commits))
+        )
+
+    # -- the network and the coordinator
+
+    def deliver(self, index: int, *, keep: bool) -> None:
+        """A request arrives; `keep`: a copy of it arrives later, too."""
+        client, request = self.requests[index]
+        if not keep:
+            del self.requests[index]
+        response: m.GroupHeartbeatResponse | SparklogError
+        try:
+            response, records = self.coordinator.heartbeat(request, "h", self.now_ms, self.now_ms)
+            self._append(records)
+        except SparklogError as e:
+            response = e
+        self.answers.append(Answer(client, request.sequence, len(self.log), response))
+        self.check_owners()
+
+    def deliver_commit(self, index: int, *, keep: bool) -> None:
+        client, request = self.commits[index]
+        if not keep:
+            del self.commits[index]
+        (wanted,) = request.offsets
+        tp = TopicPartition(wanted.topic, wanted.partition)
+        before = self.coordinator.offsets.get(GROUP, tp)
+        try:
+            (result,), records = self.coordinator.commit(
+                GROUP,
+                request.offsets,
+                request.member_id,
+                request.member_epoch,
+                self.now_ms,
+                sequence=request.sequence,
+            )
+        except SparklogError:
+            return
+        if result.error_code:
+            return
+        self._append(records)
+        others = [c for c in self.valid_clients() if c is not client and tp in c.held]
+        assert not others, f"{client.member_id} commits {tp}, which {others[0].member_id} reads"
+        if before is not None and not self.open_transactions and tp not in self.resets:
+            assert wanted.offset >= before.offset, f"{tp} goes back from {before.offset} to {wanted.offset}"
+        self.resets.discard(tp)
+
+    def answer(self, index: int) -> None:
+        """An answer arrives, if its client still waits for it."""
+        self.make_safe(self.answers[index].safe_at)
+        client, sequence, _, response = self.answers.pop(index)
+        if client.gone or sequence != client.waiting_for:
+            return
+        client.waiting_for = -1
+        if isinstance(response, StaleMemberEpochError):
+            return
+        if isinstance(response, SparklogError):
+            client.lose_all()
+            return
+        client.epoch = response.member_epoch
+        client.full = False
+        if response.assigned is not None:
+            client.told = frozenset(TopicPartition(t.topic, p) for t in response.assigned for p in t.partitions)
+            for tp in client.told - client.held:
+                committed = self.coordinator.offsets.get(GROUP, tp)
+                client.positions[tp] = 0 if committed is None else committed.offset
+            client.held |= client.told
+            client.had |= client.told
+
+    def make_safe(self, entries: int) -> None:
+        self.safe = max(self.safe, entries)
+
+    def crash(self, lost: int) -> None:
+        """The coordinator starts anew; up to `lost` of its last appends are gone, with every connection."""
+        del self.log[max(self.safe, len(self.log) - lost) :]
+        self.safe = len(self.log)
+        self.requests, self.commits, self.answers = [], [], []
+        for client in self.clients:
+            client.waiting_for = -1
+        self.coordinator = self._load()
+        self.check_restart()
+
+    def pass_time(self, ms: int) -> None:
+        self.now_ms += ms
+        self._append(self.coordinator.tick(self.now_ms, self.now_ms))
+
+    def change_topics(self, topics: dict[str, tuple[str, int]]) -> None:
+        self.topics = topics
+        self.resets |= set(PARTITIONS)
+        self._append(self.coordinator.set_topics(topics, self.now_ms))
+
+    # -- transactions, of programs that are no members
+
+    def commit_in_transaction(self, producer_id: int, tp: TopicPartition, offset: int) -> None:
+        if self.coordinator.describe(GROUP).members:
+            return
+        (result,), records = self.coordinator.commit(
+            GROUP, [m.CommittedOffset(*tp, offset)], "", -1, self.now_ms, producer_id=producer_id
+        )
+        if not result.error_code:
+            self._append(records, producer_id)
+            self.open_transactions[producer_id] = True
+            self.resets.add(tp)
+        self.check_offsets()
+
+    def commit_alone(self, tp: TopicPartition, offset: int) -> None:
+        if not self.coordinator.describe(GROUP).members:
+            _, records = self.coordinator.commit(GROUP, [m.CommittedOffset(*tp, offset)], "", -1, self.now_ms)
+            self._append(records)
+            self.resets.add(tp)
+        self.check_offsets()
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        if self.open_transactions.pop(producer_id, None):
+            self.log.append(LogEntry([], producer_id, committed))
+            self.make_safe(len(self.log))
+            self.coordinator.end_transaction(producer_id, committed=committed)
+            self.resets |= set(PARTITIONS)
+        self.check_offsets()
+
+    # -- what must be true
+
+    def owner(self, tp: TopicPartition) -> str | None:
+        group = self.coordinator._groups.get(GROUP)
+        return None if group is None else group.owners.get(tp)
+
+    def valid_clients(self) -> list[Client]:
+        """Clients that the coordinator believes in: not yet put out, and not replaced."""
+        group = self.coordinator._groups.get(GROUP)
+        found = []
+        for client in self.clients:
+            member = None if group is None else group.members.get(client.member_id)
+            known = (
+                member is not None
+                and client.epoch > 0
+                and client.epoch in (member.epoch, member.previous_epoch)
+                and member.last_sequence <= client.sequence
+            )
+            if known and not client.gone:
+                found.append(client)
+        return found
+
+    def check_owners(self) -> None:
+        seen: dict[TopicPartition, str] = {}
+        for client in self.valid_clients():
+            for tp in client.held:
+                assert tp not in seen, f"{tp} is read by {seen[tp]} and {client.member_id}"
+                seen[tp] = client.member_id
+
+    def check_offsets(self) -> None:
+        """The offsets are those of the last record that counts, worked out from the log alone."""
+        expected = GroupCoordinator(GroupConfig(), self.topics)
+        plain: dict[bytes, tuple[int, bytes | None]] = {}
+        pending: dict[int, list[tuple[int, Record]]] = {}
+        for i, entry in enumerate(self.log):
+            if entry.marker is None and entry.producer_id < 0:
+                plain.update({k: (i, v) for k, v in entry.records})
+            elif entry.marker is None:
+                pending.setdefault(entry.producer_id, []).extend((i, r) for r in entry.records)
+            else:
+                for at, (k, v) in pending.pop(entry.producer_id, []):
+                    if entry.marker and plain.get(k, (-1, None))[0] < at:
+                        plain[k] = (at, v)
+        for k, (_, v) in plain.items():
+            expected.replay(k, v)
+        ours, theirs = self.coordinator.offsets.of_group(GROUP), expected.offsets.of_group(GROUP)
+        assert ours == theirs, f"offsets {ours}, the log says {theirs}"
+
+    def check_restart(self) -> None:
+        """A coordinator made of the log is as the one that wrote it."""
+        again, ours = state_of(self._load()), state_of(self.coordinator)
+        assert again == ours, f"{ours}, after a restart {again}"
+
+    def settle(self) -> None:
+        """Everything works for a while: then every partition is read by exactly one client."""
+        self.requests, self.commits, self.answers = [], [], []
+        for client in self.clients:
+            client.waiting_for = -1
+        for _ in range(REBALANCE_MS // 250 + 40):
+            self.pass_time(250)
+            for client in [c for c in self.clients if not c.gone]:
+                client.let_go()
+                self.heartbeat(client)
+                self.deliver(len(self.requests) - 1, keep=False)
+                self.answer(len(self.answers) - 1)
+                self.check_owners()
+        alive = [c for c in self.clients if not c.gone]
+        wanted = {TopicPartition(t, p) for t, (_, n) in self.topics.items() for p in range(n)}
+        wanted = {tp for tp in wanted if any(tp.topic in c.topics for c in alive)}
+        held = [tp for c in alive for tp in c.held]
+        assert sorted(held) == sorted(wanted), f"held {sorted(held)}, there are {sorted(wanted)}"
+        if alive:
+            assert self.coordinator.describe(GROUP).state == "Stable"
+
+
+def state_of(coordinator: GroupCoordinator) -> Any:
+    """All that a restart has to keep."""
+    groups = {
+        group_id: (
+            replace(g, members={}, out=[], owners=dict(sorted(g.owners.items()))),
+            {i: (mem.wish, mem.current) for i, mem in sorted(g.members.items())},
+        )
+        for group_id, g in coordinator._groups.items()
+    }
+    offsets = {g: coordinator.offsets.of_group(g) for g in coordinator.offsets.groups()}
+    return groups, offsets

@@ -1,0 +1,231 @@
+"""The group coordinator in a broker without sockets: durable before it answers, read again after a restart or a failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sparklog_broker.broker import Broker
+from sparklog_broker.config import make_config
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers import groups as handlers
+
+from sparklog.errors import (
+    CoordinatorLoadingError,
+    NonEmptyGroupError,
+    StaleMemberEpochError,
+    StorageFullError,
+    UnknownMemberIdError,
+)
+from sparklog.log.partition_log import PartitionLog
+from sparklog.metadata.store import TopicSpec
+from sparklog.protocol import group_messages as m
+from sparklog.replication.partition import PartitionReplicas
+from sparklog.types import CONSUMER_OFFSETS_TOPIC
+
+Scenario = Callable[[Broker, RequestContext], Coroutine[Any, Any, None]]
+NOTHING = memoryview(b"")
+FAST = {
+    "group.consumer.heartbeat.interval.ms": 50,
+    "offsets.topic.num.partitions": 2,
+    "offsets.retention.check.interval.ms": 20,
+}
+
+
+def run(tmp_path: Path, *scenarios: Scenario, **settings: object) -> None:
+    """Runs each scenario with a broker of its own, on the same data directory; the topic `t` has three partitions."""
+
+    async def main(scenario: Scenario) -> None:
+        given = {"data.dir": str(tmp_path / "data"), **FAST, **{k.replace("_", "."): v for k, v in settings.items()}}
+        broker = Broker.open(make_config(given), asyncio.get_running_loop())
+        broker.start()
+        try:
+            if "t" not in broker.topics:
+                await broker.create_topic(TopicSpec("t", 3))
+            await ready(broker)
+            await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "10.0.0.1")), 20)
+        finally:
+            broker.stop_waiting()
+            assert await broker.close()
+
+    for scenario in scenarios:
+        asyncio.run(main(scenario))
+
+
+async def ready(broker: Broker) -> None:
+    while True:
+        try:
+            await broker.groups.list_groups([])
+        except CoordinatorLoadingError:
+            await asyncio.sleep(0)
+        else:
+            return
+
+
+async def beat(context: RequestContext, member: str, epoch: int, **more: Any) -> m.GroupHeartbeatResponse:
+    if epoch == 0:
+        more = {"topics": ["t"], "owned": []} | more
+    response = await handlers.group_heartbeat(m.GroupHeartbeatRequest("g", member, epoch, **more), NOTHING, context)
+    assert isinstance(response.message, m.GroupHeartbeatResponse)
+    return response.message
+
+
+async def commit(context: RequestContext, member: str, epoch: int, *offsets: tuple[int, int]) -> list[int]:
+    wanted = [m.CommittedOffset("t", p, o, metadata=f"note {p}") for p, o in offsets]
+    response = await handlers.offset_commit(m.OffsetCommitRequest("g", wanted, member, epoch), NOTHING, context)
+    assert isinstance(response.message, m.OffsetCommitResponse)
+    return [r.error_code for r in response.message.results]
+
+
+async def fetched(broker: Broker) -> dict[int, tuple[int, str]]:
+    offsets = (await broker.groups.fetch_offsets(m.OffsetFetchRequest("g"))).offsets
+    return {o.partition: (o.offset, o.metadata) for o in offsets}
+
+
+def partitions(assigned: list[m.TopicPartitions] | None) -> list[int]:
+    return [p for t in assigned or [] for p in t.partitions]
+
+
+def test_members_and_offsets_survive_a_restart(tmp_path: Path) -> None:
+    async def first(broker: Broker, context: RequestContext) -> None:
+        answer = await beat(context, "a", 0, client_id="tool")
+        assert (partitions(answer.assigned), answer.member_epoch) == ([0, 1, 2], 1)
+        assert await commit(context, "a", 1, (0, 5), (2, 7)) == [0, 0]
+
+    async def second(broker: Broker, context: RequestContext) -> None:
+        details = await broker.groups.describe("g")
+        (member,) = details.members
+        assert (details.state, details.group_epoch, member.member_epoch) == ("Stable", 1, 1)
+        assert (member.client_id, member.client_host, partitions(member.owned)) == ("tool", "10.0.0.1", [0, 1, 2])
+        assert await fetched(broker) == {0: (5, "note 0"), 2: (7, "note 2")}
+        assert (await beat(context, "a", 1)).assigned is None, "it is still a member"
+        await beat(context, "a", -1)
+        assert await broker.groups.delete("g") == 2
+
+    async def third(broker: Broker, context: RequestContext) -> None:
+        assert await broker.groups.list_groups([]) == []
+
+    run(tmp_path, first, second, third)
+
+
+def test_a_silent_member_is_put_out_and_its_partitions_move(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        await beat(context, "a", 0, session_timeout_ms=80)
+        answer = await beat(context, "b", 0)
+        assert partitions(answer.assigned) == [], "the first one has not let go"
+        while len(partitions(answer.assigned)) < 3:
+            await asyncio.sleep(0.01)
+            answer = await beat(context, "b", answer.member_epoch, owned=answer.assigned)
+        with pytest.raises(UnknownMemberIdError):
+            await beat(context, "a", 1)
+        with pytest.raises(UnknownMemberIdError):
+            await commit(context, "a", 1, (0, 1))
+        with pytest.raises(StaleMemberEpochError):
+            await commit(context, "b", answer.member_epoch - 1, (0, 1))
+        assert await commit(context, "b", answer.member_epoch, (0, 1)) == [0]
+
+    run(tmp_path, scenario)
+
+
+def test_an_answer_waits_for_the_high_watermark(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        await broker.groups.topic.ensure()
+        number = broker.groups.partition_of("g").number
+        partition = broker.partition(CONSUMER_OFFSETS_TOPIC, number)
+        partition.replicas = PartitionReplicas(leader=0, replicas=(0, 1), isr=(0, 1))
+        waiting = asyncio.ensure_future(commit(context, "", -1, (0, 5)))
+        asked = asyncio.ensure_future(fetched(broker))
+        while broker.produces.waiting_count == 0:
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        assert not asked.done(), "it would tell what a restart could take back"
+        partition.log.raise_high_watermark(partition.replicas.on_follower_fetch(1, partition.log.log_end_offset))
+        broker.produces.check(partition.key)
+        assert await waiting == [0]
+        assert await asked == {0: (5, "note 0")}
+
+    run(tmp_path, scenario)
+
+
+def test_a_failed_append_takes_the_change_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        assert await commit(context, "", -1, (0, 5)) == [0]
+        append = PartitionLog.append
+
+        def full(*_: object, **__: object) -> None:
+            raise StorageFullError("no space left")
+
+        monkeypatch.setattr(PartitionLog, "append", full)
+        first = asyncio.ensure_future(commit(context, "", -1, (0, 6)))
+        second = asyncio.ensure_future(commit(context, "", -1, (1, 6)))
+        outcomes = await asyncio.gather(first, second, return_exceptions=True)
+        assert {type(o) for o in outcomes} <= {StorageFullError, CoordinatorLoadingError}
+        monkeypatch.setattr(PartitionLog, "append", append)
+        await ready(broker)
+        assert await fetched(broker) == {0: (5, "note 0")}
+        assert await commit(context, "", -1, (0, 7)) == [0]
+
+    run(tmp_path, scenario)
+
+
+def test_a_cancelled_request_leaves_its_change(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        gone = asyncio.ensure_future(commit(context, "", -1, (0, 5)))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        assert await fetched(broker) == {0: (5, "note 0")}
+
+    async def after(broker: Broker, context: RequestContext) -> None:
+        assert await fetched(broker) == {0: (5, "note 0")}
+
+    run(tmp_path, scenario, after)
+
+
+def test_topics_that_come_and_go(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        await beat(context, "a", 0, topics=["t", "later"])
+        await commit(context, "a", 1, (0, 5))
+        await broker.create_topic(TopicSpec("later", 1))
+        await asyncio.sleep(0)
+        answer = await beat(context, "a", 1)
+        assert [t.topic for t in answer.assigned or []] == ["later", "t"]
+        await broker.delete_topic("t")
+        await asyncio.sleep(0)
+        answer = await beat(context, "a", answer.member_epoch, owned=[])
+        assert [t.topic for t in answer.assigned or []] == ["later"]
+        assert await fetched(broker) == {}, "a topic of the same name made later is another one"
+
+    run(tmp_path, scenario)
+
+
+def test_old_offsets_of_an_empty_group_are_forgotten(tmp_path: Path) -> None:
+    async def keeps(broker: Broker, context: RequestContext) -> None:
+        await commit(context, "", -1, (0, 5))
+        for _ in range(5):
+            await asyncio.sleep(0.02)
+        assert await fetched(broker) == {0: (5, "note 0")}
+
+    async def forgets(broker: Broker, context: RequestContext) -> None:
+        while await fetched(broker):
+            await asyncio.sleep(0.01)
+        assert await broker.groups.list_groups([]) == []
+
+    run(tmp_path, keeps)
+    run(tmp_path, forgets, offsets_retention_minutes=0)
+
+
+def test_a_group_with_members_is_not_changed_from_outside(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        await beat(context, "", 0)
+        with pytest.raises(NonEmptyGroupError):
+            await commit(context, "", -1, (0, 5))
+        with pytest.raises(NonEmptyGroupError):
+            await broker.groups.delete("g")
+
+    run(tmp_path, scenario)
