@@ -165,6 +165,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max.compaction.lag.ms", _T, 2**62, "A record is compacted at the latest at about this age, whatever the dirty ratio is.", "ms", 1, 2**62),
     Setting("acks", _P, "all", "0: do not wait; 1: the leader has it; all: every in-sync replica has it.", choices=("0", "1", "all")),
     Setting("enable.idempotence", _P, True, "Whether the broker recognises repeated batches, so that a retry never stores a record twice. Needs acks=all; off by default with other acks."),
+    Setting("transactional.id", _P, "", "Name of a transactional producer, which outlives its process: a new one with the same name fences the old one. Empty: no transactions."),
+    Setting("transaction.timeout.ms", _P, 60_000, "A transaction that has not ended after this time is aborted.", "ms", 1, _DAY_MS),
     Setting("linger.ms", _P, 5, "How long a batch waits for more records.", "ms", 0, 3_600_000),
     Setting("batch.size.bytes", _P, MIB, "A batch is sent when it has this size.", "bytes", 1, 512 * MIB),
     Setting("compression", _P, "none", "How batches are compressed (Arrow buffer compression).", choices=("none", "lz4", "zstd")),

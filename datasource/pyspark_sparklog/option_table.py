@@ -74,14 +74,22 @@ OPTIONS: tuple[Option, ...] = (
     Option("sparklog.check.crcs", _SRC, "true, false", "true", "Whether every batch's checksum is verified."),
     Option("sparklog.broker.wait.ms", _ALL, "ms", "60000", "How long a running query waits for a broker that is gone."),
     Option("topic", _SINK, "topic", "", "Topic to write to; goes before a column named topic."),
+    Option("sparklog.delivery.guarantee", _SINK, "exactly-once, at-least-once", "exactly-once", "exactly-once writes each micro-batch, and each batch write, as one transaction; at-least-once writes with acks=all, visible at once and again when Spark tries again."),
+    Option("sparklog.transaction.timeout.ms", _SINK, "ms", "3600000", "A write that has not ended after this time is aborted; until then readers with read_committed wait for it."),
+    Option("txnAppId", _SINK, "text", "", "Batch writes: with txnVersion, names the write as Delta's option does, so that it happens once however often it is tried."),
+    Option("txnVersion", _SINK, "number", "", "Batch writes: a version that is not above the last one committed under txnAppId is skipped."),
 )  # fmt: skip
 
 PRODUCER_OPTIONS: tuple[Option, ...] = tuple(
     Option(f"sparklog.{s.name}", _SINK, s.type_name, str(s.default), s.doc)
     for s in settings_of(Scope.PRODUCER).values()
+    if s.name not in ("transactional.id", "transaction.timeout.ms")
 )
 
-ALIASES = {"isolation.level": "sparklog.isolation.level"}
+ALIASES = {
+    "isolation.level": "sparklog.isolation.level",
+    "delivery.guarantee": "sparklog.delivery.guarantee",
+}
 """Further names of options, in lower case; besides, `kafka.X` is an alias of `sparklog.X`."""
 
 ADDED_BY_SPARK = frozenset({"path", "queryname", "checkpointlocation"})
@@ -98,6 +106,7 @@ WITHOUT_EFFECT: dict[str, str] = {
 _DESERIALIZE = "keys and values are always bytes: use DataFrame operations to decode them"
 _SERIALIZE = "keys and values are written as they are: use DataFrame operations to encode them"
 REFUSED: dict[str, str] = {
+    "sparklog.transactional.id": "the sink's transactions are those of its micro-batches; see txnAppId for batch writes",
     "sparklog.auto.offset.reset": "use startingOffsets: Spark keeps the positions, not a consumer",
     "sparklog.key.deserializer": _DESERIALIZE,
     "sparklog.value.deserializer": _DESERIALIZE,

@@ -31,6 +31,10 @@ from sparklog.types import check_topic_name
 
 T = TypeVar("T")
 
+GUARANTEES = ("exactly-once", "at-least-once")
+TRANSACTION_TIMEOUT_MS = 3_600_000
+TXN_APP_ID_CHARS_MAX = 1_000
+
 EARLIEST_OFFSET = -2
 """In offsets JSON: the first offset that can be read."""
 LATEST_OFFSET = -1
@@ -95,12 +99,17 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Checked options of a write. `producer` holds producer settings by their Kafka names."""
+    """Checked options of a write. `producer` holds producer settings by their Kafka names. `txn_app_id` is given only for
+    batch writes, together with `txn_version`."""
 
     bootstrap_servers: str
     topic: str | None
     include_headers: bool
     broker_wait_ms: int
+    exactly_once: bool
+    transaction_timeout_ms: int
+    txn_app_id: str | None
+    txn_version: int
     producer: Mapping[str, object]
 
 
@@ -135,25 +144,55 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
     )
 
 
-def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Checks a write's options. Raises InvalidConfigError that names the option and what to write instead."""
     given = _known(options, Where.SINK, OPTIONS + PRODUCER_OPTIONS)
+    exactly_once = _choice(given, "sparklog.delivery.guarantee", GUARANTEES) == GUARANTEES[0]
+    txn_app_id, txn_version = _txn(given, streaming=streaming, exactly_once=exactly_once)
     topic = given.get("topic")
     producer: dict[str, object] = {}
     for setting in settings_of(Scope.PRODUCER).values():
         text = given.get(f"sparklog.{setting.name}")
-        if text is None:
+        if text is None or setting.name == "transaction.timeout.ms":
             continue
         producer[setting.name] = setting.parse(text)
     if producer.pop("acks", "all") not in ("all", "-1"):
         raise InvalidConfigError("sparklog.acks: the sink always writes with acks=all; leave the option out")
+    if exactly_once and producer.get("enable.idempotence") is False:
+        raise InvalidConfigError(
+            "sparklog.enable.idempotence = false: leave it out, or set sparklog.delivery.guarantee to at-least-once"
+        )
     return SinkOptions(
         bootstrap_servers=_bootstrap(given),
         topic=None if topic is None else check_topic_name(topic),
         include_headers=_get(given, "includeHeaders", _bool, False),
         broker_wait_ms=_get(given, "sparklog.broker.wait.ms", _count, 60_000),
+        exactly_once=exactly_once,
+        transaction_timeout_ms=_positive(given, "sparklog.transaction.timeout.ms") or TRANSACTION_TIMEOUT_MS,
+        txn_app_id=txn_app_id,
+        txn_version=txn_version,
         producer=producer,
     )
+
+
+def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tuple[str | None, int]:
+    """txnAppId and txnVersion of a batch write, as Delta has them."""
+    names = [n for n in ("txnAppId", "txnVersion") if n.lower() in given]
+    if not names:
+        return None, 0
+    if streaming:
+        raise InvalidConfigError(
+            f"{' and '.join(names)}: only batch writes (also those in foreachBatch) take them; a streaming query is known by "
+            "its query id and batch id already: leave them out"
+        )
+    if len(names) == 1:
+        raise InvalidConfigError(f"{names[0]} needs the other one, too: set both txnAppId and txnVersion")
+    if not exactly_once:
+        raise InvalidConfigError("txnAppId and txnVersion need sparklog.delivery.guarantee = exactly-once")
+    app_id = given["txnappid"]
+    if not 0 < len(app_id) <= TXN_APP_ID_CHARS_MAX:
+        raise InvalidConfigError(f"txnAppId = {app_id!r}: a name of 1 to {TXN_APP_ID_CHARS_MAX} characters is needed")
+    return app_id, _get(given, "txnVersion", _count, 0)
 
 
 def _known(options: Mapping[str, str], where: Where, table: tuple[Option, ...]) -> dict[str, str]:

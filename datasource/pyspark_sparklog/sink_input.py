@@ -37,7 +37,7 @@ class TopicBatch(NamedTuple):
     """Rows for one topic, in the log's columns (and `partition` if the rows name it)."""
 
     topic: str
-    data: pa.RecordBatch
+    data: pa.RecordBatch | pa.Table
 
 
 def check_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None) -> None:

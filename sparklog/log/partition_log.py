@@ -26,6 +26,7 @@ from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader, decode_header,
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SegmentInfo, segment_name
+from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload, with_repeated, without_repeated
 from sparklog.log.clock import Clock
 from sparklog.log.compaction.key_hash import HashSeeds
@@ -267,6 +268,10 @@ class PartitionLog:
         offset; in the order of their markers."""
         return self._producers.aborted.between(start_offset, end_offset)
 
+    def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
+        """The aborted transactions whose markers are in [start_offset, end_offset)."""
+        return list(self._producers.aborted.entries(start_offset, end_offset))
+
     def producers(self) -> list[ProducerInfo]:
         """Who has written here and is not forgotten yet."""
         return self._producers.infos()
@@ -306,7 +311,7 @@ class PartitionLog:
     @property
     def tierable_end(self) -> int:
         """What lies below cannot change any more and is on the disk: it may be copied."""
-        return min(self.high_watermark, self.recovery_point)
+        return min(self.last_stable_offset, self.recovery_point)
 
     @property
     def remote_size_bytes(self) -> int:
@@ -695,7 +700,9 @@ class PartitionLog:
         return segment
 
     def _load_producers(self) -> None:
-        bounds = LogBounds(self.log_start_offset, self.local_log_start_offset, self.log_end_offset)
+        local_start = self.local_log_start_offset
+        remote_aborted = self.tier.aborted_below(local_start)
+        bounds = LogBounds(self.log_start_offset, local_start, self.log_end_offset, remote_aborted)
         self._producers = self._producer_files.load(
             self.local_segments, bounds, self.high_watermark, self._producers.safeguards
         )

@@ -35,11 +35,13 @@ SNAPSHOTS_KEPT = 2
 
 
 class LogBounds(NamedTuple):
-    """Where a log begins, where the part begins whose files are here, and where it ends."""
+    """Where a log begins, where the part begins whose files are here, and where it ends; `remote_aborted` are the aborted
+    transactions of what is only in the object store."""
 
     log_start: int
     local_start: int
     log_end: int
+    remote_aborted: Sequence[AbortedEntry] = ()
 
 
 class ProducerFiles:
@@ -115,16 +117,17 @@ class ProducerFiles:
         high_watermark: int,
         safeguards: Safeguards,
     ) -> PartitionProducers:
-        """From all headers. Of what is only in the object store the aborted transactions alone are known, by their
-        files: it cannot have changed."""
+        """From all headers. Of what is only in the object store the aborted transactions alone are known, by the tier and
+        by their files: it cannot have changed."""
         self._remove_snapshots(self._snapshots)
         self._aborted, self._saved_to = {}, 0
-        entries: list[AbortedEntry] = []
+        remote = set(bounds.remote_aborted)
         for base in sorted(_offsets_in(names, txn_index.SUFFIX)) if bounds.local_start > bounds.log_start else ():
             found = [e for e in self._read_aborted(base) or () if e.last_offset < bounds.local_start]
             if found:
-                entries += found
+                remote.update(found)
                 self._aborted[base] = _describe(base, found)
+        entries = sorted(remote, key=lambda e: e.last_offset)
         producers = PartitionProducers.resumed(ProducerSnapshot(0, ()), entries, safeguards)
         producers.replay(segments, 0, high_watermark)
         return producers

@@ -159,7 +159,7 @@ def test_what_the_tasks_tell_the_driver(
     topic: Any, broker: sparklog.LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
-    from pyspark_sparklog import writer
+    from pyspark_sparklog import publication, writer
 
     class Context:
         def getLocalProperty(self, name: str) -> str | None:
@@ -172,22 +172,17 @@ def test_what_the_tasks_tell_the_driver(
         def attemptNumber(self) -> int:
             return 1
 
-    monkeypatch.setattr(writer.TaskContext, "get", classmethod(lambda _: Context()))
+    monkeypatch.setattr(publication.TaskContext, "get", classmethod(lambda _: Context()))
     name = topic(partitions=2)
     schema = StructType([StructField("value", StringType())])
     made = writer.stream_writer(options(broker, topic=name), schema, overwrite=False)
     batches = [pa.record_batch({"value": ["a", "b", "c"]}), pa.record_batch({"value": ["d"]})]
     message = made.write(iter(batches))
-    assert isinstance(message, writer.SinkCommitMessage)
-    told = (message.query_id, message.run_id, message.batch_id, message.partition_id, message.attempt, message.rows)
-    assert told == ("q", "r", 7, 2, 1, 4)
+    assert isinstance(message, publication.SinkCommitMessage)
+    assert (message.place, message.rows) == (("q", "r", 7, 2, 1), 4)
+    assert message.transaction is not None
+    assert message.transaction[:3] == ("q", 7, "r")
     assert sum(last - first + 1 for first, last in message.offsets.values()) == 4
-    empty = made.write(iter([]))
-    made.commit([message, empty], 7)
-    with pytest.raises(sparklog.SparklogError, match="1 of 2 tasks did not say"):
-        made.commit([message, None], 7)
-    with pytest.raises(sparklog.SparklogError, match="batch 7 reported for batch 8"):
-        made.commit([message], 8)
 
 
 def test_a_failed_write_fails_the_task_and_drops_its_producer(
@@ -195,13 +190,15 @@ def test_a_failed_write_fails_the_task_and_drops_its_producer(
 ) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
     from pyspark_sparklog import writer
+    from pyspark_sparklog.producers import producers
+    from pyspark_sparklog.publication import SinkCommitMessage
 
     name = topic(configs={"max.message.bytes": 16_384})
     schema = StructType([StructField("value", StringType())])
     made = writer.batch_writer(options(broker, topic=name), schema, overwrite=False)
     with pytest.raises(sparklog.SparklogError, match=r"max\.message\.bytes"):
         made.write(iter([pa.record_batch({"value": ["x" * 50_000]})]))
-    assert not writer._producers._open
+    assert not producers._open
     good = made.write(iter([pa.record_batch({"value": ["x"]})]))
-    assert isinstance(good, writer.SinkCommitMessage)
+    assert isinstance(good, SinkCommitMessage)
     assert good.rows == 1

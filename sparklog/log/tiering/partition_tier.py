@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sparklog.errors import LogCorruptError
+from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.files import FileSystem
 from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment
@@ -87,3 +88,7 @@ class PartitionTier:
         """Local files wholly below `offset` may go from now on. Raises StorageError, StorageFullError."""
         if offset > self.state.local_start_offset:
             self.record(LocalStart(offset))
+
+    def aborted_below(self, offset: int) -> list[AbortedEntry]:
+        """The aborted transactions whose markers are in copies wholly below `offset`."""
+        return [AbortedEntry(*entry) for s in self.state.finished if s.next_offset <= offset for entry in s.aborted]

@@ -56,7 +56,7 @@ def test_kafka_names_are_aliases() -> None:
     parsed = parse_source_options({"kafka.bootstrap.servers": "k:9", "subscribe": "a,b"}, streaming=True)
     assert parsed.bootstrap_servers == "k:9"
     assert parsed.subscription.topics == ("a", "b")
-    sink = parse_sink_options({"kafka.bootstrap.servers": "k:9", "kafka.linger.ms": "7"})
+    sink = parse_sink_options({"kafka.bootstrap.servers": "k:9", "kafka.linger.ms": "7"}, streaming=False)
     assert sink.producer == {"linger.ms": 7}
 
 
@@ -92,7 +92,7 @@ def test_timestamps_go_before_offsets() -> None:
 def test_what_spark_adds_itself_is_accepted() -> None:
     added = {"path": "x", "queryname": "q", "checkpointlocation": "/c"}
     assert parse_source_options(READ | added, streaming=True) == parse_source_options(READ, streaming=True)
-    assert parse_sink_options(WRITE | added) == parse_sink_options(WRITE)
+    assert parse_sink_options(WRITE | added, streaming=True) == parse_sink_options(WRITE, streaming=True)
 
 
 def test_options_of_a_kafka_job_without_a_meaning_here_are_accepted_and_named() -> None:
@@ -174,9 +174,41 @@ def test_schema_inference_takes_the_options_of_both_kinds_of_read() -> None:
 def test_sink_options() -> None:
     parsed = parse_sink_options(
         WRITE
-        | {"topic": "t", "sparklog.compression": "lz4", "sparklog.batch.size.bytes": "65536", "sparklog.acks": "all"}
+        | {"topic": "t", "sparklog.compression": "lz4", "sparklog.batch.size.bytes": "65536", "sparklog.acks": "all"},
+        streaming=True,
     )
     assert (parsed.topic, parsed.producer) == ("t", {"compression": "lz4", "batch.size.bytes": 65536})
+    assert parsed.exactly_once
+    assert parsed.txn_app_id is None
+    assert not parse_sink_options(WRITE | {"delivery.guarantee": "At-Least-Once"}, streaming=True).exactly_once
+
+
+def test_a_batch_write_is_named_as_in_delta() -> None:
+    parsed = parse_sink_options(lower(WRITE | {"txnAppId": "Nightly", "txnVersion": "7"}), streaming=False)
+    assert (parsed.txn_app_id, parsed.txn_version) == ("Nightly", 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "streaming", "message"),
+    [
+        ({"txnAppId": "a"}, False, "txnAppId needs the other one"),
+        ({"txnVersion": "1"}, False, "txnVersion needs the other one"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, False, "txnVersion = '-1': a whole number"),
+        ({"txnAppId": "", "txnVersion": "1"}, False, "a name of 1 to 1000 characters"),
+        ({"txnAppId": "a", "txnVersion": "1"}, True, "only batch writes .* take them"),
+        (
+            {"txnAppId": "a", "txnVersion": "1", "sparklog.delivery.guarantee": "at-least-once"},
+            False,
+            "need sparklog.delivery.guarantee = exactly-once",
+        ),
+        ({"sparklog.delivery.guarantee": "at-most-once"}, True, "use one of exactly-once, at-least-once"),
+        ({"sparklog.transaction.timeout.ms": "0"}, True, "at least 1 is needed"),
+        ({"kafka.transactional.id": "x"}, True, "see txnAppId"),
+    ],
+)
+def test_a_bad_delivery_option_is_named(options: dict[str, str], streaming: bool, message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        parse_sink_options(lower(WRITE | options), streaming=streaming)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +226,7 @@ def test_sink_options() -> None:
 )
 def test_a_bad_write_option_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
-        parse_sink_options(lower(options))
+        parse_sink_options(lower(options), streaming=False)
 
 
 def test_the_table_says_something_about_every_option_once() -> None:

@@ -1,0 +1,185 @@
+"""What a commit asks for, and what a writer does with the coordinator's answers."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pyspark_sparklog import publication
+from pyspark_sparklog.options import parse_sink_options
+from pyspark_sparklog.publication import (
+    Ending,
+    Publisher,
+    SinkCommitMessage,
+    TaskPlace,
+    batch_publisher,
+    checked,
+    ending_of,
+    stream_publisher,
+)
+
+from sparklog.client.shared_transaction import Participant, SharedTransaction
+from sparklog.errors import BrokerNotAvailableError, ProducerFencedError, SparklogError, TransactionAbortedError
+
+WRITE = {"sparklog.bootstrap.servers": "127.0.0.1:1"}
+PLACE = TaskPlace("query", "run", 7, 0, 0)
+BATCH = SharedTransaction("query", 7, "run", 40)
+
+
+def wrote(producer_id: int, transaction: SharedTransaction = BATCH) -> SinkCommitMessage:
+    return SinkCommitMessage(PLACE, transaction, producer_id=producer_id, rows=3)
+
+
+EMPTY = SinkCommitMessage(PLACE, BATCH)
+BEFORE = SinkCommitMessage(PLACE, BATCH, committed_before=True)
+
+
+class Coordinator:
+    """Answers as it is told to, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.tickets = 40
+        self.asked: list[Any] = []
+        self.answer: Any = True
+
+    def draw_ticket(self, cluster: Any, policy: Any) -> int:
+        self.tickets += 1
+        return self.tickets
+
+    def join(self, cluster: Any, transaction: SharedTransaction, *, timeout_ms: int, policy: Any) -> Any:
+        self.asked.append(("join", transaction, timeout_ms))
+        return self._answer()
+
+    def end(
+        self, cluster: Any, transaction: SharedTransaction, *, committed: bool, winners: Any = (), policy: Any
+    ) -> Any:
+        self.asked.append(("commit" if committed else "abort", transaction, tuple(winners)))
+        return self._answer()
+
+    def _answer(self) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
+    made = Coordinator()
+    monkeypatch.setattr(publication, "draw_ticket", made.draw_ticket)
+    monkeypatch.setattr(publication, "join_shared_transaction", made.join)
+    monkeypatch.setattr(publication, "end_shared_transaction", made.end)
+    return made
+
+
+def streaming(**options: str) -> Publisher:
+    return stream_publisher(parse_sink_options(WRITE | options, streaming=True))
+
+
+def batch(**options: str) -> Publisher:
+    return batch_publisher(parse_sink_options(WRITE | options, streaming=False))
+
+
+def test_the_winners_are_the_attempts_that_spark_names() -> None:
+    assert ending_of([wrote(3), EMPTY, wrote(5)]) == Ending(BATCH, (3, 5))
+
+
+def test_a_batch_without_rows_is_ended_all_the_same() -> None:
+    """An attempt that lost may have written something, and an older run must not publish this batch any more."""
+    assert ending_of([EMPTY, EMPTY]) == Ending(BATCH, ())
+
+
+def test_nothing_is_asked_for_a_batch_that_was_committed_before() -> None:
+    assert ending_of([BEFORE, EMPTY]) is None
+    assert ending_of([wrote(3), BEFORE]) == Ending(BATCH, (3,)), "the coordinator decides"
+
+
+def test_at_least_once_has_no_transaction() -> None:
+    assert ending_of([SinkCommitMessage(PLACE, rows=3)]) is None
+    assert ending_of([]) is None
+
+
+def test_messages_of_different_runs_are_not_committed_together() -> None:
+    other = wrote(5, BATCH._replace(run_id="other"))
+    with pytest.raises(SparklogError, match="different transactions"):
+        ending_of([wrote(3), other])
+
+
+def test_every_task_must_have_reported() -> None:
+    assert checked([EMPTY]) == [EMPTY]
+    with pytest.raises(SparklogError, match="1 of 2 tasks did not say"):
+        checked([EMPTY, None])
+
+
+def test_a_micro_batch_is_known_by_query_and_batch(coordinator: Coordinator) -> None:
+    publisher: Publisher = pickle.loads(pickle.dumps(streaming()))
+    assert publisher.transaction_of(PLACE) == ("query", 7, "run", 41)
+    assert streaming().transaction_of(PLACE) == ("query", 7, "run", 42), "later runs have larger tickets"
+    with pytest.raises(SparklogError, match="at-least-once"):
+        publisher.transaction_of(TaskPlace("", "", -1, 0, 0))
+
+
+def test_a_batch_write_has_a_name_of_its_own_or_the_given_one(coordinator: Coordinator) -> None:
+    first, second = batch(), batch()
+    one, other = first.transaction_of(PLACE), second.transaction_of(PLACE)
+    assert one is not None
+    assert other is not None
+    assert one.app_id != other.app_id
+    assert first.transaction_of(PLACE._replace(partition_id=1)) == one, "all its tasks have it"
+    named = batch(txnAppId="nightly", txnVersion="5").transaction_of(PLACE)
+    assert named is not None
+    assert named[:2] == ("nightly", 5)
+
+
+def test_at_least_once_asks_the_coordinator_nothing(coordinator: Coordinator) -> None:
+    publisher = streaming(**{"sparklog.delivery.guarantee": "at-least-once"})
+    assert coordinator.tickets == 40
+    assert publisher.transaction_of(PLACE) is None
+    publisher.commit([SinkCommitMessage(PLACE, rows=3)])
+    publisher.abort([None, SinkCommitMessage(PLACE, rows=3)])
+    assert coordinator.asked == []
+
+
+def test_a_task_joins_or_is_told_that_all_is_done(coordinator: Coordinator) -> None:
+    publisher = streaming(**{"sparklog.transaction.timeout.ms": "1000"})
+    coordinator.answer = Participant("id", 3, 0)
+    assert publisher.join(BATCH) == Participant("id", 3, 0)
+    coordinator.answer = None
+    assert publisher.join(BATCH) is None
+    assert coordinator.asked == [("join", BATCH, 1000)] * 2
+    coordinator.answer = ProducerFencedError("newer")
+    with pytest.raises(ProducerFencedError, match=r"version 7 of query: a newer run has taken over.*\(run\).*stop it"):
+        publisher.join(BATCH)
+
+
+def test_a_commit_names_the_next_step_when_it_fails(coordinator: Coordinator) -> None:
+    publisher = streaming()
+    publisher.commit([wrote(3)])
+    assert coordinator.asked == [("commit", BATCH, (3,))]
+    for answer in (False, TransactionAbortedError("timed out")):
+        coordinator.answer = answer
+        with pytest.raises(
+            TransactionAbortedError, match=r"sparklog\.transaction\.timeout\.ms = 3600000.*run it again"
+        ):
+            publisher.commit([wrote(3)])
+
+
+def test_an_abort_needs_one_message_and_raises_nothing(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = streaming()
+    publisher.abort([None, wrote(3)])
+    assert coordinator.asked == [("abort", BATCH, ())]
+    assert "committed before it failed" in caplog.text, "the coordinator said so: the commit stays"
+    publisher.abort([None])
+    assert "no task said which transaction failed" in caplog.text
+    coordinator.answer = BrokerNotAvailableError("gone")
+    publisher.abort([wrote(3)])
+    assert "could not be aborted" in caplog.text
+
+
+def test_a_batch_write_is_aborted_without_any_message(coordinator: Coordinator) -> None:
+    publisher = batch(txnAppId="nightly", txnVersion="5")
+    publisher.abort([None, None])
+    ((what, transaction, _),) = coordinator.asked
+    assert (what, transaction[:2]) == ("abort", ("nightly", 5))
