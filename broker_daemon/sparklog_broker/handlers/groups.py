@@ -6,6 +6,7 @@ import uuid
 
 import msgspec
 
+from sparklog.errors import InvalidProducerEpochError
 from sparklog.protocol import group_messages as m
 from sparklog.types import TopicPartition
 from sparklog_broker.dispatcher import RequestContext
@@ -38,7 +39,12 @@ async def txn_offset_commit(
         TopicPartition(groups.topic.name, number),
     )
     producer = Producer(request.producer_id, request.producer_epoch)
-    return Response(m.TxnOffsetCommitResponse(await groups.commit(request, producer)))
+    try:
+        results = await groups.commit(request, producer)
+    except InvalidProducerEpochError:  # it has ended meanwhile
+        identity = request.transactional_id, request.producer_id, request.producer_epoch
+        raise context.broker.transactions.stale(*identity) from None
+    return Response(m.TxnOffsetCommitResponse(results))
 
 
 async def offset_fetch(request: m.OffsetFetchRequest, payload: memoryview, context: RequestContext) -> Response:
