@@ -269,8 +269,8 @@ class PartitionLog:
         return self._producers.aborted.between(start_offset, end_offset)
 
     def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
-        """The aborted transactions whose markers are in [start_offset, end_offset)."""
-        return list(self._producers.aborted.entries(start_offset, end_offset))
+        """The aborted transactions that may have records or markers in [start_offset, end_offset)."""
+        return [e for e in self._producers.aborted.entries(start_offset) if e.first_offset < end_offset]
 
     def producers(self) -> list[ProducerInfo]:
         """Who has written here and is not forgotten yet."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from sparklog.log.files import FileSystem, read_whole, write_whole
 from sparklog.log.partition_producers import PartitionProducers
 from sparklog.log.producers import ALL_SAFEGUARDS, Safeguards
 from sparklog.log.segment import LogSegment
+from sparklog.log.transactions import AbortedTransactions
 
 logger = logging.getLogger(__name__)
 
@@ -121,15 +122,18 @@ class ProducerFiles:
         by their files: it cannot have changed."""
         self._remove_snapshots(self._snapshots)
         self._aborted, self._saved_to = {}, 0
-        remote = set(bounds.remote_aborted)
+        remote = {e.last_offset: e for e in bounds.remote_aborted}
         for base in sorted(_offsets_in(names, txn_index.SUFFIX)) if bounds.local_start > bounds.log_start else ():
-            found = [e for e in self._read_aborted(base) or () if e.last_offset < bounds.local_start]
-            if found:
-                remote.update(found)
+            found = self._read_aborted(base) or []
+            begun = {e.last_offset: e for e in found if e.first_offset < bounds.local_start}
+            if begun:
+                remote |= begun
                 self._aborted[base] = _describe(base, found)
-        entries = sorted(remote, key=lambda e: e.last_offset)
-        producers = PartitionProducers.resumed(ProducerSnapshot(0, ()), entries, safeguards)
+        producers = PartitionProducers(safeguards)
         producers.replay(segments, 0, high_watermark)
+        replayed = {e.last_offset: e for e in producers.aborted.entries()}
+        if remote:
+            producers.aborted = AbortedTransactions(_in_order({**replayed, **remote}))
         return producers
 
     def _read_aborted(self, base: int) -> list[AbortedEntry] | None:
@@ -223,6 +227,16 @@ class ProducerFiles:
 
     def _path_of_aborted(self, base: int) -> Path:
         return self._directory / f"{base:020d}{txn_index.SUFFIX}"
+
+
+def _in_order(entries: Mapping[int, AbortedEntry]) -> list[AbortedEntry]:
+    """By marker. Who has replayed without what is in the store did not know that a transaction of there was open."""
+    lowest, found = 2**63 - 1, []
+    for marker in sorted(entries, reverse=True):
+        entry = entries[marker]
+        found.append(entry._replace(last_stable_offset=min(entry.last_stable_offset, lowest)))
+        lowest = min(lowest, entry.first_offset)
+    return found[::-1]
 
 
 def _describe(base: int, entries: Sequence[AbortedEntry]) -> AbortedFile:

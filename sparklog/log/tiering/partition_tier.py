@@ -90,5 +90,5 @@ class PartitionTier:
             self.record(LocalStart(offset))
 
     def aborted_below(self, offset: int) -> list[AbortedEntry]:
-        """The aborted transactions whose markers are in copies wholly below `offset`."""
+        """The aborted transactions that may have records or markers in copies wholly below `offset`."""
         return [AbortedEntry(*entry) for s in self.state.finished if s.next_offset <= offset for entry in s.aborted]
