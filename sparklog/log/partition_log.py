@@ -588,7 +588,8 @@ class PartitionLog:
         verified: bool = False,
     ) -> AppendInfo:
         """Appends what is not in the log yet, if its producers may write it."""
-        if all(header.producer_id < 0 for _, header in found):
+        headers = [header for _, header in found if header.producer_id >= 0]
+        if not headers:
             return self._append_checked(view, found, leader_epoch)[0]
         headers = [header for _, header in found]
         originals = self._producers.states.admit(headers, self.log_end_offset, guard, verified=verified)
