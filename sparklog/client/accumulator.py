@@ -131,11 +131,16 @@ class Accumulator:
             self.refusal = refusal
         self.memory_freed.notify_all()
 
-    def begin_session(self, session: WriteSession, refusal: SparklogError | None = None) -> None:
+    def refuse(self, refusal: SparklogError | None) -> None:
+        """`locked_refuse` for those who do not hold the lock."""
+        with self.lock:
+            self.locked_refuse(refusal)
+
+    def begin_session(self, session: WriteSession) -> None:
         """What is sent from now on belongs to `session`; nothing of another one is outstanding."""
         with self.lock:
             self.session = session
-            self.locked_refuse(refusal)
+            self.locked_refuse(None)
 
     def fail_session(self, error: SparklogError) -> None:
         """The transaction has failed: `error` fails whatever is not under way, and callers."""
@@ -264,9 +269,11 @@ class Accumulator:
     def locked_take(self, queue: PartitionQueue, now: float) -> list[PendingBatch]:
         """Takes what goes into the partition's next request; its outcome is told to `settle` or `put_back`."""
         session = self.session
-        if session is not None and self.locked_sequences(queue) is None:
-            assert session.identity is not None
-            queue.sequences = PartitionSequences(session.identity)
+        if session is not None:
+            session.is_used = True
+            if self.locked_sequences(queue) is None:
+                assert session.identity is not None
+                queue.sequences = PartitionSequences(session.identity)
         if not queue.batches or (queue.open and now >= queue.open.created + self.linger_s):
             self.locked_close_open(queue)
         room = self.locked_room(queue, now)

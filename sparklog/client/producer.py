@@ -10,7 +10,7 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -30,10 +30,13 @@ from sparklog.client.encoding import (
 from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
 from sparklog.client.partitioner import StickyPartition, partition_for_key
 from sparklog.client.producer_settings import producer_settings
+from sparklog.client.retry import RetryPolicy
 from sparklog.client.sender import Sender, SenderConfig
 from sparklog.client.sequences import Identity, WriteSession
 from sparklog.client.shared_transaction import Participant
 from sparklog.client.tabular import reusable
+from sparklog.client.transaction_state import State
+from sparklog.client.transactions import Transactions
 from sparklog.errors import (
     InvalidTxnStateError,
     RequestTimedOutError,
@@ -95,9 +98,10 @@ class Producer:
     `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Settings are the
     producer settings of `sparklog.settings` with underscores: acks, linger_ms, batch_size_bytes, compression, …
 
-    Records of a partition are stored in the order of the calls that sent them, also across retries. Delivery is
-    at-least-once: after a lost connection a batch may be stored twice. Nothing fails silently: a failure is raised by
-    the future, or by `flush` or `close` if nobody looked at the future.
+    Records of a partition are stored once and in the order of the calls that sent them, also across retries and restarts of
+    the broker (`enable_idempotence`, on unless acks are not all). With a `transactional_id` what is sent belongs to
+    transactions. Nothing fails silently: a failure is raised by the future, or by `flush` or `close` if nobody looked at the
+    future.
     """
 
     def __init__(self, bootstrap_servers: str | Sequence[str] | None = None, **settings: Any) -> None:
@@ -128,6 +132,22 @@ class Producer:
             self._accumulator.session = WriteSession()
         self._sender = Sender(self._cluster, self._accumulator, sender_config, self._forget_topic)
         self._accumulator.wake_sender = self._sender.wake
+        self._transactions: Transactions | None = None
+        if config["transactional.id"]:
+            self._transactions = Transactions(
+                self._cluster,
+                self._accumulator,
+                RetryPolicy(
+                    config["max.block.ms"],
+                    config["request.timeout.ms"],
+                    config["retry.backoff.ms"],
+                    config["retry.backoff.max.ms"],
+                ),
+                transactional_id=config["transactional.id"],
+                timeout_ms=config["transaction.timeout.ms"],
+                flush=self.flush,
+                settle=self._settle_all,
+            )
         _live.add(self)
 
     # -- sending
@@ -254,6 +274,66 @@ class Producer:
         if error is not None:
             raise error
 
+    # -- transactions
+
+    def init_transactions(self) -> None:
+        """Once, before the first transaction: fences whoever used the `transactional_id` before and aborts what it left.
+
+        Raises InvalidTxnStateError, InvalidTransactionTimeoutError, and after `max.block.ms` the last error.
+        """
+        self._transactional().init()
+
+    def begin_transaction(self) -> None:
+        """What is sent from now on is visible to read_committed readers all together, once it is committed, or never.
+
+        Raises InvalidTxnStateError, and ProducerFencedError for good once another producer has the id.
+        """
+        self._transactional().begin()
+
+    def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group: Any) -> None:
+        """Commits a group's offsets (the next ones to read: numbers, or objects with `offset`, `metadata`) if the
+        transaction is committed. `group`: what `Consumer.group_metadata()` gives, which fences members that have lost
+        their partitions, or the group's name. Raises the group's errors; then only `abort_transaction` is possible."""
+        self._transactional().send_offsets(offsets, group)
+
+    def commit_transaction(self) -> None:
+        """Flushes, then commits: all or nothing.
+
+        Raises the first failure of the transaction, after which it has to be aborted. After a retriable error
+        (`max.block.ms` is over) nobody knows whether it is committed: call it again.
+        """
+        self._transactional().commit()
+
+    def abort_transaction(self) -> None:
+        """Drops what is not sent and aborts the rest."""
+        self._transactional().abort()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Producer]:
+        """`with producer.transaction():` begins one, commits it at the end, and aborts it if an exception leaves the
+        block. `init_transactions` is called when it is needed."""
+        transactions = self._transactional()
+        if transactions.state.state is State.UNINITIALISED:
+            transactions.init()
+        transactions.begin()
+        try:
+            yield self
+            transactions.commit()
+        except BaseException as e:
+            if transactions.is_open:
+                try:
+                    transactions.abort()
+                except SparklogError as failed:
+                    e.add_note(f"aborting the transaction failed, too: {failed}")
+            raise
+
+    def _transactional(self) -> Transactions:
+        if self._transactions is None:
+            raise InvalidTxnStateError(
+                "this producer has no transactional_id: Producer(transactional_id=…) has transactions"
+            )
+        return self._transactions
+
     @contextlib.contextmanager
     def participation(self, participant: Participant) -> Iterator[Producer]:
         """What is sent within belongs to a shared transaction, under the identity that joining it gave; at the end all
@@ -263,8 +343,11 @@ class Producer:
         each time with a new identity. Raises InvalidTxnStateError.
         """
         accumulator = self._accumulator
-        if not self._idempotent:
-            raise InvalidTxnStateError("taking part in a transaction needs acks=all and enable.idempotence=true")
+        if not self._idempotent or self._transactions is not None:
+            raise InvalidTxnStateError(
+                "taking part in a shared transaction needs acks=all, enable.idempotence=true and no transactional_id"
+            )
+        accumulator.check_open()
         if accumulator.outstanding:
             raise InvalidTxnStateError("records sent before are not acknowledged yet: flush the producer first")
         identity = Identity(participant.producer_id, participant.producer_epoch)
@@ -290,9 +373,15 @@ class Producer:
         self._accumulator.take_failure()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flushes and ends the producer; again is fine. Raises what `flush` raises (the producer is closed then, too)."""
+        """Flushes and ends the producer; again is fine. An open transaction is aborted. Raises what `flush` raises (the
+        producer is closed then, too)."""
         if self._accumulator.closing:
             return
+        if self._transactions is not None and self._transactions.is_open:
+            try:
+                self._transactions.abort()
+            except SparklogError as e:
+                _log.warning("the open transaction was not aborted, its timeout will do it: %s", e)
         self._accumulator.close("the producer is closed")
         _live.discard(self)
         try:

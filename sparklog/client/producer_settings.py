@@ -8,8 +8,10 @@ from typing import Any
 from sparklog.client.sequences import BATCHES_IN_FLIGHT_MAX
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, from_parameters
+from sparklog.types import SHARED_PREFIX
 
 _ACKS, _IDEMPOTENCE, _IN_FLIGHT = "acks", "enable.idempotence", "max.in.flight.requests.per.connection"
+_TRANSACTIONAL_ID = "transactional.id"
 
 
 def producer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,6 +23,14 @@ def producer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         if given.get("enable_idempotence") is not None and config[_IDEMPOTENCE]:
             raise InvalidConfigError(f"{_IDEMPOTENCE} needs {_ACKS}=all, not {config[_ACKS]}: leave one of them out")
         config[_IDEMPOTENCE] = False
+    if config[_TRANSACTIONAL_ID]:
+        if not config[_IDEMPOTENCE]:
+            raise InvalidConfigError(f"{_TRANSACTIONAL_ID} needs {_ACKS}=all and {_IDEMPOTENCE}=true")
+        if config[_TRANSACTIONAL_ID].startswith(SHARED_PREFIX):
+            raise InvalidConfigError(
+                f"{_TRANSACTIONAL_ID} = {config[_TRANSACTIONAL_ID]!r}: names that begin with {SHARED_PREFIX!r} are kept for "
+                f"shared transactions, use another one"
+            )
     if config[_IDEMPOTENCE] and config[_IN_FLIGHT] > BATCHES_IN_FLIGHT_MAX:
         raise InvalidConfigError(
             f"{_IN_FLIGHT} = {config[_IN_FLIGHT]}: at most {BATCHES_IN_FLIGHT_MAX} with {_IDEMPOTENCE}, because the broker "

@@ -34,6 +34,7 @@ from sparklog.format.batch import assign_producer
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.settings import MIB
+from sparklog.testing.faults import reach
 
 _log = logging.getLogger(__name__)
 
@@ -254,9 +255,11 @@ class Sender:
         transactional_id = session.transactional_id if session is not None else None
         request = ProduceRequest(config.acks, config.request_timeout_ms, partitions, transactional_id)
         deadline = time.monotonic() + config.request_timeout_ms / 1000
+        reach("producer.before-send")
         channel.connection.send(
             Api.PRODUCE, request, parts, timeout_ms=config.request_timeout_ms, answered=config.acks != 0
         )
+        reach("producer.after-send")
         if config.acks != 0:
             channel.in_flight.append((entries, deadline))
             return

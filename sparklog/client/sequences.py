@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from sparklog.errors import SparklogError
+
 SEQUENCES = 2**31
 """0 follows SEQUENCES - 1."""
 EPOCH_MAX = 32_766
@@ -216,11 +218,12 @@ class PartitionSequences:
 class WriteSession:
     """What a producer's batches belong to: an identity (None: not asked for yet), and a transaction if
     `transactional_id` is given. In a transaction the first failure (`error`) fails everything that follows, because only
-    the coordinator raises the epoch."""
+    the coordinator raises the epoch. `is_used`: something has been sent."""
 
-    __slots__ = ("error", "identity", "transactional_id")
+    __slots__ = ("error", "identity", "is_used", "transactional_id")
 
     def __init__(self, identity: Identity | None = None, transactional_id: str | None = None) -> None:
         self.identity = identity
         self.transactional_id = transactional_id
-        self.error: BaseException | None = None
+        self.error: SparklogError | None = None
+        self.is_used = False

@@ -5,7 +5,8 @@ Sources: jepsen/tests/kafka.clj and its guide to results in jepsen-io/redpanda; 
 information flow) is not looked for: all clocks are one, so a circle needs a read before its commit was asked for, and
 that is found as `precommitted-read`.
 
-Only readers of committed records count as having seen one; the others take part in the checks of places and of order.
+Only readers of committed records count as having seen one; the others take part in the checks of what a place holds, of
+phantoms, and of their own order.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _view(c: Columns) -> _View:
     is_seen = np.zeros(len(order), np.bool_)
     is_seen[sender[counts]] = True
     seen_place = np.full(len(order), np.iinfo(np.int64).max, np.int64)
-    np.minimum.at(seen_place, sender[known], c.polls.place[known])
+    np.minimum.at(seen_place, sender[counts], c.polls.place[counts])
     seen_place = np.where(seen_place == np.iinfo(np.int64).max, c.sends.place, seen_place)
 
     highest = np.full(len(c.partitions), -1, np.int64)
@@ -198,24 +199,27 @@ def _visibility(v: _View) -> Iterable[Found]:
     yield from _found(Anomaly.PHANTOM, np.flatnonzero(~known), polled)
 
 
-def _places(v: _View) -> Iterable[Found]:
-    """One place, one value; one value, one place."""
-    c = v.c
+def _pairs(c: Columns, polls: Bools) -> Ints:
+    """The different pairs of place (first row) and value (second) of acknowledgements and of those polls, sorted."""
     acked = c.sends.place >= 0
-    known = v.sender >= 0
-    pairs = np.stack(
-        [
-            np.concatenate([c.sends.place[acked], c.polls.place[known]]),
-            np.concatenate([c.sends.value[acked], c.polls.value[known]]),
-        ]
-    )
-    pairs = pairs[:, np.lexsort(pairs[::-1])]
+    places = np.concatenate([c.sends.place[acked], c.polls.place[polls]])
+    values = np.concatenate([c.sends.value[acked], c.polls.value[polls]])
+    pairs = np.stack([places, values])[:, np.lexsort((values, places))]
     if pairs.shape[1]:
         first = np.ones(pairs.shape[1], np.bool_)
         first[1:] = (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)
         pairs = pairs[:, first]
+    return pairs
+
+
+def _places(v: _View) -> Iterable[Found]:
+    """One place, one value; one value, one place (an attempt that was aborted may have written it somewhere else)."""
+    c = v.c
+    known = v.sender >= 0
+    pairs = _pairs(c, known)
     two_values = np.flatnonzero(pairs[0, 1:] == pairs[0, :-1])
-    by_value = pairs[:, np.lexsort(pairs)]
+    pairs_committed = _pairs(c, known & c.reads_committed[c.polls.operation])
+    by_value = pairs_committed[:, np.lexsort(pairs_committed)]
     two_places = np.flatnonzero(by_value[1, 1:] == by_value[1, :-1])
     yield from _found(
         Anomaly.INCONSISTENT_OFFSETS,

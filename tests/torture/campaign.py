@@ -18,12 +18,15 @@ from pathlib import Path
 import sparklog
 from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse
-from tests.checker.history import read_history
+from tests.checker.history import Operation, read_history
+from tests.torture import shared
 from tests.torture.client import Assignment, partition_of
 from tests.torture.processes import Broker, CampaignError, Client
 
 PROGRESS_S = 60.0
 LOOK_S = 0.01
+REPLACED = frozenset({"transactional", "pipeline", "member", "shared"})
+"""Roles whose next life fences the one before."""
 STILL_S = (0.05, 1.5)
 
 
@@ -101,25 +104,27 @@ class Campaign:
                 for topic in ("in", "out"):
                     admin.create_topic(topic, partitions=self._plan.partitions)
             for role, count in self._plan.clients.items():
-                self._clients += [self._client(role) for _ in range(count)]
+                for _ in range(count):
+                    self._clients.append(self._client(role))
             while kills_of(self._faults) < self._plan.kills:
                 self._wait_for_progress()
                 self._fault()
             self._wait_for_progress()
             for client in self._clients:
+                client.end_zombies()
                 client.finish()
             self._read_everything()
             self._broker.stop()
         finally:
             for client in self._clients:
                 client.kill()
+                client.end_zombies()
             if self._broker.running:
                 self._broker.kill()
         lives = Counter({"broker": self._broker.lives})
         for path in self.histories.glob("*.jsonl"):
             lives[path.stem.partition("-")[2]] += 1
-        verdict = analyse(read_history(self.histories.glob("*.jsonl")))
-        return Outcome(verdict, self._faults, self._steps, lives, time.monotonic() - begun)
+        return Outcome(analyse(self._operations()), self._faults, self._steps, lives, time.monotonic() - begun)
 
     def _client(self, role: str, until: Mapping[str, int] | None = None) -> Client:
         told = Assignment(
@@ -164,6 +169,13 @@ class Campaign:
         client.signal(signal.SIGSTOP)
         time.sleep(self._rng.uniform(*self._plan.still_s))
         client.signal(signal.SIGCONT)
+
+    def _zombie_client(self) -> None:
+        """A client sleeps while its next life goes on; then it wakes up."""
+        client = self._rng.choice([c for c in self._clients if c.role in REPLACED])
+        client.sleep_and_begin_anew()
+        self._wait_for_progress()
+        client.wake()
 
     def _kill_broker_at_step(self) -> None:
         """The broker is started again so that it dies where the step is, and then once more."""
@@ -213,6 +225,13 @@ class Campaign:
                 time.sleep(LOOK_S)
 
     # -- the end
+
+    def _operations(self) -> list[Operation]:
+        found = read_history(self.histories.glob("*.jsonl"))
+        for client in self._clients:
+            if client.role == "shared":
+                found += shared.operations(self.histories, client.slot, self._inputs)
+        return found
 
     def _read_everything(self) -> None:
         if "pipeline" in self._plan.clients:

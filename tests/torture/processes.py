@@ -39,7 +39,7 @@ class Broker:
         return self._process is not None and self._process.poll() is None
 
     def start(self, fault: Mapping[str, str] | None = None) -> None:
-        """Returns when it listens. Raises CampaignError with what it logged."""
+        """Returns when it listens, or when its fault has killed it. Raises CampaignError with what it logged."""
         module = ["sparklog_broker"] if self._without is None else ["tests.torture.unsafe_broker", self._without]
         arguments = ["--config", str(self._directory / "broker.toml"), "--data-dir", str(self._directory / "data")]
         with (self._directory / "broker.log").open("ab") as log:
@@ -54,10 +54,12 @@ class Broker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline().decode().strip()
         self._process.stdout.close()
+        self.lives += 1
         if not line.startswith("listening on "):
+            if fault and self._process.wait(ENDED_IN_ORDER_S) == -signal.SIGKILL:
+                return
             raise CampaignError(f"the broker does not start: {self.log()}")
         self.bootstrap_servers = line.removeprefix("listening on ")
-        self.lives += 1
 
     def kill(self) -> None:
         if self._process is not None:
@@ -101,12 +103,17 @@ class Client:
         self._directory = directory
         self._numbers = numbers
         self._read_bytes = 0
-        self.lives_ended = 0
+        self._sleeping: subprocess.Popen[bytes] | None = None
+        self._zombies: list[subprocess.Popen[bytes]] = []
         self.start()
 
     @property
     def role(self) -> str:
         return self._assignment.role
+
+    @property
+    def slot(self) -> int:
+        return self._assignment.slot
 
     def start(self, fault: Mapping[str, str] | None = None) -> None:
         number = next(self._numbers)
@@ -126,7 +133,7 @@ class Client:
 
     def kill(self) -> None:
         self._process.kill()
-        self._reap()
+        _reap(self._process)
 
     @property
     def running(self) -> bool:
@@ -135,15 +142,31 @@ class Client:
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
+    def sleep_and_begin_anew(self) -> None:
+        """This life stops where it is, the next one begins; `wake` lets the old one go on."""
+        self._process.send_signal(signal.SIGSTOP)
+        self._sleeping = self._process
+        self.start()
+
+    def wake(self) -> None:
+        assert self._sleeping is not None
+        self._sleeping.send_signal(signal.SIGCONT)
+        self._zombies.append(self._sleeping)
+        self._sleeping = None
+
+    def end_zombies(self) -> None:
+        for process in [*self._zombies, *([] if self._sleeping is None else [self._sleeping])]:
+            process.kill()
+            _reap(process)
+
     def check(self) -> None:
         """Starts another life when this one has ended as it may. Raises CampaignError when it ended otherwise."""
         code = self._process.poll()
         if code is None:
             return
-        self._reap()
+        _reap(self._process)
         if code != LIFE_ENDED:
             raise CampaignError(f"{self._assignment.name} ended with {code}:\n{self._stderr.read_text()}")
-        self.lives_ended += 1
         self.start()
 
     def completed(self) -> int:
@@ -168,11 +191,12 @@ class Client:
             code = self._process.wait(ENDED_IN_ORDER_S)
         except subprocess.TimeoutExpired as e:
             raise CampaignError(f"{self._assignment.name} does not end:\n{self._stderr.read_text()}") from e
-        self._reap()
+        _reap(self._process)
         if code not in (0, LIFE_ENDED):
             raise CampaignError(f"{self._assignment.name} ended with {code}:\n{self._stderr.read_text()}")
 
-    def _reap(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait()
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    process.wait()

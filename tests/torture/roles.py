@@ -14,6 +14,20 @@ from sparklog.types import TopicPartition
 from tests.checker import generate
 from tests.checker.history import UNKNOWN_OFFSET, Kind, Outcome
 from tests.torture.client import Life, partition_of
+from tests.torture.shared import shared
+
+__all__ = [
+    "GROUPS",
+    "assigned",
+    "drain",
+    "last",
+    "member",
+    "pipeline",
+    "producer",
+    "shared",
+    "transactional",
+    "uncommitted",
+]
 
 GROUPS = {"pipeline": "pipeline", "drain": "pipeline", "member": "group"}
 """The group of a role's members."""

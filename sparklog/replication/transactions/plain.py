@@ -180,7 +180,8 @@ class PlainTransactions:
     def _end(self, request: End, now_ms: int, effects: Effects) -> Result | None:
         sender = Identity(request.producer_id, request.producer_epoch)
         found = self._by_id.get(request.transactional_id)
-        if found is not None and sender == found.previous and (found.state.is_commit or found.state.is_abort):
+        repeated = found is not None and (sender == found.previous or not self._safeguards.epoch_check)
+        if found is not None and repeated and (found.state.is_commit or found.state.is_abort):
             return self._end_again(found, request)
         found = self._current(request.transactional_id, sender)
         if found.state.is_prepared:

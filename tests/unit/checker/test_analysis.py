@@ -110,6 +110,23 @@ CASES: dict[str, tuple[list[Operation], set[Anomaly]]] = {
         ],
         set(),
     ),
+    "a reader of uncommitted records sees what was written again after an abort": (
+        [
+            sent("p", ("t", [1], [1])),
+            polled("d", ("t", [0, 1], [1, 1]), reads_committed=False),
+            polled("c", ("t", [1], [1])),
+        ],
+        set(),
+    ),
+    "a reader of uncommitted records finds another value than the others": (
+        [
+            sent("p", ("t", [0], [1])),
+            sent("q", ("t", [-1], [2]), outcome=Outcome.UNKNOWN),
+            polled("d", ("t", [0], [2]), reads_committed=False),
+            polled("c", ("t", [0], [1])),
+        ],
+        {A.INCONSISTENT_OFFSETS},
+    ),
     "a transaction reads what it has just sent": (
         [transaction("p", ("t", [0], [1]), polls=[("t", [0], [1], 50)])],
         {A.PRECOMMITTED_READ},

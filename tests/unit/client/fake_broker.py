@@ -10,10 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from sparklog.errors import SparklogError
-from sparklog.format.batch import BatchHeader, decode_header, iterate_batches, stamp_batch
+from sparklog.format.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    BatchHeader,
+    decode_header,
+    iterate_batches,
+    stamp_batch,
+)
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.producers import ProducerStates
 from sparklog.protocol import frames
+from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.messages import APIS, Api, encode
@@ -41,6 +49,8 @@ class FakeBroker:
         self.log_start: dict[tuple[str, int], int] = {}
         self.producers: dict[tuple[str, int], ProducerStates] = {}
         self.next_producer_id = 1000
+        self.transactions: dict[str, int] = {}
+        self.offset_code = 0
         self.committed = False
         self.stable: dict[tuple[str, int], int] = {}
         """Last stable offsets, where a transaction is open."""
@@ -137,6 +147,21 @@ class FakeBroker:
             names = list(self.topics) if message.topics is None else message.topics
             states = [self.topics.get(n, m.TopicState(3, n)) for n in names]
             return m.MetadataResponse("cluster", 0, [m.BrokerEndpoint(0, "127.0.0.1", self.port)], states), b""
+        if api is Api.INIT_PRODUCER_ID and message.transactional_id is not None:
+            self.transactions[message.transactional_id] = self.transactions.get(message.transactional_id, -1) + 1
+            return txn.InitProducerIdResponse(500, self.transactions[message.transactional_id]), b""
+        if api is Api.END_TXN:
+            ended = (message.producer_id, message.producer_epoch + 1)
+            self.transactions[message.transactional_id] = message.producer_epoch + 1
+            for states in self.producers.values():
+                if states.get(message.producer_id) is not None:
+                    attributes = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
+                    states.apply(BatchHeader(0, 0, 0, 0, attributes, 1, 0, 0, 0, 0, *ended, 0, 0, 0, 0))
+            return txn.EndTxnResponse(*ended), b""
+        if api is Api.TXN_OFFSET_COMMIT:
+            return groups.TxnOffsetCommitResponse(
+                [groups.OffsetResult(o.topic, o.partition, self.offset_code) for o in message.offsets]
+            ), b""
         if api is Api.INIT_PRODUCER_ID:
             self.next_producer_id += 1
             return txn.InitProducerIdResponse(self.next_producer_id, 0), b""

@@ -1,0 +1,170 @@
+"""A transactional producer's conversation with the coordinator.
+
+The rules are in `transaction_state`; here are the requests, and what senders are told meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparklog.client.accumulator import Accumulator
+from sparklog.client.cluster import Cluster
+from sparklog.client.retry import RetryPolicy, request_until
+from sparklog.client.sequences import Identity, WriteSession
+from sparklog.client.transaction_state import State, TransactionState
+from sparklog.errors import InvalidTxnStateError, SparklogError, TransactionAbortedError, error_from_code
+from sparklog.protocol.group_messages import CommittedOffset, TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from sparklog.protocol.messages import Api
+from sparklog.protocol.transaction_messages import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from sparklog.testing.faults import reach
+from sparklog.types import TopicPartition
+
+
+class Transactions:
+    """The transactions of one producer, one after the other. Not thread-safe: one thread begins and ends them.
+
+    `flush` waits for everything accepted and raises the first failure; `settle` only waits.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        policy: RetryPolicy,
+        *,
+        transactional_id: str,
+        timeout_ms: int,
+        flush: Callable[[], None],
+        settle: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._policy = policy
+        self._timeout_ms = timeout_ms
+        self._flush = flush
+        self._settle = settle
+        self._session = WriteSession(None, transactional_id)
+        self.state = TransactionState(transactional_id)
+        self._refuse("call init_transactions() first")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to abort."""
+        return self.state.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
+
+    def init(self) -> None:
+        """Takes the transactional id over: whoever had it is fenced, its open transaction aborted."""
+        self.state.check_init()
+        request = InitProducerIdRequest(self.state.transactional_id, self._timeout_ms)
+        answer = self._ask(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse)
+        self.state.initialised(Identity(answer.producer_id, answer.producer_epoch))
+        self._refuse("call begin_transaction() first")
+
+    def begin(self) -> None:
+        """What is sent from now on belongs to a new transaction."""
+        self._session = WriteSession(self.state.begin(), self.state.transactional_id)
+        self._accumulator.begin_session(self._session)
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, Any], group: Any) -> None:
+        """Commits offsets to a group if the transaction is committed."""
+        self._learn_failure()
+        self.state.check_open()
+        group_id, member_id, member_epoch, *_ = (group, "", -1) if isinstance(group, str) else group
+        committed = [_committed(tp, offset) for tp, offset in offsets.items()]
+        if not committed:
+            return
+        identity = self._identity()
+        request = TxnOffsetCommitRequest(
+            self.state.transactional_id, *identity, group_id, committed, member_id, member_epoch
+        )
+        self._session.is_used = True
+        try:
+            answer = self._ask(Api.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse)
+            for result in answer.results:
+                if result.error_code:
+                    raise error_from_code(result.error_code, result.message)
+        except SparklogError as e:
+            self._accumulator.fail_session(e)
+            self._learn_failure()
+            raise
+
+    def commit(self) -> None:
+        """Everything is stored and the transaction committed, or an error is raised."""
+        self._learn_failure()
+        if self.state.state is State.IN_TRANSACTION:
+            self._flush_all()
+        elif self.state.state is State.ABORTABLE_ERROR and self.state.error is not None:
+            raise self.state.error
+        self.state.begin_commit()
+        self._end(commit=True)
+
+    def _flush_all(self) -> None:
+        self._refuse("the transaction is being committed")
+        try:
+            self._flush()
+        finally:
+            self._learn_failure()
+            if self.state.state is State.IN_TRANSACTION:
+                self._allow()
+        if self.state.error is not None:
+            raise self.state.error
+        self._refuse("the transaction is being committed")
+
+    def abort(self) -> None:
+        """Nothing of the transaction is visible. Batches that were not sent fail; those that were, are waited for."""
+        self._learn_failure()
+        self.state.begin_abort()
+        self._accumulator.fail_session(TransactionAbortedError("the producer has aborted the transaction"))
+        self._settle()
+        self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> None:
+        identity = self._identity()
+        if self._session.is_used:
+            reach("producer.before-end")
+            request = EndTxnRequest(self.state.transactional_id, *identity, commit)
+            answer = self._ask(Api.END_TXN, request, EndTxnResponse)
+            identity = Identity(answer.producer_id, answer.producer_epoch)
+            reach("producer.after-end")
+        self.state.ended(identity)
+        self._refuse("call begin_transaction() first")
+
+    def _identity(self) -> Identity:
+        assert self.state.identity is not None
+        return self.state.identity
+
+    def _ask(self, api: Api, request: Any, response: type[Any]) -> Any:
+        try:
+            return request_until(self._cluster, api, request, response, self._policy)
+        except SparklogError as e:
+            if api is not Api.TXN_OFFSET_COMMIT:
+                self.state.coordinator_failed(e)
+            if self.state.state is State.FATAL_ERROR:
+                self._accumulator.refuse(e)
+            raise
+
+    def _learn_failure(self) -> None:
+        """The sender may have failed the transaction."""
+        error = self._session.error
+        if isinstance(error, SparklogError):
+            self.state.write_failed(error)
+
+    def _refuse(self, hint: str) -> None:
+        self._accumulator.refuse(
+            InvalidTxnStateError(f"producer {self.state.transactional_id!r} is {self.state.state.value}: {hint}")
+        )
+
+    def _allow(self) -> None:
+        self._accumulator.refuse(None)
+
+
+def _committed(tp: TopicPartition, offset: Any) -> CommittedOffset:
+    if isinstance(offset, int):
+        return CommittedOffset(*tp, offset)
+    return CommittedOffset(*tp, offset.offset, getattr(offset, "leader_epoch", -1), getattr(offset, "metadata", ""))

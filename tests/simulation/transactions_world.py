@@ -1,0 +1,629 @@
+"""A small world around one transaction coordinator: partitions, clients, a network and crashes, and what must hold.
+
+`World.step` does one thing that `choose` picks: a client asks, a message is delivered (again, late), an append to the state
+topic becomes durable, a marker is written, time passes, the coordinator crashes and is made anew from what is durable. The
+partitions use the log's own rules about producers. Whenever something is answered or written, what must hold is checked;
+`settle` brings everything to rest and checks that nothing stays open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparklog.errors import (
+    InvalidProducerEpochError,
+    SparklogError,
+    TransactionAbortedError,
+)
+from sparklog.format.batch import ATTRIBUTE_COMMIT, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
+from sparklog.log.producers import Guard, ProducerStates
+from sparklog.replication.transactions import (
+    AddPartitions,
+    Answer,
+    Coordinator,
+    Effects,
+    End,
+    EndShared,
+    Identity,
+    IdReserve,
+    InitProducer,
+    Join,
+    Joined,
+    Marker,
+    Refuse,
+    Request,
+    Safeguards,
+    WriteMarkers,
+)
+from sparklog.types import TopicPartition, shared_transactional_id
+
+TIMEOUT_MS = 4_000
+NETWORK_MAX = 12
+_HEADER = BatchHeader(0, 0, 0, 0, 0, 1, 1, 0, 0, 0, -1, -1, -1, 0, 0, 0)
+
+
+class Violation(AssertionError):  # noqa: N818  it is what a test looks for
+    """Something that must never happen."""
+
+
+def check(condition: object, what: str) -> None:
+    if not condition:
+        raise Violation(what)
+
+
+@dataclass
+class Partition:
+    """A log of (header, value); markers have no value."""
+
+    rules: ProducerStates = field(default_factory=ProducerStates)
+    entries: list[tuple[BatchHeader, Hashable]] = field(default_factory=list)
+
+    def write(self, producer: Identity, sequence: int, value: Hashable, guard: Guard | None) -> None:
+        """Raises the log's errors."""
+        header = self._header(producer, sequence, ATTRIBUTE_TRANSACTIONAL)
+        (original,) = self.rules.admit([header], len(self.entries), guard)
+        if original is None:
+            self._append(header, value)
+
+    def mark(self, marker: Marker) -> None:
+        try:
+            if self.rules.admit_marker(marker.producer_id, marker.producer_epoch, 0) is None:
+                flags = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL | (ATTRIBUTE_COMMIT if marker.commit else 0)
+                self._append(self._header(Identity(*marker[1:3]), 0, flags), None)
+        except InvalidProducerEpochError:
+            pass  # has been ended there
+
+    def _header(self, producer: Identity, sequence: int, attributes: int) -> BatchHeader:
+        return _HEADER._replace(
+            base_offset=len(self.entries),
+            attributes=attributes,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=sequence,
+        )
+
+    def _append(self, header: BatchHeader, value: Hashable) -> None:
+        self.entries.append((header, value))
+        self.rules.apply(header)
+
+    def open_producers(self) -> list[int]:
+        return [s.producer_id for s in self.rules if s.transaction_first_offset >= 0]
+
+    def decided(self) -> list[tuple[BatchHeader, Hashable, bool]]:
+        """(header, value, committed) of all values whose transaction has ended."""
+        found, waiting = [], {}
+        for header, value in self.entries:
+            if not header.attributes & ATTRIBUTE_CONTROL:
+                waiting.setdefault(header.producer_id, []).append((header, value))
+            else:
+                committed = bool(header.attributes & ATTRIBUTE_COMMIT)
+                found += [(h, v, committed) for h, v in waiting.pop(header.producer_id, [])]
+        return found
+
+
+@dataclass
+class Client:
+    """What plain clients and tasks have in common: an identity, and what it has written."""
+
+    name: str
+    transactional_id: str
+    identity: Identity | None = None
+    waiting: Hashable = None
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
+    writes_pending: int = 0
+    acked: list[tuple[TopicPartition, Hashable]] = field(default_factory=list)
+    is_dead: bool = False
+
+
+@dataclass
+class Plain(Client):
+    """An instance of a transactional producer. `number` counts its transactions."""
+
+    number: int = 0
+    request: Request | None = None
+    history: list[tuple[Identity, dict[TopicPartition, int]]] = field(default_factory=list)
+
+
+@dataclass
+class Task(Client):
+    """A participant."""
+
+    driver: Driver | None = None
+
+
+@dataclass
+class Driver:
+    """One batch of one run of an application."""
+
+    app: str
+    version: int
+    run: str
+    ticket: int
+    tasks: list[Task] = field(default_factory=list)
+    ended: EndShared | None = None
+    waiting: Hashable = None
+    result: bool | None = None
+
+
+@dataclass
+class Sent:
+    """A request in the network. `on_answer(result)`, `on_refusal(error)` are called at most once."""
+
+    request: Request
+    on_answer: Callable[[Any], None]
+    on_refusal: Callable[[SparklogError], None]
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, choose: Callable[[int], int], safeguards: Safeguards | None = None) -> None:
+        self.choose = choose
+        self.safeguards = safeguards if safeguards is not None else Safeguards()
+        self.now_ms = 0
+        self.counter = 0
+        self.partitions = {TopicPartition("t", n): Partition() for n in range(3)}
+        self.durable: list[list[tuple[bytes, bytes | None]]] = []
+        self.pending: list[Effects] = []
+        self.markers: list[tuple[str, Marker]] = []
+        self.network: list[tuple[Hashable, Sent]] = []
+        self.sent: dict[Hashable, Sent] = {}
+        self.appends: list[Callable[[], None]] = []
+        self.clients: dict[str, Plain] = {}
+        self.old_clients: list[Plain] = []
+        self.drivers: list[Driver] = []
+        self.commit_asked: set[tuple[str, int]] = set()
+        self.newest_ticket: dict[str, tuple[int, str]] = {}
+        self.decided_ids: dict[int, bool] = {}
+        self.owner: dict[int, Driver] = {}
+        self.committed_versions: set[tuple[str, int]] = set()
+        self.reload()
+
+    # -- the coordinator
+
+    def fresh(self) -> int:
+        self.counter += 1
+        return self.counter
+
+    def reload(self) -> None:
+        self.ids = IdReserve()
+        self.coordinator = Coordinator(self.ids, safeguards=self.safeguards)
+        for record in (r for batch in self.durable for r in batch):
+            self.coordinator.replay(*record)
+        self.fill()
+        self.apply(self.coordinator.loaded(self.now_ms))
+
+    def fill(self) -> None:
+        while len(self.ids) < 20:
+            self.ids.add(self.fresh())
+
+    def crash(self) -> None:
+        """The first ones of what was being appended are in the log, though nobody has been told."""
+        kept = self.choose(len(self.pending) + 1)
+        self.durable += [e.records for e in self.pending[:kept]]
+        self.pending.clear()
+        self.markers.clear()
+        if self.choose(3) == 0:
+            self.compact()
+        self.sent = {}
+        self.reload()
+
+    def compact(self) -> None:
+        last = {key: value for batch in self.durable for key, value in batch}
+        self.durable = [[(key, value)] for key, value in last.items() if value is not None or self.choose(2)]
+
+    def apply(self, effects: Effects) -> None:
+        if effects.records or effects.actions:
+            self.pending.append(effects)
+        while self.pending and not self.pending[0].records:
+            self.act(self.pending.pop(0))
+
+    def append_done(self) -> None:
+        effects = self.pending.pop(0)
+        self.durable.append(effects.records)
+        self.act(effects)
+        while self.pending and not self.pending[0].records:
+            self.act(self.pending.pop(0))
+
+    def act(self, effects: Effects) -> None:
+        for action in effects.actions:
+            match action:
+                case Answer(token, result):
+                    sent = self.sent.pop(token, None)
+                    if sent is not None:
+                        self.check_answer(sent.request, result)
+                        sent.on_answer(result)
+                case Refuse(token, error):
+                    sent = self.sent.pop(token, None)
+                    if sent is not None:
+                        sent.on_refusal(error)
+                case WriteMarkers(transactional_id, markers):
+                    self.check_decision(markers)
+                    self.markers += [(transactional_id, m) for m in markers]
+
+    # -- what must hold
+
+    def check_decision(self, markers: tuple[Marker, ...]) -> None:
+        for marker in markers:
+            driver = self.owner.get(marker.producer_id)
+            if driver is None:
+                continue
+            known = self.decided_ids.setdefault(marker.producer_id, marker.commit)
+            check(known == marker.commit, f"the decision about participant {marker.producer_id} has changed")
+
+    def check_answer(self, request: Request, result: object) -> None:
+        match request, result:
+            case End(_, producer_id, producer_epoch, commit), Identity():
+                for tp, partition in self.partitions.items():
+                    check(
+                        not any(
+                            s.transaction_first_offset >= 0
+                            and (s.producer_id, s.epoch) == (producer_id, producer_epoch)
+                            for s in partition.rules
+                        ),
+                        f"an END is answered while {tp} waits for its marker",
+                    )
+                    for header, value, committed in partition.decided():
+                        if (header.producer_id, header.producer_epoch) == (producer_id, producer_epoch):
+                            check(committed == commit, f"{value} is not as its END was answered")
+            case EndShared(app, version, _, _, commit, _), bool(committed):
+                if committed:
+                    self.committed_versions.add((app, version))
+                else:
+                    check((app, version) not in self.committed_versions, "a committed version is called aborted")
+                for tp, partition in self.partitions.items():
+                    for producer_id in partition.open_producers():
+                        driver = self.owner.get(producer_id)
+                        of = None if driver is None else (shared_transactional_id(driver.app), driver.version)
+                        check(
+                            of != (app, version) or not commit,
+                            f"version {version} is answered while {tp} waits for markers",
+                        )
+            case Join(app, version, run, ticket, _), Joined(identity):
+                if identity is None:
+                    check(
+                        (app, version) in self.versions_with_commit_request(), "a version nobody has ended is committed"
+                    )
+                    self.committed_versions.add((app, version))
+                else:
+                    check((app, version) not in self.committed_versions, "a committed version is opened again")
+                if ticket > self.newest_ticket.get(app, (-1, ""))[0]:
+                    self.newest_ticket[app] = ticket, run
+            case _:
+                pass
+
+    def versions_with_commit_request(self) -> set[tuple[str, int]]:
+        return {
+            (shared_transactional_id(d.app), d.version) for d in self.drivers if d.ended is not None and d.ended.commit
+        }
+
+    def check_partitions(self) -> None:
+        committed_by_version: dict[tuple[str, int], set[int]] = {}
+        decisions: dict[tuple[int, int], set[bool]] = {}
+        for tp, partition in self.partitions.items():
+            for header, value, committed in partition.decided():
+                decisions.setdefault((header.producer_id, header.producer_epoch), set()).add(committed)
+                assert isinstance(value, tuple)
+                driver = self.owner.get(header.producer_id)
+                if driver is not None and committed:
+                    committed_by_version.setdefault((driver.app, driver.version), set()).add(header.producer_id)
+                elif driver is None and committed:
+                    check(
+                        value[:2] in self.commit_asked, f"{value} in {tp} is committed, its client never asked for it"
+                    )
+        for key, found in decisions.items():
+            check(len(found) == 1, f"the transaction of {key} is committed in one place and aborted in another")
+        for (app, version), producer_ids in committed_by_version.items():
+            requests = [
+                d.ended
+                for d in self.drivers
+                if (d.app, d.version) == (app, version) and d.ended is not None and d.ended.commit
+            ]
+            check(
+                any(producer_ids <= r.winners for r in requests),
+                f"version {version} of {app} holds what {sorted(producer_ids)} wrote, which no driver has chosen together",
+            )
+
+    def check_marker(self, marker: Marker) -> None:
+        """A run is fenced from the moment on that a newer one has been answered."""
+        driver = self.owner.get(marker.producer_id)
+        if driver is None or not marker.commit:
+            return
+        check(driver.ended is not None and driver.ended.commit, "what no driver has ended is committed")
+
+    # -- network
+
+    def send(
+        self, request: Request, on_answer: Callable[[Any], None], on_refusal: Callable[[SparklogError], None]
+    ) -> Hashable:
+        token = self.fresh()
+        self.network.append((token, Sent(request, on_answer, on_refusal)))
+        return token
+
+    def deliver(self) -> None:
+        i = self.choose(len(self.network))
+        token, sent = self.network[i]
+        if self.choose(4):
+            del self.network[i]
+        else:  # it comes again later: the first answer is lost
+            token = self.fresh()
+            sent = Sent(sent.request, lambda _: None, lambda _: None)
+        self.fence_check_before(sent)
+        self.sent[token] = sent
+        self.fill()
+        self.apply(self.coordinator.handle(sent.request, token, self.now_ms))
+
+    def fence_check_before(self, sent: Sent) -> None:
+        """Notes of an END whether a newer run had been answered before it came: then it must not decide anything."""
+        request = sent.request
+        if isinstance(request, EndShared) and request.commit:
+            ticket, run = self.newest_ticket.get(request.transactional_id, (-1, ""))
+            if ticket > request.ticket and run != request.run_id:
+                before = set(self.decided_ids)
+                answer = sent.on_answer
+
+                def on_answer(result: Any) -> None:
+                    new = {p for p in self.decided_ids if p not in before and self.decided_ids[p]}
+                    check(not new & request.winners, "a run has committed although a newer one had taken over")
+                    answer(result)
+
+                sent.on_answer = on_answer
+
+    # -- writing
+
+    def produce(self, client: Client, identity: Identity, sequence: int, tp: TopicPartition, value: Hashable) -> None:
+        """As a broker does: verification, then, later, the append."""
+        partition = self.partitions[tp]
+        client.writes_pending += 1
+
+        def failed(error: SparklogError) -> None:
+            client.writes_pending -= 1
+            client.is_dead = True  # without the write nothing of it may be committed: it stops here
+
+        def append(guard: Guard | None) -> None:
+            try:
+                partition.write(identity, sequence, value, guard)
+            except SparklogError as e:
+                failed(e)
+                return
+            client.writes_pending -= 1
+            client.acked.append((tp, value))
+
+        try:
+            guard = partition.rules.begin_verification(*identity, self.now_ms)
+        except SparklogError as e:
+            failed(e)
+            return
+        if guard is None:
+            self.appends.append(lambda: append(None))
+            return
+        request = AddPartitions(client.transactional_id, *identity, (tp,))
+        self.send(request, lambda _: self.appends.append(lambda: append(guard)), failed)
+
+    def next_write(self, client: Client, value: Hashable) -> None:
+        assert client.identity is not None
+        tp = list(self.partitions)[self.choose(len(self.partitions))]
+        sequence = client.sequences.get(tp, 0)
+        client.sequences[tp] = sequence + 1
+        self.produce(client, client.identity, sequence, tp, value)
+
+    def late_write(self) -> None:
+        """A batch of a transaction that its client believes ended: nobody may take it."""
+        client = self.old_clients[self.choose(len(self.old_clients))]
+        if not client.history:
+            return
+        identity, sequences = client.history[self.choose(len(client.history))]
+        tp = list(self.partitions)[self.choose(len(self.partitions))]
+        ghost = Client("ghost", client.transactional_id)
+        value = ("late", self.fresh())
+        self.produce(ghost, identity, sequences.get(tp, 0), tp, value)
+
+    # -- plain clients
+
+    def plain_step(self) -> None:
+        transactional_id = ("one", "two")[self.choose(2)]
+        client = self.clients.get(transactional_id)
+        if client is None or client.is_dead or self.choose(40) == 0:
+            self.start_plain(transactional_id, client)
+            return
+        if client.waiting is not None:
+            if self.choose(6) == 0 and client.request is not None and len(self.network) < NETWORK_MAX:
+                self.ask(client, client.request)  # no answer in time
+            return
+        if client.identity is None:
+            self.ask(client, InitProducer(transactional_id, TIMEOUT_MS))
+        elif client.writes_pending == 0 and client.acked and self.choose(3) == 0:
+            commit = bool(self.choose(3))
+            if commit:
+                self.commit_asked.add((client.name, client.number))
+            self.ask(client, End(transactional_id, *client.identity, commit))
+        elif len(self.network) < NETWORK_MAX:
+            self.next_write(client, (client.name, client.number, self.fresh()))
+
+    def start_plain(self, transactional_id: str, before: Plain | None) -> None:
+        if before is not None:
+            before.is_dead = True
+        client = Plain(f"{transactional_id}-{self.fresh()}", transactional_id)
+        self.clients[transactional_id] = client
+        self.old_clients.append(client)
+
+    def ask(self, client: Plain, request: Request) -> None:
+        number = client.number
+
+        def answered(result: Any) -> None:
+            if client.waiting is None or client.number != number:
+                return
+            client.waiting = None
+            if isinstance(request, End):
+                assert client.identity is not None
+                client.history.append((client.identity, dict(client.sequences)))
+                client.number += 1
+            client.identity, client.sequences, client.acked = result, {}, []
+
+        def refused(error: SparklogError) -> None:
+            if client.waiting is None or client.number != number:
+                return
+            client.waiting = None
+            if isinstance(error, TransactionAbortedError) and isinstance(request, End):
+                self.commit_asked.discard((client.name, number))
+                self.ask(client, request._replace(commit=False))
+            elif not error.retriable:
+                client.is_dead = True
+
+        client.request = request
+        client.waiting = self.send(request, answered, refused)
+
+    # -- drivers and their tasks
+
+    def driver_step(self) -> None:
+        app = "app"
+        alive = [d for d in self.drivers if d.result is None]
+        if not alive or (self.choose(60) == 0 and len(alive) < 3):
+            self.start_driver(app)
+            return
+        driver = alive[self.choose(len(alive))]
+        if driver.ended is not None:
+            if driver.waiting is None or (self.choose(6) == 0 and len(self.network) < NETWORK_MAX):
+                self.end_driver(driver, driver.ended)
+            return
+        if len(driver.tasks) < 3 and self.choose(2) and len(self.network) < NETWORK_MAX:
+            self.join(driver)
+            return
+        writers = [t for t in driver.tasks if t.identity is not None and not t.is_dead]
+        if writers and self.choose(4) and len(self.network) < NETWORK_MAX:
+            task = writers[self.choose(len(writers))]
+            self.next_write(task, (task.name, driver.version, self.fresh()))
+            return
+        if any(t.identity is None and not t.is_dead for t in driver.tasks) and self.choose(8):
+            return  # a driver waits for its tasks
+        done = [t for t in writers if t.writes_pending == 0]
+        if len(done) < len(writers) and self.choose(8):
+            return
+        if not writers and self.choose(4):
+            return
+        winners = frozenset(t.identity.producer_id for t in done if t.identity is not None and self.choose(3))
+        commit = bool(self.choose(4))
+        end = EndShared(
+            shared_transactional_id(driver.app),
+            driver.version,
+            driver.run,
+            driver.ticket,
+            commit,
+            winners if commit else frozenset(),
+        )
+        for task in driver.tasks:
+            task.is_dead = self.choose(2) == 0 or task.is_dead  # the others are zombies
+        self.end_driver(driver, end)
+
+    def start_driver(self, app: str) -> None:
+        key = shared_transactional_id(app)
+        done = [v for a, v in self.committed_versions if a == key]
+        version = max(0, max(done, default=-1) + self.choose(2))  # its last batch again, or the next
+        ticket = self.fresh()
+        last = self.drivers[-1] if self.drivers else None
+        run = last.run if last is not None and last.result and self.choose(2) else f"run-{ticket}"
+        self.drivers.append(Driver(app, version, run, ticket))
+
+    def join(self, driver: Driver) -> None:
+        task = Task(f"task-{self.fresh()}", shared_transactional_id(driver.app), driver=driver)
+        driver.tasks.append(task)
+
+        def joined(result: Joined) -> None:
+            if result.identity is None:
+                task.is_dead = True
+            else:
+                task.identity = result.identity
+                self.owner[result.identity.producer_id] = driver
+
+        def refused(_: SparklogError) -> None:
+            task.is_dead = True
+
+        request = Join(shared_transactional_id(driver.app), driver.version, driver.run, driver.ticket, TIMEOUT_MS)
+        self.send(request, joined, refused)
+
+    def end_driver(self, driver: Driver, end: EndShared) -> None:
+        driver.ended = end
+
+        def answered(result: bool) -> None:
+            driver.result = result
+            driver.waiting = None
+
+        def refused(error: SparklogError) -> None:
+            driver.waiting = None
+            if not error.retriable:
+                driver.result = False
+
+        driver.waiting = self.send(end, answered, refused)
+
+    # -- steps
+
+    def step(self) -> None:
+        """One thing happens."""
+        options: list[Callable[[], None]] = [self.plain_step, self.driver_step, self.driver_step]
+        if self.network:
+            options += [self.deliver] * 4
+        if self.pending:
+            options += [self.append_done] * 4
+        if self.markers:
+            options += [self.write_marker] * 3
+        if self.appends:
+            options += [self.do_append] * 3
+        if self.old_clients:
+            options.append(self.late_write)
+        rare = self.choose(40)
+        if rare == 0:
+            self.crash()
+        elif rare == 1:
+            self.tick()
+        else:
+            options[self.choose(len(options))]()
+        self.check_partitions()
+
+    def write_marker(self) -> None:
+        transactional_id, marker = self.markers.pop(self.choose(len(self.markers)))
+        self.check_marker(marker)
+        self.partitions[marker.partition].mark(marker)
+        if not any(m == marker for _, m in self.markers):
+            self.apply(self.coordinator.markers_written(transactional_id, [marker], self.now_ms))
+
+    def do_append(self) -> None:
+        self.appends.pop(self.choose(len(self.appends)))()
+
+    def tick(self) -> None:
+        self.now_ms += 1 + self.choose(TIMEOUT_MS // 4)
+        self.fill()
+        self.apply(self.coordinator.tick(self.now_ms))
+
+    def settle(self) -> None:
+        """Everybody has gone; what is under way ends, time passes."""
+        for _ in range(1000):
+            if self.network:
+                token, sent = self.network.pop(0)
+                self.sent[token] = sent
+                self.fill()
+                self.apply(self.coordinator.handle(sent.request, token, self.now_ms))
+            elif self.pending:
+                self.append_done()
+            elif self.appends:
+                self.appends.pop(0)()
+            elif self.markers:
+                self.write_marker()
+            else:
+                break
+        else:
+            raise Violation("it does not come to rest")
+        before = self.now_ms
+        for _ in range(50):
+            self.now_ms += TIMEOUT_MS
+            self.fill()
+            self.apply(self.coordinator.tick(self.now_ms))
+            while self.pending or self.markers:
+                self.append_done() if self.pending else self.write_marker()
+            if self.now_ms > before + 2 * TIMEOUT_MS:
+                break
+        self.check_partitions()
+        for tp, partition in self.partitions.items():
+            check(not partition.open_producers(), f"a transaction stays open in {tp}: nothing behind it can be read")
+        check(not self.sent, f"{len(self.sent)} requests are never answered: {[s.request for s in self.sent.values()]}")
