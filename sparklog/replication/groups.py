@@ -265,7 +265,8 @@ class GroupCoordinator:
             if used_ms < oldest_ms and not wanted:
                 expired.setdefault(group_id, []).append(tp)
         for group_id, partitions in expired.items():
-            out += self.offsets.delete(group_id, partitions)
+            pending = self.offsets.pending_of(group_id)  # a deletion would be newer than what the transaction brings
+            out += self.offsets.delete(group_id, [tp for tp in partitions if tp not in pending])
         kept = self.offsets.groups()
         for group in list(self._groups.values()):
             if not group.members and group.empty_since_ms < oldest_ms and group.group_id not in kept:

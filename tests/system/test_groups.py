@@ -267,6 +267,10 @@ def test_pause_keeps_the_member_alive(local: LocalBroker, fast_admin: Admin, top
     while time.monotonic() < deadline:
         assert reader.poll(50) == [], "paused"
     assert reader.group_metadata().member_epoch == epoch, "poll was called: it is a member still"
+    first = reader.paused()[0]
+    at = reader.position(first)
+    reader.seek(first, at)
+    assert reader.paused() == reader.assignment(), "a seek does not resume"
     reader.resume(*reader.paused())
     while len(read) < 40:
         read += reader.poll(100)
