@@ -34,7 +34,7 @@ from sparklog.log.files import FileSystem, read_whole, sync_whole
 from sparklog.log.leader_epochs import EpochEnd, LeaderEpochCache, load_epochs
 from sparklog.log.model import AppendInfo, LocatedRange, LogConfig, LogOwner, ProducerInfo
 from sparklog.log.offsets import LogOffsets
-from sparklog.log.partition_producers import PartitionProducers
+from sparklog.log.partition_producers import PartitionProducers, encode_states
 from sparklog.log.producer_files import LogBounds, ProducerFiles
 from sparklog.log.producers import ALL_SAFEGUARDS, Guard, Safeguards
 from sparklog.log.reading import ranges_between, slice_from
@@ -252,8 +252,8 @@ class PartitionLog:
         return self._producers.aborted.between(start_offset, end_offset)
 
     def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
-        """The aborted transactions that may have records or markers in [start_offset, end_offset)."""
-        return [e for e in self._producers.aborted.entries(start_offset) if e.first_offset < end_offset]
+        """The aborted transactions whose markers are in [start_offset, end_offset)."""
+        return list(self._producers.aborted.entries(start_offset, end_offset))
 
     def producers(self) -> list[ProducerInfo]:
         """Who has written here and is not forgotten yet."""
@@ -315,12 +315,14 @@ class PartitionLog:
     def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
         """The oldest local segments `old` give way to their copies `new`; their files go after `file.delete.delay.ms`.
         False when the log does not have all of those any more. Raises StorageError, StorageFullError."""
+        then = self.tier.producers_behind(old)
         with self._swap_lock, self._write_lock:
             self._check_usable()
             local = self.local_segments
             if local[: len(old)] != list(old) or len(local) == len(old):
                 return False
-            self.tier.release_below(old[-1].next_offset)  # a crash from here on leaves any of the files
+            # a crash from here on leaves any of the files
+            self.tier.release_below(old[-1].next_offset, encode_states(then.states))
             return self._replace(list(old), new)
 
     # --- retention ---
@@ -571,8 +573,7 @@ class PartitionLog:
         verified: bool = False,
     ) -> AppendInfo:
         """Appends what is not in the log yet, if its producers may write it."""
-        headers = [header for _, header in found if header.producer_id >= 0]
-        if not headers:
+        if all(header.producer_id < 0 for _, header in found):
             return self._append_checked(view, found, leader_epoch)[0]
         headers = [header for _, header in found]
         originals = self._producers.states.admit(headers, self.log_end_offset, guard, verified=verified)
@@ -612,11 +613,13 @@ class PartitionLog:
         return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records), batches
 
     def _load_producers(self) -> None:
-        local_start = self.local_log_start_offset
-        remote_aborted = self.tier.aborted_below(local_start)
-        bounds = LogBounds(self.log_start_offset, local_start, self.log_end_offset, remote_aborted)
+        bounds = LogBounds(self.log_start_offset, self.local_log_start_offset, self.log_end_offset)
         self._producers = self._producer_files.load(
-            self.local_segments, bounds, self.high_watermark, self._producers.safeguards
+            self.local_segments,
+            bounds,
+            self.high_watermark,
+            self._producers.safeguards,
+            self.tier.before_local(self.local_segments),
         )
 
     def _save_producers(self) -> None:

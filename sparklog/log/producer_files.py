@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from sparklog.format import producer_snapshot, txn_index
 from sparklog.format.producer_snapshot import (
     AbortedFile,
     ProducerSnapshot,
+    ProducerState,
     decode_snapshot,
     encode_snapshot,
     snapshot_name,
@@ -28,7 +29,6 @@ from sparklog.log.files import FileSystem, read_whole, write_whole
 from sparklog.log.partition_producers import PartitionProducers
 from sparklog.log.producers import ALL_SAFEGUARDS, Safeguards
 from sparklog.log.segment import LogSegment
-from sparklog.log.transactions import AbortedTransactions
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +36,23 @@ SNAPSHOTS_KEPT = 2
 
 
 class LogBounds(NamedTuple):
-    """Where a log begins, where the part begins whose files are here, and where it ends; `remote_aborted` are the aborted
-    transactions of what is only in the object store."""
+    """Where a log begins, where the part begins whose files are here, and where it ends."""
 
     log_start: int
     local_start: int
     log_end: int
-    remote_aborted: Sequence[AbortedEntry] = ()
+
+
+class BeforeLocal(NamedTuple):
+    """What the object store's journal says of the part that is only there: the producers at `offset`, where the local files
+    begin, and the aborted transactions by the base offset of the segment with their markers."""
+
+    offset: int = 0
+    states: Sequence[ProducerState] = ()
+    aborted: Sequence[tuple[int, Sequence[AbortedEntry]]] = ()
+
+
+NOTHING_BEFORE = BeforeLocal()
 
 
 class ProducerFiles:
@@ -68,9 +78,10 @@ class ProducerFiles:
         bounds: LogBounds,
         high_watermark: int,
         safeguards: Safeguards = ALL_SAFEGUARDS,
+        before: BeforeLocal = NOTHING_BEFORE,
     ) -> PartitionProducers:
         """The producers of a log with these local `segments`: from the newest snapshot that can be used, and the headers
-        behind it. Raises StorageError."""
+        behind it; without one from what is known `before` the segments, and all their headers. Raises StorageError."""
         names = set(self._files.list_directory(self._directory))
         self._snapshots = sorted(_offsets_in(names, producer_snapshot.SUFFIX))
         self.cut(bounds.log_end)
@@ -81,7 +92,7 @@ class ProducerFiles:
                 break
             self._remove_snapshots([offset])
         else:
-            found = self._from_the_start(names, segments, bounds, high_watermark, safeguards)
+            found = self._from_the_start(before, segments, high_watermark, safeguards)
             offset = 0
         found.open.on_high_watermark(high_watermark)
         self._remove_unknown(names)
@@ -111,29 +122,16 @@ class ProducerFiles:
         return PartitionProducers.resumed(snapshot, entries, safeguards)
 
     def _from_the_start(
-        self,
-        names: set[str],
-        segments: Sequence[LogSegment],
-        bounds: LogBounds,
-        high_watermark: int,
-        safeguards: Safeguards,
+        self, before: BeforeLocal, segments: Sequence[LogSegment], high_watermark: int, safeguards: Safeguards
     ) -> PartitionProducers:
-        """From all headers. Of what is only in the object store the aborted transactions alone are known, by the tier and
-        by their files: it cannot have changed."""
+        """From all headers that are here; of what is only in the object store, from its journal."""
         self._remove_snapshots(self._snapshots)
         self._aborted, self._saved_to = {}, 0
-        remote = {e.last_offset: e for e in bounds.remote_aborted}
-        for base in sorted(_offsets_in(names, txn_index.SUFFIX)) if bounds.local_start > bounds.log_start else ():
-            found = self._read_aborted(base) or []
-            begun = {e.last_offset: e for e in found if e.first_offset < bounds.local_start}
-            if begun:
-                remote |= begun
-                self._aborted[base] = _describe(base, found)
-        producers = PartitionProducers(safeguards)
-        producers.replay(segments, 0, high_watermark)
-        replayed = {e.last_offset: e for e in producers.aborted.entries()}
-        if remote:
-            producers.aborted = AbortedTransactions(_in_order({**replayed, **remote}))
+        for base, found in before.aborted:
+            self._write_aborted(base, found)
+        entries = [entry for _, found in before.aborted for entry in found]
+        producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), entries, safeguards)
+        producers.replay(segments, before.offset, high_watermark)
         return producers
 
     def _read_aborted(self, base: int) -> list[AbortedEntry] | None:
@@ -227,16 +225,6 @@ class ProducerFiles:
 
     def _path_of_aborted(self, base: int) -> Path:
         return self._directory / f"{base:020d}{txn_index.SUFFIX}"
-
-
-def _in_order(entries: Mapping[int, AbortedEntry]) -> list[AbortedEntry]:
-    """By marker. Who has replayed without what is in the store did not know that a transaction of there was open."""
-    lowest, found = 2**63 - 1, []
-    for marker in sorted(entries, reverse=True):
-        entry = entries[marker]
-        found.append(entry._replace(last_stable_offset=min(entry.last_stable_offset, lowest)))
-        lowest = min(lowest, entry.first_offset)
-    return found[::-1]
 
 
 def _describe(base: int, entries: Sequence[AbortedEntry]) -> AbortedFile:

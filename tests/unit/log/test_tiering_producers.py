@@ -112,6 +112,33 @@ def test_deleting_behind_a_released_part_leaves_no_transaction_open(tmp_path: Pa
     log.close()
 
 
+def test_without_any_snapshot_the_journal_knows(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    log = tiered.log
+    send(log, produced(5, 0))
+    send_in_transaction(log, 7, 0, value=b"aborted")
+    roll(tiered)
+    end(log, 7, 1, commit=False)
+    roll(tiered)
+    send(log, produced(5, 1))
+    log.flush()
+    known = log.aborted_transactions(0, log.log_end_offset), log.producers()
+    assert len(known[0]) == 1
+    assert tiered.tier().released == 2
+    for _ in range(2):  # the second start has the snapshot that the first has made
+        log.close()
+        tiered.checkpoint()
+        if _ == 0:
+            gone = [p for p in log.directory.iterdir() if p.suffix in (".snapshot", ".txnindex")]
+            assert gone
+            for path in gone:
+                path.unlink()
+        log = tiered.open()
+        assert (log.aborted_transactions(0, log.log_end_offset), log.producers()) == known
+        assert send(log, produced(5, 0)).base_offset == 0, "recognised"
+    log.close()
+
+
 @pytest.mark.parametrize("lost", ["snapshots", "all"])
 def test_what_spans_the_store_and_the_local_part_is_known_without_snapshots(tmp_path: Path, lost: str) -> None:
     tiered = Tiered(tmp_path)
