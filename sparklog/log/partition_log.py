@@ -39,7 +39,7 @@ from sparklog.log.flushing import Dirty
 from sparklog.log.leader_epochs import EpochEnd, LeaderEpochCache, load_epochs
 from sparklog.log.model import AppendInfo, LocatedRange, LogConfig, LogOwner, ProducerInfo
 from sparklog.log.offsets import LogOffsets
-from sparklog.log.partition_producers import PartitionProducers
+from sparklog.log.partition_producers import PartitionProducers, encode_states
 from sparklog.log.producer_files import LogBounds, ProducerFiles
 from sparklog.log.producers import ALL_SAFEGUARDS, Guard, Safeguards
 from sparklog.log.recovery import LoadContext, SchemaOf, load_log
@@ -332,12 +332,14 @@ class PartitionLog:
     def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
         """The oldest local segments `old` give way to their copies `new`; their files go after `file.delete.delay.ms`.
         False when the log does not have all of those any more. Raises StorageError, StorageFullError."""
+        then = self.tier.producers_behind(old)
         with self._swap_lock, self._write_lock:
             self._check_usable()
             local = self.local_segments
             if local[: len(old)] != list(old) or len(local) == len(old):
                 return False
-            self.tier.release_below(old[-1].next_offset)  # a crash from here on leaves any of the files
+            # a crash from here on leaves any of the files
+            self.tier.release_below(old[-1].next_offset, encode_states(then.states))
             return self._replace(list(old), new)
 
     # --- retention ---
@@ -700,11 +702,13 @@ class PartitionLog:
         return segment
 
     def _load_producers(self) -> None:
-        local_start = self.local_log_start_offset
-        remote_aborted = self.tier.aborted_below(local_start)
-        bounds = LogBounds(self.log_start_offset, local_start, self.log_end_offset, remote_aborted)
+        bounds = LogBounds(self.log_start_offset, self.local_log_start_offset, self.log_end_offset)
         self._producers = self._producer_files.load(
-            self.local_segments, bounds, self.high_watermark, self._producers.safeguards
+            self.local_segments,
+            bounds,
+            self.high_watermark,
+            self._producers.safeguards,
+            self.tier.before_local(self.local_segments),
         )
 
     def _save_producers(self) -> None:

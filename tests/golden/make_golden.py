@@ -301,7 +301,7 @@ def remote_files(batches: list[bytes]) -> dict[str, bytes]:
     )  # fmt: skip
     events = [
         CopyStarted("e" * 32, "p", 0, 100), DeleteStarted("e" * 32), DeleteFinished("e" * 32),
-        CopyStarted(copy, prefix, 100, 112), CopyFinished(metadata), LocalStart(112),
+        CopyStarted(copy, prefix, 100, 112), CopyFinished(metadata), LocalStart(112, b"producers"),
     ]  # fmt: skip
     data = segment(ENVELOPE_SCHEMA, "events", batches)
     seal = decode_seal(lambda position, size: data[position : position + size], len(data))

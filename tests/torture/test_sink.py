@@ -6,26 +6,80 @@ from pathlib import Path
 
 import pytest
 
+from tests.checker.analysis import Anomaly
 from tests.checker.report import report
 from tests.torture.sink_campaign import Copied, SinkCampaign, SinkOutcome, SinkPlan
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
-RANDOM = {
+FAULTS = {
     "kill driver": 2,
-    "kill worker": 4,
-    "kill broker": 4,
+    "kill worker": 6,
+    "kill broker": 5,
+    "kill at sink step": 4,
+    "kill at broker step": 4,
     "pause driver": 1,
     "pause worker": 1,
     "pause broker": 1,
+    "zombie worker": 1,
+    "zombie driver": 1,
 }
+SINK_STEPS = (
+    "sink.before-join",
+    "sink.after-join",
+    "sink.after-write",
+    "sink.before-commit",
+    "sink.after-commit",
+    "sink.before-abort",
+)
+BROKER_STEPS = (
+    "txn.before-decision",
+    "txn.after-decision",
+    "txn.between-markers",
+    "txn.before-completion",
+    "txn.after-completion",
+    "log.before-append",
+    "log.after-append",
+)
 
 
 def judged(plan: SinkPlan, directory: Path) -> SinkOutcome:
+    """The campaign's outcome. Fails if the output is not the input, or if little was done."""
     outcome = SinkCampaign(plan, directory).run()
     print(f"seed {plan.seed}: {outcome}\n{report(outcome.verdict)}")
+    assert not outcome.copied.differences(), outcome.copied.differences()
+    assert not outcome.verdict.found, report(outcome.verdict)
     assert outcome.kills >= plan.kills
     return outcome
+
+
+def plan(seed: int, kills: int) -> SinkPlan:
+    return SinkPlan(seed=seed, kills=kills, faults=FAULTS, sink_steps=SINK_STEPS, broker_steps=BROKER_STEPS)
+
+
+@pytest.mark.timeout(600)
+def test_a_few_kills(tmp_path: Path) -> None:
+    judged(plan(1, 4), tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", range(5))
+def test_many_kills(tmp_path: Path, seed: int) -> None:
+    judged(plan(seed, 40), tmp_path)
+
+
+@pytest.mark.torture
+def test_a_sink_that_is_not_exactly_once_is_found_out(tmp_path: Path) -> None:
+    told = SinkPlan(
+        seed=1,
+        kills=3,
+        faults={"kill at sink step": 1},
+        sink_steps=("sink.after-write",),
+        sink={"sparklog.delivery.guarantee": "at-least-once"},
+    )
+    outcome = SinkCampaign(told, tmp_path).run()
+    assert outcome.verdict.anomalies == {Anomaly.DUPLICATE}
+    assert any("more than once" in found for found in outcome.copied.differences())
 
 
 def test_the_comparison_finds_what_is_wrong() -> None:

@@ -107,9 +107,11 @@ class DeleteFinished(Struct, frozen=True, tag="delete-finished"):
 
 
 class LocalStart(Struct, frozen=True, tag="local-start"):
-    """Local segments wholly below the offset are read from the store; their files may be gone."""
+    """Local segments wholly below the offset are read from the store; their files may be gone. `producers`: what is known
+    of the producers there (`sparklog.log.partition_producers`), since nobody reads the batches below again."""
 
     offset: int
+    producers: bytes = b""
 
 
 Event = CopyStarted | CopyFinished | DeleteStarted | DeleteFinished | LocalStart
