@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparklog.replication.transactions import Safeguards
-from tests.simulation.transactions_world import Violation, World
+from tests.simulation.transactions_actors import Violation
+from tests.simulation.transactions_world import World
 
 
 def live(seed: int, safeguards: Safeguards | None = None, steps: int = 400) -> World:

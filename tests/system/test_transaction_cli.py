@@ -1,5 +1,7 @@
 """`sparklog transaction` and the same in Admin, against a real broker."""
 
+# ruff: noqa: F811
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from sparklog.client.local import LocalBroker
 
 
-def test_an_operator_sees_and_aborts_what_is_open(run: Run, broker: LocalBroker) -> None:  # noqa: F811
+def test_an_operator_sees_and_aborts_what_is_open(run: Run, broker: LocalBroker) -> None:
     assert "no such transactions" in run("transaction", "list").stderr
     run("topic", "create", "t", "--partitions", 2)
     with Producer(broker.bootstrap_servers, transactional_id="shop") as producer:
@@ -52,7 +54,7 @@ def test_an_operator_sees_and_aborts_what_is_open(run: Run, broker: LocalBroker)
 def test_hanging_transactions_are_shown_with_the_command_that_ends_them(
     run: Run,
     broker: LocalBroker,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = [HangingTransaction(TopicPartition("t", 3), ProducerState(4711, 0, 5, 1_700_000_000_000, 42))]
     monkeypatch.setattr(Admin, "find_hanging_transactions", lambda self, topics: found)
@@ -62,10 +64,10 @@ def test_hanging_transactions_are_shown_with_the_command_that_ends_them(
 
 
 @pytest.mark.parametrize("arguments", [[], ["x", "--topic", "t"], ["--topic", "t", "--partition", "0"]])
-def test_an_abort_needs_to_know_what(run: Run, arguments: list[str]) -> None:  # noqa: F811
+def test_an_abort_needs_to_know_what(run: Run, arguments: list[str]) -> None:
     assert "give an ID" in run("transaction", "abort", *arguments, code=2).stderr
 
 
 @pytest.mark.parametrize("text", ["10", "m", "-1m", "1w"])
-def test_a_time_has_a_unit(run: Run, text: str) -> None:  # noqa: F811
+def test_a_time_has_a_unit(run: Run, text: str) -> None:
     assert "as in 10m" in run("transaction", "list", f"--running-for={text}", code=2).stderr
