@@ -44,8 +44,12 @@ NETWORK_MAX = 12
 class World:
     """See the module."""
 
-    def __init__(self, choose: Callable[[int], int], safeguards: Safeguards | None = None) -> None:
+    def __init__(
+        self, choose: Callable[[int], int], safeguards: Safeguards | None = None, *, durable_first: bool = True
+    ) -> None:
+        """`durable_first` False: a broker that answers, and writes markers, before the records are durable."""
         self.choose = choose
+        self.durable_first = durable_first
         self.safeguards = safeguards if safeguards is not None else Safeguards()
         self.now_ms = 0
         self.counter = 0
@@ -100,6 +104,9 @@ class World:
         self.durable = [[(key, value)] for key, value in last.items() if value is not None or self.choose(2)]
 
     def apply(self, effects: Effects) -> None:
+        if not self.durable_first:
+            effects, done = Effects(effects.records), effects
+            self.act(done)
         if effects.records or effects.actions:
             self.pending.append(effects)
         while self.pending and not self.pending[0].records:
