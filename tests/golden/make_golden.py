@@ -45,6 +45,22 @@ from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.frames import encode_request, encode_response
+from sparklog.replication.group_records import (
+    KIND_CURRENT,
+    KIND_MEMBER,
+    KIND_TARGET,
+    CurrentValue,
+    GroupValue,
+    MemberValue,
+    OffsetValue,
+    encode_current,
+    encode_target,
+    encode_value,
+    group_key,
+    member_key,
+    offset_key,
+)
+from sparklog.types import TopicPartition
 
 DATA = Path(__file__).parent / "data"
 BASE_MS = 1_700_000_000_000
@@ -318,6 +334,20 @@ def remote_files(batches: list[bytes]) -> dict[str, bytes]:
     }
 
 
+def group_records() -> dict[str, bytes]:
+    """Each kind of record of __consumer_offsets: the key's length (4 bytes, big endian), the key, the value."""
+    owned = frozenset({TopicPartition("flights", 1), TopicPartition("flights", 0), TopicPartition("events", 2)})
+    wish = MemberValue("host-1", "client", "127.0.0.1", ("events", "flights"), "uniform", 300_000, 45_000)
+    found = {
+        "offset": (offset_key("readers", TopicPartition("flights", 1)), encode_value(OffsetValue(42, 2, "note", BASE_MS, "id"))),
+        "group": (group_key("readers"), encode_value(GroupValue(7, "uniform", -1, {"flights": ("id", 2)}))),
+        "member": (member_key(KIND_MEMBER, "readers", "m"), encode_value(wish)),
+        "target": (member_key(KIND_TARGET, "readers", "m"), encode_target(owned)),
+        "current": (member_key(KIND_CURRENT, "readers", "m"), encode_current(CurrentValue(7, 6, owned, frozenset()))),
+    }  # fmt: skip
+    return {f"group-record-{n}.bin": len(k).to_bytes(4, "big") + k + v for n, (k, v) in found.items()}
+
+
 def golden_files() -> dict[str, bytes]:
     """All golden files by name."""
     envelope = [stamped(envelope_rows(i, 4), i) for i in (100, 104, 108)]
@@ -333,6 +363,7 @@ def golden_files() -> dict[str, bytes]:
         "producers.snapshot": encode_snapshot(PRODUCERS),
         "aborted.txnindex": encode_txn_index(ABORTED),
         **remote_files(envelope),
+        **group_records(),
         **frames(),
     }
 
