@@ -27,7 +27,7 @@ from pyspark_sparklog.option_table import (
 from sparklog.client.isolation import isolation_of
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, did_you_mean, settings_of
-from sparklog.types import check_topic_name
+from sparklog.types import UNNAMED_APP_PREFIX, check_topic_name
 
 T = TypeVar("T")
 
@@ -194,6 +194,8 @@ def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tu
     app_id = given["txnappid"]
     if not 0 < len(app_id) <= TXN_APP_ID_CHARS_MAX:
         raise InvalidConfigError(f"txnAppId = {app_id!r}: a name of 1 to {TXN_APP_ID_CHARS_MAX} characters is needed")
+    if app_id.startswith(UNNAMED_APP_PREFIX):
+        raise InvalidConfigError(f"txnAppId = {app_id!r}: a name may not begin with {UNNAMED_APP_PREFIX}")
     return app_id, _get(given, "txnVersion", _count, 0)
 
 

@@ -34,6 +34,7 @@ from sparklog.client.shared_transaction import (
 )
 from sparklog.errors import ProducerFencedError, SparklogError, TransactionAbortedError
 from sparklog.testing.faults import reach
+from sparklog.types import UNNAMED_APP_PREFIX
 
 log = logging.getLogger("pyspark_sparklog")
 
@@ -218,7 +219,7 @@ def stream_publisher(options: SinkOptions) -> Publisher:
 def batch_publisher(options: SinkOptions) -> Publisher:
     """For one batch write: under txnAppId and txnVersion if they are given, else under a name that nobody uses again."""
     run_id = uuid.uuid4().hex
-    app_id = f"write-{run_id}" if options.txn_app_id is None else options.txn_app_id
+    app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
     return _publisher(options, app_id=app_id, version=options.txn_version, run_id=run_id)
 
 
