@@ -111,11 +111,14 @@ def test_members_and_offsets_survive_a_restart(tmp_path: Path) -> None:
     run(tmp_path, first, second, third)
 
 
-def test_a_silent_member_is_put_out_and_its_partitions_move(tmp_path: Path) -> None:
+def test_a_silent_member_is_put_out_and_its_partitions_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
+        now_ms = 1_000
+        monkeypatch.setattr(broker.groups, "now_ms", lambda: now_ms)
         await beat(context, "a", 0, session_timeout_ms=80)
         answer = await beat(context, "b", 0)
         assert partitions(answer.assigned) == [], "the first one has not let go"
+        now_ms += 100
         while len(partitions(answer.assigned)) < 3:
             await asyncio.sleep(0.01)
             answer = await beat(context, "b", answer.member_epoch, owned=answer.assigned)
@@ -155,17 +158,17 @@ def test_an_answer_waits_for_the_high_watermark(tmp_path: Path) -> None:
 def test_a_failed_append_takes_the_change_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         assert await commit(context, "", -1, (0, 5)) == [0]
-        append = PartitionLog.append
+        append = PartitionLog.append_internal
 
         def full(*_: object, **__: object) -> None:
             raise StorageFullError("no space left")
 
-        monkeypatch.setattr(PartitionLog, "append", full)
+        monkeypatch.setattr(PartitionLog, "append_internal", full)
         first = asyncio.ensure_future(commit(context, "", -1, (0, 6)))
         second = asyncio.ensure_future(commit(context, "", -1, (1, 6)))
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
         assert {type(o) for o in outcomes} <= {StorageFullError, CoordinatorLoadingError}
-        monkeypatch.setattr(PartitionLog, "append", append)
+        monkeypatch.setattr(PartitionLog, "append_internal", append)
         await ready(broker)
         assert await fetched(broker) == {0: (5, "note 0")}
         assert await commit(context, "", -1, (0, 7)) == [0]
