@@ -32,7 +32,7 @@ from sparklog.types import UNNAMED_APP_PREFIX, check_topic_name
 T = TypeVar("T")
 
 GUARANTEES = ("exactly-once", "at-least-once")
-TRANSACTION_TIMEOUT_MS = 3_600_000
+TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX = 3_600_000, 7 * 86_400_000
 TXN_APP_ID_CHARS_MAX = 1_000
 
 EARLIEST_OFFSET = -2
@@ -170,11 +170,19 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         include_headers=_get(given, "includeHeaders", _bool, False),
         broker_wait_ms=_get(given, "sparklog.broker.wait.ms", _count, 60_000),
         exactly_once=exactly_once,
-        transaction_timeout_ms=_positive(given, "sparklog.transaction.timeout.ms") or TRANSACTION_TIMEOUT_MS,
+        transaction_timeout_ms=_transaction_timeout_ms(given),
         txn_app_id=txn_app_id,
         txn_version=txn_version,
         producer=producer,
     )
+
+
+def _transaction_timeout_ms(given: Mapping[str, str]) -> int:
+    name = "sparklog.transaction.timeout.ms"
+    timeout_ms = _positive(given, name) or TRANSACTION_TIMEOUT_MS
+    if timeout_ms > TRANSACTION_TIMEOUT_MS_MAX:
+        raise InvalidConfigError(f"{name} = {timeout_ms}: at most {TRANSACTION_TIMEOUT_MS_MAX} (7 days)")
+    return timeout_ms
 
 
 def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tuple[str | None, int]:

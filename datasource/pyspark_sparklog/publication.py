@@ -151,7 +151,7 @@ class Publisher:
         ending = ending_of(messages)
         if ending is None:
             if any(m.committed_before for m in messages):
-                log.info("%s had been committed before; nothing was written", _describe(messages[0].transaction))
+                log.warning("%s had been committed before: nothing was written", _describe(messages[0].transaction))
             return
         transaction, winners = ending
         reach("sink.before-commit")

@@ -214,6 +214,7 @@ def test_a_batch_write_is_named_as_in_delta() -> None:
         ),
         ({"sparklog.delivery.guarantee": "at-most-once"}, True, "use one of exactly-once, at-least-once"),
         ({"sparklog.transaction.timeout.ms": "0"}, True, "at least 1 is needed"),
+        ({"sparklog.transaction.timeout.ms": "604800001"}, True, "at most 604800000"),
         ({"kafka.transactional.id": "x"}, True, "see txnAppId"),
     ],
 )
