@@ -24,7 +24,8 @@ _CODECS = {0: "lz4", 1: "zstd"}
 
 @dataclass
 class BatchFacts:
-    """One batch. `position` and `size_bytes` are in the file; `crc_ok` is False for a damaged one."""
+    """One batch. `position` and `size_bytes` are in the file; `crc_ok` is False for a damaged one. `kind`: "data",
+    "transactional", or of a marker "commit" or "abort", whose `base_sequence` is the coordinator's epoch."""
 
     position: int
     size_bytes: int
@@ -40,6 +41,10 @@ class BatchFacts:
     compression: str
     crc: str
     crc_ok: bool
+    kind: str
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
 
 
 @dataclass
@@ -188,7 +193,17 @@ def _batch_facts(
         compression=_compression(read(position, batches.PREFIX_BYTES + header.metadata_length_bytes)),
         crc=f"{header.crc:08x}",
         crc_ok=crc_ok,
+        kind=_kind(header.attributes),
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
     )
+
+
+def _kind(attributes: int) -> str:
+    if attributes & batches.ATTRIBUTE_CONTROL:
+        return "commit" if attributes & batches.ATTRIBUTE_COMMIT else "abort"
+    return "transactional" if attributes & batches.ATTRIBUTE_TRANSACTIONAL else "data"
 
 
 def _damaged(read: segment.PositionedRead, position: int, size: int) -> list[BatchFacts]:
