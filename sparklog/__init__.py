@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from sparklog.client.table import read_table
     from sparklog.errors import SparklogError
     from sparklog.spark import register
-    from sparklog.types import OffsetAndTimestamp, Record, RecordMetadata, TopicPartition
+    from sparklog.types import (
+        GroupMetadata,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        Record,
+        RecordMetadata,
+        TopicPartition,
+    )
 
 __version__ = "0.1.0"
 
@@ -31,6 +38,8 @@ _WHERE = {
     "read_table": "sparklog.client.table",
     "SparklogError": "sparklog.errors",
     "register": "sparklog.spark",
+    "GroupMetadata": "sparklog.types",
+    "OffsetAndMetadata": "sparklog.types",
     "OffsetAndTimestamp": "sparklog.types",
     "Record": "sparklog.types",
     "RecordMetadata": "sparklog.types",
@@ -41,7 +50,9 @@ __all__ = [
     "Admin",
     "ConsumedBatch",
     "Consumer",
+    "GroupMetadata",
     "LocalBroker",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Producer",
     "Record",

@@ -72,6 +72,24 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp_ms: int
 
 
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: the next one to read. `metadata` is whatever the committer noted (4096 characters at most),
+    `leader_epoch` -1: not known."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class GroupMetadata(NamedTuple):
+    """Who a consumer is in its group; what `Producer.send_offsets_to_transaction` needs. `member_epoch` -1: no member."""
+
+    group_id: str
+    member_id: str = ""
+    member_epoch: int = -1
+    instance_id: str | None = None
+
+
 def shared_transactional_id(app_id: str) -> str:
     """What participants of a shared transaction name in their produce requests."""
     return SHARED_PREFIX + app_id

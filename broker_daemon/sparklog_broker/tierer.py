@@ -28,8 +28,8 @@ STOP_TIMEOUT_S = 30.0
 T = TypeVar("T")
 
 
-class _Stopped(Exception):  # noqa: N818  (not an error: the broker stops)
-    """Ends a round in the middle."""
+class _Stopped(BaseException):  # no Exception: nothing between here and the thread may take it for a failing store
+    """Ends a round in the middle, because the broker stops."""
 
 
 class Tierer:
@@ -50,6 +50,13 @@ class Tierer:
     def start(self) -> None:
         if self._store is not None:
             self._thread.start()
+            return
+        needed = [str(tp) for tp, partition_log in self._logs.logs.items() if partition_log.tier.state.copies]
+        needed += [path.name for _, path in self._logs.deleted_in_tier()]
+        if needed:
+            log.warning(
+                "%s: have segments in an object store, but remote.log.storage.url is not set", ", ".join(needed)
+            )
 
     def stop(self) -> None:
         """Ends the round that is under way, at the next piece, and the thread. Blocks. What was being copied is deleted

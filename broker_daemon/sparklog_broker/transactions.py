@@ -210,11 +210,12 @@ class TransactionCoordinator:
         )
 
     def describe(self, transactional_id: str) -> TransactionDetails:
-        """One id with the partitions of its open transaction; an unknown one has an error code."""
+        """One id with the partitions of its open transaction; an unknown one has an error code. Raises
+        CoordinatorLoadingError."""
+        coordinator = self._shard(transactional_id).loaded()
         try:
-            coordinator = self._shard(transactional_id).loaded()
             partitions = coordinator.partitions(transactional_id)
-        except SparklogError as e:
+        except InvalidProducerIdMappingError as e:
             return TransactionDetails(e.code, transactional_id, message=str(e))
         summary = next(s for s in coordinator.summaries() if s.transactional_id == transactional_id)
         return TransactionDetails(

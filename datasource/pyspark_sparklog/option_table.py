@@ -70,6 +70,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("includeMetadata", _SRC, "true, false", "false", "Adds _topic, _partition, _offset, _timestamp to a typed topic's columns."),
     Option("columns", _SRC, "name,…", "all", "Only these columns are read and decoded, in this order."),
     Option("sparklog.isolation.level", _SRC, "read_committed, read_uncommitted", "read_committed", "read_committed gives only records of committed transactions and those of none, up to the first transaction that is open; read_uncommitted gives all."),
+    Option("sparklog.group.id", _S, "text", "", "Publishes the positions that the checkpoint has committed as the offsets of this consumer group, so that `sparklog group describe` shows the lag; they are never read."),
     Option("sparklog.local.read", _SRC, "auto, off", "auto", "auto maps the broker's files where they are visible on the same host; off uses the socket."),
     Option("sparklog.check.crcs", _SRC, "true, false", "true", "Whether every batch's checksum is verified."),
     Option("sparklog.broker.wait.ms", _ALL, "ms", "60000", "How long a running query waits for a broker that is gone."),
@@ -89,6 +90,7 @@ PRODUCER_OPTIONS: tuple[Option, ...] = tuple(
 ALIASES = {
     "isolation.level": "sparklog.isolation.level",
     "delivery.guarantee": "sparklog.delivery.guarantee",
+    "group.id": "sparklog.group.id",
 }
 """Further names of options, in lower case; besides, `kafka.X` is an alias of `sparklog.X`."""
 
@@ -96,7 +98,7 @@ ADDED_BY_SPARK = frozenset({"path", "queryname", "checkpointlocation"})
 
 WITHOUT_EFFECT: dict[str, str] = {
     "groupidprefix": "sparklog's source needs no consumer group",
-    "sparklog.group.id": "sparklog's source needs no consumer group",
+    "sparklog.group.id": "only a streaming query publishes its progress to a group",
     "kafkaconsumer.polltimeoutms": "use sparklog.broker.wait.ms",
     "fetchoffset.numretries": "use sparklog.broker.wait.ms",
     "fetchoffset.retryintervalms": "use sparklog.broker.wait.ms",

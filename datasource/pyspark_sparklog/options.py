@@ -93,6 +93,7 @@ class SourceOptions:
     local_read: str
     check_crcs: bool
     isolation: int
+    group_id: str | None
     broker_wait_ms: int
     ignored: tuple[str, ...] = ()
 
@@ -138,6 +139,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
         columns=_columns(given),
         local_read=_choice(given, "sparklog.local.read", ("auto", "off")),
         check_crcs=_get(given, "sparklog.check.crcs", _bool, True),
+        group_id=given.get("sparklog.group.id") if streaming else None,
         isolation=isolation_of(_choice(given, "sparklog.isolation.level", ("read_committed", "read_uncommitted"))),
         broker_wait_ms=_get(given, "sparklog.broker.wait.ms", _count, 60_000),
         ignored=ignored,

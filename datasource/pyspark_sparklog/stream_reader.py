@@ -20,6 +20,7 @@ from pyspark_sparklog.compatibility import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark_sparklog.group_progress import GroupProgress
 from pyspark_sparklog.losses import LossReporter
 from pyspark_sparklog.offsets import Positions, SourceOffset
 from pyspark_sparklog.options import SourceOptions
@@ -42,6 +43,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._shapes = dict(topics)
         self._catalog = Catalog(options.bootstrap_servers, options.broker_wait_ms, options.isolation)
         self._losses = LossReporter(fail=options.fail_on_data_loss)
+        self._progress = GroupProgress(options.bootstrap_servers, options.group_id)
         self._initial: SourceOffset | None = None
         self._frozen: SourceOffset | None = None
         self._latest: SourceOffset | None = None
@@ -86,6 +88,9 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         limit = self.getDefaultReadLimit() if limit is None else limit
         begin = self._position if start is None else SourceOffset.from_dict(start)
+        if start is not None and begin is not None:
+            # a batch is planned when the one before is committed, which ends here: no need to wait for `commit`
+            self._progress.publish(begin.positions)
         end = self._next(begin, limit)
         may_wait = self._frozen is None and self._asked
         self._asked = True
@@ -174,6 +179,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of the micro-batch [start, end)."""
         first, last = SourceOffset.from_dict(start), SourceOffset.from_dict(end)
+        self._progress.publish(first.positions)
         self._position = last
         if last.initial is not None:
             first = SourceOffset(last.initial, last.ids)
@@ -191,7 +197,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reads.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark keeps the positions in its checkpoint; there is nothing to keep here."""
+        """The checkpoint has committed the batch that ends at `end`: the group, if there is one, may know it."""
+        self._progress.publish(SourceOffset.from_dict(end).positions)
 
     def stop(self) -> None:
         """Nothing to release: connections belong to the process."""

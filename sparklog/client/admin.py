@@ -9,10 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparklog.client import transaction_admin
 from sparklog.client.cluster import TopicInfo, cluster, topic_info
 from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
 from sparklog.client.records import delete_records
+from sparklog.client.transaction_admin import HangingTransaction
 from sparklog.errors import InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
@@ -26,6 +28,11 @@ from sparklog.protocol.messages import (
     CreateTopicResponse,
     DeleteTopicRequest,
     DeleteTopicResponse,
+)
+from sparklog.protocol.transaction_messages import (
+    DescribeProducersResponse,
+    TransactionDetails,
+    TransactionSummary,
 )
 from sparklog.settings import Scope, check, check_names, settings_of
 from sparklog.types import INTERNAL_TOPICS, OffsetAndTimestamp, TopicPartition, check_topic_name
@@ -231,6 +238,40 @@ class Admin:
         """
         isolation = isolation_of(isolation_level)
         return list_offsets(self._cluster, partitions, isolation=isolation, timeout_ms=self._timeout_ms)
+
+    def list_transactions(self, states: Sequence[str] = (), running_ms_min: int = 0) -> list[TransactionSummary]:
+        """The transactional ids and applications by name: all, or only those in `states` (Empty, Ongoing, PrepareCommit,
+        PrepareAbort, CompleteCommit, CompleteAbort) and open for at least `running_ms_min`."""
+        return transaction_admin.list_transactions(self._cluster, states, running_ms_min, timeout_ms=self._timeout_ms)
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDetails:
+        """One of them with the partitions its open transaction has written to; an application's id is
+        `sparklog.types.shared_transactional_id(app)`. Raises InvalidProducerIdMappingError."""
+        return transaction_admin.describe_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
+
+    def abort_transaction(self, transactional_id: str) -> int:
+        """Aborts the open transaction of an id; in how many partitions. Raises InvalidTxnStateError if none is open,
+        InvalidProducerIdMappingError."""
+        return transaction_admin.abort_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
+
+    def abort_hanging_transaction(self, partition: TopicPartition, producer_id: int) -> None:
+        """Ends a producer's transaction in one partition that no coordinator knows. Raises InvalidTxnStateError if one
+        does, or nothing is open."""
+        transaction_admin.abort_hanging_transaction(
+            self._cluster, TopicPartition(*partition), producer_id, timeout_ms=self._timeout_ms
+        )
+
+    def describe_producers(self, partition: TopicPartition) -> DescribeProducersResponse:
+        """Who has written to a partition and is not forgotten yet. Raises UnknownTopicOrPartitionError."""
+        return transaction_admin.describe_producers(
+            self._cluster, TopicPartition(*partition), timeout_ms=self._timeout_ms
+        )
+
+    def find_hanging_transactions(self, topics: Iterable[str] | None = None) -> list[HangingTransaction]:
+        """Transactions that are open in a partition of `topics` (default: all) though no coordinator knows them."""
+        names = self.list_topics(include_internal=True) if topics is None else list(topics)
+        partitions = [TopicPartition(n, p) for n in names for p in range(self.describe_topic(n).partitions)]
+        return transaction_admin.find_hanging_transactions(self._cluster, partitions, timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
         """Nothing is held: connections are shared by the process and closed when they have been idle."""

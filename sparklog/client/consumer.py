@@ -1,23 +1,35 @@
-"""The consumer: assigned partitions, read ahead in the background, as records or as Arrow batches."""
+"""The consumer: partitions, assigned by hand or by a group, read ahead in the background, as records or as Arrow batches."""
 
 from __future__ import annotations
 
 import os
+import re
+import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from types import TracebackType
 from typing import Any
 
 from sparklog.client.cluster import cluster
+from sparklog.client.committer import Callback
 from sparklog.client.consumed import ConsumedBatch, Projection
 from sparklog.client.fetcher import RESET_TO, Fetched, Fetcher, FetcherConfig, Position
+from sparklog.client.group_consumer import GroupConsumer, Listener, require_group
+from sparklog.client.group_offsets import Offsets
 from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
 from sparklog.errors import ClosedError, InvalidRequestError, OffsetOutOfRangeError
 from sparklog.settings import Scope, from_parameters
-from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Record, TopicPartition
+from sparklog.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    GroupMetadata,
+    OffsetAndMetadata,
+    Record,
+    TopicPartition,
+)
 
 __all__ = ["ConsumedBatch", "Consumer"]
 
@@ -29,10 +41,14 @@ _new_record = partial(tuple.__new__, Record)
 
 
 class Consumer:
-    """Reads assigned partitions; for one thread.
+    """Reads partitions that are assigned by hand (`assign`) or by a group (`group_id` and `subscribe`); for one thread.
 
     `columns`: only these columns are decoded (None: all). Settings are the consumer settings of `sparklog.settings` with
-    underscores: auto_offset_reset, fetch_max_bytes, max_poll_records, prefetch_bytes, …
+    underscores: group_id, auto_offset_reset, fetch_max_bytes, max_poll_records, prefetch_bytes, …
+
+    With `group_id` reading begins at the group's committed offsets (else where auto_offset_reset says), and unless
+    enable_auto_commit is False poll and close commit what earlier polls returned: so process what poll gives before the next
+    poll. Without it the consumer commits nothing and can be anywhere.
 
     While the broker is away, poll returns nothing and goes on when it is back; every other error of a partition
     (an offset out of range with auto.offset.reset=none, a damaged batch, a deleted topic) is raised by poll once all that
@@ -74,26 +90,92 @@ class Consumer:
         self._records_taken = 0
         self._records_position: Position | None = None
         self._records_batch: ConsumedBatch | None = None
+        self._group = GroupConsumer(self._cluster, _ForGroup(self), config) if config["group.id"] else None
         _live.add(self)
 
     # -- assignment and positions
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these partitions from now on; those assigned already keep their positions.
+        """Reads these partitions from now on; those assigned already keep their positions. With `group_id` the others
+        begin at its committed offsets; no other members are taken into account.
 
-        Raises UnknownTopicOrPartitionError, SchemaMismatchError (`columns` that a topic does not have) and
-        BrokerNotAvailableError.
+        Raises UnknownTopicOrPartitionError, SchemaMismatchError (`columns` that a topic does not have),
+        BrokerNotAvailableError, and InvalidRequestError after `subscribe`.
         """
         self._check_open()
+        if self._group is not None and self._group.subscribed:
+            raise InvalidRequestError("the group assigns the partitions: call unsubscribe first, or do not subscribe")
         positions: dict[TopicPartition, Position] = {}
         tps = [TopicPartition(*given) for given in partitions]
         for topic in {tp.topic for tp in tps if tp not in self._fetcher.positions}:
             self._cluster.topic(topic, refresh=True)  # old rows, too, come in the newest schema
         for tp in tps:
             self._cluster.leader(tp)
+        new = [tp for tp in tps if tp not in self._fetcher.positions]
+        committed = self._group.committed(new) if self._group is not None and new else {}
+        for tp in tps:
+            offset = committed.get(tp)
+            begin = None if offset is None else offset.offset
             current = self._fetcher.positions.get(tp)
-            positions[tp] = current or self._position(tp, None, RESET_TO.get(self._reset))
+            positions[tp] = current or self._position(tp, begin, RESET_TO.get(self._reset))
         self._replace(positions)
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assign: Listener | None = None,
+        on_revoke: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Joins the group for these topics (also ones that do not exist yet), or for all whose whole name matches
+        `pattern`; the group shares their partitions out among its members. Replaces an earlier subscription.
+
+        The callbacks run inside poll, unsubscribe and close, with a list of partitions: `on_assign` when they have come
+        (`seek` is allowed), `on_revoke` before they go (`commit` is), `on_lost` (default: on_revoke) when somebody else
+        may have them already. Raises InvalidGroupIdError (no group_id), InvalidTopicError.
+        """
+        self._check_open()
+        group = require_group(self._group, "subscribe")
+        if (topics is None) == (pattern is None):
+            raise InvalidRequestError("subscribe takes either topics or pattern")
+        if not group.subscribed:
+            self._replace({})
+        group.subscribe(topics, pattern, (on_assign, on_revoke, on_lost))
+
+    def subscription(self) -> list[str]:
+        """The topics subscribed to; those a pattern matches."""
+        return [] if self._group is None else self._group.subscription
+
+    def unsubscribe(self) -> None:
+        """Commits (enable.auto.commit), lets all partitions go and leaves the group; also ends `assign`."""
+        self._check_open()
+        if self._group is not None:
+            self._group.unsubscribe()
+        self._replace({})
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """poll returns nothing of these until `resume`, while it keeps this member in its group."""
+        self._check_open()
+        positions = dict(self._fetcher.positions)
+        for tp in partitions:
+            old = self._assigned(tp)
+            with self._fetcher.changed:
+                new = positions[old.tp] = Position(old.tp, old.projection, old.consumed, old.reset_to)
+                new.paused, new.waiting = True, old.waiting
+        self._replace(positions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Undoes `pause`."""
+        self._check_open()
+        for tp in partitions:
+            self._assigned(tp).paused = False
+        self._fetcher.wake()
+
+    def paused(self) -> list[TopicPartition]:
+        """What is paused."""
+        return sorted(tp for tp, position in self._fetcher.positions.items() if position.paused)
 
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
@@ -120,6 +202,9 @@ class Consumer:
         """
         self._check_open()
         position = self._assigned(tp)
+        if position.waiting and self._group is not None:
+            committed = self._group.committed([position.tp])[position.tp]
+            _ForGroup(self).start_at({position.tp: None if committed is None else committed.offset})
         with self._fetcher.changed:
             if position.consumed is not None:
                 return position.consumed
@@ -132,6 +217,38 @@ class Consumer:
                 position.offset = position.consumed = found
             return found if position.consumed is None else position.consumed
 
+    # -- offsets of the group
+
+    def commit(self, offsets: Offsets | None = None, *, sync: bool = True) -> None:
+        """Commits the positions of all assigned partitions (or `offsets`: the next ones to read, as numbers or
+        OffsetAndMetadata) for the group, and waits until they are safe; `sync=False` is `commit_async`.
+
+        Raises CommitFailedError (the group has given a partition to somebody else; poll tells), RequestTimedOutError after
+        default.api.timeout.ms, InvalidGroupIdError (no group_id), NonEmptyGroupError (assigned by hand while the group
+        has members).
+        """
+        if not sync:
+            self.commit_async(offsets)
+            return
+        self._check_open()
+        require_group(self._group, "commit").commit(_normal(offsets))
+
+    def commit_async(self, offsets: Offsets | None = None, callback: Callback | None = None) -> None:
+        """Like `commit`, without waiting. A later poll calls `callback(offsets, error)`, error None if they are safe;
+        without a callback a failure is logged."""
+        self._check_open()
+        require_group(self._group, "commit_async").commit_async(_normal(offsets), callback)
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed, None where it has not. Raises InvalidGroupIdError (no group_id)."""
+        self._check_open()
+        return require_group(self._group, "committed").committed(partitions)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group, for `Producer.send_offsets_to_transaction`. Raises InvalidGroupIdError."""
+        self._check_open()
+        return require_group(self._group, "group_metadata").metadata
+
     # -- reading
 
     def poll(self, timeout_ms: int = 1000, max_records: int | None = None) -> list[Record]:
@@ -143,6 +260,8 @@ class Consumer:
         limit = self._max_poll_records if max_records is None else max_records
         if limit < 1:
             raise InvalidRequestError(f"max_records = {limit}: at least 1")
+        if self._group is not None:
+            self._group.before_poll()
         if self._records_taken >= len(self._records):
             fetched = self._take(timeout_ms)
             if fetched is None:
@@ -163,6 +282,8 @@ class Consumer:
     def poll_batches(self, timeout_ms: int = 1000) -> list[ConsumedBatch]:
         """All batches that are there, at least one unless none came within `timeout_ms`; without any copy."""
         self._check_open()
+        if self._group is not None:
+            self._group.before_poll()
         batches: list[ConsumedBatch] = []
         if self._records_taken < len(self._records) and self._records_batch is not None:
             rest = self._records_batch.slice(self._records_taken, len(self._records) - self._records_taken)
@@ -176,8 +297,13 @@ class Consumer:
         return batches
 
     def close(self) -> None:
-        """Stops reading; again is fine."""
-        if not self._closed:
+        """Stops reading; of a group commits (enable.auto.commit) and leaves it. Again is fine."""
+        if self._closed:
+            return
+        try:
+            if self._group is not None:
+                self._group.close()
+        finally:
             self._closed = "the consumer is closed"
             self._fetcher.close()
             self._rest = None
@@ -200,7 +326,15 @@ class Consumer:
             return fetched
         if only_ready and not self._fetcher.ready:
             return None
-        return self._fetcher.take(max(timeout_ms, 0) / 1000)
+        if self._group is None or only_ready:
+            return self._fetcher.take(max(timeout_ms, 0) / 1000)
+        group, deadline = self._group, time.monotonic() + max(timeout_ms, 0) / 1000
+        while True:
+            left_s = deadline - time.monotonic()
+            taken = self._fetcher.take(max(0.0, min(left_s, group.wait_s)), lambda: group.pending)
+            if taken is not None or left_s <= 0:
+                return taken
+            group.update()
 
     def _position(self, tp: TopicPartition, offset: int | None, reset_to: int | None) -> Position:
         newest = partial(self._cluster.topic, tp.topic, refresh=True)
@@ -234,6 +368,56 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(self._closed)
+
+
+class _ForGroup:
+    """What a consumer does for its group (`group_consumer.Reader`)."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = weakref.proxy(consumer)
+
+    @property
+    def _positions(self) -> dict[TopicPartition, Position]:
+        found: dict[TopicPartition, Position] = self._consumer._fetcher.positions
+        return found
+
+    def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        positions = dict(self._positions)
+        for tp in partitions:
+            new = positions[tp] = self._consumer._position(tp, None, None)
+            new.waiting = True
+        self._consumer._replace(positions)
+
+    def start_at(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        with self._consumer._fetcher.changed:
+            for tp, offset in offsets.items():
+                position = self._positions.get(tp)
+                if position is not None and position.waiting:
+                    position.offset = position.consumed = offset
+                    position.reset_to = RESET_TO.get(self._consumer._reset)
+                    position.waiting = False
+            self._consumer._fetcher.changed.notify_all()
+
+    def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = set(partitions)
+        self._consumer._replace({tp: p for tp, p in self._positions.items() if tp not in gone})
+
+    def consumed(self) -> dict[TopicPartition, int]:
+        with self._consumer._fetcher.changed:
+            return {tp: c for tp, p in self._positions.items() if (c := p.consumed) is not None}
+
+    def unstarted(self) -> list[TopicPartition]:
+        return [tp for tp, p in self._positions.items() if p.waiting]
+
+    def wake(self) -> None:
+        try:
+            self._consumer._fetcher.wake()
+        except ReferenceError:
+            return  # nobody polls any more
+
+
+def _normal(offsets: Offsets | None) -> Offsets | None:
+    return None if offsets is None else {TopicPartition(*tp): offset for tp, offset in offsets.items()}
 
 
 def records_of(batch: ConsumedBatch) -> list[Record]:

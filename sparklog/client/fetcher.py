@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sparklog.client.addresses import Endpoint
@@ -51,9 +52,9 @@ class FetcherConfig(NamedTuple):
 
 class Position:
     """Where one assigned partition is: `offset` is the next one to fetch (None: not known yet, `reset_to` says which),
-    `consumed` the next one that poll returns."""
+    `consumed` the next one that poll returns. Nothing is fetched while it is `paused`, or `waiting` to be told where to begin."""
 
-    __slots__ = ("_consumed", "_rowless", "error", "offset", "projection", "reset_to", "tp")
+    __slots__ = ("_consumed", "_rowless", "error", "offset", "paused", "projection", "reset_to", "tp", "waiting")
 
     def __init__(self, tp: TopicPartition, projection: Projection, offset: int | None, reset_to: int | None) -> None:
         self.tp = tp
@@ -63,6 +64,8 @@ class Position:
         self._rowless: dict[int, int] = {}
         self.reset_to = reset_to
         self.error: SparklogError | None = None
+        self.paused = False
+        self.waiting = False
 
     @property
     def consumed(self) -> int | None:
@@ -139,8 +142,9 @@ class Fetcher:
             self._aborted.append(self._connection)
             self._connection = None
 
-    def take(self, timeout_s: float) -> Fetched | None:
-        """The next batch, waiting for one up to `timeout_s`. Raises what a partition failed with."""
+    def take(self, timeout_s: float, interrupted: Callable[[], bool] = lambda: False) -> Fetched | None:
+        """The next batch, waiting for one up to `timeout_s`, or until `interrupted` says so after a `wake`. Raises what a
+        partition failed with."""
         deadline = time.monotonic() + timeout_s
         with self.changed:
             self.polling += 1
@@ -153,12 +157,17 @@ class Fetcher:
                         return fetched
                     self._raise_failure()
                     remaining = deadline - time.monotonic()
-                    if remaining <= 0:
+                    if remaining <= 0 or interrupted():
                         return None
                     self.changed.notify_all()
                     self.changed.wait(remaining)
             finally:
                 self.polling -= 1
+
+    def wake(self) -> None:
+        """Lets a `take` that waits, and the thread, look again."""
+        with self.changed:
+            self.changed.notify_all()
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -180,8 +189,7 @@ class Fetcher:
                     self._fetch_once(wanted)
                     backoff = BACKOFF_S
                 except SparklogError as e:
-                    self._drop_connection()
-                    if self._is_current(wanted):
+                    if not self._drop_connection() and self._is_current(wanted):
                         if not e.retriable:
                             self._fail(wanted, e)
                             continue
@@ -204,7 +212,7 @@ class Fetcher:
         """The positions to fetch for, least recently served first, when there is memory for more; None at the end."""
         with self.changed:
             while not self._closed:
-                wanted = [p for p in self.positions.values() if p.error is None]
+                wanted = [p for p in self.positions.values() if not (p.error or p.paused or p.waiting)]
                 room = self.ready_bytes < self._config.prefetch_bytes or (self.polling and not self.ready)
                 if wanted and room:
                     return wanted
@@ -221,14 +229,17 @@ class Fetcher:
                 position.error = error
             self.changed.notify_all()
 
-    def _drop_connection(self) -> None:
+    def _drop_connection(self) -> bool:
+        """Whether it had been broken by `replace`: nothing is wrong then."""
         with self.changed:
             dropped, self._aborted = self._aborted, []
+            aborted = bool(dropped)
             if self._connection is not None:
                 dropped.append(self._connection)
                 self._connection = None
         for connection in dropped:
             connection.close()
+        return aborted
 
     def _connect(self, leader: Endpoint) -> Connection:
         connection = self._connection

@@ -98,9 +98,10 @@ class Producer:
     `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Settings are the
     producer settings of `sparklog.settings` with underscores: acks, linger_ms, batch_size_bytes, compression, …
 
-    Records of a partition are stored in the order of the calls that sent them, also across retries. Delivery is
-    at-least-once: after a lost connection a batch may be stored twice. Nothing fails silently: a failure is raised by
-    the future, or by `flush` or `close` if nobody looked at the future.
+    Records of a partition are stored once and in the order of the calls that sent them, also across retries and restarts of
+    the broker (`enable_idempotence`, on unless acks are not all). With a `transactional_id` what is sent belongs to
+    transactions. Nothing fails silently: a failure is raised by the future, or by `flush` or `close` if nobody looked at the
+    future.
     """
 
     def __init__(self, bootstrap_servers: str | Sequence[str] | None = None, **settings: Any) -> None:

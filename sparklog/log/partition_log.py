@@ -26,6 +26,7 @@ from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader, decode_header,
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SegmentInfo, segment_name
+from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload, with_repeated, without_repeated
 from sparklog.log.clock import Clock
 from sparklog.log.compaction.key_hash import HashSeeds
@@ -38,7 +39,7 @@ from sparklog.log.flushing import Dirty
 from sparklog.log.leader_epochs import EpochEnd, LeaderEpochCache, load_epochs
 from sparklog.log.model import AppendInfo, LocatedRange, LogConfig, LogOwner, ProducerInfo
 from sparklog.log.offsets import LogOffsets
-from sparklog.log.partition_producers import PartitionProducers
+from sparklog.log.partition_producers import PartitionProducers, encode_states
 from sparklog.log.producer_files import LogBounds, ProducerFiles
 from sparklog.log.producers import ALL_SAFEGUARDS, Guard, Safeguards
 from sparklog.log.recovery import LoadContext, SchemaOf, load_log
@@ -267,6 +268,10 @@ class PartitionLog:
         offset; in the order of their markers."""
         return self._producers.aborted.between(start_offset, end_offset)
 
+    def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
+        """The aborted transactions whose markers are in [start_offset, end_offset)."""
+        return list(self._producers.aborted.entries(start_offset, end_offset))
+
     def producers(self) -> list[ProducerInfo]:
         """Who has written here and is not forgotten yet."""
         return self._producers.infos()
@@ -306,7 +311,7 @@ class PartitionLog:
     @property
     def tierable_end(self) -> int:
         """What lies below cannot change any more and is on the disk: it may be copied."""
-        return min(self.high_watermark, self.recovery_point)
+        return min(self.last_stable_offset, self.recovery_point)
 
     @property
     def remote_size_bytes(self) -> int:
@@ -327,12 +332,14 @@ class PartitionLog:
     def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
         """The oldest local segments `old` give way to their copies `new`; their files go after `file.delete.delay.ms`.
         False when the log does not have all of those any more. Raises StorageError, StorageFullError."""
+        then = self.tier.producers_behind(old)
         with self._swap_lock, self._write_lock:
             self._check_usable()
             local = self.local_segments
             if local[: len(old)] != list(old) or len(local) == len(old):
                 return False
-            self.tier.release_below(old[-1].next_offset)  # a crash from here on leaves any of the files
+            # a crash from here on leaves any of the files
+            self.tier.release_below(old[-1].next_offset, encode_states(then.states))
             return self._replace(list(old), new)
 
     # --- retention ---
@@ -697,7 +704,11 @@ class PartitionLog:
     def _load_producers(self) -> None:
         bounds = LogBounds(self.log_start_offset, self.local_log_start_offset, self.log_end_offset)
         self._producers = self._producer_files.load(
-            self.local_segments, bounds, self.high_watermark, self._producers.safeguards
+            self.local_segments,
+            bounds,
+            self.high_watermark,
+            self._producers.safeguards,
+            self.tier.before_local(self.local_segments),
         )
 
     def _save_producers(self) -> None:

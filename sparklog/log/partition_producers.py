@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from sparklog.errors import LogCorruptError
 from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
-from sparklog.format.producer_snapshot import ProducerSnapshot
+from sparklog.format.producer_snapshot import ProducerSnapshot, ProducerState
 from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.model import ProducerInfo
 from sparklog.log.producers import ALL_SAFEGUARDS, ProducerStates, Safeguards
@@ -15,6 +17,19 @@ from sparklog.log.segment import LogSegment
 from sparklog.log.transactions import AbortedTransactions, OpenTransactions
 
 logger = logging.getLogger(__name__)
+
+
+def encode_states(states: Iterable[ProducerState]) -> bytes:
+    """MessagePack: arrays in the order of the fields."""
+    return msgspec.msgpack.encode(list(states))
+
+
+def decode_states(data: bytes) -> list[ProducerState]:
+    """The states in `data`; empty bytes: none. Raises LogCorruptError."""
+    try:
+        return msgspec.msgpack.decode(data, type=list[ProducerState]) if data else []
+    except msgspec.DecodeError as e:
+        raise LogCorruptError(f"the states of producers cannot be read: {e}") from e
 
 
 class PartitionProducers:

@@ -19,6 +19,7 @@ from sparklog.format import producer_snapshot, txn_index
 from sparklog.format.producer_snapshot import (
     AbortedFile,
     ProducerSnapshot,
+    ProducerState,
     decode_snapshot,
     encode_snapshot,
     snapshot_name,
@@ -40,6 +41,18 @@ class LogBounds(NamedTuple):
     log_start: int
     local_start: int
     log_end: int
+
+
+class BeforeLocal(NamedTuple):
+    """What the object store's journal says of the part that is only there: the producers at `offset`, where the local files
+    begin, and the aborted transactions by the base offset of the segment with their markers."""
+
+    offset: int = 0
+    states: Sequence[ProducerState] = ()
+    aborted: Sequence[tuple[int, Sequence[AbortedEntry]]] = ()
+
+
+NOTHING_BEFORE = BeforeLocal()
 
 
 class ProducerFiles:
@@ -65,9 +78,10 @@ class ProducerFiles:
         bounds: LogBounds,
         high_watermark: int,
         safeguards: Safeguards = ALL_SAFEGUARDS,
+        before: BeforeLocal = NOTHING_BEFORE,
     ) -> PartitionProducers:
         """The producers of a log with these local `segments`: from the newest snapshot that can be used, and the headers
-        behind it. Raises StorageError."""
+        behind it; without one from what is known `before` the segments, and all their headers. Raises StorageError."""
         names = set(self._files.list_directory(self._directory))
         self._snapshots = sorted(_offsets_in(names, producer_snapshot.SUFFIX))
         self.cut(bounds.log_end)
@@ -78,7 +92,7 @@ class ProducerFiles:
                 break
             self._remove_snapshots([offset])
         else:
-            found = self._from_the_start(names, segments, bounds, high_watermark, safeguards)
+            found = self._from_the_start(before, segments, high_watermark, safeguards)
             offset = 0
         found.open.on_high_watermark(high_watermark)
         self._remove_unknown(names)
@@ -108,25 +122,16 @@ class ProducerFiles:
         return PartitionProducers.resumed(snapshot, entries, safeguards)
 
     def _from_the_start(
-        self,
-        names: set[str],
-        segments: Sequence[LogSegment],
-        bounds: LogBounds,
-        high_watermark: int,
-        safeguards: Safeguards,
+        self, before: BeforeLocal, segments: Sequence[LogSegment], high_watermark: int, safeguards: Safeguards
     ) -> PartitionProducers:
-        """From all headers. Of what is only in the object store the aborted transactions alone are known, by their
-        files: it cannot have changed."""
+        """From all headers that are here; of what is only in the object store, from its journal."""
         self._remove_snapshots(self._snapshots)
         self._aborted, self._saved_to = {}, 0
-        entries: list[AbortedEntry] = []
-        for base in sorted(_offsets_in(names, txn_index.SUFFIX)) if bounds.local_start > bounds.log_start else ():
-            found = [e for e in self._read_aborted(base) or () if e.last_offset < bounds.local_start]
-            if found:
-                entries += found
-                self._aborted[base] = _describe(base, found)
-        producers = PartitionProducers.resumed(ProducerSnapshot(0, ()), entries, safeguards)
-        producers.replay(segments, 0, high_watermark)
+        for base, found in before.aborted:
+            self._write_aborted(base, found)
+        entries = [entry for _, found in before.aborted for entry in found]
+        producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), entries, safeguards)
+        producers.replay(segments, before.offset, high_watermark)
         return producers
 
     def _read_aborted(self, base: int) -> list[AbortedEntry] | None:

@@ -260,7 +260,8 @@ def _trust_footer(context: LoadContext, segment: LogSegment, file: File, data_en
             if not is_on_disk:
                 return False
             raise LogCorruptError(f"{segment.path}, position {position}: {e}; {context.hint()}") from e
-        if position + last.size_bytes != data_end:
+        is_far_off = not 0 <= last.last_offset - segment.base_offset <= offset_index.RELATIVE_OFFSET_MAX
+        if position + last.size_bytes != data_end or is_far_off:
             return False
         next_offset, append_time_ms = last.next_offset, last.append_time_ms
     segment.is_sealed = True

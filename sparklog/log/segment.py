@@ -517,7 +517,10 @@ class LogSegment:
         index: OffsetIndex = self.indexes.offsets
         entry = index.floor_position(limit)
         if entry is not None and entry.position > start.position:
-            return SegmentEnd(self.base_offset + entry.relative_offset, entry.position)
+            # neither has a checksum: a reader would go on at a wrong offset
+            if next(self.headers_from(entry.position))[1].base_offset == self.base_offset + entry.relative_offset:
+                return SegmentEnd(self.base_offset + entry.relative_offset, entry.position)
+            limit = entry.position  # the batch before it tells which of the two is right
         best = None
         for position, header in self.headers_from(start.position):
             end = position + header.size_bytes

@@ -333,7 +333,7 @@ def check_group_id(group_id: str) -> None:
         raise InvalidGroupIdError(f"group id {group_id[:40]!r}: 1 to {GROUP_ID_CHARS_MAX} characters")
 
 
-GROUP_ID_CHARS_MAX = 1024
+GROUP_ID_CHARS_MAX = 249
 
 
 def topic_partitions(partitions: Iterable[TopicPartition]) -> list[m.TopicPartitions]:

@@ -297,11 +297,11 @@ def remote_files(batches: list[bytes]) -> dict[str, bytes]:
     prefix = copy_prefix(owner, 100, copy)
     metadata = RemoteSegmentMetadata(
         copy, prefix, 100, 112, 1, 4096, 400, 3600, BASE_MS, 104, BASE_MS, BASE_MS, PIECE_BYTES,
-        {"00000000000000000100.arrow": ObjectInfo(4096, 0x89ABCDEF)}, [(3, 100)],
+        {"00000000000000000100.arrow": ObjectInfo(4096, 0x89ABCDEF)}, [(3, 100)], False, [(7, 100, 104, 105)],
     )  # fmt: skip
     events = [
         CopyStarted("e" * 32, "p", 0, 100), DeleteStarted("e" * 32), DeleteFinished("e" * 32),
-        CopyStarted(copy, prefix, 100, 112), CopyFinished(metadata), LocalStart(112),
+        CopyStarted(copy, prefix, 100, 112), CopyFinished(metadata), LocalStart(112, b"producers"),
     ]  # fmt: skip
     data = segment(ENVELOPE_SCHEMA, "events", batches)
     seal = decode_seal(lambda position, size: data[position : position + size], len(data))

@@ -20,8 +20,6 @@ from functools import cache
 from pathlib import Path
 
 from sparklog.errors import LogCorruptError
-from sparklog.format.batch import iterate_batches
-from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.log_manager import LogManager, PartitionSpec
@@ -31,6 +29,7 @@ from sparklog.log.repair import repair
 from sparklog.log.retention_run import run_retention
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
+from tests.unit.log.compaction_support import stored
 from tests.unit.log.support import SCHEMAS, ManualClock, batch
 
 DATA = Path("/data")
@@ -297,18 +296,7 @@ class Machine:
 
 def records_of(log: PartitionLog) -> list[tuple[int, Record]]:
     """(offset, record) of every record from the log start on."""
-    found: list[tuple[int, Record]] = []
-    offset = log.log_start_offset
-    while (piece := log.read(offset, 3000)) is not None:
-        data = piece.read()
-        for position, header in iterate_batches(data):
-            rows, column = decode_rows(data[position : position + header.size_bytes], SCHEMAS[header.schema_id], header)
-            records = zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True)
-            found += zip(row_offsets(header, column).tolist(), records, strict=True)
-        assert piece.next_offset > offset
-        offset = piece.next_offset
-        piece.release()
-    return [(o, record) for o, record in found if o >= log.log_start_offset]
+    return [(row.offset, (row.key, row.value)) for row in stored(log, max_bytes=3000)]
 
 
 FIRST = """append flush append roll append new_epoch append commit checkpoint append truncate append delete_records append

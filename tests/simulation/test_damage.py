@@ -208,3 +208,12 @@ def test_a_tail_torn_at_every_byte(made: Made, tmp_path: Path, tail: bytes) -> N
     name = next(n for n in made.files if n.endswith(".arrow"))
     for size in range(len(made.files[name]) - 1, 0, -1):
         torn(made, tmp_path, size, tail)
+
+
+@pytest.mark.torture
+def test_a_flipped_bit_in_every_byte_of_the_stamps_and_the_small_files(made: Made, tmp_path: Path) -> None:
+    """What has no checksum, after a clean stop: the first to look at, and quick."""
+    for name in made.files:
+        in_stamps = (p for stamp in made.stamps for p in stamp)
+        for position in in_stamps if name.endswith(".arrow") else positions_of(made, name, 1):
+            flip_and_check(made, tmp_path, name, position, clean=True)

@@ -242,3 +242,26 @@ def test_a_batch_that_failed_is_run_again_with_the_same_records(
     assert attempts[1] == attempts[2]
     kept = dict(attempts)
     assert sorted(v for values in kept.values() for v in values) == ["a0", "a1", "a2", "a3", "b0", "b1", "later"]
+
+
+def test_the_group_follows_the_checkpoint(
+    reads: Any, topic: Any, send: Any, collected: Any, broker: sparklog.LocalBroker, tmp_path: Path
+) -> None:
+    from sparklog.client.cluster import cluster
+    from sparklog.protocol.group_messages import OffsetFetchRequest, OffsetFetchResponse
+    from sparklog.protocol.messages import Api
+
+    def committed(group: str) -> dict[int, int]:
+        request = OffsetFetchRequest(group)
+        answer = cluster(broker.bootstrap_servers).request(Api.OFFSET_FETCH, request, OffsetFetchResponse)
+        return {o.partition: o.offset for o in answer.offsets}
+
+    name = topic(partitions=2)
+    send(name, "a", "b")
+    send(name, "c", partition=1)
+    with_group = {"startingOffsets": "earliest", "group.id": f"follows-{name}"}
+    assert collected().run(reads.stream(name, **with_group), tmp_path).values() == ["a", "b", "c"]
+    assert committed(with_group["group.id"]) == {0: 2, 1: 1}
+    send(name, "d", partition=1)
+    assert collected().run(reads.stream(name, **with_group), tmp_path).values() == ["d"]
+    assert committed(with_group["group.id"]) == {0: 2, 1: 2}

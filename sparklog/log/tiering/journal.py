@@ -12,7 +12,7 @@
 
 All little-endian. A record is appended and fsynced before the next step is done. A record that a crash left half written
 is the last one: it is cut off, the step that it announced has not been done. A bad record with others behind it is
-damage (LogCorruptError). The file is written anew (atomically) at a start when most of it is history.
+damage (LogCorruptError). The file is written anew (atomically) at a start, or when it is large, if most of it is history.
 
 If the file is lost, so is the knowledge of what is in the store; every finished copy has a `manifest.json` beside it, from
 which `sparklog log restore-remote` writes the journal again.
@@ -36,9 +36,10 @@ logger = logging.getLogger(__name__)
 JOURNAL_FILE = "remote-log.journal"
 MAGIC = b"SLRJ\0\0\0\1"
 _RECORD = struct.Struct("<II")
-EVENT_BYTES_MAX = 1024 * 1024
-"""A copy's metadata is below a kilobyte; more is no length."""
+EVENT_BYTES_MAX = 256 * 1024 * 1024
+"""More is no length. A copy's metadata is about a kilobyte; the producers of a partition may be many."""
 _REWRITE_FROM_BYTES = 64 * 1024
+_REWRITE_AT_BYTES = 16 * 1024 * 1024
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Event)
@@ -105,6 +106,7 @@ class Journal:
         self._file: File | None = None
         self._closed = False
         self._end = 0
+        self._rewrite_at = _REWRITE_AT_BYTES
         data = read_whole(files, self.path)
         self.state = RemoteLogState()
         self.was_there = data is not None
@@ -146,6 +148,18 @@ class Journal:
             raise
         self._end += len(data)
         self.state.apply(event)
+        if self._end > self._rewrite_at:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Without the history, if that is most of it."""
+        compact = encode_journal(self.state)
+        if 2 * len(compact) < self._end and self._file is not None:
+            self._file.close()
+            self._file = None
+            self._files.write_atomic(self.path, compact)
+            self._end = len(compact)
+        self._rewrite_at = max(_REWRITE_AT_BYTES, 2 * self._end)
 
     def close(self) -> None:
         """No more appends."""

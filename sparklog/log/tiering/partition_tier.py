@@ -6,8 +6,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sparklog.errors import LogCorruptError
+from sparklog.format.producer_snapshot import ProducerSnapshot
+from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.files import FileSystem
 from sparklog.log.model import LogOwner
+from sparklog.log.partition_producers import PartitionProducers, decode_states
+from sparklog.log.producer_files import BeforeLocal
+from sparklog.log.producers import NONE
 from sparklog.log.segment import LogSegment
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
@@ -83,7 +88,30 @@ class PartitionTier:
         if self.state.local_start_offset > offset:  # what is written from here on is local
             self.record(LocalStart(offset))
 
-    def release_below(self, offset: int) -> None:
-        """Local files wholly below `offset` may go from now on. Raises StorageError, StorageFullError."""
+    def release_below(self, offset: int, producers: bytes) -> None:
+        """Local files wholly below `offset` may go from now on; `producers`: their state there. Raises StorageError,
+        StorageFullError."""
         if offset > self.state.local_start_offset:
-            self.record(LocalStart(offset))
+            self.record(LocalStart(offset, producers))
+
+    def before_local(self, local: Sequence[LogSegment]) -> BeforeLocal:
+        """What is known of producers and transactions before `local`, the log's local segments, which nobody reads again.
+        Raises LogCorruptError."""
+        start = self.state.local_start
+        base = local[0].base_offset if local else start.offset
+        states = decode_states(start.producers)
+        if base > start.offset:  # deleted between: what was open there has ended, or holds nothing that can be read
+            states = [s._replace(transaction_first_offset=NONE) for s in states]
+        aborted = [
+            (s.base_offset, [AbortedEntry(*entry) for entry in s.aborted])
+            for s in self.state.finished
+            if s.aborted and s.next_offset <= max(base, start.offset)
+        ]
+        return BeforeLocal(start.offset, states, aborted)
+
+    def producers_behind(self, released: Sequence[LogSegment]) -> PartitionProducers:
+        """The producers as they are behind `released`, the oldest local segments. Raises StorageError, LogCorruptError."""
+        before = self.before_local(released)
+        producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), ())
+        producers.replay(released, before.offset, released[-1].next_offset)
+        return producers

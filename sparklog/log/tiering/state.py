@@ -39,7 +39,8 @@ class ObjectInfo(Struct, frozen=True, array_like=True):
 class RemoteSegmentMetadata(Struct, frozen=True):
     """A finished copy. `prefix`: its folder below the storage's root; `objects` by file name; `checksum_bytes`: the objects
     are read in pieces of this size, each with a checksum of its own. [`data_position`, `data_end`) are the batches.
-    `leader_epochs`: pairs (epoch, first offset) that the segment lies in."""
+    `leader_epochs`: pairs (epoch, first offset) that the segment lies in; `aborted`: the aborted transactions whose markers
+    are in it (`sparklog.log.transactions.AbortedEntry`)."""
 
     id: str
     prefix: str
@@ -57,6 +58,7 @@ class RemoteSegmentMetadata(Struct, frozen=True):
     objects: dict[str, ObjectInfo]
     leader_epochs: list[tuple[int, int]] = []
     has_gaps: bool = False
+    aborted: list[tuple[int, int, int, int]] = []
 
     @property
     def data_bytes(self) -> int:
@@ -105,9 +107,11 @@ class DeleteFinished(Struct, frozen=True, tag="delete-finished"):
 
 
 class LocalStart(Struct, frozen=True, tag="local-start"):
-    """Local segments wholly below the offset are read from the store; their files may be gone."""
+    """Local segments wholly below the offset are read from the store; their files may be gone. `producers`: what is known
+    of the producers there (`sparklog.log.partition_producers`), since nobody reads the batches below again."""
 
     offset: int
+    producers: bytes = b""
 
 
 Event = CopyStarted | CopyFinished | DeleteStarted | DeleteFinished | LocalStart
@@ -126,7 +130,7 @@ class RemoteLogState:
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.copies: Mapping[str, RemoteCopy] = {}
-        self.local_start_offset = 0
+        self.local_start = LocalStart(0)
         for event in events:
             self.apply(event)
 
@@ -147,12 +151,12 @@ class RemoteLogState:
                 self._in(event.id, Phase.DELETING)
                 self.copies = {key: copy for key, copy in self.copies.items() if key != event.id}
             case LocalStart():
-                self.local_start_offset = event.offset
+                self.local_start = event
 
     def check(self, event: Event) -> None:
         """Raises LogCorruptError if the event cannot follow."""
         trial = RemoteLogState()
-        trial.copies, trial.local_start_offset = self.copies, self.local_start_offset
+        trial.copies, trial.local_start = self.copies, self.local_start
         trial.apply(event)
 
     def _in(self, key: str, *phases: Phase) -> RemoteCopy:
@@ -167,7 +171,7 @@ class RemoteLogState:
 
     def events(self) -> list[Event]:
         """The shortest list of events that leads to this state."""
-        found: list[Event] = [LocalStart(self.local_start_offset)] if self.local_start_offset else []
+        found: list[Event] = [self.local_start] if self.local_start.offset else []
         for key, copy in self.copies.items():
             found.append(copy.started)
             if copy.segment is not None:
@@ -175,6 +179,11 @@ class RemoteLogState:
             if copy.phase is Phase.DELETING:
                 found.append(DeleteStarted(key))
         return found
+
+    @property
+    def local_start_offset(self) -> int:
+        """See `LocalStart`."""
+        return self.local_start.offset
 
     @property
     def finished(self) -> list[RemoteSegmentMetadata]:

@@ -179,6 +179,7 @@ def _upload(
         objects=objects,
         leader_epochs=log.epochs_in(base, segment.next_offset),
         has_gaps=segment.has_gaps,
+        aborted=[(e[0], e[1], e[2], e[3]) for e in log.aborted_in(base, segment.next_offset)],
     )
     store.write(f"{prefix}/{MANIFEST}", [encode_manifest(log.owner, metadata)])
     return metadata

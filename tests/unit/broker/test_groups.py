@@ -155,17 +155,17 @@ def test_an_answer_waits_for_the_high_watermark(tmp_path: Path) -> None:
 def test_a_failed_append_takes_the_change_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         assert await commit(context, "", -1, (0, 5)) == [0]
-        append = PartitionLog.append
+        append = PartitionLog.append_internal
 
         def full(*_: object, **__: object) -> None:
             raise StorageFullError("no space left")
 
-        monkeypatch.setattr(PartitionLog, "append", full)
+        monkeypatch.setattr(PartitionLog, "append_internal", full)
         first = asyncio.ensure_future(commit(context, "", -1, (0, 6)))
         second = asyncio.ensure_future(commit(context, "", -1, (1, 6)))
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
         assert {type(o) for o in outcomes} <= {StorageFullError, CoordinatorLoadingError}
-        monkeypatch.setattr(PartitionLog, "append", append)
+        monkeypatch.setattr(PartitionLog, "append_internal", append)
         await ready(broker)
         assert await fetched(broker) == {0: (5, "note 0")}
         assert await commit(context, "", -1, (0, 7)) == [0]

@@ -96,9 +96,19 @@ def test_what_spark_adds_itself_is_accepted() -> None:
 
 
 def test_options_of_a_kafka_job_without_a_meaning_here_are_accepted_and_named() -> None:
-    parsed = parse_source_options(READ | {"kafka.group.id": "g", "fetchOffset.numRetries": "3"}, streaming=True)
+    given = READ | {"groupIdPrefix": "g", "fetchOffset.numRetries": "3"}
+    parsed = parse_source_options(given, streaming=True)
     assert len(parsed.ignored) == 2
     assert "consumer group" in parsed.ignored[0]
+
+
+@pytest.mark.parametrize("name", ["group.id", "kafka.group.id", "sparklog.group.id"])
+def test_a_stream_may_publish_its_progress_to_a_group(name: str) -> None:
+    assert parse_source_options(READ | {name: "g"}, streaming=True).group_id == "g"
+    assert parse_source_options(READ | {name: "g"}, streaming=None).group_id is None
+    batch = parse_source_options(READ | {"kafka.group.id": "g"}, streaming=False)
+    assert batch.group_id is None
+    assert "only a streaming query" in batch.ignored[0]
 
 
 @pytest.mark.parametrize(

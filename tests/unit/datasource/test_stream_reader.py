@@ -18,12 +18,20 @@ from pyspark_sparklog.reader import RangePartition
 from pyspark_sparklog.schemas import TopicShape, full_schema
 from pyspark_sparklog.stream_reader import SparklogStreamReader
 
-from sparklog.client.cluster import TopicInfo
-from sparklog.errors import DataLossError, OffsetOutOfRangeError, SchemaMismatchError
+from sparklog.client.cluster import Cluster, TopicInfo
+from sparklog.errors import (
+    DataLossError,
+    NonEmptyGroupError,
+    OffsetOutOfRangeError,
+    SchemaMismatchError,
+    SparklogError,
+)
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.protocol.group_messages import OffsetCommitRequest, OffsetCommitResponse, OffsetResult
 from sparklog.types import TopicPartition
 
 ALL = ReadAllAvailable()
+TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class FakeCatalog:
@@ -293,6 +301,47 @@ def test_tasks_are_split_and_carry_the_topics_incarnation(catalog: FakeCatalog) 
         (3, 6, "id-t"),
         (6, 10, "id-t"),
     ]
+
+
+def test_the_group_is_told_what_the_checkpoint_has_committed(
+    catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[TopicPartition, int]] = []
+
+    def commit(self: Any, api: Any, request: OffsetCommitRequest, response: Any, **_: Any) -> OffsetCommitResponse:
+        assert (request.group_id, request.member_epoch) == ("g", -1)
+        told.append({TopicPartition(o.topic, o.partition): o.offset for o in request.offsets})
+        if failing:
+            raise failing[0]
+        return OffsetCommitResponse([OffsetResult(o.topic, o.partition, 0) for o in request.offsets])
+
+    monkeypatch.setattr(Cluster, "request", commit)
+    failing: list[SparklogError] = []
+    catalog.set("t", (0, 5), (2, 3))
+    r = reader(catalog, **{"group.id": "g"})
+    start = r.initialOffset()
+    end = r.latestOffset(start, ALL)
+    r.partitions(start, end)
+    assert told == [{TP0: 0, TP1: 2}], "where the query begins; the batch is not committed yet"
+    catalog.set("t", (0, 9), (2, 3))
+    following = r.latestOffset(end, ALL)
+    assert told[1:] == [{TP0: 5, TP1: 3}], "it is committed when the next one is planned"
+    r.commit(end)
+    r.partitions(end, following)
+    assert told[2:] == [], "that is known already"
+    failing.append(NonEmptyGroupError("the group has members"))
+    catalog.set("t", (0, 9), (2, 7))
+    last = r.latestOffset(following, ALL)
+    failing.clear()
+    r.latestOffset(last, ALL)
+    assert told[2:] == [{TP0: 9}, {TP0: 9, TP1: 7}], "what failed is told the next time"
+
+
+def test_without_a_group_nothing_is_told(catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cluster, "request", None)
+    catalog.set("t", (0, 5))
+    r = reader(catalog)
+    r.latestOffset(r.initialOffset(), ALL)
 
 
 def test_spark_4_0_asks_without_a_start_and_a_limit(catalog: FakeCatalog) -> None:

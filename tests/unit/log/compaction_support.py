@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from sparklog.format.batch import encode_batch, iterate_batches
+from sparklog.format.batch import BatchHeader, encode_batch, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE
 from sparklog.log.compaction.cleaner import CompactionResult, compact_log, due_for_compaction
@@ -16,7 +16,7 @@ from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.files import FileSystem
 from sparklog.log.model import LogOwner
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.support import ManualClock, open_log, read_all
+from tests.unit.log.support import SCHEMAS, ManualClock, open_log, read_all
 
 OWNER = LogOwner("events", "0" * 32, 0, "timestamp", ("key",), ("value",))
 SETTINGS: dict[str, object] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "file.delete.delay.ms": 0}
@@ -89,7 +89,7 @@ def stored(log: PartitionLog, offset: int | None = None, max_bytes: int = 1 << 2
         data = piece.read()
         for position, header in iterate_batches(data):
             batch = data[position : position + header.size_bytes]
-            rows, offsets = decode_rows(batch, ENVELOPE_SCHEMA, header)
+            rows, offsets = decode_rows(batch, SCHEMAS[header.schema_id], header)
             columns = rows.column("key").to_pylist(), rows.column("value").to_pylist()
             numbers = row_offsets(header, offsets).tolist()
             found += [Stored(*r) for r in zip(numbers, *columns, strict=True) if r[0] >= at]
@@ -114,6 +114,22 @@ def check_compacted(log: PartitionLog, model: Sequence[Stored]) -> list[Stored]:
     assert last_values(rows) == last_values(model)
     assert {r for r in model if r.key is None} <= set(rows), "a record without a key was lost"
     return rows
+
+
+def model_of(*batches: list[Row]) -> list[Stored]:
+    rows = [row for batch in batches for row in batch]
+    return [Stored(i, *row) for i, row in enumerate(rows)]
+
+
+def headers(log: PartitionLog) -> list[BatchHeader]:
+    found = []
+    for segment in log.segments:
+        found += [header for _, header in segment.headers_from(None)]
+    return found
+
+
+def files_of(log: PartitionLog) -> list[str]:
+    return sorted(p.name for p in log.directory.iterdir())
 
 
 __all__ = ["OWNER", "SETTINGS", "ManualClock", "Row", "Stored", "append_rows", "check_compacted", "compact", "read_all"]

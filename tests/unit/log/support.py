@@ -117,10 +117,10 @@ def read_all(log: PartitionLog, max_bytes: int = 1 << 20, offset: int | None = N
     return found
 
 
-def values(log: PartitionLog) -> list[tuple[int, bytes]]:
+def values(log: PartitionLog, max_bytes: int = 1 << 20) -> list[tuple[int, bytes]]:
     """(offset, value) of every record."""
     found = []
-    for header, data in read_all(log):
+    for header, data in read_all(log, max_bytes):
         column = decode_batch(data, SCHEMAS[header.schema_id]).column("value")
         found += [(header.base_offset + i, v.as_py()) for i, v in enumerate(column)]
     return found

@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import polars as pl
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 
 from sparklog.errors import LogCorruptError, StorageFullError
@@ -15,47 +13,29 @@ from sparklog.format.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_OFFSET_COLUMN,
-    BatchHeader,
     decode_header,
-    encode_batch,
     stamp_batch,
 )
 from sparklog.log.compaction.cleaner import CLEANER_POINT_FILE, due_for_compaction
-from sparklog.log.model import LogOwner
-from sparklog.log.partition_log import PartitionLog
 from sparklog.log.retention_run import run_retention
 from sparklog.types import OffsetAndTimestamp
 from tests.unit.log.compaction_support import (
     OWNER,
     Row,
-    Stored,
     append_rows,
     check_compacted,
     compact,
+    files_of,
+    headers,
     keyed_batch,
     last_values,
+    model_of,
     open_keyed,
     stored,
 )
-from tests.unit.log.support import LimitedFiles, ManualClock, open_log, read_all
+from tests.unit.log.support import LimitedFiles, ManualClock, read_all
 
 DAY_MS = 86_400_000
-
-
-def model_of(*batches: list[Row]) -> list[Stored]:
-    rows = [row for batch in batches for row in batch]
-    return [Stored(i, *row) for i, row in enumerate(rows)]
-
-
-def headers(log: PartitionLog) -> list[BatchHeader]:
-    found = []
-    for segment in log.segments:
-        found += [header for _, header in segment.headers_from(None)]
-    return found
-
-
-def files_of(log: PartitionLog) -> list[str]:
-    return sorted(p.name for p in log.directory.iterdir())
 
 
 A, B, C = b"a", b"b", b"c"
@@ -232,186 +212,6 @@ def test_the_horizon_is_set_only_when_all_that_a_tombstone_deletes_is_gone(tmp_p
         with_horizon = [h for h in headers(log) if h.attributes & ATTRIBUTE_DELETE_HORIZON]
         assert all(h.last_offset < result.next_dirty_offset for h in with_horizon)
     assert stored(log) == []
-    log.close()
-
-
-# --- typed topics ---
-
-TYPED = pa.schema([("id", pa.int64()), ("zone", pa.string()), ("fare", pa.float64()), ("note", pa.string())])
-
-
-def typed_log(directory: Path, key_columns: tuple[str, ...], clock: ManualClock | None = None) -> PartitionLog:
-    owner = LogOwner("events", "0" * 32, 0, None, key_columns)
-    given = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
-    return PartitionLog.open(
-        directory / "events-0",
-        owner,
-        type(OPEN_CONFIG).from_settings(given),
-        {1: TYPED}.__getitem__,
-        files=LimitedFiles(),
-        clock=clock or ManualClock(),
-        clean=True,
-    )
-
-
-OPEN_CONFIG = open_log.__globals__["LogConfig"].from_settings({})
-
-
-def append_typed(log: PartitionLog, rows: list[tuple[object, ...]]) -> None:
-    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(TYPED)]
-    data = encode_batch(pa.record_batch(columns, schema=TYPED), schema_id=1, min_timestamp_ms=0, max_timestamp_ms=0)
-    log.append(bytearray(data))
-    log.raise_high_watermark(log.log_end_offset)
-
-
-def typed_rows(log: PartitionLog) -> list[tuple[int, ...]]:
-    log.close()
-    rows = []
-    for path in sorted(log.directory.glob("*.arrow")):
-        table = pa.ipc.open_file(path).read_all()
-        if "__offset" in table.column_names:
-            rows += list(zip(*[table.column(n).to_pylist() for n in ("__offset", "id", "zone", "fare")], strict=True))
-    return rows
-
-
-def test_typed_topics_go_by_their_key_columns(tmp_path: Path) -> None:
-    log = typed_log(tmp_path, ("id", "zone"))
-    append_typed(log, [(1, "x", 1.0, None), (1, "y", 2.0, None), (None, "x", 3.0, None), (1, "x", 4.0, None)])
-    append_typed(log, [(None, "x", 5.0, "n"), (None, None, 6.0, None), (None, None, 7.0, None), (1, "y", None, None)])
-    result = compact(log)
-    assert result is not None and result.null_keys == 2
-    expected = [(3, 1, "x", 4.0), (4, None, "x", 5.0), (5, None, None, 6.0), (6, None, None, 7.0), (7, 1, "y", None)]
-    assert typed_rows(log) == expected
-
-
-def test_a_typed_tombstone_has_null_in_every_other_column(tmp_path: Path) -> None:
-    log = typed_log(tmp_path, ("id",))
-    append_typed(log, [(1, "x", 1.0, None), (2, None, None, "kept"), (1, None, None, None)])
-    compact(log)
-    compact(log, roll=False)  # delete.retention.ms is 0
-    assert typed_rows(log) == [(1, 2, None, None)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "first", "second"),
-    [
-        (pa.decimal128(38, 2), 1, 2**70),
-        (pa.date32(), 1, 2),
-        (pa.bool_(), True, False),
-        (pa.timestamp("us", tz="UTC"), 1, 2),
-        (pa.int8(), -1, 1),
-        (pa.float32(), 0.5, 1.5),
-        (pa.duration("us"), 1, 2),
-    ],
-)
-def test_every_type_of_key(kind: pa.DataType, first: object, second: object) -> None:
-    from sparklog.log.compaction.key_hash import HashSeeds, hash_keys
-
-    column = pa.array([first, second, first, None, None], kind)
-    found = hash_keys([column], HashSeeds.draw())
-    assert found.first[0] == found.first[2] != found.first[1]
-    assert found.second[0] == found.second[2] != found.second[1]
-    assert found.null is not None and found.null.tolist() == [False, False, False, True, True]
-    sliced = hash_keys([column.slice(1)], HashSeeds(1, 2, 3, 5))
-    whole = hash_keys([column], HashSeeds(1, 2, 3, 5))
-    assert sliced.first.tolist() == whole.first[1:].tolist()
-
-
-def test_zero_and_minus_zero_are_the_same_key_and_so_are_all_nans() -> None:
-    from sparklog.log.compaction.key_hash import HashSeeds, hash_keys
-
-    found = hash_keys([pa.array([0.0, -0.0, float("nan"), -float("nan"), 1.0])], HashSeeds.draw()).first.tolist()
-    assert found[0] == found[1] and found[2] == found[3]
-    assert len(set(found)) == 3
-
-
-# --- files ---
-
-
-@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_a_compacted_segment_is_an_arrow_file(tmp_path: Path, compression: str) -> None:
-    log = open_keyed(tmp_path)
-    for i in range(5):
-        append_rows(log, [(b"%d" % (j % 7), b"%d" % i) for j in range(20)], compression=compression)
-    compact(log)
-    expected = [(row.offset, row.key, row.value) for row in stored(log)]
-    log.close()
-    path = log.directory / "00000000000000000000.arrow"
-    tables = [
-        pa.ipc.open_file(path).read_all(),
-        ds.dataset(path, format="ipc").to_table(),
-        pl.scan_ipc(path).collect().to_arrow(),
-    ]
-    for table in tables:
-        columns = [table.column(name).to_pylist() for name in ("__offset", "key", "value")]
-        assert list(zip(*columns, strict=True)) == expected
-    again = open_keyed(tmp_path, clean=False)
-    assert [tuple(row) for row in stored(again)] == expected
-    again.close()
-
-
-def test_small_segments_are_merged_and_the_old_files_go(tmp_path: Path) -> None:
-    log = open_keyed(tmp_path)
-    for i in range(6):
-        append_rows(log, [(A, b"%d" % i), (b"k%d" % i, b"x")])
-        log.begin_segment()
-    assert log.segment_count == 7
-    held = log.read(0, 1)
-    assert held is not None
-    compact(log)
-    assert log.segment_count == 2
-    assert sum(name.endswith(".deleted") for name in files_of(log)) == 6
-    assert log.remove_dropped() == 6
-    assert [n for n in files_of(log) if ".arrow." in n] == []
-    rows, _ = held.read(), held.release()
-    assert decode_header(rows).base_offset == 0
-    log.close()
-
-
-def test_the_offset_column_may_need_more_segments(tmp_path: Path) -> None:
-    log = open_keyed(tmp_path, {"segment.bytes": 4096})
-    for _ in range(40):
-        append_rows(log, [(A, b""), (A, b"")])
-    rows = [(b"%d" % i, b"") for i in range(120)]
-    for i in range(0, 120, 4):
-        append_rows(log, rows[i : i + 4])
-    before = last_values(stored(log))
-    compact(log)
-    assert last_values(stored(log)) == before
-    assert all(s.end.position <= 4096 for s in log.segments)
-    bases = [s.base_offset for s in log.segments]
-    assert [s.next_offset for s in log.segments[:-1]] == bases[1:]
-    log.close()
-    again = open_keyed(tmp_path, clean=False)
-    assert last_values(stored(again)) == before
-    again.close()
-
-
-def test_a_segment_that_was_opened_before_still_reads_its_own_file(tmp_path: Path) -> None:
-    """A reader that has found its segment just before the swap opens the file after it."""
-    log = open_keyed(tmp_path, {"file.delete.delay.ms": 60_000})
-    append_rows(log, [(A, b"1"), (A, b"2")])
-    log.begin_segment()
-    old = log.segments[0]
-    old.close_handle()
-    compact(log)
-    assert [header.record_count for _, header in old.headers_from(None)] == [2]
-    assert log.locate(0, 2)[0].first_offset == 0
-    log.close()
-
-
-def test_lookups_by_time_see_only_what_is_left(tmp_path: Path) -> None:
-    log = open_keyed(tmp_path)
-    append_rows(log, [(A, b"1"), (B, b"1"), (C, b"1")], first_ms=1000)
-    append_rows(log, [(C, b"2"), (B, b"2")], first_ms=500)
-    compact(log)
-    assert log.offset_for_timestamp(0) == OffsetAndTimestamp(0, 1000)
-    assert log.offset_for_timestamp(1001) == OffsetAndTimestamp(-1, -1)
-    assert log.offset_of_max_timestamp() == OffsetAndTimestamp(0, 1000)
-    append_rows(log, [(A, b"2")], first_ms=100)
-    compact(log)
-    assert log.offset_for_timestamp(501) == OffsetAndTimestamp(4, 501)
-    assert log.offset_of_max_timestamp() == OffsetAndTimestamp(4, 501)
     log.close()
 
 

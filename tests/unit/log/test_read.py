@@ -239,3 +239,22 @@ def test_readers_beside_a_writer(tmp_path: Path) -> None:
         thread.join(60)
     assert not failures
     assert log.segment_count > 10
+
+
+def test_a_wrong_entry_does_not_make_a_reader_skip_records(tmp_path: Path) -> None:
+    """A slice that ends at an indexed batch says where to go on: by the batch itself."""
+    log = open_log(tmp_path, {"index.interval.bytes": 1})
+    for _ in range(6):
+        append(log, records(3))
+    log.close()
+    path = segment_files(tmp_path)[0].with_suffix(".index")
+    for position in range(0, path.stat().st_size, 8):
+        data = bytearray(path.read_bytes())
+        data[position] ^= 1
+        path.write_bytes(data)
+        log = open_log(tmp_path, {"index.interval.bytes": 1})
+        for max_bytes in (1000, 2000, 3000):
+            assert [o for o, _ in values(log, max_bytes)] == list(range(18))
+        log.close(seal=False)
+        data[position] ^= 1
+        path.write_bytes(data)

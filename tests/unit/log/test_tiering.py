@@ -448,3 +448,25 @@ def test_a_lost_journal_is_written_again_from_the_store(tmp_path: Path) -> None:
     assert values(tiered.open()) == expected(16)
     assert tiered.tier() == TierResult()
     tiered.log.close()
+
+
+def test_an_upload_that_silently_lost_bytes_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(1)
+    fs = tiered.store.file_system
+    whole = fs.open
+
+    def lossy(path: str, mode: str = "rb", **more: object) -> object:
+        file = whole(path, mode, **more)
+        if path.endswith(".index") and mode == "wb":
+            file.write = lambda data: len(data)
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "open", lossy)
+        with pytest.raises(RemoteStorageError, match="0 have arrived"):
+            tiered.tier()
+    assert stored_names(tiered.store) == []
+    assert tiered.tier().copied == 1
+    assert values(tiered.log) == expected(6)
+    tiered.log.close()

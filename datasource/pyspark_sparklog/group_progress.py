@@ -1,0 +1,54 @@
+"""A query's progress as the offsets of a consumer group, so that `sparklog group describe` shows its lag.
+
+Only for looking at: reading goes by Spark's checkpoint alone, and nothing here can fail a query. What is published is
+where the last batch that the checkpoint has committed ends.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark_sparklog.offsets import Positions
+from sparklog.client.cluster import cluster
+from sparklog.errors import SparklogError, error_from_code
+from sparklog.protocol.group_messages import CommittedOffset, OffsetCommitRequest, OffsetCommitResponse
+from sparklog.protocol.messages import Api
+
+log = logging.getLogger("pyspark_sparklog")
+
+TIMEOUT_MS = 5_000
+
+
+class GroupProgress:
+    """Publishes for `group_id`; None: nothing."""
+
+    def __init__(self, bootstrap_servers: str, group_id: str | None) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._group_id = group_id
+        self._published: Positions = {}
+        self._failure = ""
+
+    def publish(self, positions: Positions) -> None:
+        """Commits the positions that have changed since the last time. A failure is a line in the log, once while it is the
+        same; the next call tries again."""
+        changed = {tp: o for tp, o in positions.items() if self._published.get(tp) != o}
+        if self._group_id is None or not changed:
+            return
+        offsets = [CommittedOffset(tp.topic, tp.partition, o) for tp, o in sorted(changed.items())]
+        try:
+            response = cluster(self._bootstrap_servers).request(
+                Api.OFFSET_COMMIT,
+                OffsetCommitRequest(self._group_id, offsets),
+                OffsetCommitResponse,
+                timeout_ms=TIMEOUT_MS,
+            )
+            refused = next((r for r in response.results if r.error_code), None)
+            if refused is not None:
+                raise error_from_code(refused.error_code, refused.message)
+        except SparklogError as e:
+            if str(e) != self._failure:
+                self._failure = str(e)
+                log.warning("the query's progress cannot be published to group %r: %s", self._group_id, e)
+            return
+        self._failure = ""
+        self._published = dict(positions)

@@ -1,0 +1,211 @@
+"""`sparklog transaction`: what is open, and ending what nobody ends."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+
+if TYPE_CHECKING:
+    from sparklog.client.admin import Admin
+    from sparklog.protocol.transaction_messages import TransactionDetails
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Show transactions, and abort those that nobody ends.",
+    epilog="""\
+**Where to begin** when a reader with `isolation.level=read_committed` does not get on:
+
+`sparklog transaction list --state Ongoing --running-for 10m` shows what is open for long; `abort ID` ends one.
+
+`sparklog transaction find-hanging` shows what is open in a partition though no coordinator knows it.
+""",
+)
+
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration_ms(text: str) -> int:
+    """`90s`, `10m`, `2h`, `1d`, `500ms` in milliseconds. Raises typer.BadParameter."""
+    found = re.fullmatch(r"(\d{1,12})(ms|s|m|h|d)", text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r}: a number with ms, s, m, h or d is needed, as in 10m")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+@app.command("list", epilog="**Example**\n\n`sparklog transaction list --state Ongoing --running-for 10m`")
+def list_transactions(
+    state: Annotated[
+        list[str] | None, typer.Option(metavar="STATE", help=f"Only these: {', '.join(STATES)}; repeatable.")
+    ] = None,
+    running_for: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only those open for at least so long: 90s, 10m, 2h.")
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List the transactional ids and applications, with what they are doing."""
+    import sys
+    import time
+
+    wanted = [_state(text) for text in state or []]
+    running_ms = 0 if running_for is None else parse_duration_ms(running_for)
+    with _admin(bootstrap_servers) as admin:
+        found = admin.list_transactions(wanted, running_ms)
+    if not found:
+        print("no such transactions", file=sys.stderr)
+        return
+    from sparklog.cli import console
+
+    table = console.table(
+        "id", "kind", "state", "version", "producer", "open for", right=("version", "producer", "open for")
+    )
+    now_ms = time.time_ns() // 1_000_000
+    for t in found:
+        open_for = "-" if t.started_ms < 0 else f"{max(0, now_ms - t.started_ms) / 1000:.1f} s"
+        version = "-" if t.version < 0 else str(t.version)
+        producer = "-" if t.producer_id < 0 else f"{t.producer_id}, epoch {t.producer_epoch}"
+        table.add_row(t.transactional_id, t.kind, t.state, version, producer, open_for)
+    console.stdout().print(table)
+
+
+@app.command("describe", epilog="**Example**\n\n`sparklog transaction describe my-transactional-id`")
+def describe(
+    id: Annotated[str, typer.Argument(help="A transactional id, or the id of an application (a Spark query).")],
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show one transaction and the partitions it has written to."""
+    from sparklog.cli import console
+
+    with _admin(bootstrap_servers) as admin:
+        found = _described(admin, id)
+    summary = found.summary
+    assert summary is not None
+    print(f"id              {found.transactional_id}  ({summary.kind})")
+    print(f"state           {summary.state}")
+    if summary.kind == "shared":
+        print(f"version         {summary.version if summary.version >= 0 else '-'}")
+        print(f"run             {summary.run_id or '-'}")
+        print(f"last committed  {found.last_committed_version if found.last_committed_version >= 0 else '-'}")
+    else:
+        print(f"producer        {summary.producer_id}, epoch {summary.producer_epoch}")
+    print(f"open since      {console.time(summary.started_ms)}")
+    print(
+        f"timeout         {console.number(summary.timeout_ms)} ms" if summary.timeout_ms >= 0 else "timeout         -"
+    )
+    if found.partitions:
+        print()
+        table = console.table("topic", "partition", "producer", right=("partition", "producer"))
+        for p in found.partitions:
+            table.add_row(p.topic, str(p.partition), str(p.producer_id))
+        console.stdout().print(table)
+
+
+_ABORT_EPILOG = """\
+**Examples**
+
+`sparklog transaction abort my-transactional-id`
+
+`sparklog transaction abort --topic events --partition 3 --producer-id 4711` (a hanging one, see `find-hanging`)
+
+What was written in the transaction is never shown to readers of committed records. Its producer is told with its next call.
+"""
+
+
+@app.command("abort", epilog=_ABORT_EPILOG)
+def abort(
+    id: Annotated[str | None, typer.Argument(help="A transactional id, or the id of an application.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Of a hanging transaction.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Of a hanging transaction.")] = None,
+    producer_id: Annotated[int | None, typer.Option(min=0, help="Of a hanging transaction.")] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Abort the open transaction of an id, or a hanging one in a partition."""
+    from sparklog.types import TopicPartition
+
+    hanging = (topic, partition, producer_id)
+    with _admin(bootstrap_servers) as admin:
+        if id is not None and hanging == (None, None, None):
+            count = admin.abort_transaction(_described(admin, id).transactional_id)
+            print(f"aborted the transaction of {id}: {count} partition{'' if count == 1 else 's'}")
+        elif id is None and topic is not None and partition is not None and producer_id is not None:
+            admin.abort_hanging_transaction(TopicPartition(topic, partition), producer_id)
+            print(f"aborted the transaction of producer {producer_id} in {topic} partition {partition}")
+        else:
+            raise typer.BadParameter("give an ID, or --topic, --partition and --producer-id together")
+
+
+_HANGING_EPILOG = """\
+**Example**
+
+`sparklog transaction find-hanging --topic events`
+
+The broker verifies every transaction before its first record is written, so there should be none. One can come from data
+files that were restored without the topic `__transaction_state`.
+"""
+
+
+@app.command("find-hanging", epilog=_HANGING_EPILOG)
+def find_hanging(
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only here; repeatable (default: all).")
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Find transactions that are open in a partition though no coordinator knows them."""
+    import sys
+
+    with _admin(bootstrap_servers) as admin:
+        found = admin.find_hanging_transactions(topic or None)
+    if not found:
+        print("no hanging transactions", file=sys.stderr)
+        return
+    from sparklog.cli import console
+
+    table = console.table(
+        "topic", "partition", "producer", "first offset", "last write", right=("partition", "producer", "first offset")
+    )
+    for (name, number), producer in found:
+        written = console.time(producer.last_timestamp_ms)
+        table.add_row(name, str(number), str(producer.producer_id), str(producer.transaction_first_offset), written)
+    console.stdout().print(table)
+    (name, number), producer = found[0]
+    print(
+        f"end the first one with: sparklog transaction abort --topic {name} --partition {number} "
+        f"--producer-id {producer.producer_id}",
+        file=sys.stderr,
+    )
+
+
+def _state(text: str) -> str:
+    for state in STATES:
+        if state.lower() == text.strip().lower():
+            return state
+    raise typer.BadParameter(f"{text!r}: a state is one of {', '.join(STATES)}")
+
+
+def _described(admin: Admin, id: str) -> TransactionDetails:
+    """The transaction of a transactional id, or of an application's id."""
+    from sparklog.errors import InvalidProducerIdMappingError
+    from sparklog.types import SHARED_PREFIX, shared_transactional_id
+
+    try:
+        return admin.describe_transaction(id)
+    except InvalidProducerIdMappingError:
+        if id.startswith(SHARED_PREFIX):
+            raise
+        try:
+            return admin.describe_transaction(shared_transactional_id(id))
+        except InvalidProducerIdMappingError as e:
+            raise InvalidProducerIdMappingError(
+                f"there is no transactional id and no application {id!r}; `sparklog transaction list` shows them"
+            ) from e
+
+
+def _admin(bootstrap_servers: str) -> Admin:
+    from sparklog.client.admin import Admin
+
+    return Admin(bootstrap_servers)

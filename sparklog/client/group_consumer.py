@@ -1,0 +1,333 @@
+"""A consumer's part in its group, on the polling thread: assignments, callbacks, positions, commits.
+
+The consumer calls `before_poll`; only there, in `close` and in `unsubscribe`, partitions come and go and callbacks run. When
+partitions have to be let go, what earlier polls returned is committed first (enable.auto.commit), then `on_revoke` is
+called, then they are not read any more, and only then the group hears of it. `on_lost` instead of `on_revoke` means that somebody
+else may have them already.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+from sparklog.client.cluster import Cluster
+from sparklog.client.committer import Callback, Committer
+from sparklog.client.group_heartbeats import GroupHeartbeats, compile_pattern
+from sparklog.client.group_offsets import ONE_ATTEMPT, Offsets, fetch_offsets
+from sparklog.client.membership import MemberConfig, Partitions
+from sparklog.client.retry import RetryPolicy
+from sparklog.errors import (
+    CommitFailedError,
+    FencedMemberEpochError,
+    InvalidGroupIdError,
+    SparklogError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnstableOffsetCommitError,
+)
+from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, check_topic_name
+
+_log = logging.getLogger(__name__)
+
+OFFSETS_RETRY_S = 0.1
+REVOKE_COMMIT_TIMEOUT_MS = 10_000
+CLOSE_TIMEOUT_MS = 10_000
+
+Listener = Callable[[list[TopicPartition]], object]
+"""Told which partitions come or go."""
+
+
+class Reader(Protocol):
+    """What the consumer does for its group."""
+
+    def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are assigned, but not read before `start_at` has said from where."""
+
+    def start_at(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """From where; None: from where auto.offset.reset says. Those that were sought meanwhile stay there."""
+
+    def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def consumed(self) -> dict[TopicPartition, int]:
+        """Behind what earlier polls have returned, of every partition whose position is known."""
+
+    def unstarted(self) -> list[TopicPartition]:
+        """Assigned, not read yet."""
+
+    def wake(self) -> None:
+        """Ends a poll that waits. Called on another thread."""
+
+
+class _Listeners(NamedTuple):
+    on_assign: Listener | None = None
+    on_revoke: Listener | None = None
+    on_lost: Listener | None = None
+
+
+class GroupConsumer:
+    """Of a consumer with `group.id`. `config` are the consumer's settings."""
+
+    def __init__(self, cluster: Cluster, reader: Reader, config: Mapping[str, Any]) -> None:
+        self._cluster = cluster
+        self._reader = reader
+        self._config = config
+        self.group_id: str = config["group.id"]
+        self._auto_commit: bool = config["enable.auto.commit"]
+        self._auto_commit_interval_s = config["auto.commit.interval.ms"] / 1000
+        self._api_timeout_ms: int = config["default.api.timeout.ms"]
+        self._request_timeout_ms: int = config["request.timeout.ms"]
+        self._heartbeats: GroupHeartbeats | None = None
+        self._listeners = _Listeners()
+        self._committer = Committer(
+            cluster, self.group_id, lambda: self._heartbeats, request_timeout_ms=self._request_timeout_ms
+        )
+        self._commit_due = time.monotonic() + self._auto_commit_interval_s
+        self._automatic: dict[TopicPartition, int] = {}
+        self._called_back: deque[tuple[Future[None], dict[TopicPartition, OffsetAndMetadata], Callback | None]] = (
+            deque()
+        )
+        self._offsets_due = 0.0
+
+    # -- subscription
+
+    @property
+    def subscribed(self) -> bool:
+        return self._heartbeats is not None
+
+    @property
+    def subscription(self) -> list[str]:
+        return [] if self._heartbeats is None else self._heartbeats.topics
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None,
+        pattern: str | re.Pattern[str] | None,
+        listeners: tuple[Listener | None, ...],
+    ) -> None:
+        """Raises InvalidTopicError."""
+        wanted = [check_topic_name(t) for t in ([topics] if isinstance(topics, str) else topics or ())]
+        compiled = None if pattern is None else compile_pattern(pattern)
+        self._listeners = _Listeners(*listeners)
+        if self._heartbeats is None:
+            self._heartbeats = GroupHeartbeats(
+                self._cluster,
+                self._member_config(),
+                max_poll_interval_ms=self._config["max.poll.interval.ms"],
+                metadata_max_age_ms=self._config["metadata.max.age.ms"],
+                request_timeout_ms=self._request_timeout_ms,
+                on_change=self._reader.wake,
+            )
+        self._heartbeats.subscribe(wanted, compiled)
+
+    def _member_config(self) -> MemberConfig:
+        return MemberConfig(
+            self.group_id,
+            self._config["group.instance.id"] or None,
+            self._config["client.id"],
+            self._config["group.remote.assignor"] or None,
+            self._config["session.timeout.ms"],
+            self._config["max.poll.interval.ms"],
+        )
+
+    def unsubscribe(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Commits (enable.auto.commit), lets everything go and leaves. Raises what a callback raises."""
+        heartbeats = self._heartbeats
+        if heartbeats is None:
+            return
+        try:
+            held = heartbeats.held
+            self._let_go(held, timeout_ms)
+        finally:
+            heartbeats.leave()
+            self._heartbeats = None
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group."""
+        return GroupMetadata(self.group_id) if self._heartbeats is None else self._heartbeats.metadata
+
+    # -- while it polls
+
+    @property
+    def pending(self) -> bool:
+        """Whether the assignment has changed."""
+        return self._heartbeats is not None and self._heartbeats.pending
+
+    def before_poll(self) -> None:
+        """What earlier polls returned counts as processed from here on. Raises what the group has refused for good, and
+        what callbacks raise."""
+        self._run_callbacks()
+        self._commit_automatically()
+        self.update()
+
+    def update(self) -> None:
+        """Follows the assignment."""
+        if self._heartbeats is not None:
+            lost, revoked, added = self._heartbeats.changes()
+            if lost:
+                self._reader.drop_partitions(lost)
+                self._forget_automatic(lost)
+                self._call(self._listeners.on_lost or self._listeners.on_revoke, lost)
+            if revoked:
+                self._let_go(revoked, REVOKE_COMMIT_TIMEOUT_MS)
+            if added:
+                self._reader.add_partitions(added)
+                self._offsets_due = 0.0
+                self._call(self._listeners.on_assign, added)
+        unstarted = self._reader.unstarted()
+        if unstarted and time.monotonic() >= self._offsets_due:
+            self._start(unstarted)
+
+    @property
+    def wait_s(self) -> float:
+        """How long a poll may wait before it has to call `update`."""
+        return max(0.0, self._offsets_due - time.monotonic()) if self._reader.unstarted() else float("inf")
+
+    def _let_go(self, partitions: Partitions, timeout_ms: int) -> None:
+        heartbeats = self._heartbeats
+        assert heartbeats is not None
+        if self._auto_commit:
+            self._commit_before_revoke(partitions, timeout_ms)
+        try:
+            if partitions:
+                self._call(self._listeners.on_revoke, partitions)
+        finally:
+            self._reader.drop_partitions(partitions)
+            self._forget_automatic(partitions)
+            heartbeats.let_go(partitions)
+
+    def _commit_before_revoke(self, partitions: Partitions, timeout_ms: int) -> None:
+        offsets = {tp: o for tp, o in self._reader.consumed().items() if tp in partitions}
+        if all(self._automatic.get(tp) == o for tp, o in offsets.items()) and self._committer.idle:
+            return
+        try:
+            self._committer.submit(offsets, timeout_ms).result(timeout_ms / 1000 + 1)
+        except (SparklogError, TimeoutError) as e:
+            _log.warning("the positions of partitions that are let go could not be committed: %s", e)
+
+    def _call(self, listener: Listener | None, partitions: Partitions) -> None:
+        if listener is not None:
+            listener(sorted(partitions))
+
+    # -- positions
+
+    def _start(self, partitions: list[TopicPartition]) -> None:
+        """Asks for the committed offsets of partitions that are new; those that a transaction is about to change, later."""
+        self._offsets_due = time.monotonic() + OFFSETS_RETRY_S
+        policy = ONE_ATTEMPT._replace(request_timeout_ms=self._request_timeout_ms)
+        try:
+            found, _ = fetch_offsets(self._cluster, self.metadata, partitions, policy=policy)
+        except (StaleMemberEpochError, UnknownMemberIdError, FencedMemberEpochError):
+            assert self._heartbeats is not None
+            self._heartbeats.hurry()
+            return
+        except SparklogError as e:
+            if not e.retriable:
+                raise
+            _log.info("the committed offsets of group %s are not known yet: %s", self.group_id, e)
+            return
+        begin = {tp: None if o is None else o.offset for tp, o in found.items()}
+        self._automatic |= {tp: offset for tp, offset in begin.items() if offset is not None}
+        self._reader.start_at(begin)
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Waits for transactions that are about to change them. Raises UnstableOffsetCommitError after
+        default.api.timeout.ms, and what the group refuses."""
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        deadline = time.monotonic() + self._api_timeout_ms / 1000
+        policy = RetryPolicy(timeout_ms=self._api_timeout_ms, request_timeout_ms=self._request_timeout_ms)
+        while True:
+            found, unstable = fetch_offsets(self._cluster, GroupMetadata(self.group_id), wanted, policy=policy)
+            if not unstable:
+                return found
+            if time.monotonic() >= deadline:
+                names = ", ".join(map(str, unstable[:5]))
+                raise UnstableOffsetCommitError(f"a transaction with offsets of {names} has not ended")
+            time.sleep(OFFSETS_RETRY_S)
+
+    # -- commits
+
+    def commit(self, offsets: Offsets | None) -> None:
+        """Raises CommitFailedError, RequestTimedOutError and what the group refuses."""
+        wanted = self._reader.consumed() if offsets is None else offsets
+        if wanted:
+            self._forget_automatic(wanted)
+            self._committer.submit(wanted, self._api_timeout_ms).result()
+            self._run_callbacks()
+
+    def commit_async(self, offsets: Offsets | None, callback: Callback | None) -> None:
+        wanted = self._reader.consumed() if offsets is None else offsets
+        if not wanted:
+            return
+        self._forget_automatic(wanted)
+        told = {tp: o if isinstance(o, OffsetAndMetadata) else OffsetAndMetadata(o) for tp, o in wanted.items()}
+        self._called_back.append((self._committer.submit(wanted, self._api_timeout_ms), told, callback))
+
+    def _run_callbacks(self) -> None:
+        """Of commits that are through, in their order, on the polling thread."""
+        while self._called_back and self._called_back[0][0].done():
+            done, offsets, callback = self._called_back.popleft()
+            error = done.exception()
+            if error is not None and not isinstance(error, SparklogError):
+                raise error
+            if callback is not None:
+                callback(offsets, error)
+            elif isinstance(error, CommitFailedError):
+                _log.warning("%s", error)
+            elif error is not None:
+                _log.warning("offsets could not be committed: %s", error)
+
+    def _commit_automatically(self) -> None:
+        now = time.monotonic()
+        if not self._auto_commit or now < self._commit_due or not self._committer.idle:
+            return
+        self._commit_due = now + self._auto_commit_interval_s
+        offsets = {tp: o for tp, o in self._reader.consumed().items() if self._automatic.get(tp) != o}
+        if offsets:
+            self._called_back.append(
+                (self._committer.submit(offsets, self._api_timeout_ms), {}, self._note_automatic(offsets))
+            )
+
+    def _note_automatic(self, offsets: dict[TopicPartition, int]) -> Callback:
+        def note(_: object, error: SparklogError | None) -> None:
+            if error is None:
+                self._automatic |= offsets
+            else:
+                _log.warning("the automatic commit failed, the next one brings newer positions: %s", error)
+
+        return note
+
+    def _forget_automatic(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self._automatic.pop(tp, None)
+
+    def close(self) -> None:
+        """Commits (enable.auto.commit) and leaves."""
+        try:
+            if self._heartbeats is not None:
+                self.unsubscribe()
+            elif self._auto_commit:
+                self._commit_at_close()
+        finally:
+            self._committer.close(CLOSE_TIMEOUT_MS / 1000)
+
+    def _commit_at_close(self) -> None:
+        """Of partitions that were assigned by hand."""
+        offsets = {tp: o for tp, o in self._reader.consumed().items() if self._automatic.get(tp) != o}
+        if offsets:
+            try:
+                self._committer.submit(offsets, CLOSE_TIMEOUT_MS).result()
+            except SparklogError as e:
+                _log.warning("the positions could not be committed at the close: %s", e)
+
+
+def require_group(group: GroupConsumer | None, what: str) -> GroupConsumer:
+    """Raises InvalidGroupIdError."""
+    if group is None:
+        raise InvalidGroupIdError(f"{what} needs a group: make the consumer with group_id=…")
+    return group

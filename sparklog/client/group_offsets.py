@@ -1,0 +1,93 @@
+"""Commits and look-ups of a group's offsets: one request each, tried again while that can help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from sparklog.client.cluster import Cluster
+from sparklog.client.membership import to_topics
+from sparklog.client.retry import RetryPolicy, request_until
+from sparklog.errors import InvalidRequestError, UnstableOffsetCommitError, error_from_code
+from sparklog.protocol.base import Message
+from sparklog.protocol.group_messages import (
+    CommittedOffset,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from sparklog.protocol.messages import Api
+from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+
+M = TypeVar("M", bound=Message)
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+
+ONE_ATTEMPT = RetryPolicy(timeout_ms=0)
+"""The caller tries again, if it does."""
+
+
+def as_committed(offsets: Offsets) -> list[CommittedOffset]:
+    """Offsets as they are sent. Raises InvalidRequestError for what is no offset."""
+    found = []
+    for tp, given in offsets.items():
+        offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        if isinstance(offset.offset, bool) or not isinstance(offset.offset, int) or offset.offset < 0:
+            raise InvalidRequestError(
+                f"cannot commit {offset.offset!r} for {tp}: an offset is a whole number from 0 on"
+            )
+        found.append(CommittedOffset(*tp, offset.offset, offset.leader_epoch, offset.metadata))
+    return found
+
+
+def commit_offsets(
+    cluster: Cluster,
+    who: GroupMetadata,
+    offsets: Offsets,
+    *,
+    sequence: int = -1,
+    policy: RetryPolicy,
+) -> None:
+    """Commits for a member, or for a group without members; one attempt takes effect as a whole or not at all, but for
+    partitions that are refused: the first one's error is raised. Raises what the group refuses, and when it is not known
+    whether they are committed RequestTimedOutError or BrokerNotAvailableError."""
+    if not offsets:
+        return
+    request = OffsetCommitRequest(who.group_id, as_committed(offsets), who.member_id, who.member_epoch, sequence)
+    response = _send(cluster, Api.OFFSET_COMMIT, request, OffsetCommitResponse, policy)
+    for result in response.results:
+        if result.error_code:
+            raise error_from_code(result.error_code, result.message)
+
+
+def fetch_offsets(
+    cluster: Cluster,
+    who: GroupMetadata,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    require_stable: bool = True,
+    policy: RetryPolicy,
+) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]:
+    """The committed offsets (None: there is none), and the partitions whose offsets are in a transaction that has not ended.
+    `partitions` None: all that the group has. Raises what the group refuses."""
+    wanted = None if partitions is None else to_topics(partitions)
+    request = OffsetFetchRequest(who.group_id, wanted, require_stable, who.member_id, who.member_epoch)
+    response = _send(cluster, Api.OFFSET_FETCH, request, OffsetFetchResponse, policy)
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    unstable: list[TopicPartition] = []
+    for o in response.offsets:
+        tp = TopicPartition(o.topic, o.partition)
+        if o.error_code == UnstableOffsetCommitError.code:
+            unstable.append(tp)
+        elif o.error_code:
+            raise error_from_code(o.error_code, o.message)
+        else:
+            found[tp] = None if o.offset < 0 else OffsetAndMetadata(o.offset, o.metadata, o.leader_epoch)
+    return found, unstable
+
+
+def _send(cluster: Cluster, api: Api, request: Message, response: type[M], policy: RetryPolicy) -> M:
+    if policy.timeout_ms == 0:
+        return cluster.request(api, request, response, timeout_ms=policy.request_timeout_ms)
+    return request_until(cluster, api, request, response, policy)

@@ -1,0 +1,42 @@
+"""The state machine of producers (`producer_machine.py`), with all safeguards and with each of them switched off."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from sparklog.log.producers import Safeguards
+from tests.property.producer_machine import ProducerMachine
+
+QUIET = settings(
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_nothing_breaks() -> None:
+    run_state_machine_as_test(ProducerMachine, settings=settings(QUIET, max_examples=60))
+
+
+@pytest.mark.torture
+def test_nothing_breaks_for_long() -> None:
+    run_state_machine_as_test(
+        ProducerMachine, settings=settings(QUIET, max_examples=3_000, stateful_step_count=80, derandomize=False)
+    )
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Safeguards)])
+def test_without_a_safeguard_something_breaks(name: str) -> None:
+    class Weakened(ProducerMachine):
+        safeguards = Safeguards(**{name: False})
+
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        run_state_machine_as_test(
+            Weakened, settings=settings(QUIET, max_examples=500, phases=[Phase.generate], report_multiple_bugs=False)
+        )

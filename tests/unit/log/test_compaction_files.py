@@ -1,0 +1,112 @@
+"""The files a compaction makes and takes away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from sparklog.format.batch import (
+    decode_header,
+)
+from sparklog.types import OffsetAndTimestamp
+from tests.unit.log.compaction_support import (
+    append_rows,
+    compact,
+    files_of,
+    last_values,
+    open_keyed,
+    stored,
+)
+
+A, B, C = b"a", b"b", b"c"
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_a_compacted_segment_is_an_arrow_file(tmp_path: Path, compression: str) -> None:
+    log = open_keyed(tmp_path)
+    for i in range(5):
+        append_rows(log, [(b"%d" % (j % 7), b"%d" % i) for j in range(20)], compression=compression)
+    compact(log)
+    expected = [(row.offset, row.key, row.value) for row in stored(log)]
+    log.close()
+    path = log.directory / "00000000000000000000.arrow"
+    tables = [
+        pa.ipc.open_file(path).read_all(),
+        ds.dataset(path, format="ipc").to_table(),
+        pl.scan_ipc(path).collect().to_arrow(),
+    ]
+    for table in tables:
+        columns = [table.column(name).to_pylist() for name in ("__offset", "key", "value")]
+        assert list(zip(*columns, strict=True)) == expected
+    again = open_keyed(tmp_path, clean=False)
+    assert [tuple(row) for row in stored(again)] == expected
+    again.close()
+
+
+def test_small_segments_are_merged_and_the_old_files_go(tmp_path: Path) -> None:
+    log = open_keyed(tmp_path)
+    for i in range(6):
+        append_rows(log, [(A, b"%d" % i), (b"k%d" % i, b"x")])
+        log.begin_segment()
+    assert log.segment_count == 7
+    held = log.read(0, 1)
+    assert held is not None
+    compact(log)
+    assert log.segment_count == 2
+    assert sum(name.endswith(".deleted") for name in files_of(log)) == 6
+    assert log.remove_dropped() == 6
+    assert [n for n in files_of(log) if ".arrow." in n] == []
+    rows, _ = held.read(), held.release()
+    assert decode_header(rows).base_offset == 0
+    log.close()
+
+
+def test_the_offset_column_may_need_more_segments(tmp_path: Path) -> None:
+    log = open_keyed(tmp_path, {"segment.bytes": 4096})
+    for _ in range(40):
+        append_rows(log, [(A, b""), (A, b"")])
+    rows = [(b"%d" % i, b"") for i in range(120)]
+    for i in range(0, 120, 4):
+        append_rows(log, rows[i : i + 4])
+    before = last_values(stored(log))
+    compact(log)
+    assert last_values(stored(log)) == before
+    assert all(s.end.position <= 4096 for s in log.segments)
+    bases = [s.base_offset for s in log.segments]
+    assert [s.next_offset for s in log.segments[:-1]] == bases[1:]
+    log.close()
+    again = open_keyed(tmp_path, clean=False)
+    assert last_values(stored(again)) == before
+    again.close()
+
+
+def test_a_segment_that_was_opened_before_still_reads_its_own_file(tmp_path: Path) -> None:
+    """A reader that has found its segment just before the swap opens the file after it."""
+    log = open_keyed(tmp_path, {"file.delete.delay.ms": 60_000})
+    append_rows(log, [(A, b"1"), (A, b"2")])
+    log.begin_segment()
+    old = log.segments[0]
+    old.close_handle()
+    compact(log)
+    assert [header.record_count for _, header in old.headers_from(None)] == [2]
+    assert log.locate(0, 2)[0].first_offset == 0
+    log.close()
+
+
+def test_lookups_by_time_see_only_what_is_left(tmp_path: Path) -> None:
+    log = open_keyed(tmp_path)
+    append_rows(log, [(A, b"1"), (B, b"1"), (C, b"1")], first_ms=1000)
+    append_rows(log, [(C, b"2"), (B, b"2")], first_ms=500)
+    compact(log)
+    assert log.offset_for_timestamp(0) == OffsetAndTimestamp(0, 1000)
+    assert log.offset_for_timestamp(1001) == OffsetAndTimestamp(-1, -1)
+    assert log.offset_of_max_timestamp() == OffsetAndTimestamp(0, 1000)
+    append_rows(log, [(A, b"2")], first_ms=100)
+    compact(log)
+    assert log.offset_for_timestamp(501) == OffsetAndTimestamp(4, 501)
+    assert log.offset_of_max_timestamp() == OffsetAndTimestamp(4, 501)
+    log.close()
