@@ -106,6 +106,7 @@ class Broker:
         """Whatever may have to wait for the object store."""
         self._watch: DirectoryWatch | None = None
         self.groups = Groups(self)
+        self.transactions.on_offsets_marker.append(self.groups.on_offsets_marker)
 
     @classmethod
     def open(cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> Broker:

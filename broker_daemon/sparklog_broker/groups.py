@@ -268,7 +268,7 @@ class Groups:
         topics = self.topics()
         self._each(lambda c: c.set_topics(topics, self.wall_ms()))
 
-    def on_offsets_marker(self, partition: int, producer_id: int, *, committed: bool) -> None:
+    def on_offsets_marker(self, partition: int, producer_id: int, committed: bool) -> None:
         """The marker of a transaction is in this partition of `__consumer_offsets`."""
         if partition < len(self.partitions):
             self.partitions[partition].on_marker(producer_id, committed=committed)

@@ -12,6 +12,7 @@ from sparklog_broker.handlers.groups import (
     list_groups,
     offset_commit,
     offset_fetch,
+    txn_offset_commit,
 )
 from sparklog_broker.handlers.locate import locate_segments
 from sparklog_broker.handlers.metadata import handshake, metadata
@@ -59,4 +60,5 @@ HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_TRANSACTIONS: describe_transactions,
     Api.ABORT_TRANSACTION: abort_transaction,
     Api.DESCRIBE_PRODUCERS: describe_producers,
+    Api.TXN_OFFSET_COMMIT: txn_offset_commit,
 }

@@ -83,10 +83,12 @@ class TransactionShard:
                 self._apply(self.coordinator.loaded(self._clock.now_ms()))
             except (SparklogError, OSError) as e:
                 log.error("transaction state %d, next attempt in %.1f s: %s", self.partition, backoff_s, e)  # noqa: TRY400
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, RELOAD_S_MAX)
+            except Exception:
+                log.exception("transaction state %d cannot be read, next attempt in %.1f s", self.partition, backoff_s)
             else:
                 return
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, RELOAD_S_MAX)
 
     async def _replayed(self) -> Coordinator:
         coordinator = Coordinator(self._ids, self._limits)

@@ -96,13 +96,17 @@ class TransactionCoordinator:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._tick_s)
-            for shard in self._shards:
-                try:
-                    await shard.tick()
-                except SparklogError as e:
-                    log.error("transactions: timeouts are not looked for: %s", e)  # noqa: TRY400
-                except Exception:
-                    log.exception("transactions: timeouts are not looked for")
+            try:
+                await self.end_overdue()
+            except SparklogError as e:
+                log.error("transactions: timeouts are not looked for: %s", e)  # noqa: TRY400
+            except Exception:
+                log.exception("transactions: timeouts are not looked for")
+
+    async def end_overdue(self) -> None:
+        """Aborts what is open for longer than its timeout, forgets what has not been used for long."""
+        for shard in self._shards:
+            await shard.tick()
 
     def stop_waiting(self) -> None:
         """Requests that wait are ended soon: the broker stops."""

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from sparklog.cli import broker, conf, consume, delete_records, log, offsets, produce, topic, transaction
+from sparklog.cli import broker, conf, consume, delete_records, group, log, offsets, produce, topic, transaction
 from sparklog.cli.errors import hint_for, report
 from sparklog.errors import SparklogError
 
@@ -49,6 +49,7 @@ app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
 app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delete_records)
+app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(log.app, name="log")
 app.command("config", epilog=conf.EPILOG)(conf.config)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sparklog.client import transaction_admin
 from sparklog.client.cluster import TopicInfo, cluster, topic_info
+from sparklog.client.groups import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
 from sparklog.client.records import delete_records
@@ -35,7 +36,7 @@ from sparklog.protocol.transaction_messages import (
     TransactionSummary,
 )
 from sparklog.settings import Scope, check, check_names, settings_of
-from sparklog.types import INTERNAL_TOPICS, OffsetAndTimestamp, TopicPartition, check_topic_name
+from sparklog.types import INTERNAL_TOPICS, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, check_topic_name
 
 __all__ = ["Admin", "PartitionDescription", "TopicDescription"]
 
@@ -122,6 +123,7 @@ class Admin:
         """Does not connect yet. Raises InvalidConfigError."""
         self._cluster = cluster(bootstrap_servers)
         self._timeout_ms = request_timeout_ms
+        self._groups = GroupAdmin(self._cluster, request_timeout_ms)
 
     def create_topic(
         self,
@@ -238,6 +240,31 @@ class Admin:
         """
         isolation = isolation_of(isolation_level)
         return list_offsets(self._cluster, partitions, isolation=isolation, timeout_ms=self._timeout_ms)
+
+    def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
+        """The consumer groups by name; `states`: only those that are Empty, Reconciling or Stable."""
+        return self._groups.list_groups(states)
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """A group with its members, and for each partition the committed offset and the lag. Raises
+        GroupIdNotFoundError."""
+        return self._groups.describe(group_id)
+
+    def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed; nothing if there is no such group."""
+        return self._groups.offsets(group_id)
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
+        """Commits offsets for a group that has no members (any more), or does not exist yet: where its consumers begin.
+
+        Raises NonEmptyGroupError, UnknownTopicOrPartitionError (the other partitions' offsets are set), InvalidRequestError.
+        """
+        self._groups.alter_offsets(group_id, offsets)
+
+    def delete_group(self, group_id: str) -> int:
+        """Deletes a group without members; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
+        UnstableOffsetCommitError (a transaction with its offsets is open)."""
+        return self._groups.delete(group_id)
 
     def list_transactions(self, states: Sequence[str] = (), running_ms_min: int = 0) -> list[TransactionSummary]:
         """The transactional ids and applications by name: all, or only those in `states` (Empty, Ongoing, PrepareCommit,

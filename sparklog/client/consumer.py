@@ -20,7 +20,13 @@ from sparklog.client.group_consumer import GroupConsumer, Listener, require_grou
 from sparklog.client.group_offsets import Offsets
 from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
-from sparklog.errors import ClosedError, InvalidRequestError, OffsetOutOfRangeError
+from sparklog.errors import (
+    ClosedError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    SparklogError,
+    UnknownTopicOrPartitionError,
+)
 from sparklog.settings import Scope, from_parameters
 from sparklog.types import (
     EARLIEST_TIMESTAMP,
@@ -331,7 +337,13 @@ class Consumer:
         group, deadline = self._group, time.monotonic() + max(timeout_ms, 0) / 1000
         while True:
             left_s = deadline - time.monotonic()
-            taken = self._fetcher.take(max(0.0, min(left_s, group.wait_s)), lambda: group.pending)
+            try:
+                taken = self._fetcher.take(max(0.0, min(left_s, group.wait_s)), lambda: group.pending)
+            except UnknownTopicOrPartitionError:
+                if not group.subscribed:
+                    raise
+                _ForGroup(self).start_again(UnknownTopicOrPartitionError)  # the group is about to take it away
+                taken = None
             if taken is not None or left_s <= 0:
                 return taken
             group.update()
@@ -397,6 +409,13 @@ class _ForGroup:
                     position.reset_to = RESET_TO.get(self._consumer._reset)
                     position.waiting = False
             self._consumer._fetcher.changed.notify_all()
+
+    def start_again(self, after: type[SparklogError]) -> None:
+        """Partitions that have failed so wait for `start_at` again."""
+        with self._consumer._fetcher.changed:
+            for position in self._positions.values():
+                if isinstance(position.error, after):
+                    position.error, position.waiting = None, True
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         gone = set(partitions)

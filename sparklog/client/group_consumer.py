@@ -29,13 +29,14 @@ from sparklog.errors import (
     SparklogError,
     StaleMemberEpochError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
 from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, check_topic_name
 
 _log = logging.getLogger(__name__)
 
-OFFSETS_RETRY_S = 0.1
+RETRY_S = 0.1
 REVOKE_COMMIT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 10_000
 
@@ -92,6 +93,7 @@ class GroupConsumer:
             deque()
         )
         self._offsets_due = 0.0
+        self._retry_at = 0.0
 
     # -- subscription
 
@@ -156,7 +158,7 @@ class GroupConsumer:
     @property
     def pending(self) -> bool:
         """Whether the assignment has changed."""
-        return self._heartbeats is not None and self._heartbeats.pending
+        return self._heartbeats is not None and self._heartbeats.pending and time.monotonic() >= self._retry_at
 
     def before_poll(self) -> None:
         """What earlier polls returned counts as processed from here on. Raises what the group has refused for good, and
@@ -176,17 +178,32 @@ class GroupConsumer:
             if revoked:
                 self._let_go(revoked, REVOKE_COMMIT_TIMEOUT_MS)
             if added:
-                self._reader.add_partitions(added)
-                self._offsets_due = 0.0
-                self._call(self._listeners.on_assign, added)
+                self._take(added)
         unstarted = self._reader.unstarted()
         if unstarted and time.monotonic() >= self._offsets_due:
             self._start(unstarted)
 
+    def _take(self, partitions: Partitions) -> None:
+        assert self._heartbeats is not None
+        try:
+            self._reader.add_partitions(partitions)
+        except SparklogError as e:
+            self._heartbeats.not_taken(partitions)
+            self._retry_at = time.monotonic() + RETRY_S
+            if not e.retriable and not isinstance(e, UnknownTopicOrPartitionError):
+                raise
+            _log.info("assigned partitions cannot be read yet: %s", e)  # a deleted topic's are about to be taken away
+            return
+        self._offsets_due = 0.0
+        self._call(self._listeners.on_assign, partitions)
+
     @property
     def wait_s(self) -> float:
         """How long a poll may wait before it has to call `update`."""
-        return max(0.0, self._offsets_due - time.monotonic()) if self._reader.unstarted() else float("inf")
+        now = time.monotonic()
+        due = [self._retry_at] if self._retry_at > now else []
+        due += [self._offsets_due] if self._reader.unstarted() else []
+        return max(0.0, min(due, default=float("inf")) - now)
 
     def _let_go(self, partitions: Partitions, timeout_ms: int) -> None:
         heartbeats = self._heartbeats
@@ -218,7 +235,7 @@ class GroupConsumer:
 
     def _start(self, partitions: list[TopicPartition]) -> None:
         """Asks for the committed offsets of partitions that are new; those that a transaction is about to change, later."""
-        self._offsets_due = time.monotonic() + OFFSETS_RETRY_S
+        self._offsets_due = time.monotonic() + RETRY_S
         policy = ONE_ATTEMPT._replace(request_timeout_ms=self._request_timeout_ms)
         try:
             found, _ = fetch_offsets(self._cluster, self.metadata, partitions, policy=policy)
@@ -248,7 +265,7 @@ class GroupConsumer:
             if time.monotonic() >= deadline:
                 names = ", ".join(map(str, unstable[:5]))
                 raise UnstableOffsetCommitError(f"a transaction with offsets of {names} has not ended")
-            time.sleep(OFFSETS_RETRY_S)
+            time.sleep(RETRY_S)
 
     # -- commits
 

@@ -105,6 +105,11 @@ class GroupHeartbeats:
                 raise self._failure
             return self._membership.changes()
 
+    def not_taken(self, partitions: Partitions) -> None:
+        """What `changes` has added could not be; it adds them again."""
+        with self._wake:
+            self._membership.not_taken(partitions)
+
     def let_go(self, partitions: Partitions) -> None:
         """They are committed and not read any more."""
         with self._wake:

@@ -136,6 +136,10 @@ class Membership:
         self.held |= added
         return Changes(lost, revoked, added)
 
+    def not_taken(self, partitions: Partitions) -> None:
+        """Of `added`: it did not work, `changes` names them again."""
+        self.held -= partitions
+
     def let_go(self, partitions: Partitions) -> None:
         """They are not read any more: the next heartbeat says so."""
         self.held -= partitions

@@ -20,6 +20,7 @@ from sparklog.format.producer_snapshot import ProducedBatch
 from sparklog.log.model import AppendInfo, LogConfig
 from sparklog.log.segment import LogSegment, PlacedBatch, roll_time_ms
 
+NO_PRODUCER = (-1, -1, -1)
 _ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL
 
 
@@ -80,7 +81,7 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
             f"a batch whose smallest timestamp {header.min_timestamp_ms} is above its largest {header.max_timestamp_ms}"
         )
     producer = header.producer_id, header.producer_epoch, header.base_sequence
-    if min(producer[: 2 if internal else 3]) < 0 and producer != (-1, -1, -1):
+    if producer != NO_PRODUCER and min(producer[: 2 if internal else 3]) < 0:
         raise InvalidRequestError(f"a producer id needs an epoch and a sequence number, the batch has {producer}")
     if header.producer_id < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL:
         raise InvalidRequestError("a transactional batch needs a producer id")

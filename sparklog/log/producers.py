@@ -107,7 +107,7 @@ class ProducerStates:
             if header.producer_id >= 0:
                 state = seen.get(header.producer_id) or self._states.get(header.producer_id)
                 original = self._admit_one(header, state, None if verified else guard, verified=verified)
-                if original is None:
+                if original is None and len(headers) > 1:
                     seen[header.producer_id] = self._with_batch(state, header._replace(base_offset=next_offset))
             found.append(original)
             if original is None:
@@ -122,13 +122,17 @@ class ProducerStates:
                 raise InvalidProducerEpochError(
                     f"producer {header.producer_id} has epoch {state.epoch} by now, the batch has {header.producer_epoch}"
                 )
-            if header.base_sequence >= 0:  # what a coordinator writes has none
-                if header.producer_epoch == state.epoch:
-                    original = _repeated(header, state)
-                    if original is not None:
-                        return original
+            is_same = header.producer_epoch == state.epoch
+            due = sequence_after(state.last_sequence) if is_same and state.batches else 0
+            if header.base_sequence not in (due, NONE):  # what a coordinator writes has none
+                original = _repeated(header, state) if is_same else None
+                if original is not None:
+                    return original
                 if self._safeguards.sequence_check:
-                    _check_sequence(header, state)
+                    raise OutOfOrderSequenceError(
+                        f"producer {header.producer_id} epoch {header.producer_epoch}: sequence "
+                        f"{header.base_sequence} where {due} is due"
+                    )
         self._check_transaction(header, state, guard, verified=verified)
         return None
 
@@ -136,17 +140,20 @@ class ProducerStates:
         self, header: BatchHeader, state: ProducerState | None, guard: Guard | None, *, verified: bool
     ) -> None:
         transactional = bool(header.attributes & ATTRIBUTE_TRANSACTIONAL)
-        who = f"producer {header.producer_id} epoch {header.producer_epoch}"
         if state is not None and state.transaction_first_offset >= 0:
             if not transactional:
-                raise InvalidTxnStateError(f"{who} has a transaction open here; this batch does not belong to it")
+                raise InvalidTxnStateError(
+                    f"{_name(header)} has a transaction open here; this batch does not belong to it"
+                )
             if header.producer_epoch != state.epoch and self._safeguards.epoch_check:
-                raise InvalidTxnStateError(f"the transaction of {who} with epoch {state.epoch} has not ended here")
+                raise InvalidTxnStateError(
+                    f"the transaction of {_name(header)} with epoch {state.epoch} has not ended here"
+                )
         elif transactional and not verified and self._safeguards.verification_guard:
             current = self._guards.get(header.producer_id)
             if guard is None or guard is not current or guard.producer_epoch != header.producer_epoch:
                 raise InvalidTxnStateError(
-                    f"nobody has verified that the transaction of {who} includes this partition, or it has ended since"
+                    f"nobody has verified that the transaction of {_name(header)} includes this partition, or it has ended since"
                 )
 
     def begin_verification(self, producer_id: int, producer_epoch: int, now_ms: int) -> Guard | None:
@@ -262,22 +269,13 @@ class ProducerStates:
         return len(gone)
 
 
+def _name(header: BatchHeader) -> str:
+    return f"producer {header.producer_id} epoch {header.producer_epoch}"
+
+
 def _repeated(header: BatchHeader, state: ProducerState) -> ProducedBatch | None:
     last = last_sequence_of(header)
     for batch in state.batches:
         if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
             return batch
     return None
-
-
-def _check_sequence(header: BatchHeader, state: ProducerState) -> None:
-    """Raises OutOfOrderSequenceError unless the batch follows the producer's last one, or begins a newer epoch."""
-    if header.producer_epoch != state.epoch:
-        due = 0
-    else:
-        due = sequence_after(state.last_sequence) if state.batches else 0
-    if header.base_sequence != due:
-        raise OutOfOrderSequenceError(
-            f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {header.base_sequence} "
-            f"where {due} is due"
-        )

@@ -197,7 +197,7 @@ class GroupCoordinator:
         if not member_id and member_epoch == NO_EPOCH:
             if group is not None and group.members:
                 raise NonEmptyGroupError(
-                    f"group {group_id!r} has {len(group.members)} members, and only they can change its offsets: stop them first"
+                    f"only members of group {group_id!r} can change its offsets while it has some ({len(group.members)}): stop them first"
                 )
             return None
         member = None if group is None else group.members.get(member_id)
@@ -317,7 +317,7 @@ class GroupCoordinator:
         if group is None and group_id not in self.offsets.groups():
             raise _unknown_group(group_id)
         if group is not None and group.members:
-            raise NonEmptyGroupError(f"group {group_id!r} has {len(group.members)} members: stop them first")
+            raise NonEmptyGroupError(f"group {group_id!r} has members ({len(group.members)}): stop them first")
         if self.offsets.pending_of(group_id):
             raise UnstableOffsetCommitError(f"a transaction with offsets of group {group_id!r} has not ended yet")
         committed = self.offsets.of_group(group_id)

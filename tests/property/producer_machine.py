@@ -150,19 +150,46 @@ class ProducerMachine(RuleBasedStateMachine):
 
     # --- messages ---
 
-    @rule(n=st.integers(0, PRODUCERS - 1), rows=st.integers(1, 3), deliver=st.booleans())
-    def send(self, n: int, rows: int, deliver: bool) -> None:
+    @rule(
+        n=st.integers(0, PRODUCERS - 1),
+        sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+        deliver=st.booleans(),
+    )
+    def send(self, n: int, sizes: list[int], deliver: bool) -> None:
+        for rows in sizes:
+            message = self._next_message(n, rows)
+            if message is not None and deliver:
+                self._deliver(message)
+
+    @rule(
+        first=st.integers(1, PRODUCERS - 1),
+        batches=st.lists(st.integers(1, PRODUCERS - 1), min_size=1, max_size=6),
+        ends=st.lists(st.tuples(st.integers(1, PRODUCERS - 1), st.booleans()), max_size=3),
+        replicated=st.booleans(),
+    )
+    def write_transactions(
+        self, first: int, batches: list[int], ends: list[tuple[int, bool]], replicated: bool
+    ) -> None:
+        """Several at a time, all of it delivered."""
+        for n in [first, *batches]:
+            if self._next_message(n, 1) is not None:
+                self.deliver_the_next(n)
+        for n, commit in ends:
+            self.end(n, commit)
+        if replicated:
+            self._replicate()
+
+    def _next_message(self, n: int, rows: int) -> Message | None:
+        """One more message to send; None: too many are under way."""
         producer = self.producers[n]
+        if len(producer.sent) - len(self._of_epoch(n, producer.epoch)) >= REMEMBERED:
+            return None
         if n and producer.transaction < 0:
             self.numbers += 1
             producer.transaction = self.numbers
-        in_log = len(self._of_epoch(n, producer.epoch))
-        if len(producer.sent) - in_log >= REMEMBERED:
-            return
         self.numbers += 1
         producer.sent.append(Message(self.numbers, n, producer.epoch, producer.sequence, rows, producer.transaction))
-        if deliver:
-            self._deliver(producer.sent[-1])
+        return producer.sent[-1]
 
     @rule(n=st.integers(0, PRODUCERS - 1), back=st.integers(1, 7))
     def deliver_again(self, n: int, back: int) -> None:
@@ -173,9 +200,9 @@ class ProducerMachine(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, PRODUCERS - 1))
     def deliver_the_next(self, n: int) -> None:
+        """All that is under way, in order."""
         producer = self.producers[n]
-        in_log = len(self._of_epoch(n, producer.epoch))
-        if in_log < len(producer.sent):
+        while (in_log := len(self._of_epoch(n, producer.epoch))) < len(producer.sent):
             assert self._deliver(producer.sent[in_log]), "the next message of a producer was refused"
 
     @precondition(lambda self: self.late)

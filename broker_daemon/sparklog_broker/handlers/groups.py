@@ -6,8 +6,11 @@ import uuid
 
 import msgspec
 
+from sparklog.errors import InvalidProducerEpochError
 from sparklog.protocol import group_messages as m
+from sparklog.types import TopicPartition
 from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.internal_topics import Producer
 from sparklog_broker.reply import Response
 
 
@@ -20,6 +23,28 @@ async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview,
 async def offset_commit(request: m.OffsetCommitRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when the offsets are below the high watermark."""
     return Response(m.OffsetCommitResponse(await context.broker.groups.commit(request)))
+
+
+async def txn_offset_commit(
+    request: m.TxnOffsetCommitRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """The transaction gets the group's partition first: its end must reach the offsets whatever happens here."""
+    groups = context.broker.groups
+    number = groups.partition_of(request.group_id).number
+    await groups.topic.ensure()
+    await context.broker.transactions.add_partition(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        TopicPartition(groups.topic.name, number),
+    )
+    producer = Producer(request.producer_id, request.producer_epoch)
+    try:
+        results = await groups.commit(request, producer)
+    except InvalidProducerEpochError:  # it has ended meanwhile
+        identity = request.transactional_id, request.producer_id, request.producer_epoch
+        raise context.broker.transactions.stale(*identity) from None
+    return Response(m.TxnOffsetCommitResponse(results))
 
 
 async def offset_fetch(request: m.OffsetFetchRequest, payload: memoryview, context: RequestContext) -> Response:

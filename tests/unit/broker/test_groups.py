@@ -111,11 +111,14 @@ def test_members_and_offsets_survive_a_restart(tmp_path: Path) -> None:
     run(tmp_path, first, second, third)
 
 
-def test_a_silent_member_is_put_out_and_its_partitions_move(tmp_path: Path) -> None:
+def test_a_silent_member_is_put_out_and_its_partitions_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
+        now_ms = 1_000
+        monkeypatch.setattr(broker.groups, "now_ms", lambda: now_ms)
         await beat(context, "a", 0, session_timeout_ms=80)
         answer = await beat(context, "b", 0)
         assert partitions(answer.assigned) == [], "the first one has not let go"
+        now_ms += 100
         while len(partitions(answer.assigned)) < 3:
             await asyncio.sleep(0.01)
             answer = await beat(context, "b", answer.member_epoch, owned=answer.assigned)

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
+import pytest
+from sparklog_broker import transaction_shard, transactions
 from sparklog_broker.broker import Broker
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers.produce import produce
 
 from sparklog.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadingError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     ProducerFencedError,
+    SparklogError,
+    StorageError,
+    StorageFullError,
     TransactionAbortedError,
 )
+from sparklog.format.batch import iterate_batches
+from sparklog.log.partition_log import PartitionLog
+from sparklog.protocol.messages import ProducePartition, ProduceRequest
 from sparklog.types import shared_transactional_id
-from tests.unit.broker.transaction_support import T0, T1, log_of, refused, run, send, visible
+from tests.unit.broker.transaction_support import T0, T1, log_of, refused, rows, run, send, visible
 
 
 def test_a_transaction_becomes_visible_as_a_whole(tmp_path: Path) -> None:
@@ -120,8 +138,6 @@ def test_joins_at_the_same_time_share_an_append(tmp_path: Path) -> None:
         assert log.log_end_offset - before[n] == 50
         piece = log.read(before[n], 1 << 20)
         assert piece is not None
-        from sparklog.format.batch import iterate_batches
-
         batches = len(list(iterate_batches(piece.read())))
         piece.release()
         assert batches <= 3
@@ -140,16 +156,34 @@ def test_a_deleted_topic_needs_no_marker(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_timeouts_abort_what_is_open(tmp_path: Path) -> None:
+class SetClock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+def test_timeouts_abort_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SetClock()
+    monkeypatch.setattr(transactions, "SystemClock", lambda: clock)
+
     async def scenario(broker: Broker) -> None:
         txn = broker.transactions
-        me = await txn.init_producer_id("id", 1)
+        me = await txn.init_producer_id("id", 60_000)
         await send(broker, "id", me, 0, b"a", T0)
-        one = (await txn.join("app", 0, "run", 5, 1)).identity
+        one = (await txn.join("app", 0, "run", 5, 60_000)).identity
         assert one is not None
         await send(broker, shared_transactional_id("app"), one, 0, b"b", T1)
+        clock.ms += 59_999
+        await txn.end_overdue()
+        assert [s.state for s in txn.summaries(running_ms_min=59_999)] == ["Ongoing", "Ongoing"]
+        clock.ms += 1
+        await txn.end_overdue()
         while log_of(broker, T0).last_stable_offset < 2 or log_of(broker, T1).last_stable_offset < 2:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
         assert visible(broker, T0) == visible(broker, T1) == []
         assert await refused(send(broker, "id", me, 1, b"late", T0)) is TransactionAbortedError
         assert await refused(txn.end("id", *me, commit=True)) is TransactionAbortedError
@@ -161,7 +195,21 @@ def test_timeouts_abort_what_is_open(tmp_path: Path) -> None:
             await refused(txn.end_shared("app", 0, "run", 5, [one.producer_id], commit=True)) is TransactionAbortedError
         )
 
-    run(tmp_path, scenario, transaction_abort_timed_out_transaction_cleanup_interval_ms=10)
+        assert await txn.end_shared("app", 0, "run2", 6, [], commit=True)
+        clock.ms += 7 * 86_400_000
+        await txn.end_overdue()
+        assert [s.kind for s in txn.summaries()] == ["shared"], "plain ids are forgotten after a week"
+
+    async def later(broker: Broker) -> None:
+        txn = broker.transactions
+        await txn.loaded()
+        assert txn.describe("id").error_code == InvalidProducerIdMappingError.code
+        assert txn.describe(shared_transactional_id("app")).last_committed_version == 0
+        clock.ms += 83 * 86_400_000
+        await txn.end_overdue()
+        assert txn.summaries() == []
+
+    run(tmp_path, scenario, later)
 
 
 def test_operators_abort_what_is_open_and_what_hangs(tmp_path: Path) -> None:
@@ -179,8 +227,6 @@ def test_operators_abort_what_is_open_and_what_hangs(tmp_path: Path) -> None:
         assert await txn.abort("id") == 2
         assert visible(broker, T0) == []
         # as a broker without verification would have let it in
-        from tests.unit.broker.transaction_support import rows
-
         log = log_of(broker, T1)
         info = log.append_internal(bytearray(rows(b"hangs", (999, 3), 0)))
         broker.partition(*T1).on_appended(info)
@@ -189,5 +235,115 @@ def test_operators_abort_what_is_open_and_what_hangs(tmp_path: Path) -> None:
         assert await txn.abort_hanging(T1, 999) == 1
         assert log.last_stable_offset == log.log_end_offset
         assert visible(broker, T1) == []
+
+    run(tmp_path, scenario)
+
+
+def failing_on(monkeypatch: pytest.MonkeyPatch, method: str, topic: str, error: SparklogError) -> list[bool]:
+    """`PartitionLog.<method>` of a topic raises `error` while the list's element is True."""
+    original = getattr(PartitionLog, method)
+    fails = [False]
+
+    def maybe(self: PartitionLog, *args: Any, **more: Any) -> Any:
+        if self.owner.topic == topic and fails[0]:
+            raise error
+        return original(self, *args, **more)
+
+    monkeypatch.setattr(PartitionLog, method, maybe)
+    return fails
+
+
+def test_when_the_state_cannot_be_written_nothing_has_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = failing_on(monkeypatch, "append_internal", "__transaction_state", StorageFullError("the disk is full"))
+
+    async def scenario(broker: Broker) -> None:
+        txn = broker.transactions
+        me = await txn.init_producer_id("id", 60_000)
+        await send(broker, "id", me, 0, b"a", T0)
+        fails[0] = True
+        assert await refused(txn.end("id", *me, commit=True)) is StorageFullError
+        assert await refused(send(broker, "id", me, 0, b"a", T1)) in (StorageFullError, CoordinatorLoadingError)
+        assert visible(broker, T0) == []
+        fails[0] = False
+        assert await again(lambda: txn.end("id", *me, commit=True)) == (me.producer_id, me.producer_epoch + 1)
+        assert visible(broker, T0) == [b"a"]
+
+    run(tmp_path, scenario)
+
+
+async def again(request: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """The answer, when the coordinator has been made anew."""
+    while True:
+        try:
+            return await request()
+        except CoordinatorLoadingError:
+            await asyncio.sleep(0.01)
+
+
+def test_a_partition_that_cannot_be_written_gets_its_marker_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = failing_on(monkeypatch, "append_marker", "t", StorageError("the disk is broken"))
+    kept: list[tuple[int, int]] = []
+
+    async def first(broker: Broker) -> None:
+        txn = broker.transactions
+        me = await txn.init_producer_id("id", 60_000)
+        kept.append(me)
+        await send(broker, "id", me, 0, b"a", T0, T1)
+        monkeypatch.setattr(transaction_shard, "WAIT_S_MAX", 0.05)
+        fails[0] = True
+        assert await refused(txn.end("id", *me, commit=True)) is ConcurrentTransactionsError
+        assert txn.describe("id").summary.state == "PrepareCommit"  # type: ignore[union-attr]
+        assert await refused(txn.end("id", *me, commit=True)) is ConcurrentTransactionsError
+        assert await refused(txn.end("id", *me, commit=False)) is InvalidTxnStateError, "it is decided"
+        assert await refused(txn.init_producer_id("id", 60_000)) is ConcurrentTransactionsError
+
+    async def second(broker: Broker) -> None:
+        fails[0] = False
+        monkeypatch.setattr(transaction_shard, "WAIT_S_MAX", 20)
+        await broker.transactions.loaded()
+        while log_of(broker, T0).last_stable_offset < 2 or log_of(broker, T1).last_stable_offset < 2:
+            await asyncio.sleep(0.01)
+        assert visible(broker, T0) == visible(broker, T1) == [b"a"]
+        me = kept[0]
+        assert await broker.transactions.end("id", *me, commit=True) == (me[0], me[1] + 1)
+
+    run(tmp_path, first, second)
+
+
+def test_a_repeated_batch_is_answered_with_its_offset_also_after_the_first_of_a_transaction(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        me = await broker.transactions.init_producer_id("id", 60_000)
+        assert await send(broker, "id", me, 0, b"a", T0, T1) == [0, 0]
+        assert await send(broker, "id", me, 0, b"a", T0, T1) == [0, 0]
+        assert await send(broker, "id", me, 1, b"b", T1) == [1]
+        after = await broker.transactions.end("id", *me, commit=True)
+        assert (visible(broker, T0), visible(broker, T1)) == ([b"a"], [b"a", b"b"])
+        assert await refused(send(broker, "id", me, 0, b"a", T0)) is ProducerFencedError, (
+            "its answer was lost for too long"
+        )
+        assert await send(broker, "id", after, 0, b"c", T1) == [3]
+
+    run(tmp_path, scenario)
+
+
+def test_a_transaction_needs_acks_all_and_an_identity_of_the_id(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        me = await broker.transactions.init_producer_id("id", 60_000)
+        data = rows(b"a", me, 0)
+        weak = ProduceRequest(1, 1_000, [ProducePartition("t", 0, len(data))], "id")
+        with pytest.raises(InvalidRequestError):
+            await produce(weak, memoryview(bytearray(data)), RequestContext(broker, ("", 0), ""))
+        assert await refused(send(broker, "other", me, 0, b"a", T0)) is InvalidProducerIdMappingError
+        assert await refused(send(broker, "id", (me[0] + 1, 0), 0, b"a", T0)) is InvalidProducerIdMappingError
+        assert await refused(send(broker, "id", (me[0], me[1] + 1), 0, b"a", T0)) is InvalidProducerEpochError
+        plain = ProduceRequest(-1, 1_000, [ProducePartition("t", 0, len(data))])
+        response = await produce(plain, memoryview(bytearray(data)), RequestContext(broker, ("", 0), ""))
+        (result,) = response.message.results  # type: ignore[union-attr]
+        assert result.error_code == InvalidTxnStateError.code, "nobody has verified it"
+        assert log_of(broker, T0).log_end_offset == 0
+        assert await refused(broker.transactions.init_producer_id("__shared:x", 1)) is InvalidRequestError
+        assert await refused(broker.transactions.init_producer_id("y", 900_001)) is InvalidTransactionTimeoutError
 
     run(tmp_path, scenario)

@@ -137,3 +137,27 @@ def test_without_any_snapshot_the_journal_knows(tmp_path: Path) -> None:
         assert (log.aborted_transactions(0, log.log_end_offset), log.producers()) == known
         assert send(log, produced(5, 0)).base_offset == 0, "recognised"
     log.close()
+
+
+@pytest.mark.parametrize("lost", ["snapshots", "all"])
+def test_what_spans_the_store_and_the_local_part_is_known_without_snapshots(tmp_path: Path, lost: str) -> None:
+    tiered = Tiered(tmp_path)
+    log = tiered.log
+    send_in_transaction(log, 7, 0, value=b"spans")  # 0, released
+    roll(tiered)
+    send_in_transaction(log, 8, 0)
+    end(log, 8, 1, commit=False)  # its index entry must not hide what ends later
+    send(log, produced(7, 1, transactional=True))
+    end(log, 7, 1, commit=False)
+    log.flush()
+    known = log.aborted_transactions(0, log.log_end_offset)
+    assert len(known) == 2
+    assert tiered.tier().released == 1
+    log.close()
+    directory = tmp_path / "events-0" if (tmp_path / "events-0").exists() else log.directory
+    for path in [*directory.glob("*.snapshot"), *(directory.glob("*.txnindex") if lost == "all" else ())]:
+        path.unlink()
+    log = tiered.reopen()
+    assert log.aborted_transactions(0, log.log_end_offset) == known
+    assert log.aborted_transactions(0, 1) == [AbortedTransaction(7, 0, known[1].last_offset)]
+    log.close()

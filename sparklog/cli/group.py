@@ -1,0 +1,341 @@
+"""`sparklog group`: list, describe, reset-offsets, delete."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sparklog.client.admin import Admin
+    from sparklog.client.groups import GroupDescription
+    from sparklog.types import TopicPartition
+
+app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
+
+GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name (`group.id`).")]
+
+
+class GroupState(StrEnum):
+    """States to list."""
+
+    empty = "empty"
+    reconciling = "reconciling"
+    stable = "stable"
+
+
+class GroupFormat(StrEnum):
+    """How a group is printed."""
+
+    table = "table"
+    json = "json"
+
+
+_LIST_EPILOG = """\
+**Examples**
+
+`sparklog group list`
+
+`sparklog group list --state empty`
+
+*Empty*: nobody reads, the offsets are kept (`offsets.retention.minutes`). *Reconciling*: partitions move from one member to
+another. *Stable*: everybody has what it should. The kind *offsets* has never had members: a Spark query with `group.id`, say.
+"""
+
+
+@app.command("list", epilog=_LIST_EPILOG)
+def list_groups(
+    state: Annotated[list[GroupState] | None, typer.Option(help="Only groups in this state; repeatable.")] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List the groups."""
+    import sys
+
+    from sparklog.cli import console
+
+    with _admin(bootstrap_servers) as admin:
+        groups = admin.list_groups([s.value for s in state or []])
+    if not groups:
+        print("no groups" if state else "no groups yet: a consumer with group_id makes one", file=sys.stderr)
+        return
+    table = console.table("group", "state", "kind", "members", right=("members",))
+    for group in groups:
+        table.add_row(group.group_id, group.state, group.kind, console.number(group.members))
+    console.stdout().print(table)
+
+
+_DESCRIBE_EPILOG = """\
+**Examples**
+
+`sparklog group describe billing`
+
+`sparklog group describe billing --members`
+
+`sparklog group describe billing --format json`
+
+*lag* is the number of offsets between the committed one and the *end* of what read_committed readers can read; it is 0
+when no record is left to read, even if markers of transactions follow.
+"""
+
+
+@app.command("describe", epilog=_DESCRIBE_EPILOG)
+def describe(
+    group: GroupId,
+    members: Annotated[
+        bool, typer.Option("--members", "-m", help="Who is in it, and who is to have which partitions.")
+    ] = False,
+    format: Annotated[GroupFormat, typer.Option(help="How to print.")] = GroupFormat.table,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show a group's committed offsets, its lag and its members."""
+    with _admin(bootstrap_servers) as admin:
+        found = admin.describe_group(group)
+    if format is GroupFormat.json:
+        import json
+
+        print(json.dumps(_as_json(found)))
+        return
+    print(f"group     {found.group_id}")
+    print(f"state     {found.state}")
+    if found.epoch >= 0:
+        print(f"epoch     {found.epoch}  (assignor {found.assignor})")
+    print(f"members   {len(found.members)}")
+    known = [p.lag for p in found.partitions if p.lag is not None]
+    print(f"lag       {sum(known):,}" if known else "lag       -  (nothing is committed)")
+    print()
+    _print_members(found) if members else _print_partitions(found)
+
+
+def _print_partitions(group: GroupDescription) -> None:
+    from sparklog.cli import console
+
+    numbers = ("partition", "committed", "end", "lag")
+    table = console.table("topic", *numbers, "member", "client", "host", right=numbers)
+    for row in group.partitions:
+        member = row.member
+        table.add_row(
+            row.partition.topic,
+            str(row.partition.partition),
+            "-" if row.committed is None else console.number(row.committed.offset),
+            "gone" if row.end < 0 else console.number(row.end),
+            "-" if row.lag is None else console.number(row.lag),
+            "-" if member is None else member.instance_id or member.member_id,
+            "-" if member is None else member.client_id,
+            "-" if member is None else member.host,
+        )
+    console.stdout().print(table)
+
+
+def _print_members(group: GroupDescription) -> None:
+    from sparklog.cli import console
+
+    table = console.table(
+        "member", "instance", "client", "host", "epoch", "topics", "has", "is to have", right=("epoch",)
+    )
+    for member in group.members:
+        table.add_row(
+            member.member_id,
+            member.instance_id or "-",
+            member.client_id or "-",
+            member.host,
+            "away" if member.epoch < 0 else str(member.epoch),
+            ", ".join(member.topics),
+            _short(member.owned),
+            "the same" if set(member.target) == set(member.owned) else _short(member.target),
+        )
+    console.stdout().print(table)
+
+
+def _short(partitions: Iterable[TopicPartition]) -> str:
+    """ "t: 0, 1; u: 3"."""
+    topics: dict[str, list[str]] = {}
+    for tp in sorted(partitions):
+        topics.setdefault(tp.topic, []).append(str(tp.partition))
+    return "; ".join(f"{topic}: {', '.join(numbers)}" for topic, numbers in topics.items()) or "-"
+
+
+def _as_json(group: GroupDescription) -> dict[str, object]:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "epoch": group.epoch,
+        "assignor": group.assignor,
+        "members": [
+            {
+                "member_id": m.member_id,
+                "instance_id": m.instance_id,
+                "client_id": m.client_id,
+                "host": m.host,
+                "epoch": m.epoch,
+                "topics": list(m.topics),
+                "owned": [[*tp] for tp in m.owned],
+                "target": [[*tp] for tp in m.target],
+            }
+            for m in group.members
+        ],
+        "partitions": [
+            {
+                "topic": p.partition.topic,
+                "partition": p.partition.partition,
+                "committed": None if p.committed is None else p.committed.offset,
+                "metadata": "" if p.committed is None else p.committed.metadata,
+                "end": p.end,
+                "lag": p.lag,
+                "member_id": None if p.member is None else p.member.member_id,
+            }
+            for p in group.partitions
+        ],
+    }
+
+
+_RESET_EPILOG = """\
+**Examples**
+
+`sparklog group reset-offsets billing --topic orders --to-earliest` (shows what would change)
+
+`sparklog group reset-offsets billing --topic orders --to-earliest --execute`
+
+`sparklog group reset-offsets billing --topic orders:0,2 --to-datetime 2024-03-01T12:30Z --execute`
+
+`sparklog group reset-offsets billing --all-topics --shift-by -100 --execute`
+
+The group must have no members: stop its consumers first. A group that does not exist yet is made. Offsets outside of a
+partition are moved to its edge.
+"""
+
+
+class Move(NamedTuple):
+    """Of one partition; `committed` None: nothing was."""
+
+    committed: int | None
+    offset: int
+
+
+@app.command("reset-offsets", epilog=_RESET_EPILOG)
+def reset_offsets(
+    group: GroupId,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="T[:P,…]", help="A topic, or some of its partitions; repeatable."),
+    ] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All that the group has committed.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="To this offset.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="To the first record at or after this time (UTC without a zone).")
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(metavar="N", help="By N records from where it is; negative: back.")
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it, do not only show it.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Set a stopped group's offsets; without --execute only show them."""
+    import sys
+
+    from sparklog.cli import console
+
+    targets = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
+    if sum(targets) != 1:
+        raise typer.BadParameter("give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by")
+    if bool(topic) == all_topics:
+        raise typer.BadParameter("give --topic (repeatable) or --all-topics")
+    spec = "latest" if to_latest else "earliest" if to_earliest else to_offset
+    with _admin(bootstrap_servers) as admin:
+        committed = {tp: o.offset for tp, o in admin.list_group_offsets(group).items()}
+        tps = sorted(committed) if all_topics else _partitions(admin, topic or [])
+        if shift_by is not None:
+            wanted = {tp: committed[tp] + shift_by for tp in tps if tp in committed}
+        else:
+            wanted = _offsets_at(admin, tps, spec if to_datetime is None else _timestamp_ms(to_datetime), to_datetime)
+        moves = {tp: Move(committed.get(tp), offset) for tp, offset in _within(admin, wanted).items()}
+        if not moves:
+            print(f"group {group} has no committed offsets there", file=sys.stderr)
+            raise typer.Exit(1)
+        if execute:
+            admin.alter_group_offsets(group, {tp: move.offset for tp, move in moves.items()})
+    table = console.table("topic", "partition", "committed", "new", right=("partition", "committed", "new"))
+    for tp, move in moves.items():
+        before = "-" if move.committed is None else console.number(move.committed)
+        table.add_row(tp.topic, str(tp.partition), before, console.number(move.offset))
+    console.stdout().print(table)
+    if execute:
+        print(f"\nset {len(moves)} offsets of group {group}")
+    else:
+        print("\nnothing has changed: --execute does it", file=sys.stderr)
+
+
+def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
+    """Of `T` and `T:0,2`. Raises typer.BadParameter."""
+    from sparklog.types import TopicPartition
+
+    found: set[TopicPartition] = set()
+    for text in topics:
+        name, colon, numbers = text.partition(":")
+        count = admin.describe_topic(name).partitions
+        try:
+            chosen = [int(n) for n in numbers.split(",")] if colon else range(count)
+        except ValueError as e:
+            raise typer.BadParameter(f"--topic {text!r}: write TOPIC or TOPIC:0,2") from e
+        for number in chosen:
+            if not 0 <= number < count:
+                raise typer.BadParameter(f"--topic {text}: topic {name} has partitions 0 to {count - 1}")
+            found.add(TopicPartition(name, number))
+    return sorted(found)
+
+
+def _offsets_at(
+    admin: Admin, tps: list[TopicPartition], spec: str | int | None, at: str | None
+) -> dict[TopicPartition, int]:
+    """`spec`: earliest, latest, an offset, or (`at` is given) ms since 1970; behind the last record if none is that new."""
+    assert spec is not None
+    if isinstance(spec, int) and at is None:
+        return dict.fromkeys(tps, spec)
+    found = admin.list_offsets(dict.fromkeys(tps, spec), isolation_level="read_committed")
+    end = admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level="read_committed")
+    return {tp: found[tp].offset if found[tp].offset >= 0 else end[tp].offset for tp in tps}
+
+
+def _within(admin: Admin, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The offsets, moved into what the partitions hold."""
+    start = admin.list_offsets(dict.fromkeys(wanted, "earliest"))
+    end = admin.list_offsets(dict.fromkeys(wanted, "latest"), isolation_level="read_committed")
+    return {tp: min(max(offset, start[tp].offset), end[tp].offset) for tp, offset in wanted.items()}
+
+
+def _timestamp_ms(text: str) -> int:
+    from datetime import UTC, datetime
+
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as e:
+        raise typer.BadParameter(f"--to-datetime {text!r}: write a time as 2024-03-01T12:30Z") from e
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+@app.command("delete", epilog="**Example**\n\n`sparklog group delete billing --yes`")
+def delete(
+    group: GroupId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete a group without members, with its offsets."""
+    import sys
+
+    with _admin(bootstrap_servers) as admin:
+        if not yes and sys.stdin.isatty():
+            offsets = len(admin.list_group_offsets(group))
+            typer.confirm(f"Delete group {group} with {offsets} committed offsets?", abort=True)
+        print(f"deleted group {group} with {admin.delete_group(group)} committed offsets")
+
+
+def _admin(bootstrap_servers: str) -> Admin:
+    from sparklog.client.admin import Admin
+
+    return Admin(bootstrap_servers)

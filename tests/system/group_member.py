@@ -1,0 +1,58 @@
+"""A consumer in a process of its own: `python -m tests.system.group_member SERVERS GROUP TOPIC [INSTANCE]`.
+
+Says on stdout what happens, a JSON object per line: assigned and revoked partitions, and for every commit what it had read.
+Commits after every poll. Ends when its stdin does.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+from typing import Any
+
+from sparklog import Consumer
+from sparklog.errors import CommitFailedError
+from sparklog.types import TopicPartition
+
+
+def tell(what: str, **more: Any) -> None:
+    print(json.dumps({"what": what, **more}), flush=True)
+
+
+def numbers(partitions: list[TopicPartition]) -> list[int]:
+    return [tp.partition for tp in partitions]
+
+
+def main(servers: str, group: str, topic: str, instance: str = "") -> None:
+    consumer = Consumer(
+        servers,
+        group_id=group,
+        group_instance_id=instance,
+        session_timeout_ms=1_000,
+        enable_auto_commit=False,
+        client_id="member",
+    )
+    consumer.subscribe(
+        [topic],
+        on_assign=lambda p: tell("assigned", partitions=numbers(p)),
+        on_revoke=lambda p: tell("revoked", partitions=numbers(p)),
+        on_lost=lambda p: tell("lost", partitions=numbers(p)),
+    )
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        read = [[r.partition, r.offset] for r in consumer.poll(50)]
+        if not read:
+            continue
+        tell("read", records=read)
+        try:
+            consumer.commit()
+        except CommitFailedError as e:
+            tell("refused", records=read, error=e.name)
+        else:
+            tell("committed", records=read)
+    consumer.close()
+    tell("closed")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

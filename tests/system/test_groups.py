@@ -1,0 +1,411 @@
+"""Consumer groups with a real broker and consumers in processes of their own, which are killed, stopped and woken up."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparklog
+from sparklog import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
+from sparklog.client.local import LocalBroker
+from sparklog.errors import (
+    CommitFailedError,
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    NonEmptyGroupError,
+    SparklogError,
+    UnreleasedInstanceIdError,
+)
+from tests.system.broker_process import until
+
+FAST = {"group.consumer.heartbeat.interval.ms": 100, "offsets.topic.num.partitions": 2}
+
+
+class MemberProcess:
+    """`group_member.py`, and what it has said."""
+
+    def __init__(self, servers: str, group: str, topic: str, instance: str = "") -> None:
+        command = [sys.executable, "-m", "tests.system.group_member", servers, group, topic, instance]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        )
+        self.said: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(json.loads(line))
+
+    @property
+    def has(self) -> set[int]:
+        """The partitions it believes to have."""
+        found: set[int] = set()
+        for event in list(self.said):
+            if event["what"] == "assigned":
+                found |= set(event["partitions"])
+            elif event["what"] in ("revoked", "lost"):
+                found -= set(event["partitions"])
+        return found
+
+    def records(self, what: str) -> list[tuple[int, int]]:
+        return [(p, o) for event in list(self.said) if event["what"] == what for p, o in event["records"]]
+
+    def end(self, number: int | None = None) -> None:
+        """Lets it close, or sends it a signal that ends it."""
+        if number is not None:
+            self.process.send_signal(number)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(20)
+        self._reader.join(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    with sparklog.start_local(data_dir=tmp_path_factory.mktemp("groups") / "data", settings=FAST) as broker:
+        yield broker
+
+
+@pytest.fixture
+def fast_admin(local: LocalBroker) -> Iterator[Admin]:
+    with Admin(local.bootstrap_servers) as admin:
+        yield admin
+
+
+Start = Callable[..., MemberProcess]
+
+
+@pytest.fixture
+def start(local: LocalBroker, topic: str) -> Iterator[Start]:
+    """Starts members of the group `topic` that read `topic`."""
+    started: list[MemberProcess] = []
+
+    def start(instance: str = "") -> MemberProcess:
+        started.append(MemberProcess(local.bootstrap_servers, topic, topic, instance))
+        return started[-1]
+
+    yield start
+    for member in started:
+        if member.process.poll() is None:
+            member.end(signal.SIGKILL)
+
+
+def send(local: LocalBroker, topic: str, count: int, partitions: int) -> None:
+    with Producer(local.bootstrap_servers) as producer:
+        for i in range(count):
+            producer.send(topic, value=str(i).encode(), partition=i % partitions)
+
+
+def consumer(local: LocalBroker, group: str, **settings: Any) -> Consumer:
+    return Consumer(local.bootstrap_servers, group_id=group, **settings)
+
+
+def poll_until(condition: Callable[[], bool], what: str, *consumers: Consumer) -> list[sparklog.Record]:
+    """Polls all of them until the condition holds; what they gave."""
+    records: list[sparklog.Record] = []
+
+    def polled() -> bool:
+        for c in consumers:
+            records.extend(c.poll(10))
+        return condition()
+
+    until(polled, what)
+    return records
+
+
+@pytest.mark.crash
+def test_a_killed_members_partitions_move_and_nothing_is_left_unread(
+    local: LocalBroker, fast_admin: Admin, topic: str, start: Start
+) -> None:
+    fast_admin.create_topic(topic, 4)
+    first, second = start(), start()
+    until(lambda: len(first.has) == len(second.has) == 2, "both have two partitions")
+    assert first.has.isdisjoint(second.has)
+    send(local, topic, 200, 4)
+    until(lambda: len(first.records("committed") + second.records("committed")) == 200, "all is read")
+    first.end(signal.SIGKILL)
+    send(local, topic, 200, 4)
+    until(lambda: second.has == {0, 1, 2, 3}, "its partitions move after its session")
+    everything = {(p, o) for p in range(4) for o in range(100)}
+    read = lambda: set(first.records("committed") + second.records("committed"))  # noqa: E731
+    until(lambda: read() == everything, "the other one goes on where the killed one had committed")
+    again = len(first.records("committed") + second.records("committed")) - len(everything)
+    assert again == 0, "every commit was answered before the kill"
+    until(lambda: sum(p.lag or 0 for p in fast_admin.describe_group(topic).partitions) == 0, "no lag is left")
+    second.end()
+    assert second.said[-1] == {"what": "closed"}
+    assert fast_admin.describe_group(topic).state == "Empty"
+
+
+@pytest.mark.crash
+def test_a_zombie_that_wakes_up_cannot_commit(local: LocalBroker, fast_admin: Admin, topic: str, start: Start) -> None:
+    fast_admin.create_topic(topic, 2)
+    zombie = start()
+    until(lambda: zombie.has == {0, 1}, "it has all")
+    send(local, topic, 20, 2)
+    until(lambda: len(zombie.records("committed")) == 20, "it has read all")
+    zombie.process.send_signal(signal.SIGSTOP)
+    heir = start()
+    until(lambda: heir.has == {0, 1}, "the partitions have moved")
+    send(local, topic, 20, 2)
+    until(lambda: len(heir.records("committed")) == 20, "the heir has read the rest")
+    heir.process.send_signal(signal.SIGSTOP)  # so that it commits nothing that could hide the zombie's commit
+    zombie.process.send_signal(signal.SIGCONT)
+    until(lambda: any(e["what"] in ("lost", "refused") for e in zombie.said), "the zombie is told")
+    heir.process.send_signal(signal.SIGCONT)
+    until(lambda: len(zombie.has) == len(heir.has) == 1, "it is an ordinary member again")
+    offsets = fast_admin.list_group_offsets(topic)
+    assert {tp.partition: o.offset for tp, o in offsets.items()} == {0: 20, 1: 20}
+    late = [r for r in zombie.records("committed") if r[1] >= 10]
+    assert not set(late) & set(heir.records("committed")), "a record is committed by one of them only"
+
+
+def test_commits_of_a_frozen_consumer_are_refused(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+    """As above, with the commit certainly under way: the zombie's heartbeats are what is frozen."""
+    fast_admin.create_topic(topic, 1)
+    send(local, topic, 10, 1)
+    zombie = consumer(local, topic, session_timeout_ms=300, enable_auto_commit=False)
+    zombie.subscribe([topic])
+    poll_until(lambda: zombie.assignment() != [], "assigned", zombie)
+    assert zombie._group is not None
+    assert zombie._group._heartbeats is not None
+    heartbeats = zombie._group._heartbeats
+    heartbeats._max_poll_interval_s = 3600.0
+    hold = threading.Event()
+    beat = heartbeats._beat
+
+    def frozen() -> float:
+        hold.wait(20)
+        return beat()
+
+    heartbeats._beat = frozen  # type: ignore[method-assign]
+    heir = consumer(local, topic, enable_auto_commit=False)
+    heir.subscribe([topic])
+    poll_until(lambda: heir.assignment() != [], "moved", heir)
+    heir.commit({TopicPartition(topic, 0): 7})
+    assert zombie.assignment() == [TopicPartition(topic, 0)], "it knows nothing"
+    with pytest.raises(CommitFailedError):
+        zombie.commit({TopicPartition(topic, 0): 3})
+    assert fast_admin.list_group_offsets(topic)[TopicPartition(topic, 0)].offset == 7
+    hold.set()
+    lost: list[list[TopicPartition]] = []
+    assert zombie._group is not None
+    zombie.subscribe([topic], on_lost=lost.append)
+    poll_until(lambda: bool(lost), "told", zombie)
+    zombie.close()
+    heir.close()
+
+
+def test_auto_commit_never_covers_what_is_not_handed_out(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+    fast_admin.create_topic(topic, 1)
+    send(local, topic, 50, 1)
+    tp = TopicPartition(topic, 0)
+    reader = consumer(local, topic, auto_commit_interval_ms=0, max_poll_records=10)
+    reader.subscribe([topic])
+    read = poll_until(lambda: reader.assignment() != [], "assigned", reader)
+    while len(read) < 20:
+        read += reader.poll(100)
+    committed = fast_admin.list_group_offsets(topic).get(tp)
+    assert committed is None or committed.offset <= len(read) - 10, "the last ten may still be at work"
+    reader.close()
+    assert fast_admin.list_group_offsets(topic)[tp].offset == len(read), "a close has handed out all it counts"
+    with consumer(local, topic) as later:
+        later.assign([tp])
+        assert later.position(tp) == len(read), "a consumer by hand begins there, too"
+
+
+def test_cooperation_callbacks_and_commit_before_letting_go(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+    fast_admin.create_topic(topic, 2)
+    send(local, topic, 20, 2)
+    events: list[tuple[str, int]] = []
+    first = consumer(local, topic)
+
+    def revoked(partitions: list[TopicPartition]) -> None:
+        offsets = first.committed(partitions)
+        events.append(("revoked", sum(o.offset for o in offsets.values() if o is not None)))
+
+    first.subscribe([topic], on_assign=lambda p: events.append(("assigned", len(p))), on_revoke=revoked)
+    read = poll_until(lambda: first.assignment() != [], "assigned", first)
+    while len(read) < 20:
+        read += first.poll(100)
+    second = consumer(local, topic)
+    second.subscribe([topic])
+    more = poll_until(lambda: len(second.assignment()) == 1, "one moves", first, second)
+    assert not more, "nothing is read again"
+    assert events == [("assigned", 2), ("revoked", 10)], "what is revoked is committed, what stays is not touched"
+    assert len(first.assignment()) == 1
+    second.close()
+    first.close()
+
+
+def test_pause_keeps_the_member_alive(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+    fast_admin.create_topic(topic, 2)
+    send(local, topic, 40, 2)
+    reader = consumer(local, topic, session_timeout_ms=400, max_poll_interval_ms=400, max_poll_records=5)
+    reader.subscribe([topic])
+    read = poll_until(lambda: reader.assignment() != [], "assigned", reader)
+    while len(read) < 5:
+        read += reader.poll(100)
+    reader.pause(*reader.assignment())
+    epoch = reader.group_metadata().member_epoch
+    deadline = time.monotonic() + 1.2
+    while time.monotonic() < deadline:
+        assert reader.poll(50) == [], "paused"
+    assert reader.group_metadata().member_epoch == epoch, "poll was called: it is a member still"
+    reader.resume(*reader.paused())
+    while len(read) < 40:
+        read += reader.poll(100)
+    assert sorted((r.partition, r.offset) for r in read) == [(p, o) for p in range(2) for o in range(20)]
+    reader.close()
+
+
+def test_who_does_not_poll_leaves_and_comes_back(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+    fast_admin.create_topic(topic, 1)
+    send(local, topic, 5, 1)
+    lost: list[list[TopicPartition]] = []
+    slow = consumer(local, topic, max_poll_interval_ms=200, enable_auto_commit=False)
+    slow.subscribe([topic], on_lost=lost.append)
+    read = poll_until(lambda: slow.assignment() != [], "assigned", slow)
+    while len(read) < 5:
+        read += slow.poll(50)
+    until(lambda: fast_admin.describe_group(topic).state == "Empty", "it leaves by itself")
+    with pytest.raises(CommitFailedError):
+        slow.commit()
+    again = poll_until(lambda: bool(lost) and slow.assignment() != [], "it is back", slow)
+    while len(again) < 5:
+        again += slow.poll(50)
+    assert [r.offset for r in again] == [0, 1, 2, 3, 4], "nothing was committed"
+    slow.commit()
+    slow.close()
+
+
+def test_a_static_member_keeps_its_place(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+    fast_admin.create_topic(topic, 2)
+    stays = consumer(local, topic)
+    stays.subscribe([topic])
+    static = consumer(local, topic, group_instance_id="one")
+    static.subscribe([topic])
+    poll_until(lambda: len(static.assignment()) == len(stays.assignment()) == 1, "shared", stays, static)
+    had, epoch = static.assignment(), fast_admin.describe_group(topic).epoch
+    static.close()
+    assert {m.instance_id: m.epoch for m in fast_admin.describe_group(topic).members}["one"] == -2, "away"
+    back = consumer(local, topic, group_instance_id="one")
+    back.subscribe([topic])
+    poll_until(lambda: back.assignment() == had, "as before", stays, back)
+    assert fast_admin.describe_group(topic).epoch == epoch, "nothing was shared out anew"
+    other = consumer(local, topic, group_instance_id="one")
+    other.subscribe([topic])
+    assert other._group is not None
+    assert other._group._heartbeats is not None
+    other._group._heartbeats._joining_since -= 3600  # as if it had waited for the session's end
+    with pytest.raises(UnreleasedInstanceIdError):
+        poll_until(lambda: False, "refused", other)
+    for c in (other, back, stays):
+        c.close()
+
+
+def test_topics_made_later_and_patterns(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+    by_name = consumer(local, topic)
+    by_name.subscribe([f"{topic}-a"])
+    by_pattern = consumer(local, f"{topic}-p", metadata_max_age_ms=50)
+    by_pattern.subscribe(pattern=f"{topic}-.")
+    poll_until(lambda: by_name.group_metadata().member_epoch > 0, "joined", by_name, by_pattern)
+    fast_admin.create_topic(f"{topic}-a", 2)
+    fast_admin.create_topic(f"{topic}-bb", 1)
+    poll_until(lambda: len(by_name.assignment()) == 2, "made later", by_name)
+    poll_until(lambda: len(by_pattern.assignment()) == 2, "matches", by_pattern)
+    fast_admin.create_topic(f"{topic}-c", 1)
+    poll_until(lambda: len(by_pattern.assignment()) == 3, "matches, too", by_pattern)
+    assert by_pattern.subscription() == [f"{topic}-a", f"{topic}-c"]
+    fast_admin.delete_topic(f"{topic}-a")
+    poll_until(lambda: by_pattern.assignment() == [TopicPartition(f"{topic}-c", 0)], "it is gone", by_pattern)
+    by_pattern.unsubscribe()
+    assert by_pattern.assignment() == []
+    assert by_pattern.subscription() == []
+    by_pattern.close()
+    by_name.close()
+
+
+def test_offsets_by_hand_and_by_an_administrator(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+    fast_admin.create_topic(topic, 2)
+    tps = [TopicPartition(topic, p) for p in range(2)]
+    send(local, topic, 20, 2)
+    with consumer(local, topic, enable_auto_commit=False) as by_hand:
+        by_hand.assign(tps)
+        told: list[tuple[Any, SparklogError | None]] = []
+        by_hand.commit_async(
+            {tps[0]: OffsetAndMetadata(4, "here")}, lambda offsets, error: told.append((offsets, error))
+        )
+        by_hand.commit({tps[1]: 6})
+        assert told == [({tps[0]: OffsetAndMetadata(4, "here")}, None)]
+        assert by_hand.committed(tps) == {tps[0]: OffsetAndMetadata(4, "here"), tps[1]: OffsetAndMetadata(6)}
+        with pytest.raises(InvalidRequestError):
+            by_hand.commit({tps[0]: -1})
+    group = fast_admin.describe_group(topic)
+    assert (group.state, group.members, [p.lag for p in group.partitions]) == ("Empty", (), [6, 4])
+    with consumer(local, topic) as member:
+        member.subscribe([topic])
+        poll_until(lambda: member.assignment() == tps, "assigned", member)
+        with pytest.raises(NonEmptyGroupError):
+            fast_admin.alter_group_offsets(topic, {tps[0]: 0})
+        with pytest.raises(InvalidRequestError):
+            member.assign(tps)
+    fast_admin.alter_group_offsets(topic, {tps[0]: 9})
+    assert fast_admin.list_group_offsets(topic)[tps[0]] == OffsetAndMetadata(9)
+    assert fast_admin.delete_group(topic) == 2
+    with pytest.raises(GroupIdNotFoundError):
+        fast_admin.describe_group(topic)
+
+
+def test_what_needs_a_group_says_so(local: LocalBroker, topic: str) -> None:
+    with Consumer(local.bootstrap_servers) as alone:
+        for call in (alone.commit, alone.group_metadata, lambda: alone.subscribe([topic]), lambda: alone.committed([])):
+            with pytest.raises(InvalidGroupIdError):
+                call()
+    with consumer(local, topic) as member, pytest.raises(InvalidRequestError):
+        member.subscribe()
+
+
+@pytest.mark.crash
+def test_a_broker_that_is_killed_keeps_groups_and_commits(tmp_path: Path, topic: str) -> None:
+    broker = sparklog.start_local(data_dir=tmp_path / "data", settings=FAST)
+    try:
+        servers = broker.bootstrap_servers
+        with Admin(servers) as admin:
+            admin.create_topic(topic, 2)
+        send(broker, topic, 100, 2)
+        reader = Consumer(servers, group_id="g", enable_auto_commit=False, max_poll_records=10)
+        reader.subscribe([topic])
+        read: list[tuple[int, int]] = []
+        while len(read) < 50:
+            read += [(r.partition, r.offset) for r in reader.poll(100)]
+        reader.commit()
+        before = reader.group_metadata()
+        broker.kill()
+        broker = sparklog.start_local(data_dir=tmp_path / "data", settings=FAST, listen=servers)
+        assert broker.bootstrap_servers == servers
+        while len(read) < 100:
+            read += [(r.partition, r.offset) for r in reader.poll(100)]
+        reader.commit()
+        assert sorted(read) == [(p, o) for p in range(2) for o in range(50)], "nothing twice: it has kept its place"
+        assert reader.group_metadata() == before, "as the same member"
+        with Admin(servers) as admin:
+            assert [p.lag for p in admin.describe_group("g").partitions] == [0, 0]
+        reader.close()
+        reader._cluster.close()  # not the process's shared one any more: that was forgotten with the killed broker
+    finally:
+        broker.stop()

@@ -1,0 +1,295 @@
+"""The coordinator's rules by example, and its records on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import pytest
+
+from sparklog.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    LogCorruptError,
+    ProducerFencedError,
+    SparklogError,
+    TransactionAbortedError,
+)
+from sparklog.replication.transactions import (
+    Abort,
+    AddPartitions,
+    Answer,
+    Coordinator,
+    Effects,
+    End,
+    EndShared,
+    Identity,
+    IdReserve,
+    InitProducer,
+    Join,
+    Joined,
+    Marker,
+    Refuse,
+    Request,
+    WriteMarkers,
+    records,
+)
+from sparklog.types import TopicPartition, shared_transactional_id
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+APP = shared_transactional_id("app")
+
+
+class Desk:
+    """A coordinator whose records are durable at once; markers wait until `write` is called."""
+
+    def __init__(self, before: Desk | None = None) -> None:
+        self.log: list[tuple[bytes, bytes | None]] = [] if before is None else before.log
+        self.ids = IdReserve()
+        for i in range(100):
+            self.ids.add(1000 + i + (0 if before is None else 100))
+        self.coordinator = Coordinator(self.ids)
+        for record in self.log:
+            self.coordinator.replay(*record)
+        self.answers: dict[Hashable, object] = {}
+        self.due: list[tuple[str, Marker]] = []
+        self.count = 0
+        self.take(self.coordinator.loaded(0))
+
+    def take(self, effects: Effects) -> None:
+        self.log += effects.records
+        for action in effects.actions:
+            match action:
+                case Answer(token, result):
+                    self.answers[token] = result
+                case Refuse(token, error):
+                    self.answers[token] = error
+                case WriteMarkers(transactional_id, markers):
+                    self.due += [(transactional_id, m) for m in markers]
+
+    def send(self, request: Request, now_ms: int = 0) -> int:
+        self.count += 1
+        self.take(self.coordinator.handle(request, self.count, now_ms))
+        return self.count
+
+    def ask(self, request: Request, now_ms: int = 0) -> object:
+        """The answer, None if there is none yet."""
+        return self.answers.get(self.send(request, now_ms))
+
+    def write(self) -> list[Marker]:
+        """Writes all markers."""
+        written = [m for _, m in self.due]
+        while self.due:
+            transactional_id, marker = self.due.pop(0)
+            self.take(self.coordinator.markers_written(transactional_id, [marker], 0))
+        return written
+
+    def init(self) -> Identity:
+        found = self.ask(InitProducer("id", 60_000))
+        assert isinstance(found, Identity)
+        return found
+
+    def joined(self, version: int, run: str, ticket: int) -> int:
+        found = self.ask(Join(APP, version, run, ticket, 60_000))
+        assert isinstance(found, Joined)
+        assert found.identity is not None
+        return found.identity.producer_id
+
+    def refused(self, request: Request) -> type[SparklogError]:
+        found = self.ask(request)
+        assert isinstance(found, SparklogError), found
+        return type(found)
+
+
+def test_an_end_is_answered_when_the_last_marker_is_in() -> None:
+    desk = Desk()
+    me = desk.init()
+    assert desk.ask(AddPartitions("id", *me, (T0, T1))) is True
+    end = desk.send(End("id", *me, True))
+    assert end not in desk.answers
+    (first, second) = [m for _, m in desk.due]
+    assert first == Marker(T0, me.producer_id, me.producer_epoch + 1, True)
+    desk.take(desk.coordinator.markers_written("id", [first], 0))
+    assert end not in desk.answers
+    desk.take(desk.coordinator.markers_written("id", [second], 0))
+    assert desk.answers[end] == Identity(me.producer_id, me.producer_epoch + 1)
+
+
+def test_a_transaction_of_nothing_ends_without_markers_and_still_has_a_new_epoch() -> None:
+    desk = Desk()
+    me = desk.init()
+    assert desk.ask(End("id", *me, False)) == Identity(me.producer_id, me.producer_epoch + 1)
+    assert desk.refused(AddPartitions("id", *me, (T0,))) is TransactionAbortedError, "a batch of it that comes late"
+
+
+def test_the_largest_epoch_is_never_used() -> None:
+    desk = Desk()
+    me = desk.init()
+    while me.producer_epoch < 32_765:
+        answer = desk.ask(End("id", *me, True))
+        assert isinstance(answer, Identity)
+        me = answer
+    desk.ask(AddPartitions("id", *me, (T0,)))
+    end = desk.send(End("id", *me, True))
+    desk = restarted(desk)
+    (marker,) = desk.write()
+    assert marker.producer_epoch == 32_766
+    after = desk.ask(End("id", *me, True))
+    assert isinstance(after, Identity)
+    assert after.producer_id != me.producer_id
+    assert after.producer_epoch == 0
+    assert desk.refused(AddPartitions("id", me.producer_id, 32_766, (T0,))) is ProducerFencedError
+    assert end > 0
+
+
+def restarted(desk: Desk) -> Desk:
+    return Desk(desk)
+
+
+def test_the_same_end_again_and_the_other_one() -> None:
+    desk = Desk()
+    me = desk.init()
+    desk.ask(AddPartitions("id", *me, (T0,)))
+    desk.send(End("id", *me, True))
+    again = desk.send(End("id", *me, True))
+    assert desk.refused(End("id", *me, False)) is InvalidTxnStateError
+    desk.write()
+    assert desk.answers[again] == desk.ask(End("id", *me, True)) == Identity(me.producer_id, me.producer_epoch + 1)
+
+
+def test_a_new_instance_aborts_and_fences_the_old_one() -> None:
+    desk = Desk()
+    old = desk.init()
+    desk.ask(AddPartitions("id", *old, (T0,)))
+    waiting = desk.send(InitProducer("id", 60_000))
+    assert waiting not in desk.answers
+    assert desk.refused(AddPartitions("id", *old, (T1,))) is TransactionAbortedError
+    assert [m.commit for m in desk.write()] == [False]
+    assert desk.answers[waiting] == Identity(old.producer_id, old.producer_epoch + 2)
+    for request in (End("id", *old, True), End("id", *old, False), AddPartitions("id", *old, (T0,))):
+        assert desk.refused(request) is ProducerFencedError
+    assert desk.refused(InitProducer("id", 60_000, *old)) is ProducerFencedError
+    assert desk.refused(End("id", old.producer_id, 99, True)) is InvalidProducerEpochError
+    assert desk.refused(End("id", 4711, 0, True)) is InvalidProducerIdMappingError
+
+
+def test_an_init_with_an_identity_may_be_repeated() -> None:
+    desk = Desk()
+    me = desk.init()
+    newer = desk.ask(InitProducer("id", 60_000, *me))
+    assert newer == Identity(me.producer_id, me.producer_epoch + 1)
+    assert desk.ask(InitProducer("id", 60_000, *me)) == newer, "the answer was lost"
+
+
+def test_without_a_producer_id_at_hand_the_client_tries_again() -> None:
+    desk = Desk()
+    while desk.ids.take() is not None:
+        pass
+    assert desk.refused(InitProducer("id", 60_000)) is ConcurrentTransactionsError
+    assert desk.refused(Join(APP, 0, "run", 1, 60_000)) is ConcurrentTransactionsError
+    assert restarted(desk).refused(Abort("id")) is InvalidProducerIdMappingError
+
+
+def test_a_newer_run_takes_over_for_good() -> None:
+    desk = Desk()
+    old = desk.joined(0, "old", 10)
+    desk.ask(AddPartitions(APP, old, 0, (T0,)))
+    waiting = desk.send(Join(APP, 0, "new", 20, 60_000))
+    assert waiting not in desk.answers
+    assert desk.refused(Join(APP, 0, "old", 10, 60_000)) is ProducerFencedError, "at once"
+    desk = restarted(desk)
+    assert desk.refused(AddPartitions(APP, old, 0, (T1,))) is InvalidTxnStateError
+    assert desk.write() == [Marker(T0, old, 1, False)]
+    assert desk.refused(EndShared(APP, 0, "old", 10, True, frozenset({old}))) is ProducerFencedError
+    assert desk.refused(Join(APP, 1, "old", 30, 60_000)) is ProducerFencedError, "also with a ticket drawn later"
+    new = desk.joined(0, "new", 20)
+    assert desk.refused(EndShared(APP, 0, "new", 20, True, frozenset({old, new}))) is InvalidProducerIdMappingError
+    assert desk.ask(EndShared(APP, 0, "new", 20, True, frozenset({new}))) is True
+
+
+def test_an_aborted_version_is_not_joined_again_by_the_same_attempt() -> None:
+    desk = Desk()
+    desk.joined(3, "run", 10)
+    assert desk.ask(EndShared(APP, 3, "run", 10, False)) is False
+    assert desk.refused(Join(APP, 3, "run", 10, 60_000)) is TransactionAbortedError
+    assert desk.refused(EndShared(APP, 3, "run", 10, True)) is TransactionAbortedError
+    assert desk.refused(Join(APP, 2, "run", 10, 60_000)) is ProducerFencedError, "the run was further"
+    desk.joined(3, "run", 11)
+    assert desk.refused(Join(APP, 3, "run", 10, 60_000)) is ProducerFencedError
+    assert desk.refused(EndShared(APP, 3, "run", 10, False)) is ProducerFencedError
+
+
+def test_an_end_before_any_join_is_kept() -> None:
+    desk = Desk()
+    assert desk.ask(EndShared(APP, 3, "run", 10, False)) is False
+    assert desk.refused(Join(APP, 3, "run", 10, 60_000)) is TransactionAbortedError
+    assert desk.ask(EndShared(APP, 4, "run", 11, True)) is True
+    assert desk.ask(Join(APP, 4, "run", 11, 60_000)) == Joined(None)
+    assert desk.ask(Join(APP, 2, "run2", 12, 60_000)) == Joined(None)
+    assert desk.ask(EndShared(APP, 4, "run2", 12, False)) is True, "an abort does not undo a commit"
+    assert desk.refused(EndShared(APP, 5, "run2", 12, True, frozenset({1}))) is TransactionAbortedError
+    assert restarted(desk).ask(Join(APP, 4, "run3", 13, 60_000)) == Joined(None)
+
+
+def test_a_run_that_goes_on_gives_up_the_version_before() -> None:
+    desk = Desk()
+    one = desk.joined(0, "run", 10)
+    desk.ask(AddPartitions(APP, one, 0, (T0,)))
+    waiting = desk.send(Join(APP, 1, "run", 11, 60_000))
+    assert desk.write() == [Marker(T0, one, 1, False)]
+    assert isinstance(desk.answers[waiting], Joined)
+
+
+def test_an_operator_hears_how_many_markers_there_were() -> None:
+    desk = Desk()
+    me = desk.init()
+    desk.ask(AddPartitions("id", *me, (T0, T1)))
+    aborted = desk.send(Abort("id"))
+    desk.write()
+    assert desk.answers[aborted] == 2
+    one = desk.joined(0, "run", 10)
+    desk.ask(AddPartitions(APP, one, 0, (T0,)))
+    aborted = desk.send(Abort(APP))
+    desk.write()
+    assert desk.answers[aborted] == 1
+    assert desk.refused(Abort(APP)) is InvalidTxnStateError
+
+
+def test_participants_are_deleted_from_the_log_with_the_completion() -> None:
+    desk = Desk()
+    ids = [desk.joined(0, "run", 10) for _ in range(3)]
+    for one in ids:
+        desk.ask(AddPartitions(APP, one, 0, (T0,)))
+    desk.send(EndShared(APP, 0, "run", 10, True, frozenset(ids[:1])))
+    assert sorted(m.commit for m in desk.write()) == [False, False, True]
+    last = dict(desk.log)
+    assert [value for key, value in last.items() if records.decode(key, None)[0] == records.PARTICIPANT] == [None] * 3
+
+
+def test_records_are_as_documented() -> None:
+    """What is on the disk must be readable for ever."""
+    desk = Desk()
+    me = desk.init()
+    desk.ask(AddPartitions("id", *me, (T1, T0)), 5)
+    key, value = desk.log[-1]
+    assert key.hex() == "9300a5706c61696ea26964"
+    assert value is not None
+    assert value.hex() == "9b0001cd03e800ffffffcdea6005059192a174920001"
+    desk.ask(Join(APP, 7, "run", 9, 60_000), 6)
+    desk.ask(AddPartitions(APP, 1001, 0, (T0,)))
+    found = {records.decode(k, v)[0]: (k.hex(), v.hex() if v else None) for k, v in desk.log}
+    assert found["shared"] == (
+        "9300a6736861726564ac5f5f7368617265643a617070",
+        "9700ffa372756e09900697" + "07a372756e090106cdea6090",
+    )
+    assert found["participant"] == (
+        "9400ab7061727469636970616e74ac5f5f7368617265643a617070cd03e9",
+        "94000709" + "9192a1749100",
+    )
+
+
+@pytest.mark.parametrize("key", [b"", b"\x93\x01\xa5plain\xa2id", b"\x93\x00\xa5other\xa2id", b"\x90"])
+def test_a_record_of_a_newer_broker_is_told(key: bytes) -> None:
+    with pytest.raises(LogCorruptError):
+        Desk().coordinator.replay(key, b"\x90")
