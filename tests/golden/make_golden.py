@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.format.batch import decode_header, encode_batch, encode_marker, stamp_batch
+from sparklog.format.offset_index import OffsetIndex
 from sparklog.format.producer_snapshot import (
     AbortedFile,
     ProducedBatch,
@@ -27,6 +28,7 @@ from sparklog.format.producer_snapshot import (
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA, canonical_schema
 from sparklog.format.segment import SegmentInfo, decode_seal, encode_head, encode_seal
+from sparklog.format.time_index import TimeIndex
 from sparklog.format.txn_index import AbortedEntry, encode_txn_index, entries_crc
 from sparklog.log.model import LogOwner
 from sparklog.log.tiering.columns import encode_columns
@@ -348,6 +350,26 @@ def group_records() -> dict[str, bytes]:
     return {f"group-record-{n}.bin": len(k).to_bytes(4, "big") + k + v for n, (k, v) in found.items()}
 
 
+INDEXED_FROM = 100
+"""Base offset of the segment of the golden indexes."""
+
+
+def offset_index() -> OffsetIndex:
+    """Of three batches, at positions 1000, 5000 and 9000."""
+    index = OffsetIndex()
+    index.append(4, 5000)
+    index.append(8, 9000)
+    return index
+
+
+def time_index() -> TimeIndex:
+    """Of the same batches."""
+    index = TimeIndex()
+    index.append_if_later(BASE_MS, 0)
+    index.append_if_later(BASE_MS + 8, 8)
+    return index
+
+
 def golden_files() -> dict[str, bytes]:
     """All golden files by name."""
     envelope = [stamped(envelope_rows(i, 4), i) for i in (100, 104, 108)]
@@ -362,6 +384,8 @@ def golden_files() -> dict[str, bytes]:
         "segment-marker.arrow": segment(ENVELOPE_SCHEMA, "events", [*envelope, marker(112)]),
         "producers.snapshot": encode_snapshot(PRODUCERS),
         "aborted.txnindex": encode_txn_index(ABORTED),
+        "segment.index": offset_index().encode(INDEXED_FROM),
+        "segment.timeindex": time_index().encode(INDEXED_FROM),
         **remote_files(envelope),
         **group_records(),
         **frames(),
