@@ -17,7 +17,9 @@ from sparklog_broker.internal_topics import Producer
 from sparklog.errors import (
     CoordinatorLoadingError,
     NonEmptyGroupError,
+    SparklogError,
     StaleMemberEpochError,
+    StorageError,
     StorageFullError,
     UnknownMemberIdError,
 )
@@ -157,19 +159,22 @@ def test_an_answer_waits_for_the_high_watermark(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_failed_append_takes_the_change_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [StorageFullError, StorageError, ValueError])
+def test_a_failed_append_takes_the_change_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
+) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         assert await commit(context, "", -1, (0, 5)) == [0]
         append = PartitionLog.append_internal
 
         def full(*_: object, **__: object) -> None:
-            raise StorageFullError("no space left")
+            raise failure("it does not work")
 
         monkeypatch.setattr(PartitionLog, "append_internal", full)
         first = asyncio.ensure_future(commit(context, "", -1, (0, 6)))
         second = asyncio.ensure_future(commit(context, "", -1, (1, 6)))
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
-        assert {type(o) for o in outcomes} <= {StorageFullError, CoordinatorLoadingError}
+        assert all(isinstance(o, SparklogError) and o.retriable for o in outcomes), outcomes
         monkeypatch.setattr(PartitionLog, "append_internal", append)
         await ready(broker)
         assert await fetched(broker) == {0: (5, "note 0")}
