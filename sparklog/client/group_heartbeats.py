@@ -184,6 +184,7 @@ class GroupHeartbeats:
         with self._wake:
             self._joining_since = time.monotonic()
             changed = self._membership.answered(response)
+            self._hurry = self._hurry or self._membership.has_news
         if changed:
             self._on_change()
         return response.heartbeat_interval_ms / 1000

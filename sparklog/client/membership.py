@@ -96,6 +96,8 @@ class Membership:
         if response.assigned is None:
             return False
         told = frozenset(TopicPartition(t.topic, p) for t in response.assigned for p in t.partitions)
+        if self.told - told - self.held:
+            self._report = True  # taken back before it was taken: there is nothing to let go but to say so
         changed, self.told = told != self.told, told
         return changed
 
@@ -121,6 +123,11 @@ class Membership:
         self.told = self.held = _NONE
         self.epoch = EPOCH_JOIN
         self._report = True
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the next heartbeat should not wait."""
+        return self._report
 
     # -- the polling thread
 
