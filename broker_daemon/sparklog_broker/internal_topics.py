@@ -153,6 +153,11 @@ class InternalTopic:
             raise outcome
         return outcome
 
+    async def make_durable(self, partition: int) -> None:
+        """Returns when all that was appended to a partition is on the disk. Raises StorageError, StorageFullError."""
+        where = self._broker.partition(self.name, partition)
+        await self._broker.io.run(where.thread, where.log.flush)
+
     async def replay(self, partition: int) -> AsyncIterator[list[Replayed]]:
         """All records of a partition below its high watermark of this moment, in order, decoded off the event loop, a
         piece at a time; nothing while the topic has not been made.
