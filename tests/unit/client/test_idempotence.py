@@ -29,6 +29,7 @@ from sparklog.errors import (
     RequestTimedOutError,
     StorageFullError,
     TransactionAbortedError,
+    UnsupportedApiError,
 )
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, decode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -75,6 +76,23 @@ def test_a_lost_answer_stores_nothing_twice(fake: FakeBroker, given: list[Any]) 
         producer.flush()
     assert [v[:3] for v in stored(fake)] == [b"%03d" % i for i in range(100)]
     assert [f.result(0).offset for f in futures] == list(range(100))
+
+
+@pytest.mark.parametrize("trouble", [[DROP, DROP], [StorageFullError.code] * 3])
+def test_an_identity_is_asked_for_until_there_is_one(fake4: FakeBroker, trouble: list[Any]) -> None:
+    left = list(trouble)
+    fake4.hook = lambda api, message: left.pop(0) if api is Api.INIT_PRODUCER_ID and left else None
+    with Producer(fake4.address, retry_backoff_ms=1) as producer:
+        futures = [producer.send("events", b"x", partition=p) for p in range(4)]
+        assert all(f.result(5).offset == 0 for f in futures)
+    assert len({h.producer_id for p in range(4) for h in fake4.headers(partition=p)}) == 1
+
+
+def test_without_an_identity_nothing_is_stored_and_the_reason_is_told(fake: FakeBroker) -> None:
+    fake.hook = lambda api, message: UnsupportedApiError.code if api is Api.INIT_PRODUCER_ID else None
+    with Producer(fake.address) as producer:
+        assert isinstance(producer.send("events", b"x").exception(5), UnsupportedApiError)
+    assert stored(fake) == []
 
 
 def test_without_idempotence_it_would_be_stored_twice(fake: FakeBroker) -> None:
