@@ -140,7 +140,7 @@ class TransactionShard:
 
     async def tick(self) -> None:
         """Time has passed."""
-        if self.coordinator is None or next(self.coordinator.summaries(), None) is None:
+        if self.coordinator is None or self.coordinator.is_empty:
             return
         if not self._stopped:
             while len(self._ids) < IDS_MIN:

@@ -221,11 +221,10 @@ class TransactionCoordinator:
             partitions = coordinator.partitions(transactional_id)
         except InvalidProducerIdMappingError as e:
             return TransactionDetails(e.code, transactional_id, message=str(e))
-        summary = next(s for s in coordinator.summaries() if s.transactional_id == transactional_id)
         return TransactionDetails(
             0,
             transactional_id,
-            summary,
+            coordinator.summary(transactional_id),
             [TransactionPartition(producer_id, *tp) for producer_id, tp in partitions],
             coordinator.last_committed_version(transactional_id),
         )
