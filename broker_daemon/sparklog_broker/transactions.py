@@ -119,10 +119,10 @@ class TransactionCoordinator:
 
     async def stop(self) -> None:
         """Ends everything; what is decided is driven on at the next start."""
-        self._stop_shards()
+        ending = [task for shard in self._shards for task in shard.stop()]
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *ending, return_exceptions=True)
 
     # -- producers
 

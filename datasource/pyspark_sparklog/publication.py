@@ -34,6 +34,7 @@ from sparklog.client.shared_transaction import (
 )
 from sparklog.errors import ProducerFencedError, SparklogError, TransactionAbortedError
 from sparklog.testing.faults import reach
+from sparklog.types import UNNAMED_APP_PREFIX
 
 log = logging.getLogger("pyspark_sparklog")
 
@@ -150,7 +151,7 @@ class Publisher:
         ending = ending_of(messages)
         if ending is None:
             if any(m.committed_before for m in messages):
-                log.info("%s had been committed before; nothing was written", _describe(messages[0].transaction))
+                log.warning("%s had been committed before: nothing was written", _describe(messages[0].transaction))
             return
         transaction, winners = ending
         reach("sink.before-commit")
@@ -218,7 +219,7 @@ def stream_publisher(options: SinkOptions) -> Publisher:
 def batch_publisher(options: SinkOptions) -> Publisher:
     """For one batch write: under txnAppId and txnVersion if they are given, else under a name that nobody uses again."""
     run_id = uuid.uuid4().hex
-    app_id = f"write-{run_id}" if options.txn_app_id is None else options.txn_app_id
+    app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
     return _publisher(options, app_id=app_id, version=options.txn_version, run_id=run_id)
 
 

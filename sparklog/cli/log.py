@@ -11,7 +11,7 @@ import typer
 from sparklog.cli import log_repair, log_restore, log_verify
 
 if TYPE_CHECKING:
-    from sparklog.cli.segment_dump import SegmentFacts
+    from sparklog.cli.segment_dump import BatchFacts, SegmentFacts
 
 app = typer.Typer(help="Look into a broker's files, check and repair them; no broker is needed.", no_args_is_help=True)
 app.command("verify", epilog=log_verify.VERIFY_EPILOG)(log_verify.verify)
@@ -48,7 +48,13 @@ def _log() -> None:
 
 @app.command("dump", epilog=_DUMP_EPILOG)
 def dump(
-    path: Annotated[Path, typer.Argument(exists=True, help="A segment file (.arrow) or a partition's directory.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            exists=True,
+            help="A segment file (.arrow), a partition's directory, or what lies there about producers (.snapshot, .txnindex).",
+        ),
+    ],
     records: Annotated[int, typer.Option("--records", "-n", min=0, help="Also print the first N records.")] = 0,
     max_batches: Annotated[
         int, typer.Option(min=0, help="Batches (and index entries) shown per segment as text; 0 = all.")
@@ -58,8 +64,18 @@ def dump(
     format: Annotated[DumpFormat, typer.Option(help="How to print; json is one object per segment.")] = DumpFormat.text,
 ) -> None:
     """Show the batches of segment files, and whether they are sound."""
+    from sparklog.cli.producer_dump import SUFFIXES, dump_producer_file, print_producer_file
     from sparklog.cli.segment_dump import dump_segment, read_indexes, read_records, segment_paths
 
+    if path.suffix in SUFFIXES:
+        content = dump_producer_file(path)
+        if format is DumpFormat.json:
+            import msgspec
+
+            print(msgspec.json.encode(content).decode())
+        else:
+            print_producer_file(content)
+        return
     damaged = False
     left = records
     for file in segment_paths(path):
@@ -97,6 +113,10 @@ def _verify(path: Path, format: DumpFormat) -> bool:
     else:
         log_verify.print_report(report, notes=True)
     return bool(report.damage)
+
+
+def _producer(batch: BatchFacts) -> str:
+    return f"{batch.producer_id} epoch {batch.producer_epoch}" if batch.producer_id >= 0 else "-"
 
 
 def _print_indexes(indexes: dict[str, list[dict[str, int]]], entries_max: int) -> None:
@@ -141,7 +161,8 @@ def _print_text(facts: SegmentFacts, max_batches: int) -> None:
         print(f"  {facts.end.upper()} at byte {facts.data_end}: {facts.problem}")
     shown = facts.batches if max_batches == 0 else facts.batches[:max_batches]
     numbers = ("position", "offsets", "records", "size", "epoch")
-    table = console.table(*numbers, "oldest", "newest", "appended", "compression", "crc", right=numbers)
+    produced = ("producer", "sequence", "kind") if any(b.producer_id >= 0 for b in shown) else ()
+    table = console.table(*numbers, "oldest", "newest", "appended", "compression", "crc", *produced, right=numbers)
     for b in shown:
         table.add_row(
             str(b.position),
@@ -154,6 +175,7 @@ def _print_text(facts: SegmentFacts, max_batches: int) -> None:
             console.time(b.append_time_ms),
             b.compression,
             "ok" if b.crc_ok else "BAD",
+            *((_producer(b), str(b.base_sequence), b.kind) if produced else ()),
         )
     if shown:
         console.stdout().print(table)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from sparklog.errors import (
     BrokerShuttingDownError,
@@ -25,27 +23,27 @@ from sparklog.errors import (
 from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader, decode_header, encode_marker
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
-from sparklog.format.segment import SegmentInfo, segment_name
 from sparklog.format.txn_index import AbortedEntry
-from sparklog.log.append_check import check_payload, fits, fitting, stamp_payload, with_repeated, without_repeated
+from sparklog.log.append_check import check_payload, stamp_payload, with_repeated, without_repeated
 from sparklog.log.clock import Clock
 from sparklog.log.compaction.key_hash import HashSeeds
 from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.rewrite import RunContext
 from sparklog.log.compaction.swap import commit, install, withdraw
-from sparklog.log.dropped_segments import DroppedSegments
 from sparklog.log.files import FileSystem, read_whole, sync_whole
-from sparklog.log.flushing import Dirty
 from sparklog.log.leader_epochs import EpochEnd, LeaderEpochCache, load_epochs
 from sparklog.log.model import AppendInfo, LocatedRange, LogConfig, LogOwner, ProducerInfo
 from sparklog.log.offsets import LogOffsets
 from sparklog.log.partition_producers import PartitionProducers, encode_states
 from sparklog.log.producer_files import LogBounds, ProducerFiles
 from sparklog.log.producers import ALL_SAFEGUARDS, Guard, Safeguards
+from sparklog.log.reading import ranges_between, slice_from
 from sparklog.log.recovery import LoadContext, SchemaOf, load_log
 from sparklog.log.retention import Expired, deletion_offset, expired
-from sparklog.log.segment import LOWEST_TIMESTAMP_MS, LogSegment, PlacedBatch, SegmentEnd
-from sparklog.log.slices import FileSlice, HandleCache, RemoteReadRequired
+from sparklog.log.segment import LOWEST_TIMESTAMP_MS, LogSegment, PlacedBatch
+from sparklog.log.segment_list import SegmentList
+from sparklog.log.segment_writer import SegmentWriter
+from sparklog.log.slices import FileSlice, HandleCache
 from sparklog.log.tiering.partition_tier import NO_ACCESS, PartitionTier
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.time_lookup import TimeLookup
@@ -58,27 +56,8 @@ __all__ = ["AppendInfo", "FileSlice", "LocatedRange", "LogConfig", "LogOwner", "
 
 logger = logging.getLogger(__name__)
 
-LOCATE_REMOTE_BYTES = 32 * 1024 * 1024
 PRODUCER_EXPIRATION_MS = 86_400_000
 """Default of `producer.id.expiration.ms`."""
-
-
-class _Segments(NamedTuple):
-    """All segments at one moment; never changed, only replaced, so that readers need no lock.
-
-    `bytes_before[i]`: bytes of batches in the segments before the i-th.
-    """
-
-    bases: list[int]
-    all: list[LogSegment]
-    bytes_before: list[int]
-
-    @classmethod
-    def of(cls, segments: list[LogSegment]) -> _Segments:
-        before = [0]
-        for segment in segments:
-            before.append(before[-1] + segment.data_bytes)
-        return cls([s.base_offset for s in segments], segments, before[:-1])
 
 
 class PartitionLog:
@@ -107,25 +86,22 @@ class PartitionLog:
         self._clock = clock
         self._producers = PartitionProducers(safeguards)
         self._producer_files = ProducerFiles(files, directory)
-        self._snapshot_due = False
-        """A segment has been begun since the last snapshot of the producers."""
         self._write_lock = threading.Lock()
         self._swap_lock = threading.Lock()
         """Held while files of segments get other names or go; taken before the other two."""
-        self._segments = _Segments([], [], [])
+        self._writer = SegmentWriter(files, directory, owner, schema_of, self._handles)
         self._times = TimeLookup(owner)
         self._offsets = LogOffsets()
         self._epochs = LeaderEpochCache(files, directory)
         self._truncation = TruncationMark(files, directory)
         self._append_time_ms = 0
-        self._roll_next = False
         self._flush_lock = threading.Lock()
         """Taken before the write lock, never inside it."""
-        self._dirty = Dirty()
+        self._dirty = self._writer.dirty
         self._unusable: SparklogError | None = None
         """Why nothing can be appended (and, once closed, read) any more."""
         self._closed = False
-        self._dropped = DroppedSegments()
+        self._dropped = self._writer.dropped
         self.tier = PartitionTier(files, directory, owner, remote)
 
     @classmethod
@@ -175,7 +151,7 @@ class PartitionLog:
             loaded.segments, log_start_offset, gaps, directory, expected=config.tiering.enabled
         )
         segments = [*remote_segments, *loaded.segments]
-        log._segments = _Segments.of(segments)
+        log._segments = SegmentList.of(segments)
         for segment in loaded.dirty:
             log._dirty.add(segment, made=True)
         end = segments[-1].next_offset if segments else log_start_offset
@@ -201,6 +177,14 @@ class PartitionLog:
         return log
 
     # --- where it is ---
+
+    @property
+    def _segments(self) -> SegmentList:
+        return self._writer.segments
+
+    @_segments.setter
+    def _segments(self, segments: SegmentList) -> None:
+        self._writer.segments = segments
 
     @property
     def log_start_offset(self) -> int:
@@ -240,8 +224,7 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches."""
-        view = self._segments
-        return view.bytes_before[-1] + view.all[-1].data_bytes if view.all else 0
+        return self._segments.size_bytes
 
     @property
     def segment_count(self) -> int:
@@ -382,14 +365,14 @@ class PartitionLog:
             found = self._expired(view)
             if found.count and found.count == len(view.all):
                 try:
-                    self._begin_segment(self.log_end_offset, view.all[-1].info.schema_id)
+                    self._writer.begin(self.log_end_offset, view.all[-1].info.schema_id)
                 except StorageFullError:
                     found = found.without_last()
             if found.count:
                 self._raise_log_start(view.all[found.count - 1].next_offset)
             return found
 
-    def _expired(self, view: _Segments) -> Expired:
+    def _expired(self, view: SegmentList) -> Expired:
         return expired(
             view.all,
             self.config.retention,
@@ -408,7 +391,7 @@ class PartitionLog:
             if count:
                 if self._producer_files.newest_snapshot < self.log_start_offset:
                     self._save_producers()  # what is deleted cannot be replayed
-                self._segments = _Segments.of(segments[count:])
+                self._segments = SegmentList.of(segments[count:])
                 self._dirty.discard(segments[:count])
                 self._producer_files.drop_below(self.log_start_offset)
                 self._dropped.add(segments[:count], self._clock.now_ms() + self.config.file_delete_delay_ms)
@@ -450,9 +433,9 @@ class PartitionLog:
         """Seals the last segment and begins an empty one, so that all that was written so far can be compacted."""
         with self._write_lock:
             self._check_usable()
-            last = self._segments.all[-1] if self._segments.all else None
+            last = self._segments.last
             if last is not None and last.data_bytes:
-                self._begin_segment(self.log_end_offset, last.info.schema_id)
+                self._writer.begin(self.log_end_offset, last.info.schema_id)
                 self._save_producers()
 
     def replace_segments(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> bool:
@@ -506,7 +489,7 @@ class PartitionLog:
         behind = first + len(old)
         if behind >= len(segments) or segments[first:behind] != old:
             return False
-        self._segments = _Segments.of([*segments[:first], *new, *segments[behind:]])
+        self._segments = SegmentList.of([*segments[:first], *new, *segments[behind:]])
         self._dirty.discard(old)
         self._dropped.add(old, self._clock.now_ms() + self.config.file_delete_delay_ms)
         return True
@@ -515,7 +498,7 @@ class PartitionLog:
 
     def use_schemas(self, schema_of: SchemaOf, newest_id: int | None = None) -> None:
         """The topic's schemas from now on: those there were, and newer ones."""
-        self._schema_of = schema_of
+        self._schema_of = self._writer.schema_of = schema_of
         if newest_id is not None:
             self._newest_schema_id = newest_id
 
@@ -558,7 +541,7 @@ class PartitionLog:
             if state is not None:
                 offset = max(state.marker_offset, 0)
                 return AppendInfo(offset, offset, state.last_time_ms, 0, 0, duplicate=True)
-            last = self._segments.all[-1] if self._segments.all else None
+            last = self._segments.last
             schema_id = self._newest_schema_id if last is None else last.info.schema_id
             view = encode_marker(
                 self._schema_of(schema_id),
@@ -613,8 +596,9 @@ class PartitionLog:
         first, last = batches[0].header, batches[-1].header
         self._offsets.reserve(last.next_offset)
         try:
-            self._write(view, batches)
+            self._writer.write(view, batches, self.config)
         except BaseException:
+            self._unusable = self._writer.failure or self._unusable
             self._offsets.take_back()
             raise
         self._append_time_ms = now_ms
@@ -622,84 +606,11 @@ class PartitionLog:
         self._offsets.wrote()
         if self._dirty.since_ms is None:
             self._dirty.since_ms = now_ms
-        if self._snapshot_due:
+        if self._writer.has_rolled:
             self._save_producers()
         reach("log.after-append")
         records = sum(b.header.record_count for b in batches)
         return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records), batches
-
-    def _write(self, view: memoryview, batches: list[PlacedBatch]) -> None:
-        """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails."""
-        self._drop_empty_segment(batches[0].header.schema_id)
-        before, roll_next = self._segments, self._roll_next
-        written: list[LogSegment] = []
-        done = 0
-        try:
-            while done < len(batches):
-                segment = self._segment_for(batches[done].header)
-                count = fitting(segment, batches, done, self.config)
-                run = batches[done : done + count]
-                end = run[-1].payload_position + run[-1].header.size_bytes
-                written.append(segment)
-                segment.append(view[run[0].payload_position : end], run, self.config.index_interval_bytes)
-                self._dirty.add(segment)
-                done += count
-        except SparklogError:
-            self._roll_next = roll_next
-            self._take_back(before, written)
-            raise
-
-    def _drop_empty_segment(self, schema_id: int) -> None:
-        """A last segment without a batch (a crash left only its head, or it was cut) that does not take this schema, or
-        nothing at all, gives way to a new one of the same name."""
-        last = self._segments.all[-1] if self._segments.all else None
-        if last is None or last.data_bytes:
-            return
-        if last.info.schema_id != schema_id or last.compacted or last.has_gaps:
-            self._segments = _Segments.of(self._segments.all[:-1])
-            self._dirty.discard([last])
-            last.delete()
-
-    def _take_back(self, before: _Segments, written: list[LogSegment]) -> None:
-        try:
-            new = self._segments.all[len(before.all) :]
-            self._segments = before
-            self._dirty.discard(new)
-            for segment in new:
-                segment.delete()
-            if new:
-                self._files.sync_directory(self.directory)  # a failed append must not come back after a power cut
-            for segment in written:
-                if segment not in new:
-                    segment.take_back()
-        except SparklogError as e:
-            self._unusable = StorageError(f"{self.directory}: a failed append could not be taken back ({e}); restart")
-            raise self._unusable from e
-
-    def _segment_for(self, header: BatchHeader) -> LogSegment:
-        """The segment for the next batch: the last one, un-sealed if need be, or a new one."""
-        last = self._segments.all[-1] if self._segments.all else None
-        if last is not None and not self._roll_next and fits(last, header, 0, self.config):
-            if last.is_sealed:
-                last.unseal()
-            if fits(last, header, 0, self.config):  # the age of its first batch is known only now
-                return last
-        return self._begin_segment(header.base_offset, header.schema_id)
-
-    def _begin_segment(self, base_offset: int, schema_id: int) -> LogSegment:
-        """Makes a new last segment; the one before is sealed."""
-        last = self._segments.all[-1] if self._segments.all else None
-        if last is not None and not last.is_sealed:
-            self._seal(last)
-        self._dropped.remove_path(self.directory / segment_name(base_offset))
-        info = SegmentInfo(**self._identity(), base_offset=base_offset, schema_id=schema_id)
-        schema = self._schema_of(schema_id)
-        segment = LogSegment.create(self._files, self.directory, info, schema, self._handles)
-        self._segments = _Segments.of([*self._segments.all, segment])
-        self._dirty.add(segment, made=True)
-        self._roll_next = False
-        self._snapshot_due = self._snapshot_due or last is not None
-        return segment
 
     def _load_producers(self) -> None:
         bounds = LogBounds(self.log_start_offset, self.local_log_start_offset, self.log_end_offset)
@@ -713,25 +624,18 @@ class PartitionLog:
 
     def _save_producers(self) -> None:
         """A snapshot of the producers at the log end."""
-        self._snapshot_due = False
+        self._writer.has_rolled = False
         self._producer_files.save(self._producers, self._segments.bases, self.log_end_offset)
-
-    def _identity(self) -> dict[str, Any]:
-        return {"topic": self.owner.topic, "topic_id": self.owner.topic_id, "partition": self.owner.partition}
-
-    def _seal(self, segment: LogSegment) -> None:
-        segment.seal(self._schema_of(segment.info.schema_id))
-        self._dirty.add(segment, made=True)
 
     def roll(self) -> None:
         """Seals the active segment; the next append begins a new one. Without batches it does nothing."""
         with self._write_lock:
             self._check_usable()
-            last = self._segments.all[-1] if self._segments.all else None
+            last = self._segments.last
             if last is not None and last.data_bytes:
                 if not last.is_sealed:
-                    self._seal(last)
-                self._roll_next = True
+                    self._writer.seal(last)
+                self._writer.roll_next = True
 
     def truncate_to(self, offset: int) -> int:
         """Cuts the log back so that it ends at `offset`, or where the batch begins that holds it; returns the log end.
@@ -762,7 +666,7 @@ class PartitionLog:
         self._truncation.write(end)  # until the next checkpoint the one on the disk promises too much
         self._producer_files.cut(end)
         if is_emptied:
-            self._segments = _Segments.of([])
+            self._segments = SegmentList.of([])
             self._offsets.restart_at(offset)
             self._epochs.restart_at(offset)
             self._producer_files.clear()
@@ -770,13 +674,13 @@ class PartitionLog:
             remove_segments(segments, self._files)
         else:
             kept = cut_segments(segments, end, self._files, self.config.index_interval_bytes)
-            self._segments = _Segments.of(kept)
+            self._segments = SegmentList.of(kept)
             self._offsets.truncate(end)
         self.tier.cut(0 if is_emptied else end)
         self._dirty.discard([s for s in segments if s not in kept])
-        self._roll_next = False
+        self._writer.roll_next = False
         if schema_id is not None and not kept:
-            self._begin_segment(self.log_end_offset, schema_id)  # its name keeps the offset
+            self._writer.begin(self.log_end_offset, schema_id)  # its name keeps the offset
 
     @property
     def truncation_count(self) -> int:
@@ -823,7 +727,7 @@ class PartitionLog:
             with self._write_lock:
                 self._check_usable()
                 point = self.log_end_offset
-                last = self._segments.all[-1] if self._segments.all else None
+                last = self._segments.last
                 if not active and last is not None and not last.is_sealed:
                     point = last.base_offset
                 pending, directory = self._dirty.take(active=active)
@@ -864,9 +768,9 @@ class PartitionLog:
             if seal:
                 with self._write_lock:
                     self._check_usable()
-                    last = self._segments.all[-1] if self._segments.all else None
+                    last = self._segments.last
                     if last is not None and not last.is_sealed:
-                        self._seal(last)
+                        self._writer.seal(last)
                     self._save_producers()
                 self.flush()
                 self._dropped.remove_all()
@@ -916,34 +820,7 @@ class PartitionLog:
         self._check_readable(offset)
         if offset >= bound:
             return None
-        i = max(0, bisect_right(view.bases, offset) - 1)  # the first segments may have been given up
-        while i + 1 < len(view.all) and (offset >= view.all[i].next_offset or not view.all[i].data_bytes):
-            i += 1  # the offset lies in a gap between two segments
-        segment = view.all[i]
-        if segment.is_remote and not may_wait:
-            raise RemoteReadRequired
-        if max(offset, segment.base_offset) >= min(bound, segment.next_offset):
-            return None
-        start = segment.find(max(offset, segment.base_offset))
-        upper = segment.end_below(bound)
-        if upper.position <= start.position:
-            return None
-        stop: SegmentEnd | None = upper
-        if start.position + max_bytes < upper.position:
-            stop = segment.boundary(start, start.position + max_bytes)
-            if stop is None:
-                if not min_one_batch:
-                    return None
-                stop = segment.batch_end(start)
-        assert stop is not None
-        return FileSlice(
-            segment.acquire_range(start.position, stop.position),
-            start.position,
-            stop.position - start.position,
-            start.base_offset,
-            stop.next_offset,
-            is_tail=not segment.is_sealed and start.position >= segment.written_from,
-        )
+        return slice_from(view, offset, bound, max_bytes, min_one_batch=min_one_batch, may_wait=may_wait)
 
     def _check_readable(self, offset: int) -> None:
         if self._closed:
@@ -960,55 +837,15 @@ class PartitionLog:
         Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, as files of the read cache, and nothing
         behind them: it has to be fetched. Raises OffsetOutOfRangeError when `start_offset` is, RemoteStorageError.
         """
-        stop = min(end_offset, self.high_watermark)
-        segments = list(self._segments_from(start_offset))
+        segments = self._segments.from_offset(start_offset)  # before the check, as in `read`
         self._check_readable(start_offset)
-        ranges: list[LocatedRange] = []
-        for segment in segments:
-            if segment.base_offset >= stop or start_offset >= stop:
-                break
-            if start_offset >= segment.next_offset or not segment.data_bytes:
-                continue
-            start = segment.find(max(start_offset, segment.base_offset))
-            end = segment.end_below(self.high_watermark)
-            if stop < end.next_offset:
-                last = segment.find(stop - 1)
-                end = min(end, segment.batch_end(last), key=lambda e: e.position)
-            if segment.is_remote and start.position + LOCATE_REMOTE_BYTES < end.position:
-                end = segment.boundary(start, start.position + LOCATE_REMOTE_BYTES) or segment.batch_end(start)
-            if end.position > start.position:
-                ranges.append(
-                    LocatedRange(
-                        str(segment.path_of(start.position, end.position)),
-                        segment.info.schema_id,
-                        segment.base_offset,
-                        start.position,
-                        end.position,
-                        start.base_offset,
-                    )
-                )
-            if segment.is_remote:
-                break  # more could push it out of the cache again
-        return ranges
-
-    def _segments_from(self, offset: int) -> Iterator[LogSegment]:
-        view = self._segments
-        yield from view.all[max(0, bisect_right(view.bases, offset) - 1) :]
+        return ranges_between(segments, start_offset, end_offset, self.high_watermark)
 
     def bytes_available(self, offset: int, *, end: int | None = None) -> int:
         """Bytes of batches in [offset, high watermark), and below `end`, rounded to the nearest batches the index knows.
         O(log n)."""
-        high_watermark = self.high_watermark if end is None else min(end, self.high_watermark)
-        if offset >= high_watermark:
-            return 0
-        view = self._segments
-        if not view.all[-1].data_bytes and not any(s.next_offset > offset and s.data_bytes for s in view.all[-3:]):
-            return 0  # the offsets up to the log end have been given up
-        return max(1, self._bytes_before(view, high_watermark) - self._bytes_before(view, offset))
-
-    def _bytes_before(self, view: _Segments, offset: int) -> int:
-        i = bisect_right(view.bases, offset) - 1
-        return view.bytes_before[i] + view.all[i].bytes_before(offset) if i >= 0 else 0
+        bound = self.high_watermark if end is None else min(end, self.high_watermark)
+        return self._segments.bytes_between(offset, bound) if offset < bound else 0
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp:
         """The first record, in log order, with at least this timestamp; (-1, -1) when none is below the high watermark.

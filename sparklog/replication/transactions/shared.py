@@ -38,12 +38,14 @@ from sparklog.replication.transactions.model import (
     State,
     prepared,
 )
-from sparklog.types import SHARED_PREFIX, TopicPartition
+from sparklog.types import SHARED_PREFIX, UNNAMED_APP_PREFIX, TopicPartition
 
 EPOCH = 0
 MARKER_EPOCH = 1
 OLDER_RUNS_MAX = 16
 """Runs that are remembered as fenced; others are known by their tickets."""
+UNNAMED_EXPIRATION_MS = 3_600_000
+"""For applications that write once (`UNNAMED_APP_PREFIX`), or every batch write would be remembered for months."""
 NEVER = -1
 """Version that is committed before any has been."""
 
@@ -379,7 +381,10 @@ class SharedTransactions:
         for app in list(self._by_id.values()):
             t = app.transaction
             idle = t is None or not (t.is_open or t.state.is_prepared)
-            if idle and now_ms - app.updated_ms >= self._limits.app_expiration_ms:
+            expiration_ms = self._limits.app_expiration_ms
+            if app.name.startswith(UNNAMED_APP_PREFIX):
+                expiration_ms = min(expiration_ms, UNNAMED_EXPIRATION_MS)
+            if idle and now_ms - app.updated_ms >= expiration_ms:
                 del self._by_id[app.transactional_id]
                 effects.records.append((app.key, None))
 

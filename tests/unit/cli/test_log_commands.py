@@ -13,7 +13,8 @@ import pytest
 
 from sparklog.cli.app import run_app
 from sparklog.log.log_manager import LogManager
-from tests.unit.log.support import append, records
+from tests.unit.log.producer_support import end, produced, send, send_in_transaction
+from tests.unit.log.support import append, open_log, records
 from tests.unit.log.test_inspect import E0, QuickFiles, blocks, fill, flip, segments, specs, started
 
 
@@ -187,3 +188,32 @@ def test_repair_of_a_copy_that_is_in_no_log_directory(run: Run, data_dir: Path, 
 def test_repair_needs_a_directory(run: Run, data_dir: Path) -> None:
     path = segments(data_dir)[0]
     assert f"is a file; name the partition's directory, {path.parent}" in run("repair", path, code=1).stderr
+
+
+def test_dump_shows_producers_and_markers(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
+    log = open_log(tmp_path)
+    send(log, produced(5, 0, rows=2))
+    send_in_transaction(log, 7, 0)
+    end(log, 7, 1, commit=False)
+    log.close()
+    directory = tmp_path / "events-0"
+    shown = run("dump", directory, "--records", "9").stdout
+    assert "7 epoch 1" in shown
+    assert "abort" in shown
+    facts = json.loads(run("dump", directory, "--format", "json").stdout)["batches"]
+    assert [(b["kind"], b["producer_id"], b["base_sequence"]) for b in facts] == [
+        ("data", 5, 0),
+        ("transactional", 7, 0),
+        ("abort", 7, 0),
+    ]
+    (snapshot,), (index,) = directory.glob("*.snapshot"), directory.glob("*.txnindex")
+    assert "producers at offset 4" in run("dump", snapshot).stdout
+    assert [p["producer_id"] for p in json.loads(run("dump", snapshot, "--format", "json").stdout)["producers"]] == [
+        5,
+        7,
+    ]
+    assert json.loads(run("dump", index, "--format", "json").stdout)["aborted"][0]["last_offset"] == 3
+    assert "first_offset" in run("dump", index).stdout
+    index.write_bytes(b"?")
+    run("dump", index, code=1)

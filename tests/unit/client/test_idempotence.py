@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,22 @@ def test_several_requests_of_a_partition_are_under_way_and_at_most_five_batches(
         fake.hook = lambda api, message: None
         assert [f.result(5)[0].offset for f in futures] == list(range(1, 21))
     assert stored(fake) == [b"first"] + [b"%d" % i for i in range(20)]
+
+
+def test_small_batches_wait_for_the_request_before_them_and_travel_together(fake: FakeBroker) -> None:
+    answer = threading.Event()
+
+    def hook(api: Api, message: Any) -> None:
+        if api is Api.PRODUCE and len(fake.headers()) == 1:
+            answer.wait(5)
+
+    with Producer(fake.address) as producer:
+        producer.send("events", b"first").result(5)
+        fake.hook = hook
+        futures = [producer.send_batch("events", {"value": [b"%d" % i]}) for i in range(5)]
+        answer.set()
+        assert [f.result(5)[0].offset for f in futures] == [1, 2, 3, 4, 5]
+    assert len([api for api, _ in fake.requests if api is Api.PRODUCE]) <= 4
 
 
 def test_a_batch_that_fails_for_good_begins_an_epoch(fake: FakeBroker) -> None:

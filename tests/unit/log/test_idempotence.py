@@ -9,6 +9,7 @@ import pytest
 from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, OutOfOrderSequenceError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers import SEQUENCE_MAX
+from sparklog.log.segment_writer import SegmentWriter
 from tests.unit.log.producer_support import produced, send
 from tests.unit.log.support import ManualClock, open_log, read_all, records
 
@@ -100,7 +101,7 @@ def test_a_failed_write_leaves_the_producer_as_it_was(log: PartitionLog, monkeyp
         raise OSError
 
     with monkeypatch.context() as patch:
-        patch.setattr(PartitionLog, "_write", fail)
+        patch.setattr(SegmentWriter, "write", fail)
         with pytest.raises(OSError):
             send(log, produced(7, 1))
     info = send(log, produced(7, 1))
