@@ -25,6 +25,8 @@ INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 """Kept by the broker: clients may read them, nothing else."""
 SHARED_PREFIX = "__shared:"
 """Transactional ids of shared transactions begin so; no other may."""
+UNNAMED_APP_PREFIX = "__unnamed:"
+"""Applications of shared transactions whose name nobody uses again: forgotten soon after their only transaction."""
 EARLIEST_LOCAL_TIMESTAMP = -4
 """Asked of `list_offsets`: the first offset that can be read without the object store (KIP-405)."""
 LATEST_TIERED_TIMESTAMP = -5

@@ -213,7 +213,7 @@ def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | 
         pa.array([key for key, _ in records], pa.binary()),
         pa.array([value for _, value in records], pa.binary()),
         pa.nulls(rows, ENVELOPE_SCHEMA.field("headers").type),
-        pa.repeat(pa.scalar(now_ms * 1000, pa.int64()).cast(ENVELOPE_SCHEMA.field("timestamp").type), rows),
+        pa.array([now_ms * 1000] * rows, ENVELOPE_SCHEMA.field("timestamp").type),
     ]
     return encode_batch(
         pa.record_batch(columns, schema=ENVELOPE_SCHEMA),

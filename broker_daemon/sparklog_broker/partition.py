@@ -26,6 +26,7 @@ class Partition:
 
     __slots__ = (
         "_fetches",
+        "_held",
         "_log",
         "_produces",
         "appends_pending",
@@ -59,6 +60,7 @@ class Partition:
         self.error = error
         self.storage_failing = False
         self._log = log
+        self._held: dict[object, int] = {}
         self._fetches = fetches
         self._produces = produces
         self.replicas = PartitionReplicas(
@@ -79,6 +81,27 @@ class Partition:
             # A fresh exception: one that is raised again and again would gather tracebacks.
             raise type(self.error)(str(self.error))
         return self._log
+
+    @property
+    def stable_offset(self) -> int:
+        """Where readers of committed records end: the log's last stable offset, or before it while a transaction is being
+        ended whose other partitions shall not be behind. Never goes back. Raises as `log`."""
+        stable = self.log.last_stable_offset
+        return min(stable, *self._held.values()) if self._held else stable
+
+    def hold_stable_offset(self, token: object) -> None:
+        """Readers of committed records see nothing new until `token` is released."""
+        if self._log is not None:
+            self._held[token] = self._log.last_stable_offset
+
+    def release_stable_offset(self, token: object) -> None:
+        """What has been committed since the hold may be seen; those who wait for it are to be woken by `wake_readers`, when
+        all partitions have been released."""
+        self._held.pop(token, None)
+
+    def wake_readers(self) -> None:
+        """The stable offset may have risen."""
+        self._fetches.check(self.key)
 
     def use_schemas(self, schema_of: Callable[[int], pa.Schema], newest_id: int) -> None:
         """The topic has a newer schema."""

@@ -54,7 +54,11 @@ class MarkerWriter:
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
     async def write(self, markers: Iterable[Marker], coordinator_epoch: int) -> set[Marker]:
-        """One attempt; the markers that are in, or not needed."""
+        """One attempt; the markers that are in, or not needed.
+
+        Readers see the partitions' new ends at the same moment, when the attempt is over: whoever asks for all of them in
+        one request finds the whole transaction or nothing of it.
+        """
         by_partition: dict[TopicPartition, list[Marker]] = {}
         for marker in markers:
             by_partition.setdefault(marker.partition, []).append(marker)
@@ -69,8 +73,18 @@ class MarkerWriter:
             if partition.open_log is not None:
                 job = _PartitionMarkers(its_markers, coordinator_epoch, partition.replicas.leader_epoch)
                 appends.append((job, Write(partition, partition.open_log, job, MARKER_BYTES * len(its_markers))))
-        outcomes: list[AppendInfo | Exception | None] = [*await append_each(self._broker, [w for _, w in appends])]
-        await wait_for_replicas(self._broker, REPLICATION_TIMEOUT_MS, [w.partition for _, w in appends], outcomes)
+        held = [w.partition for _, w in appends] if len(appends) > 1 else []
+        token = object()
+        for partition in held:
+            partition.hold_stable_offset(token)
+        try:
+            outcomes: list[AppendInfo | Exception | None] = [*await append_each(self._broker, [w for _, w in appends])]
+            await wait_for_replicas(self._broker, REPLICATION_TIMEOUT_MS, [w.partition for _, w in appends], outcomes)
+        finally:
+            for partition in held:
+                partition.release_stable_offset(token)
+            for partition in held:
+                partition.wake_readers()
         for (job, write), outcome in zip(appends, outcomes, strict=True):
             if isinstance(outcome, AppendInfo) or write.partition.deleted:
                 written.update(job.markers)

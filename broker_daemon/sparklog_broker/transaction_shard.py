@@ -102,10 +102,11 @@ class TransactionShard:
                         coordinator.replay(record.key, record.value)
         return coordinator
 
-    def stop(self) -> None:
-        """Nothing is begun any more; who waits is told so."""
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Nothing is begun any more; who waits is told so. What is still ending."""
         self._stopped = True
         self._abandon(BrokerShuttingDownError("the broker is stopping"))
+        return list(self._tasks)
 
     # -- requests
 
@@ -122,10 +123,12 @@ class TransactionShard:
         try:
             self._apply(coordinator.handle(request, token, self._clock.now_ms()))
             return await future
+        except (asyncio.CancelledError, ConcurrentTransactionsError):
+            coordinator.give_up(token)
+            raise
         finally:
             timer.cancel()
             del self._waiting[token]
-            coordinator.give_up(token)
 
     def loaded(self) -> Coordinator:
         """Raises CoordinatorLoadingError, BrokerShuttingDownError."""
@@ -137,7 +140,9 @@ class TransactionShard:
 
     async def tick(self) -> None:
         """Time has passed."""
-        if self.coordinator is not None and not self._stopped:
+        if self.coordinator is None or self.coordinator.is_empty:
+            return
+        if not self._stopped:
             while len(self._ids) < IDS_MIN:
                 self._ids.add(await self._draw_producer_id())
         if self.coordinator is not None and not self._stopped:
@@ -237,7 +242,7 @@ class TransactionShard:
             error = UnknownServerError("the state of transactions could not be written; see the broker's log")
         self._abandon(error)
         if not self._stopped:
-            asyncio.get_running_loop().create_task(self.load())
+            self._begin(self.load())
 
     def _abandon(self, error: SparklogError) -> None:
         """Forgets the coordinator and everything that works for it."""

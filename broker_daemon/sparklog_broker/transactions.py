@@ -119,10 +119,10 @@ class TransactionCoordinator:
 
     async def stop(self) -> None:
         """Ends everything; what is decided is driven on at the next start."""
-        self._stop_shards()
+        ending = [task for shard in self._shards for task in shard.stop()]
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *ending, return_exceptions=True)
 
     # -- producers
 
@@ -221,11 +221,10 @@ class TransactionCoordinator:
             partitions = coordinator.partitions(transactional_id)
         except InvalidProducerIdMappingError as e:
             return TransactionDetails(e.code, transactional_id, message=str(e))
-        summary = next(s for s in coordinator.summaries() if s.transactional_id == transactional_id)
         return TransactionDetails(
             0,
             transactional_id,
-            summary,
+            coordinator.summary(transactional_id),
             [TransactionPartition(producer_id, *tp) for producer_id, tp in partitions],
             coordinator.last_committed_version(transactional_id),
         )

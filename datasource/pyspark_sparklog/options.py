@@ -27,12 +27,12 @@ from pyspark_sparklog.option_table import (
 from sparklog.client.isolation import isolation_of
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, did_you_mean, settings_of
-from sparklog.types import check_topic_name
+from sparklog.types import UNNAMED_APP_PREFIX, check_topic_name
 
 T = TypeVar("T")
 
 GUARANTEES = ("exactly-once", "at-least-once")
-TRANSACTION_TIMEOUT_MS = 3_600_000
+TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX = 3_600_000, 7 * 86_400_000
 TXN_APP_ID_CHARS_MAX = 1_000
 
 EARLIEST_OFFSET = -2
@@ -121,7 +121,8 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
     """
     where = {None: Where.SOURCE, True: Where.STREAM, False: Where.BATCH}[streaming]
     given = _known(options, where, OPTIONS)
-    ignored = tuple(f"{n} ({WITHOUT_EFFECT[n]})" for n in given if n in WITHOUT_EFFECT)
+    effective = {o.name.lower() for o in OPTIONS if o.where & where}
+    ignored = tuple(f"{n} ({WITHOUT_EFFECT[n]})" for n in given if n in WITHOUT_EFFECT and n not in effective)
     return SourceOptions(
         bootstrap_servers=_bootstrap(given),
         subscription=_subscription(given),
@@ -170,11 +171,19 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         include_headers=_get(given, "includeHeaders", _bool, False),
         broker_wait_ms=_get(given, "sparklog.broker.wait.ms", _count, 60_000),
         exactly_once=exactly_once,
-        transaction_timeout_ms=_positive(given, "sparklog.transaction.timeout.ms") or TRANSACTION_TIMEOUT_MS,
+        transaction_timeout_ms=_transaction_timeout_ms(given),
         txn_app_id=txn_app_id,
         txn_version=txn_version,
         producer=producer,
     )
+
+
+def _transaction_timeout_ms(given: Mapping[str, str]) -> int:
+    name = "sparklog.transaction.timeout.ms"
+    timeout_ms = _positive(given, name) or TRANSACTION_TIMEOUT_MS
+    if timeout_ms > TRANSACTION_TIMEOUT_MS_MAX:
+        raise InvalidConfigError(f"{name} = {timeout_ms}: at most {TRANSACTION_TIMEOUT_MS_MAX} (7 days)")
+    return timeout_ms
 
 
 def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tuple[str | None, int]:
@@ -194,6 +203,8 @@ def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tu
     app_id = given["txnappid"]
     if not 0 < len(app_id) <= TXN_APP_ID_CHARS_MAX:
         raise InvalidConfigError(f"txnAppId = {app_id!r}: a name of 1 to {TXN_APP_ID_CHARS_MAX} characters is needed")
+    if app_id.startswith(UNNAMED_APP_PREFIX):
+        raise InvalidConfigError(f"txnAppId = {app_id!r}: a name may not begin with {UNNAMED_APP_PREFIX}")
     return app_id, _get(given, "txnVersion", _count, 0)
 
 

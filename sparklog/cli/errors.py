@@ -63,6 +63,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.GroupMaxSizeReachedError: "stop some members, or raise the broker's `group.max.size`",
     errors.UnsupportedAssignorError: "use `uniform` or `range`",
     errors.InvalidGroupIdError: "give the consumer a `group_id` (1 to 249 characters)",
+    errors.InvalidTimestampError: "set the clock or the records' timestamps right, or raise the topic's `message.timestamp.after.max.ms`",
     errors.CommitFailedError: "the records will be read again by the partitions' new owners; poll more often or raise `max.poll.interval.ms`",
 }
 

@@ -332,7 +332,8 @@ def delete(
         if not yes and sys.stdin.isatty():
             offsets = len(admin.list_group_offsets(group))
             typer.confirm(f"Delete group {group} with {offsets} committed offsets?", abort=True)
-        print(f"deleted group {group} with {admin.delete_group(group)} committed offsets")
+        count = admin.delete_group(group)
+    print(f"deleted group {group} with {count} committed offset{'s' if count != 1 else ''}")
 
 
 def _admin(bootstrap_servers: str) -> Admin:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import batch as batches
 from sparklog.format import offset_index, segment, time_index
 from sparklog.format.flat import root_table, table_field
+from sparklog.format.index_checksum import entries_in
 from sparklog.format.offset_column import decode_rows, row_offsets, topic_schema
 
 _CODECS = {0: "lz4", 1: "zstd"}
@@ -122,8 +124,8 @@ def dump_segment(path: Path) -> SegmentFacts:
         end=result.end.value,
         problem=result.reason,
         data_end=result.position,
-        index_entries=_entries(path.with_suffix(offset_index.SUFFIX), offset_index.ENTRY.itemsize),
-        time_index_entries=_entries(path.with_suffix(time_index.SUFFIX), time_index.ENTRY.itemsize),
+        index_entries=_entries(path, offset_index),
+        time_index_entries=_entries(path, time_index),
         batches=facts,
     )
 
@@ -152,14 +154,14 @@ def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
 
 def read_indexes(path: Path, base_offset: int) -> dict[str, list[dict[str, int]]]:
     """The entries of a segment's index files, with absolute offsets; an index that is missing has no key. Bytes that are
-    no whole entry are left out."""
+    no whole entry, and the checksums, are left out."""
     found: dict[str, list[dict[str, int]]] = {}
     for name, module in (("offset_index", offset_index), ("time_index", time_index)):
-        file = path.with_suffix(module.SUFFIX)
-        if not file.is_file():
+        count = _entries(path, module)
+        if count is None:
             continue
-        data = file.read_bytes()
-        entries = np.frombuffer(data[: len(data) - len(data) % module.ENTRY.itemsize], module.ENTRY)
+        data = path.with_suffix(module.SUFFIX).read_bytes()
+        entries = np.frombuffer(data[: count * module.ENTRY.itemsize], module.ENTRY)
         offsets = (entries["relative_offset"].astype(np.int64) + base_offset).tolist()
         other = "position" if "position" in (module.ENTRY.names or ()) else "timestamp_ms"
         values = entries[other].tolist()
@@ -235,5 +237,6 @@ def _follow(message: bytes, field_position: int) -> int:
     return root_table(message, field_position)
 
 
-def _entries(path: Path, entry_bytes: int) -> int | None:
-    return path.stat().st_size // entry_bytes if path.is_file() else None
+def _entries(segment: Path, index: ModuleType) -> int | None:
+    path = segment.with_suffix(index.SUFFIX)
+    return entries_in(path.stat().st_size, index.ENTRY.itemsize, index.TRAILER_BYTES) if path.is_file() else None

@@ -29,6 +29,8 @@ from sparklog.types import TopicPartition
 
 PARTITION_REQUEST_BYTES = 8 * MIB
 """How much of one partition goes into one request, unless a single batch is larger."""
+PIPELINED_BYTES_MIN = 128 * 1024
+"""A request of less does not follow one that is under way: meanwhile more may come that travels with it."""
 BATCHES_MAX = 100_000
 """How many batches of one partition go into one request without idempotence."""
 
@@ -208,7 +210,7 @@ class Accumulator:
             queue.batches.append(pending)
             self.outstanding[delivery] = None
             self.active[queue.tp] = queue
-            if self.locked_room(queue, time.monotonic()):
+            if self.locked_room(queue, time.monotonic()) and not self._better_wait(queue):
                 self.wake_sender()
         return delivery
 
@@ -247,7 +249,7 @@ class Accumulator:
         ready: list[PartitionQueue] = []
         next_at: float | None = None
         for queue in self.active.values():
-            if not self.locked_room(queue, now):
+            if not self.locked_room(queue, now) or self._better_wait(queue):
                 continue
             if queue.batches:
                 due = queue.retry_at
@@ -265,6 +267,13 @@ class Accumulator:
                 wait_until = min(due, queue.batches[0].deadline) if queue.batches else due
                 next_at = wait_until if next_at is None else min(next_at, wait_until)
         return ready, next_at
+
+    @staticmethod
+    def _better_wait(queue: PartitionQueue) -> bool:
+        """Whether a request behind those under way would be so small that it had better wait for one of their answers."""
+        if not queue.under_way or not queue.batches:
+            return False
+        return sum(b.size_bytes for b in queue.batches) < PIPELINED_BYTES_MIN
 
     def locked_take(self, queue: PartitionQueue, now: float) -> list[PendingBatch]:
         """Takes what goes into the partition's next request; its outcome is told to `settle` or `put_back`."""

@@ -37,7 +37,7 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _R = 24
 _U32 = 0xFFFFFFFF
-_WORDS = struct.Struct("<I")
+_WORDS = [struct.Struct(f"<{n}I") for n in range(33)]
 
 VECTOR_KEY_BYTES_MAX = 1024
 """Longer keys are hashed one by one: a single long key would make every row pay for its length."""
@@ -47,14 +47,14 @@ def murmur2(data: bytes) -> int:
     """Kafka's 32-bit murmur2 of `data`, unsigned."""
     length = len(data)
     h = (_SEED ^ length) & _U32
-    whole = length & ~3
-    for (k,) in _WORDS.iter_unpack(data[:whole]):
-        k = (k * _M) & _U32
-        k = ((k ^ (k >> _R)) * _M) & _U32
-        h = ((h * _M) & _U32) ^ k
-    rest = length - whole
+    words = length >> 2
+    if words:
+        for k in _WORDS[words].unpack_from(data) if words < len(_WORDS) else struct.unpack_from(f"<{words}I", data):
+            k = (k * _M) & _U32
+            h = ((h * _M) ^ ((k ^ (k >> _R)) * _M)) & _U32
+    rest = length & 3
     if rest:
-        h ^= int.from_bytes(data[whole:], "little")
+        h ^= int.from_bytes(data[length - rest :], "little")
         h = (h * _M) & _U32
     h = ((h ^ (h >> 13)) * _M) & _U32
     return h ^ (h >> 15)

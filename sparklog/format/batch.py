@@ -108,6 +108,11 @@ ATTRIBUTE_OFFSET_COLUMN = 1 << 3
 ATTRIBUTE_DELETE_HORIZON = 1 << 4
 ATTRIBUTE_COMMIT = 1 << 5
 
+SIZED_ROWS_MIN = 256
+"""Of fewer rows it costs more to tell their size than it saves."""
+STREAM_OVERHEAD_BYTES = 8192
+"""More than the schema's message and the header's need in most streams."""
+
 COMPRESSIONS = ("none", "lz4", "zstd")
 _OFFSET_MAX = 2**63 - 2  # the offset after it must still be an i64
 
@@ -180,11 +185,8 @@ def encode_batch(
         raise InvalidRequestError(f"unknown compression {compression!r}: use one of {', '.join(COMPRESSIONS)}")
     placeholder = VERSION_MARK + b"A" * (STAMP_CHARS + SEAL_CHARS)
     options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression, use_threads=False)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch, custom_metadata={HEADER_KEY: placeholder})
+    stream = _write_stream(batch, placeholder, options, sized=compression == "none")
     # what the stream holds: schema message, our message, 8 bytes end-of-stream
-    stream = memoryview(sink.getvalue()).cast("B")
     schema_bytes = PREFIX_BYTES + _PREFIX.unpack_from(stream, 0)[1]
     message = stream[schema_bytes : len(stream) - 8]
     metadata_length = _PREFIX.unpack_from(message, 0)[1]
@@ -199,6 +201,27 @@ def encode_batch(
     crc = _crc(message, stamp_position, len(message)) if checksum else 0
     _write_stamp(message, stamp_position, crc, base_offset, leader_epoch, append_time_ms)
     return message
+
+
+def _write_stream(batch: pa.RecordBatch, header: bytes, options: Any, *, sized: bool) -> memoryview:
+    """An Arrow IPC stream of one batch. `sized`: its size can be told before, and memory need not grow while it is written."""
+    if sized and batch.num_rows >= SIZED_ROWS_MIN:
+        size = pa.ipc.get_record_batch_size(batch) + STREAM_OVERHEAD_BYTES
+        buffer = pa.allocate_buffer(size)
+        try:
+            with pa.FixedSizeBufferWriter(buffer) as fixed:
+                _write_batch(fixed, batch, header, options)
+                return memoryview(buffer).cast("B")[: fixed.tell()]
+        except OSError:
+            pass  # a schema that is longer than most
+    sink = pa.BufferOutputStream()
+    _write_batch(sink, batch, header, options)
+    return memoryview(sink.getvalue()).cast("B")
+
+
+def _write_batch(sink: Any, batch: pa.RecordBatch, header: bytes, options: Any) -> None:
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch, custom_metadata={HEADER_KEY: header})
 
 
 def assign_producer(
@@ -231,7 +254,7 @@ def encode_marker(
     `schema` is that of the segment it goes into. Returns a writable view of the bytes, not yet stamped.
     """
     return encode_batch(
-        pa.RecordBatch.from_pylist([], schema=schema),
+        pa.RecordBatch.from_arrays([pa.nulls(0, t) for t in schema.types], schema=schema),
         schema_id=schema_id,
         min_timestamp_ms=timestamp_ms,
         max_timestamp_ms=timestamp_ms,

@@ -1,17 +1,19 @@
 """The offset index: for a sparse set of batches of one segment, where each begins.
 
-File ``<20-digit base offset>.index``, little-endian, no header, no CRC::
+File ``<20-digit base offset>.index``, little-endian, n entries and their checksum::
 
     offset  size  field
     8·i     4     relative_offset u32: the batch's base offset minus the segment's base offset
     8·i+4   4     position u32: where the batch begins in the segment file
+    8·n     4     crc32c u32 of all entries (`index_checksum.py`)
 
 Both columns are strictly increasing. An entry is added for a batch when more than `index.interval.bytes` of batches
 lie since the last entry; the first batch needs none. To find offset o: take the entry with the largest
 relative_offset <= o - base (or the first batch), then walk batch headers forward.
 
 Example: a segment with base offset 1000 whose second batch begins at offset 1050 and position 70,000 has the entry
-(50, 70000). If the file is missing or insane nothing is lost: it is rebuilt by walking the segment's batch headers.
+(50, 70000). It is written when the segment is sealed and checked when it is read, at the first lookup. If it is missing,
+damaged or insane nothing is lost: it is rebuilt by walking the segment's batch headers.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparklog.format.index_checksum import CHECKSUM_BYTES, index_checksum, without_checksum
+
 SUFFIX = ".index"
 ENTRY = np.dtype([("relative_offset", "<u4"), ("position", "<u4")])
+TRAILER_BYTES = CHECKSUM_BYTES
 RELATIVE_OFFSET_MAX = 2**32 - 1
 
 
@@ -32,6 +37,11 @@ class OffsetEntry(NamedTuple):
 
     relative_offset: int
     position: int
+
+
+def trailer(base_offset: int, entries: bytes) -> bytes:
+    """What ends the file: TRAILER_BYTES."""
+    return index_checksum(base_offset, entries)
 
 
 class OffsetIndex:
@@ -48,7 +58,7 @@ class OffsetIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the file the index makes."""
+        """Size of its entries."""
         return len(self) * ENTRY.itemsize
 
     def append(self, relative_offset: int, position: int) -> None:
@@ -75,23 +85,28 @@ class OffsetIndex:
         del self._relative_offsets[keep:]
         del self._positions[keep:]
 
-    def encode(self) -> bytes:
-        """The file's bytes."""
+    def encode(self, base_offset: int) -> bytes:
+        """The file's bytes, for the segment that begins at `base_offset`."""
         entries = np.empty(len(self), ENTRY)
         entries["relative_offset"] = np.array(self._relative_offsets, np.uint32)
         entries["position"] = np.array(self._positions, np.uint32)
-        return entries.tobytes()
+        content = entries.tobytes()
+        return content + trailer(base_offset, content)
 
 
-def decode_offset_index(data: bytes, *, batch_positions: np.ndarray, relative_offset_end: int) -> OffsetIndex | None:
-    """The index in `data`, or None if it is insane: not whole entries, not increasing, or not at batches.
+def decode_offset_index(
+    data: bytes, *, base_offset: int, batch_positions: np.ndarray, relative_offset_end: int
+) -> OffsetIndex | None:
+    """The index in `data`, or None if it is damaged or insane: the checksum does not fit, not whole entries, not
+    increasing, or not at batches.
 
     `batch_positions`: where the segment's batches begin (its footer's list, ascending); `relative_offset_end`: the
-    offset after the segment's last record, relative to its base offset.
+    offset after the segment's last record, relative to `base_offset`.
     """
-    if len(data) % ENTRY.itemsize:
+    content = without_checksum(base_offset, data)
+    if content is None or len(content) % ENTRY.itemsize:
         return None
-    entries = np.frombuffer(data, ENTRY)
+    entries = np.frombuffer(content, ENTRY)
     offsets, positions = entries["relative_offset"], entries["position"]
     if len(entries) and (
         not (np.diff(offsets.astype(np.int64)) > 0).all()

@@ -1,17 +1,21 @@
 """The time index: the largest timestamp so far, at a sparse set of points of one segment.
 
-File ``<20-digit base offset>.timeindex``, little-endian, no header, no CRC::
+File ``<20-digit base offset>.timeindex``, little-endian, n entries and two checksums::
 
     offset  size  field
     12·i    8     timestamp_ms i64: the largest timestamp of all batches so far
     12·i+8  4     relative_offset u32: base offset of the batch that reached it first, minus the segment's
+    12·n    4     last_crc32c u32 of the last entry alone, if there is one (`index_checksum.py`)
+    12·n+4  4     crc32c u32 of everything before it (`index_checksum.py`)
 
 Both columns are strictly increasing: an entry is added together with an offset-index entry, and once more when the
 segment is sealed, but only if the timestamp has grown since the last entry. So every batch before the one an entry
 names has smaller timestamps only, and the last entry of a sealed segment holds the segment's largest timestamp.
 
 Example: batches at offsets 0, 10, 20 with largest timestamps 100, 300, 200 give, when sealed, the entry (300, 10).
-If the file is missing or insane it is rebuilt, together with the offset index, from the segment's batch headers.
+It is written when the segment is sealed and checked when it is read: whole at the first lookup, before that the last
+entry alone. If it is missing, damaged or insane it is rebuilt, together with the offset index, from the segment's batch
+headers.
 """
 
 from __future__ import annotations
@@ -22,9 +26,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparklog.format.index_checksum import CHECKSUM_BYTES, index_checksum, without_checksum
+
 SUFFIX = ".timeindex"
 ENTRY = np.dtype([("timestamp_ms", "<i8"), ("relative_offset", "<u4")])
 assert ENTRY.itemsize == 12
+TRAILER_BYTES = 2 * CHECKSUM_BYTES
+LAST_ENTRY_BYTES = ENTRY.itemsize + TRAILER_BYTES
+"""What a file ends with that has an entry."""
 
 
 class TimeEntry(NamedTuple):
@@ -32,6 +41,12 @@ class TimeEntry(NamedTuple):
 
     timestamp_ms: int
     relative_offset: int
+
+
+def trailer(base_offset: int, entries: bytes) -> bytes:
+    """What ends the file: TRAILER_BYTES."""
+    last = index_checksum(base_offset, entries[-ENTRY.itemsize :])
+    return last + index_checksum(base_offset, entries + last)
 
 
 class TimeIndex:
@@ -66,31 +81,38 @@ class TimeIndex:
         del self._timestamps[keep:]
         del self._relative_offsets[keep:]
 
-    def encode(self) -> bytes:
-        """The file's bytes."""
+    def encode(self, base_offset: int) -> bytes:
+        """The file's bytes, for the segment that begins at `base_offset`."""
         entries = np.empty(len(self), ENTRY)
         entries["timestamp_ms"] = np.array(self._timestamps, np.int64)
         entries["relative_offset"] = np.array(self._relative_offsets, np.uint32)
-        return entries.tobytes()
+        content = entries.tobytes()
+        return content + trailer(base_offset, content)
 
 
-def decode_last_entry(data: bytes, *, relative_offset_end: int) -> TimeEntry | None:
-    """The entry that ends a file, from its last 12 bytes; None if they are not there or name no batch of the segment."""
-    if len(data) != ENTRY.itemsize:
+def decode_last_entry(data: bytes, *, base_offset: int, relative_offset_end: int) -> TimeEntry | None:
+    """The last entry of a file, from its last LAST_ENTRY_BYTES; None if they are not there or damaged, or the entry names
+    no batch of the segment."""
+    if len(data) != LAST_ENTRY_BYTES:
         return None
-    timestamp_ms, relative_offset = np.frombuffer(data, ENTRY)[0].item()
+    entry = without_checksum(base_offset, data[:-CHECKSUM_BYTES])
+    if entry is None:
+        return None
+    timestamp_ms, relative_offset = np.frombuffer(entry, ENTRY)[0].item()
     return TimeEntry(timestamp_ms, relative_offset) if relative_offset < relative_offset_end else None
 
 
-def decode_time_index(data: bytes, *, relative_offset_end: int) -> TimeIndex | None:
-    """The index in `data`, or None if it is insane: not whole entries, not increasing, beyond the segment.
+def decode_time_index(data: bytes, *, base_offset: int, relative_offset_end: int) -> TimeIndex | None:
+    """The index in `data`, or None if it is damaged or insane: the checksums do not fit, not whole entries, not
+    increasing, beyond the segment.
 
-    `relative_offset_end`: the offset after the segment's last record, relative to its base offset. The index of a
-    segment with records has at least one entry.
+    `relative_offset_end`: the offset after the segment's last record, relative to `base_offset`. The index of a segment
+    with records has at least one entry.
     """
-    if len(data) % ENTRY.itemsize:
+    content = without_checksum(base_offset, data)
+    if content is None or len(content) % ENTRY.itemsize != CHECKSUM_BYTES:
         return None
-    entries = np.frombuffer(data, ENTRY)
+    entries = np.frombuffer(content[:-CHECKSUM_BYTES], ENTRY)
     timestamps, offsets = entries["timestamp_ms"], entries["relative_offset"].astype(np.int64)
     if bool(len(entries)) != (relative_offset_end > 0):
         return None

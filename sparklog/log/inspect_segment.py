@@ -20,6 +20,7 @@ import pyarrow as pa
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import offset_index, time_index
 from sparklog.format.batch import HEADER_KEY, BatchHeader, TruncatedBatchError, decode_batch
+from sparklog.format.index_checksum import entries_in
 from sparklog.format.offset_column import has_offset_column
 from sparklog.format.segment import (
     MAGIC,
@@ -332,11 +333,8 @@ class _Checker:
     def _indexes(self) -> None:
         if self._findings.damage:  # positions behind damage cannot be told
             return
-        for suffix, entry, examine in (
-            (offset_index.SUFFIX, offset_index.ENTRY, self._offset_index),
-            (time_index.SUFFIX, time_index.ENTRY, self._time_index),
-        ):
-            path = self._path.with_suffix(suffix)
+        for index, examine in ((offset_index, self._offset_index), (time_index, self._time_index)):
+            path = self._path.with_suffix(index.SUFFIX)
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
@@ -347,10 +345,13 @@ class _Checker:
                 self._findings.note(path, 0, "index", "the index of a segment without a footer; it is written again")
                 continue
             self._progress(len(data))
-            whole = len(data) - len(data) % entry.itemsize
-            if whole < len(data):
-                self._findings.add(path, whole, "index", f"{len(data) - whole} bytes are no whole entry")
-            examine(path, np.frombuffer(data[:whole], entry))
+            whole = index.ENTRY.itemsize * entries_in(len(data), index.ENTRY.itemsize, index.TRAILER_BYTES)
+            found = len(self._findings.damage)
+            examine(path, np.frombuffer(data[:whole], index.ENTRY))
+            if len(self._findings.damage) == found and data[whole:] != index.trailer(self._base_offset, data[:whole]):
+                self._findings.add(
+                    path, whole, "index", "the checksum does not fit; the index is rebuilt when it is needed"
+                )
 
     def _index_finding(self, path: Path, wrong: np.ndarray, entry_bytes: int, what: str) -> None:
         if len(wrong):

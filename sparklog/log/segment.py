@@ -228,7 +228,7 @@ class LogSegment:
 
     def hold_for_sync(self) -> list[SharedFile]:
         """What has to be fsynced so that everything written so far is on the disk; the caller syncs and releases. Of a
-        sealed segment that includes the indexes: half of one would look like a whole one."""
+        sealed segment that includes the indexes: one from before an `unseal` would look like a whole one."""
         held = [self.acquire()]
         with self._lock:
             for path in index_paths(self.path) if self.is_sealed else ():
@@ -517,7 +517,7 @@ class LogSegment:
         index: OffsetIndex = self.indexes.offsets
         entry = index.floor_position(limit)
         if entry is not None and entry.position > start.position:
-            # neither has a checksum: a reader would go on at a wrong offset
+            # a batch's offset has no checksum: a reader would go on at a wrong one
             if next(self.headers_from(entry.position))[1].base_offset == self.base_offset + entry.relative_offset:
                 return SegmentEnd(self.base_offset + entry.relative_offset, entry.position)
             limit = entry.position  # the batch before it tells which of the two is right

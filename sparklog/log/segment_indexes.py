@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from sparklog.format import offset_index, time_index
 from sparklog.format.offset_index import OffsetIndex, decode_offset_index
 from sparklog.format.time_index import TimeIndex, decode_time_index
 from sparklog.log.files import FileSystem, read_whole, write_whole
+
+logger = logging.getLogger(__name__)
 
 
 class SegmentIndexes:
@@ -71,22 +74,28 @@ class SegmentIndexes:
     def save(self, files: FileSystem, segment: Path) -> None:
         """Writes both files beside `segment`."""
         self.finish()
-        write_whole(files, segment.with_suffix(offset_index.SUFFIX), self.offsets.encode())
-        write_whole(files, segment.with_suffix(time_index.SUFFIX), self.times.encode())
+        for path, data in zip(index_paths(segment), self.encode(), strict=True):
+            write_whole(files, path, data)
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """What the files of the offset index and of the time index hold, once the segment is sealed."""
+        return self.offsets.encode(self._base_offset), self.times.encode(self._base_offset)
 
 
 def load_indexes(
     files: FileSystem, segment: Path, base_offset: int, next_offset: int, batch_positions: np.ndarray
 ) -> SegmentIndexes | None:
-    """The indexes of a sealed segment from their files, or None if either is missing or insane."""
-    offsets = read_whole(files, segment.with_suffix(offset_index.SUFFIX))
-    times = read_whole(files, segment.with_suffix(time_index.SUFFIX))
+    """The indexes of a sealed segment from their files, or None if either is missing, damaged or insane."""
+    offsets, times = (read_whole(files, path) for path in index_paths(segment))
     if offsets is None or times is None:
         return None
     end = next_offset - base_offset
-    decoded_offsets = decode_offset_index(offsets, batch_positions=batch_positions, relative_offset_end=end)
-    decoded_times = decode_time_index(times, relative_offset_end=end)
+    decoded_offsets = decode_offset_index(
+        offsets, base_offset=base_offset, batch_positions=batch_positions, relative_offset_end=end
+    )
+    decoded_times = decode_time_index(times, base_offset=base_offset, relative_offset_end=end)
     if decoded_offsets is None or decoded_times is None:
+        logger.warning("%s: its index is damaged, it is rebuilt", segment)
         return None
     indexes = SegmentIndexes(base_offset)
     indexes.offsets, indexes.times = decoded_offsets, decoded_times
@@ -101,18 +110,18 @@ def read_largest_timestamp(
     files: FileSystem, segment: Path, base_offset: int, next_offset: int
 ) -> tuple[int, int] | None:
     """A sealed segment's largest timestamp and the base offset of the batch that reached it first, from the last entry
-    of its time index; None if the file is missing or insane."""
+    of its time index; None if the file is missing, or its end damaged or insane."""
     path = segment.with_suffix(time_index.SUFFIX)
     if not files.exists(path):
         return None
     file = files.open(path)
     try:
-        entry_bytes = time_index.ENTRY.itemsize
+        end_bytes = time_index.LAST_ENTRY_BYTES
         size = file.size()
-        data = file.read(size - entry_bytes, entry_bytes) if size and size % entry_bytes == 0 else b""
+        data = file.read(size - end_bytes, end_bytes) if size >= end_bytes else b""
     finally:
         file.close()
-    entry = time_index.decode_last_entry(data, relative_offset_end=next_offset - base_offset)
+    entry = time_index.decode_last_entry(data, base_offset=base_offset, relative_offset_end=next_offset - base_offset)
     return None if entry is None else (entry.timestamp_ms, base_offset + entry.relative_offset)
 
 
@@ -123,5 +132,5 @@ def index_paths(segment: Path) -> tuple[Path, Path]:
 
 def remove_indexes(files: FileSystem, segment: Path) -> None:
     """Removes both files; they are made again when the segment is sealed."""
-    files.remove(segment.with_suffix(offset_index.SUFFIX))
-    files.remove(segment.with_suffix(time_index.SUFFIX))
+    for path in index_paths(segment):
+        files.remove(path)

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.format.batch import decode_header, encode_batch, encode_marker, stamp_batch
+from sparklog.format.offset_index import OffsetIndex
 from sparklog.format.producer_snapshot import (
     AbortedFile,
     ProducedBatch,
@@ -27,6 +28,7 @@ from sparklog.format.producer_snapshot import (
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA, canonical_schema
 from sparklog.format.segment import SegmentInfo, decode_seal, encode_head, encode_seal
+from sparklog.format.time_index import TimeIndex
 from sparklog.format.txn_index import AbortedEntry, encode_txn_index, entries_crc
 from sparklog.log.model import LogOwner
 from sparklog.log.tiering.columns import encode_columns
@@ -45,6 +47,22 @@ from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.frames import encode_request, encode_response
+from sparklog.replication.group_records import (
+    KIND_CURRENT,
+    KIND_MEMBER,
+    KIND_TARGET,
+    CurrentValue,
+    GroupValue,
+    MemberValue,
+    OffsetValue,
+    encode_current,
+    encode_target,
+    encode_value,
+    group_key,
+    member_key,
+    offset_key,
+)
+from sparklog.types import TopicPartition
 
 DATA = Path(__file__).parent / "data"
 BASE_MS = 1_700_000_000_000
@@ -318,6 +336,40 @@ def remote_files(batches: list[bytes]) -> dict[str, bytes]:
     }
 
 
+def group_records() -> dict[str, bytes]:
+    """Each kind of record of __consumer_offsets: the key's length (4 bytes, big endian), the key, the value."""
+    owned = frozenset({TopicPartition("flights", 1), TopicPartition("flights", 0), TopicPartition("events", 2)})
+    wish = MemberValue("host-1", "client", "127.0.0.1", ("events", "flights"), "uniform", 300_000, 45_000)
+    found = {
+        "offset": (offset_key("readers", TopicPartition("flights", 1)), encode_value(OffsetValue(42, 2, "note", BASE_MS, "id"))),
+        "group": (group_key("readers"), encode_value(GroupValue(7, "uniform", -1, {"flights": ("id", 2)}))),
+        "member": (member_key(KIND_MEMBER, "readers", "m"), encode_value(wish)),
+        "target": (member_key(KIND_TARGET, "readers", "m"), encode_target(owned)),
+        "current": (member_key(KIND_CURRENT, "readers", "m"), encode_current(CurrentValue(7, 6, owned, frozenset()))),
+    }  # fmt: skip
+    return {f"group-record-{n}.bin": len(k).to_bytes(4, "big") + k + v for n, (k, v) in found.items()}
+
+
+INDEXED_FROM = 100
+"""Base offset of the segment of the golden indexes."""
+
+
+def offset_index() -> OffsetIndex:
+    """Of three batches, at positions 1000, 5000 and 9000."""
+    index = OffsetIndex()
+    index.append(4, 5000)
+    index.append(8, 9000)
+    return index
+
+
+def time_index() -> TimeIndex:
+    """Of the same batches."""
+    index = TimeIndex()
+    index.append_if_later(BASE_MS, 0)
+    index.append_if_later(BASE_MS + 8, 8)
+    return index
+
+
 def golden_files() -> dict[str, bytes]:
     """All golden files by name."""
     envelope = [stamped(envelope_rows(i, 4), i) for i in (100, 104, 108)]
@@ -332,7 +384,10 @@ def golden_files() -> dict[str, bytes]:
         "segment-marker.arrow": segment(ENVELOPE_SCHEMA, "events", [*envelope, marker(112)]),
         "producers.snapshot": encode_snapshot(PRODUCERS),
         "aborted.txnindex": encode_txn_index(ABORTED),
+        "segment.index": offset_index().encode(INDEXED_FROM),
+        "segment.timeindex": time_index().encode(INDEXED_FROM),
         **remote_files(envelope),
+        **group_records(),
         **frames(),
     }
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -18,9 +19,11 @@ from sparklog.format.batch import (
     iterate_batches,
     verify_batch,
 )
+from sparklog.format.offset_index import decode_offset_index
 from sparklog.format.producer_snapshot import decode_snapshot
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.segment import ScanEnd, decode_head, decode_seal, scan
+from sparklog.format.time_index import decode_time_index
 from sparklog.format.txn_index import decode_txn_index
 from sparklog.log.tiering.journal import decode_journal
 from sparklog.protocol import messages as m
@@ -148,6 +151,17 @@ def test_committed_marker_decodes() -> None:
 def test_committed_producer_files_decode() -> None:
     assert decode_snapshot(committed("producers.snapshot")) == golden.PRODUCERS
     assert decode_txn_index(committed("aborted.txnindex")) == golden.ABORTED
+
+
+def test_committed_indexes_decode() -> None:
+    bounds = {"base_offset": golden.INDEXED_FROM, "relative_offset_end": 12}
+    positions = np.array([1000, 5000, 9000])
+    offsets = decode_offset_index(committed("segment.index"), batch_positions=positions, **bounds)
+    times = decode_time_index(committed("segment.timeindex"), **bounds)
+    assert offsets is not None
+    assert times is not None
+    assert (len(offsets), offsets.last()) == (2, (8, 9000))
+    assert (len(times), times.last()) == (2, (golden.BASE_MS + 8, 8))
 
 
 def test_committed_journal_decodes() -> None:

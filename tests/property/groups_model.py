@@ -7,14 +7,16 @@ any part of what is not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sparklog.errors import SparklogError, StaleMemberEpochError
+from sparklog.client.membership import MemberConfig, Membership
+from sparklog.errors import RequestTimedOutError, SparklogError
 from sparklog.protocol import group_messages as m
-from sparklog.replication.group_membership import EPOCH_AWAY, EPOCH_JOIN, EPOCH_LEAVE, GroupConfig, Safeguards
+from sparklog.replication.group_membership import GroupConfig, Safeguards
 from sparklog.replication.group_records import Record
-from sparklog.replication.groups import GroupCoordinator, topic_partitions
+from sparklog.replication.groups import GroupCoordinator
 from sparklog.types import TopicPartition
 
 GROUP = "g"
@@ -31,47 +33,47 @@ class LogEntry(NamedTuple):
     marker: bool | None = None
 
 
-@dataclass
 class Client:
-    """A member's process. `held` is what it reads; `told` what it has been told to read."""
+    """A member's process: the client library's `Membership`, and a thread that polls now and then."""
 
-    member_id: str
-    topics: list[str]
-    instance_id: str | None = None
-    epoch: int = EPOCH_JOIN
-    sequence: int = 0
-    commits: int = 0
-    held: set[TopicPartition] = field(default_factory=set)
-    told: frozenset[TopicPartition] = frozenset()
-    positions: dict[TopicPartition, int] = field(default_factory=dict)
-    had: set[TopicPartition] = field(default_factory=set)
-    waiting_for: int = -1
-    full: bool = True
-    gone: bool = False
+    def __init__(self, member_id: str, topics: list[str], instance_id: str | None) -> None:
+        config = MemberConfig(GROUP, instance_id, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=REBALANCE_MS)
+        self.membership = Membership(config)
+        self.membership.member_id = member_id
+        self.membership.subscribe(topics)
+        self.positions: dict[TopicPartition, int] = {}
+        self.had: set[TopicPartition] = set()
+        self.commits = 0
+        self.waiting_for = -1
+        self.gone = False
+
+    @property
+    def member_id(self) -> str:
+        return self.membership.member_id
+
+    @property
+    def epoch(self) -> int:
+        return self.membership.epoch
+
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        return frozenset() if self.gone else self.membership.held
 
     def request(self) -> m.GroupHeartbeatRequest:
-        self.sequence += 1
-        self.waiting_for = self.sequence
-        full, self.full = self.full, True  # until it is answered
-        return m.GroupHeartbeatRequest(
-            GROUP,
-            self.member_id,
-            self.epoch,
-            self.instance_id,
-            self.topics if full else None,
-            None,
-            topic_partitions(self.held) if full else None,
-            REBALANCE_MS,
-            SESSION_MS,
-            sequence=self.sequence,
-        )
+        if self.waiting_for >= 0:
+            self.membership.failed(RequestTimedOutError("no answer to the last one"))
+        request = self.membership.request()
+        self.waiting_for = request.sequence
+        return request
 
-    def lose_all(self) -> None:
-        self.held, self.told, self.epoch, self.full = set(), frozenset(), EPOCH_JOIN, True
+    def poll(self, committed: Callable[[TopicPartition], int]) -> None:
+        """Takes what is new; what has to go stays until `let_go`."""
+        for tp in self.membership.changes().added:
+            self.positions[tp] = committed(tp)
+            self.had.add(tp)
 
     def let_go(self) -> None:
-        self.full = self.full or not self.held <= self.told
-        self.held &= self.told
+        self.membership.let_go(self.membership.held - self.membership.told)
 
 
 class Answer(NamedTuple):
@@ -121,22 +123,23 @@ class World:
 
     def kill(self, client: Client) -> None:
         client.gone = True
-        client.lose_all()
+
+    def poll(self, client: Client) -> None:
+        def committed(tp: TopicPartition) -> int:
+            value = self.coordinator.offsets.get(GROUP, tp)
+            return 0 if value is None else value.offset
+
+        client.poll(committed)
 
     def heartbeat(self, client: Client) -> None:
         self.requests.append((client, client.request()))
 
     def leave(self, client: Client) -> None:
-        client.held = set()
-        request = client.request()
-        epoch = EPOCH_LEAVE if client.instance_id is None else EPOCH_AWAY
-        self.requests.append(
-            (client, m.GroupHeartbeatRequest(GROUP, client.member_id, epoch, sequence=request.sequence))
-        )
         self.kill(client)
+        self.requests.append((client, client.membership.leave_request()))
 
     def subscribe(self, client: Client, topics: list[str]) -> None:
-        client.topics, client.full = topics, True
+        client.membership.subscribe(topics)
 
     def send_commit(self, client: Client, tp: TopicPartition, processed: int) -> None:
         position = client.positions[tp] = client.positions.get(tp, 0) + processed
@@ -196,20 +199,10 @@ class World:
         if client.gone or sequence != client.waiting_for:
             return
         client.waiting_for = -1
-        if isinstance(response, StaleMemberEpochError):
-            return
         if isinstance(response, SparklogError):
-            client.lose_all()
-            return
-        client.epoch = response.member_epoch
-        client.full = False
-        if response.assigned is not None:
-            client.told = frozenset(TopicPartition(t.topic, p) for t in response.assigned for p in t.partitions)
-            for tp in client.told - client.held:
-                committed = self.coordinator.offsets.get(GROUP, tp)
-                client.positions[tp] = 0 if committed is None else committed.offset
-            client.held |= client.told
-            client.had |= client.told
+            client.membership.failed(response)
+        else:
+            client.membership.answered(response)
 
     def make_safe(self, entries: int) -> None:
         self.safe = max(self.safe, entries)
@@ -219,8 +212,6 @@ class World:
         del self.log[max(self.safe, len(self.log) - lost) :]
         self.safe = len(self.log)
         self.requests, self.commits, self.answers = [], [], []
-        for client in self.clients:
-            client.waiting_for = -1
         self.coordinator = self._load()
         self.check_restart()
 
@@ -278,7 +269,7 @@ class World:
                 member is not None
                 and client.epoch > 0
                 and client.epoch in (member.epoch, member.previous_epoch)
-                and member.last_sequence <= client.sequence
+                and member.last_sequence <= client.membership._sequence
             )
             if known and not client.gone:
                 found.append(client)
@@ -318,19 +309,19 @@ class World:
     def settle(self) -> None:
         """Everything works for a while: then every partition is read by exactly one client."""
         self.requests, self.commits, self.answers = [], [], []
-        for client in self.clients:
-            client.waiting_for = -1
         for _ in range(REBALANCE_MS // 250 + 40):
             self.pass_time(250)
             for client in [c for c in self.clients if not c.gone]:
+                self.poll(client)
                 client.let_go()
                 self.heartbeat(client)
                 self.deliver(len(self.requests) - 1, keep=False)
                 self.answer(len(self.answers) - 1)
+                self.poll(client)
                 self.check_owners()
         alive = [c for c in self.clients if not c.gone]
         wanted = {TopicPartition(t, p) for t, (_, n) in self.topics.items() for p in range(n)}
-        wanted = {tp for tp in wanted if any(tp.topic in c.topics for c in alive)}
+        wanted = {tp for tp in wanted if any(tp.topic in c.membership.topics for c in alive)}
         held = [tp for c in alive for tp in c.held]
         assert sorted(held) == sorted(wanted), f"held {sorted(held)}, there are {sorted(wanted)}"
         if alive:

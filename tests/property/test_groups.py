@@ -37,7 +37,9 @@ class Groups(RuleBasedStateMachine):
     @rule(topics=some_topics, instance=st.sampled_from([None, None, "s1", "s2"]))
     def join(self, topics: list[str], instance: str | None) -> None:
         if len([c for c in self.world.clients if not c.gone]) < 4:
-            taken = instance is not None and any(c.instance_id == instance and not c.gone for c in self.world.clients)
+            taken = instance is not None and any(
+                c.membership.config.instance_id == instance and not c.gone for c in self.world.clients
+            )
             self.world.join(topics or ["a"], None if taken else instance)
             self.exchange(len(self.world.clients) - 1)
 
@@ -45,9 +47,11 @@ class Groups(RuleBasedStateMachine):
     @rule(i=index)
     def exchange(self, i: int) -> None:
         """A heartbeat as it mostly is: answered."""
-        self.world.heartbeat(self.client(i))
+        client = self.client(i)
+        self.world.heartbeat(client)
         self.world.deliver(len(self.world.requests) - 1, keep=False)
         self.world.answer(len(self.world.answers) - 1)
+        self.world.poll(client)
 
     @precondition(lambda self: self.any_alive())
     @rule(i=index)
@@ -63,6 +67,12 @@ class Groups(RuleBasedStateMachine):
     @rule(i=index)
     def answer(self, i: int) -> None:
         self.world.answer(i % len(self.world.answers))
+
+    @precondition(lambda self: self.any_alive())
+    @rule(i=index)
+    def poll(self, i: int) -> None:
+        self.world.poll(self.client(i))
+        self.world.check_owners()
 
     @precondition(lambda self: self.any_alive())
     @rule(i=index)
@@ -220,6 +230,7 @@ def walk(seed: int, safeguards: Safeguards, steps: int = 60) -> None:
             "heartbeat": 8 * alive,
             "deliver": 12 * bool(world.requests),
             "answer": 12 * bool(world.answers),
+            "poll": 6 * alive,
             "let_go": 5 * alive,
             "commit": 8 * having,
             "deliver_commit": 6 * bool(world.commits),

@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparklog.replication.transactions import Safeguards
-from tests.simulation.transactions_world import Violation, World
+from tests.simulation.transactions_actors import Violation
+from tests.simulation.transactions_world import World
 
 
-def live(seed: int, safeguards: Safeguards | None = None, steps: int = 400) -> World:
+def live(seed: int, safeguards: Safeguards | None = None, *, steps: int = 400, durable_first: bool = True) -> World:
     """A life of a world; the same for the same seed. Raises Violation."""
-    world = World(random.Random(seed).randrange, safeguards)
+    world = World(random.Random(seed).randrange, safeguards, durable_first=durable_first)
     for _ in range(steps):
         world.step()
     world.settle()
@@ -51,6 +52,12 @@ def test_without_a_safeguard_something_breaks(switch: str) -> None:
         except Violation:
             return
     pytest.fail(f"nobody notices that {switch} is off")
+
+
+def test_answers_and_markers_have_to_wait_for_the_records() -> None:
+    with pytest.raises(Violation):
+        for seed in range(1_000):
+            live(seed, durable_first=False)
 
 
 def test_the_lives_are_eventful() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +21,12 @@ from sparklog.format.batch import STAMP_CHARS, decode_batch, iterate_batches
 from sparklog.log.files import RealFiles
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.repair import repair
+from sparklog.log.time_lookup import NOT_FOUND
 from tests.unit.log.support import SCHEMAS, LimitedFiles, append, batch, open_log
 
 SETTINGS: dict[str, object] = {"index.interval.bytes": 4096}
 RECORDS_PER_BATCH = 3
+LOOKED_UP_MS = (0, *range(1000, 2500, 70), 10**9)
 EXPECTED_ERRORS = (LogCorruptError, CorruptBatchError)
 
 
@@ -33,6 +36,7 @@ class Made(NamedTuple):
     directory: Path
     files: dict[str, bytes]
     values: list[bytes]
+    timestamps_ms: list[int]
     stamps: list[range]
     ends: list[int]
 
@@ -43,10 +47,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     root = tmp_path_factory.mktemp("damage")
     log = open_log(root, SETTINGS, files=LimitedFiles())
     values: list[bytes] = []
+    timestamps_ms: list[int] = []
     while log.size_bytes < 64 * 1024 - 2500:
         n = len(values)
         value = b"%d:" % n * (200 + n)
-        append(log, batch([1000 + n * 10 + i for i in range(RECORDS_PER_BATCH)], value=value[: 400 + 7 * n]))
+        chunk = [1000 + n * 10 + i for i in range(RECORDS_PER_BATCH)]
+        append(log, batch(chunk, value=value[: 400 + 7 * n]))
+        timestamps_ms += chunk
         values += [value[: 400 + 7 * n]] * RECORDS_PER_BATCH
     (segment,) = log._segments.all
     stamps = [
@@ -56,7 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     ends = [position + header.size_bytes for position, header in segment.headers_from(None)]
     log.close()
     directory = root / "events-0"
-    return Made(directory, {p.name: p.read_bytes() for p in directory.iterdir()}, values, stamps, ends)
+    return Made(directory, {p.name: p.read_bytes() for p in directory.iterdir()}, values, timestamps_ms, stamps, ends)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,10 +94,9 @@ def check_damaged(made: Made, root: Path, *, clean: bool, exact: bool) -> str:
     log = None
     try:
         log = open_log(root, SETTINGS, files=LimitedFiles(), clean=clean)
+        latest = log.offset_of_max_timestamp()  # first: it looks at the end of the time index alone
+        answers = {t: log.offset_for_timestamp(t) for t in LOOKED_UP_MS}
         found = records_of(log)
-        for timestamp in (0, 1500, 10**9):
-            log.offset_for_timestamp(timestamp)
-        log.offset_of_max_timestamp()
         log.append(batch([5]))
     except EXPECTED_ERRORS:
         return "refused"
@@ -100,6 +106,12 @@ def check_damaged(made: Made, root: Path, *, clean: bool, exact: bool) -> str:
     if exact:
         assert found == list(enumerate(made.values))[: len(found)]
         assert found or not made.values
+        times = made.timestamps_ms[: len(found)]
+        assert latest == (len(times) - 1, times[-1])
+        assert answers == {
+            t: (bisect_left(times, t), min(m for m in times if m >= t)) if t <= times[-1] else NOT_FOUND
+            for t in LOOKED_UP_MS
+        }
     else:
         assert [v for _, v in found] == made.values
     return "whole" if len(found) == len(made.values) else "cut"

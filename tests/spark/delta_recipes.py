@@ -147,9 +147,11 @@ class Recipes:
             return self.run(stream.writeStream.foreachBatch(write), "4")
 
         self.spark.sql("insert into seats values ('1A', 'Ada', 1), ('2B', 'Bob', 2), ('3C', 'Cid', 3)")
+        assert "written, not committed" in run()
+        assert not run()
+        self.spark.sql("update seats set price = 9 where seat = '1A'")
         self.spark.sql("update seats set price = 10 where seat = '1A'")
         self.spark.sql("delete from seats where seat = '2B'")
-        assert "written, not committed" in run()
         assert not run()
         self.spark.sql("insert overwrite seats values ('3C', 'Cleo', 4)")
         assert not run()

@@ -23,8 +23,10 @@ def test_the_recipes(broker: sparklog.LocalBroker, tmp_path: Path) -> None:
         "with_foreach_batch": [[ADA, BOB], [ADA, BOB]],
         "appended_rows": [ADA, BOB],
         "changes": [
+            ["1A", "Ada", 1],
             ["1A", "Ada", 10],
             ["1A", None, None],
+            ["2B", "Bob", 2],
             ["2B", None, None],
             ["3C", "Cid", 3],
             ["3C", "Cleo", 4],

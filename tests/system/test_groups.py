@@ -24,7 +24,9 @@ from sparklog.errors import (
     InvalidRequestError,
     NonEmptyGroupError,
     SparklogError,
+    UnknownMemberIdError,
     UnreleasedInstanceIdError,
+    UnstableOffsetCommitError,
 )
 from tests.system.broker_process import until
 
@@ -65,7 +67,7 @@ class MemberProcess:
     def end(self, number: int | None = None) -> None:
         """Lets it close, or sends it a signal that ends it."""
         if number is not None:
-            self.process.send_signal(number)
+            self.process.send_signal(number)  # harmless when it has ended
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(20)
@@ -100,8 +102,7 @@ def start(local: LocalBroker, topic: str) -> Iterator[Start]:
 
     yield start
     for member in started:
-        if member.process.poll() is None:
-            member.end(signal.SIGKILL)
+        member.end(signal.SIGKILL)
 
 
 def send(local: LocalBroker, topic: str, count: int, partitions: int) -> None:
@@ -255,17 +256,21 @@ def test_cooperation_callbacks_and_commit_before_letting_go(local: LocalBroker, 
 def test_pause_keeps_the_member_alive(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
     fast_admin.create_topic(topic, 2)
     send(local, topic, 40, 2)
-    reader = consumer(local, topic, session_timeout_ms=400, max_poll_interval_ms=400, max_poll_records=5)
+    reader = consumer(local, topic, max_poll_interval_ms=1_000, max_poll_records=5)
     reader.subscribe([topic])
     read = poll_until(lambda: reader.assignment() != [], "assigned", reader)
     while len(read) < 5:
         read += reader.poll(100)
     reader.pause(*reader.assignment())
     epoch = reader.group_metadata().member_epoch
-    deadline = time.monotonic() + 1.2
+    deadline = time.monotonic() + 1.5
     while time.monotonic() < deadline:
         assert reader.poll(50) == [], "paused"
     assert reader.group_metadata().member_epoch == epoch, "poll was called: it is a member still"
+    first = reader.paused()[0]
+    at = reader.position(first)
+    reader.seek(first, at)
+    assert reader.paused() == reader.assignment(), "a seek does not resume"
     reader.resume(*reader.paused())
     while len(read) < 40:
         read += reader.poll(100)
@@ -277,7 +282,7 @@ def test_who_does_not_poll_leaves_and_comes_back(local: LocalBroker, fast_admin:
     fast_admin.create_topic(topic, 1)
     send(local, topic, 5, 1)
     lost: list[list[TopicPartition]] = []
-    slow = consumer(local, topic, max_poll_interval_ms=200, enable_auto_commit=False)
+    slow = consumer(local, topic, max_poll_interval_ms=500, enable_auto_commit=False)
     slow.subscribe([topic], on_lost=lost.append)
     read = poll_until(lambda: slow.assignment() != [], "assigned", slow)
     while len(read) < 5:
@@ -378,6 +383,92 @@ def test_what_needs_a_group_says_so(local: LocalBroker, topic: str) -> None:
                 call()
     with consumer(local, topic) as member, pytest.raises(InvalidRequestError):
         member.subscribe()
+
+
+def test_a_new_owner_waits_for_the_transaction_of_the_old_one(
+    local: LocalBroker, fast_admin: Admin, topic: str
+) -> None:
+    fast_admin.create_topic(topic, 1)
+    send(local, topic, 10, 1)
+    tp = TopicPartition(topic, 0)
+    first = consumer(local, topic, enable_auto_commit=False)
+    first.subscribe([topic])
+    read = poll_until(lambda: first.assignment() != [], "assigned", first)
+    while len(read) < 10:
+        read += first.poll(50)
+    with Producer(local.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({tp: OffsetAndMetadata(10, "all")}, first.group_metadata())
+        member = first.group_metadata()
+        first.close()
+        second = consumer(local, topic, enable_auto_commit=False, default_api_timeout_ms=100)
+        second.subscribe([topic])
+        early = poll_until(lambda: second.assignment() == [tp], "assigned", second)
+        with pytest.raises(UnstableOffsetCommitError):
+            second.committed([tp])
+        for _ in range(5):
+            early += second.poll(20)
+        assert early == [], "it does not know where to begin"
+        producer.commit_transaction()
+        assert second.committed([tp]) == {tp: OffsetAndMetadata(10, "all")}
+        send(local, topic, 1, 1)
+        until(lambda: [r.offset for r in second.poll(50)] == [10], "it goes on behind the transaction")
+        producer.begin_transaction()
+        with pytest.raises(UnknownMemberIdError):
+            producer.send_offsets_to_transaction({tp: 3}, member)
+        producer.abort_transaction()
+        second.close()
+
+
+@pytest.mark.crash
+def test_offsets_of_a_transaction_survive_a_killed_broker(tmp_path: Path, topic: str) -> None:
+    broker = sparklog.start_local(data_dir=tmp_path / "data", settings=FAST)
+    tps = [TopicPartition(topic, p) for p in range(2)]
+    try:
+        servers = broker.bootstrap_servers
+        with Admin(servers) as admin:
+            admin.create_topic(topic, 2)
+        committing = Producer(servers, transactional_id="commits")
+        aborting = Producer(servers, transactional_id="aborts")
+        for producer, tp in ((committing, tps[0]), (aborting, tps[1])):
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction({tp: 7}, "g")
+        broker.kill()
+        broker = sparklog.start_local(data_dir=tmp_path / "data", settings=FAST, listen=servers)
+        with Admin(servers) as admin:
+            assert admin.list_group_offsets("g") == {}, "not yet"
+            committing.commit_transaction()
+            aborting.abort_transaction()
+            assert admin.list_group_offsets("g") == {tps[0]: OffsetAndMetadata(7)}
+            broker.kill()
+            broker = sparklog.start_local(data_dir=tmp_path / "data", settings=FAST, listen=servers)
+            assert admin.list_group_offsets("g") == {tps[0]: OffsetAndMetadata(7)}, "the markers are in the log"
+        for client in (committing, aborting, admin):
+            client.close()
+            client._cluster.close()  # forgotten with the killed broker
+    finally:
+        broker.stop()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("step", ["consumer.before-commit", "consumer.after-commit"])
+def test_a_consumer_that_dies_around_a_commit(
+    local: LocalBroker, fast_admin: Admin, topic: str, start: Start, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    fast_admin.create_topic(topic, 1)
+    send(local, topic, 10, 1)
+    monkeypatch.setenv("SPARKLOG_FAULT", f"{step}:kill")
+    first = start()
+    monkeypatch.delenv("SPARKLOG_FAULT")
+    assert first.process.wait(20) == -signal.SIGKILL
+    offsets = fast_admin.list_group_offsets(topic)
+    done = len(first.records("read")) if step == "consumer.after-commit" else 0
+    assert sum(o.offset for o in offsets.values()) == done
+    second = start()
+    until(lambda: len(second.records("committed")) == 10 - done, "the rest is read, and nothing that is committed")
+    second.end()
 
 
 @pytest.mark.crash

@@ -174,3 +174,50 @@ def test_participants_of_a_shared_transaction(broker: BrokerProcess) -> None:
         assert join_shared_transaction(known, transaction, timeout_ms=60_000) is None
         producer.send("t", b"plain", partition=0).result(10)
     assert values(broker.address) == [b"plain"] + [b"winner"] * 4
+
+
+def test_reading_computing_and_writing_each_record_once(broker: BrokerProcess) -> None:
+    """Offsets go with the transaction: what is aborted is read again, what is committed is not."""
+    with broker.connect() as client:
+        create_topic(client, "in", 1)
+    with Producer(broker.address) as source:
+        source.send_batch("in", {"value": [b"%d" % i for i in range(30)]}).result(10)
+    rng = random.Random(3)
+    attempts = 0
+    with Producer(broker.address, transactional_id="a") as producer:
+        done = 0
+        while done < 30:
+            with sparklog.Consumer(broker.address, group_id="g", enable_auto_commit=False) as consumer:
+                consumer.subscribe(["in"])
+                while done < 30:
+                    records = consumer.poll(500, max_records=7)
+                    if not records:
+                        continue
+                    attempts += 1
+                    try:
+                        with producer.transaction():
+                            for record in records:
+                                assert isinstance(record.value, bytes)
+                                producer.send("t", record.value, partition=record.offset % PARTITIONS)
+                            position = {sparklog.TopicPartition("in", 0): records[-1].offset + 1}
+                            producer.send_offsets_to_transaction(position, consumer.group_metadata())
+                            if rng.random() < 0.4:
+                                raise KeyError
+                    except KeyError:
+                        break  # another consumer begins where the last committed transaction says
+                    done = records[-1].offset + 1
+    assert attempts > 30 / 7
+    assert values(broker.address) == sorted(b"%d" % i for i in range(30))
+
+
+def test_offsets_of_a_member_that_has_been_replaced_are_refused(broker: BrokerProcess) -> None:
+    with sparklog.Consumer(broker.address, group_id="g") as consumer:
+        consumer.subscribe(["t"])
+        consumer.poll(100)
+        stale = consumer.group_metadata()
+    position = {sparklog.TopicPartition("t", 0): 1}
+    with Producer(broker.address, transactional_id="a") as producer:
+        with pytest.raises(sparklog.SparklogError), producer.transaction():
+            producer.send_offsets_to_transaction(position, stale)
+        with producer.transaction():
+            producer.send_offsets_to_transaction(position, "g")

@@ -19,6 +19,7 @@ from sparklog.client.shared_transaction import (
     end_shared_transaction,
     join_shared_transaction,
 )
+from sparklog.testing.faults import reach
 from tests.checker.generate import VALUE_BITS
 from tests.checker.history import Kind, Operation, Outcome, Sent
 from tests.torture.client import Life, partition_of
@@ -28,6 +29,10 @@ TASKS_MAX = 3
 TIMEOUT_MS = 60_000
 FIRST_CLIENT = 1 << 20
 """Numbers above those of clients: values of batches belong to no life."""
+
+
+AFTER_END = "shared.after-end"
+"""The fault point between the end of a transaction and the note that the batch is done."""
 
 
 class TaskFailedError(Exception):
@@ -83,6 +88,7 @@ def shared(life: Life) -> None:
                 if not commit:
                     run += 1  # what Spark does after an abort: the query fails and is started again
                     continue
+            reach(AFTER_END)
             (checkpoint / f"{batch:06}.done").touch()
             history.end(history.begin(Kind.COMMIT), Outcome.OK)
 

@@ -2,11 +2,14 @@
 
     python -m tests.torture.unsafe_broker <module>:<field>[,…] <arguments of sparklog_broker>
 
-`module` has the frozen instance ALL_SAFEGUARDS that everything uses which is not told otherwise.
+`module` has the frozen dataclass `Safeguards`. Every instance has the field off: those that are there when the broker has
+been imported (default arguments), and those that it makes.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import importlib
 import sys
 
@@ -14,15 +17,22 @@ from sparklog_broker.main import main
 
 
 def switch_off(safeguard: str) -> None:
-    """Raises AttributeError if there is no such safeguard, or if it is off already."""
-    module, _, field = safeguard.partition(":")
-    safeguards = importlib.import_module(module).ALL_SAFEGUARDS
-    if getattr(safeguards, field) is not True:
-        raise AttributeError(f"{safeguard} is not on")
-    object.__setattr__(safeguards, field, False)
+    """Raises ValueError if there is no such safeguard."""
+    module, _, name = safeguard.partition(":")
+    guards = importlib.import_module(module).Safeguards
+    names = [field.name for field in dataclasses.fields(guards)]
+    if name not in names:
+        raise ValueError(f"{module} has the safeguards {', '.join(names)}, not {name!r}")
+    defaults = list(guards.__init__.__defaults__)
+    defaults[names.index(name)] = False
+    guards.__init__.__defaults__ = tuple(defaults)
+    for made in [o for o in gc.get_objects() if isinstance(o, guards)]:
+        object.__setattr__(made, name, False)
+    if getattr(guards(), name):
+        raise ValueError(f"{safeguard} cannot be switched off")
 
 
 if __name__ == "__main__":
-    for safeguard in sys.argv.pop(1).split(","):
-        switch_off(safeguard)
+    for chosen in sys.argv.pop(1).split(","):
+        switch_off(chosen)
     sys.exit(main())

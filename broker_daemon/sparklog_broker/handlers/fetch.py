@@ -53,8 +53,9 @@ class _Offsets(NamedTuple):
     log_start: int = -1
 
     @classmethod
-    def of(cls, log: PartitionLog) -> _Offsets:
-        return cls(log.high_watermark, log.last_stable_offset, log.log_start_offset)
+    def of(cls, partition: Partition) -> _Offsets:
+        log = partition.log
+        return cls(log.high_watermark, partition.stable_offset, log.log_start_offset)
 
 
 class _Reading:
@@ -132,8 +133,8 @@ class _Reading:
                 if room <= 0 and self.slices:
                     break
                 try:
-                    log = self._partition(wanted).log
-                    offsets = _Offsets.of(log)
+                    partition = self._partition(wanted)
+                    log, offsets = partition.log, _Offsets.of(partition)
                     end = self._end(offsets)
                     job = partial(_read_waiting, log, wanted.fetch_offset, max(room, 0), end)
                     slices = await _run(self._broker, job)
@@ -153,8 +154,8 @@ class _Reading:
         slices: list[FileSlice] = []
         room = min(wanted.max_bytes, left)
         try:
-            log = self._partition(wanted).log
-            offsets = _Offsets.of(log)
+            partition = self._partition(wanted)
+            log, offsets = partition.log, _Offsets.of(partition)
             end = self._end(offsets)
             offset = wanted.fetch_offset
             # Asked once even without room: an offset out of range is told in any case.
@@ -211,10 +212,9 @@ class _Reading:
         for i in range(len(self._available)) if key is None else self._positions[key]:
             wanted = self._request.partitions[i]
             try:
-                log = self._partition(wanted).log
-                available = log.bytes_available(
-                    wanted.fetch_offset, end=log.last_stable_offset if self._committed else None
-                )
+                partition = self._partition(wanted)
+                log, end = partition.log, partition.stable_offset if self._committed else None
+                available = log.bytes_available(wanted.fetch_offset, end=end)
             except SparklogError:
                 return True
             if wanted.fetch_offset < log.log_start_offset:

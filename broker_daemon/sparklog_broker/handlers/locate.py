@@ -20,9 +20,10 @@ async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, c
         raise LocalReadUnavailableError("reading files on the same host is switched off (local.read.enabled)")
     if not is_same_host(context.peer_host, context.local_address[0]):
         raise LocalReadUnavailableError(f"{context.peer_host} is another host")
-    log = broker.partition(request.topic, request.partition).log
+    partition = broker.partition(request.topic, request.partition)
+    log = partition.log
     # before anything is located: below the stable end all is decided then, so the aborted ranges are known
-    high_watermark, stable_offset = log.high_watermark, log.last_stable_offset
+    high_watermark, stable_offset = log.high_watermark, partition.stable_offset
     committed = request.isolation == READ_COMMITTED
     directory, directory_id = broker.location_of(TopicPartition(request.topic, request.partition))
     end_offset = min(request.end_offset, stable_offset if committed else high_watermark)

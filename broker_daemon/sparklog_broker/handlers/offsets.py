@@ -38,12 +38,13 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     lookups: dict[int, asyncio.Future[OffsetAndTimestamp]] = {}
     for i, wanted in enumerate(request.partitions):
         try:
-            partition_log = context.broker.partition(wanted.topic, wanted.partition).log
-            known = _known_offset(partition_log, wanted.timestamp_ms, request.isolation)
+            partition = context.broker.partition(wanted.topic, wanted.partition)
+            end = partition.stable_offset if request.isolation == READ_COMMITTED else None
+            known = _known_offset(partition.log, wanted.timestamp_ms, end)
             if known is not None:
                 found[i] = OffsetAndTimestamp(known, _NO_TIMESTAMP)
             else:
-                lookups[i] = _look_up(context.broker, partition_log, wanted.timestamp_ms, request.isolation)
+                lookups[i] = _look_up(context.broker, partition.log, wanted.timestamp_ms, end)
         except SparklogError as e:
             found[i] = e
     if lookups:
@@ -53,17 +54,13 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     return Response(ListOffsetsResponse([_result(*r) for r in zip(request.partitions, found, strict=True)]))
 
 
-def _end(partition_log: PartitionLog, isolation: int) -> int:
-    return partition_log.last_stable_offset if isolation == READ_COMMITTED else partition_log.high_watermark
-
-
-def _known_offset(partition_log: PartitionLog, timestamp_ms: int, isolation: int) -> int | None:
-    """The answer where it needs no file."""
+def _known_offset(partition_log: PartitionLog, timestamp_ms: int, end: int | None) -> int | None:
+    """The answer where it needs no file; `end` None: the high watermark."""
     match timestamp_ms:
         case _ if timestamp_ms == EARLIEST_TIMESTAMP:
             return partition_log.log_start_offset
         case _ if timestamp_ms == LATEST_TIMESTAMP:
-            return _end(partition_log, isolation)
+            return partition_log.high_watermark if end is None else end
         case _ if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
             return partition_log.local_log_start_offset
         case _ if timestamp_ms == LATEST_TIERED_TIMESTAMP:
@@ -72,14 +69,14 @@ def _known_offset(partition_log: PartitionLog, timestamp_ms: int, isolation: int
 
 
 def _look_up(
-    broker: Broker, partition_log: PartitionLog, timestamp_ms: int, isolation: int
+    broker: Broker, partition_log: PartitionLog, timestamp_ms: int, end: int | None
 ) -> asyncio.Future[OffsetAndTimestamp]:
     def job() -> OffsetAndTimestamp:
         if timestamp_ms == MAX_TIMESTAMP:
             found = partition_log.offset_of_max_timestamp()
         else:
             found = partition_log.offset_for_timestamp(timestamp_ms)
-        return found if found.offset < _end(partition_log, isolation) else _NOTHING
+        return found if end is None or found.offset < end else _NOTHING
 
     if partition_log.has_remote_segments:  # appends must not wait for the object store
         return asyncio.get_running_loop().run_in_executor(broker.remote_reads, job)

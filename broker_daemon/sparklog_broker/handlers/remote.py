@@ -24,10 +24,10 @@ async def locate_remote(request: LocateRemoteRequest, payload: memoryview, conte
     url = broker.config.remote_log_storage_url
     if not url or "@" in urlsplit(url).netloc:  # a password is not passed on
         raise LocalReadUnavailableError("this broker's object store is not offered to readers")
-    log = broker.partition(request.topic, request.partition).log
-    stable_offset = (
-        log.last_stable_offset
-    )  # before anything else: below it all is decided, so the aborted ranges are known
+    partition = broker.partition(request.topic, request.partition)
+    log = partition.log
+    # before anything else: below it all is decided, so the aborted ranges are known
+    stable_offset = partition.stable_offset
     if request.start_offset < log.log_start_offset:
         raise OffsetOutOfRangeError(f"the log starts at offset {log.log_start_offset}")
     found = [

@@ -22,7 +22,7 @@ import crc32c
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
 from sparklog.format.segment import SealedBlocks, decode_seal
 from sparklog.log.clock import Clock
-from sparklog.log.files import File, FileSystem, read_whole
+from sparklog.log.files import File, FileSystem
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segment import LogSegment
 from sparklog.log.tiering.columns import encode_columns
@@ -134,7 +134,6 @@ def _upload(
     copy_id, prefix = attempt
     base = segment.base_offset
     largest = segment.largest_timestamp
-    _ = segment.indexes  # written again if their files were lost
     if largest is None:
         raise LogCorruptError(f"{segment.path} holds no batch")
     store.make_folder(prefix)
@@ -154,10 +153,7 @@ def _upload(
         columns = _columns(segment, shared.file, seal)
     finally:
         shared.release()
-    for suffix in LOCAL_SIDECARS:
-        data = read_whole(log.files, segment.path.with_suffix(suffix))
-        if data is None:
-            raise LogCorruptError(f"{segment.path.with_suffix(suffix)} is missing")
+    for suffix, data in zip(LOCAL_SIDECARS, segment.indexes.encode(), strict=True):
         put(object_name(base, suffix), iter([data]))
     put(object_name(base, CHECKSUMS_SUFFIX), iter([encode_checksums(checksums)]))
     if columns is not None:

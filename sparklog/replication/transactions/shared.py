@@ -38,12 +38,14 @@ from sparklog.replication.transactions.model import (
     State,
     prepared,
 )
-from sparklog.types import SHARED_PREFIX, TopicPartition
+from sparklog.types import SHARED_PREFIX, UNNAMED_APP_PREFIX, TopicPartition
 
 EPOCH = 0
 MARKER_EPOCH = 1
 OLDER_RUNS_MAX = 16
 """Runs that are remembered as fenced; others are known by their tickets."""
+UNNAMED_EXPIRATION_MS = 3_600_000
+"""For applications that write once (`UNNAMED_APP_PREFIX`), or every batch write would be remembered for months."""
 NEVER = -1
 """Version that is committed before any has been."""
 
@@ -379,7 +381,10 @@ class SharedTransactions:
         for app in list(self._by_id.values()):
             t = app.transaction
             idle = t is None or not (t.is_open or t.state.is_prepared)
-            if idle and now_ms - app.updated_ms >= self._limits.app_expiration_ms:
+            expiration_ms = self._limits.app_expiration_ms
+            if app.name.startswith(UNNAMED_APP_PREFIX):
+                expiration_ms = min(expiration_ms, UNNAMED_EXPIRATION_MS)
+            if idle and now_ms - app.updated_ms >= expiration_ms:
                 del self._by_id[app.transactional_id]
                 effects.records.append((app.key, None))
 
@@ -395,22 +400,28 @@ class SharedTransactions:
             f"it has ended, or a newer run has taken over"
         )
 
-    def summaries(self) -> Iterator[TransactionSummary]:
-        """All applications, in no order."""
-        for app in self._by_id.values():
-            t = app.transaction
-            is_open = t is not None and (t.is_open or t.state.is_prepared)
-            yield TransactionSummary(
-                app.transactional_id,
-                "shared",
-                State.EMPTY.text if t is None else t.state.text,
-                NO_ID,
-                NO_ID,
-                version=NEVER if t is None else t.version,
-                run_id=app.run_id if t is None else t.run_id,
-                started_ms=t.started_ms if t is not None and is_open else -1,
-                timeout_ms=-1 if t is None else t.timeout_ms,
-            )
+    def ids(self) -> list[str]:
+        """All ids, in no order."""
+        return list(self._by_id)
+
+    def summary(self, transactional_id: str) -> TransactionSummary:
+        """Raises InvalidProducerIdMappingError for an unknown id."""
+        app = self._by_id.get(transactional_id)
+        if app is None:
+            raise _unknown(transactional_id)
+        t = app.transaction
+        is_open = t is not None and (t.is_open or t.state.is_prepared)
+        return TransactionSummary(
+            transactional_id,
+            "shared",
+            State.EMPTY.text if t is None else t.state.text,
+            NO_ID,
+            NO_ID,
+            version=NEVER if t is None else t.version,
+            run_id=app.run_id if t is None else t.run_id,
+            started_ms=t.started_ms if t is not None and is_open else -1,
+            timeout_ms=-1 if t is None else t.timeout_ms,
+        )
 
     def last_committed_version(self, transactional_id: str) -> int:
         """-1: none. Raises InvalidProducerIdMappingError for an unknown id."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sparklog_broker import broker as broker_module
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.fetch import fetch
 from sparklog_broker.handlers.locate import locate_segments
 from sparklog_broker.handlers.offsets import list_offsets
 from sparklog_broker.reply import Response
+from sparklog_broker.transaction_markers import MarkerWriter
 
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
@@ -27,7 +31,8 @@ from sparklog.protocol.messages import (
     LocateSegmentsRequest,
     LocateSegmentsResponse,
 )
-from sparklog.types import LATEST_TIMESTAMP, MAX_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
+from sparklog.replication.transactions import Marker
+from sparklog.types import LATEST_TIMESTAMP, MAX_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from tests.unit.broker.test_handlers import run
 from tests.unit.log.producer_support import produced
 
@@ -157,5 +162,51 @@ def test_files_are_mapped_up_to_the_last_stable_offset(tmp_path: Path) -> None:
         assert committed.ranges[-1].end_position < everything.ranges[-1].end_position
         assert (await locate(context, 15, READ_COMMITTED)).aborted == [ABORTED], "its first batch begins at 10"
         assert (await locate(context, 35, READ_COMMITTED)).ranges == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One partition's marker takes long to be written; another producer's records push the high watermarks on meanwhile."""
+    tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    gate, entered = threading.Event(), threading.Event()
+    original = PartitionLog.append_marker
+
+    def slow(self: PartitionLog, *args: Any, **named: Any) -> AppendInfo:
+        if self.directory.name == "t-1":
+            entered.set()
+            assert gate.wait(20)
+        return original(self, *args, **named)
+
+    monkeypatch.setattr(PartitionLog, "append_marker", slow)
+    monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", 0)
+
+    async def ends(context: RequestContext) -> list[int]:
+        request = ListOffsetsRequest([ListOffsetsPartition(*tp, LATEST_TIMESTAMP) for tp in tps], READ_COMMITTED)
+        message = (await list_offsets(request, NOTHING, context)).message
+        assert isinstance(message, ListOffsetsResponse)
+        return [r.offset for r in message.results]
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        for tp in tps:
+            partition = broker.partition(*tp)
+            guard = partition.log.begin_verification(7, 0)
+            partition.on_appended(partition.log.append(produced(7, 0, rows=10, transactional=True), guard=guard))
+        waiting = asyncio.ensure_future(read(context, 0, wait_ms=10_000))
+        writing = asyncio.ensure_future(MarkerWriter(broker).write([Marker(tp, 7, 1, True) for tp in tps], 0))
+        while not entered.is_set() or broker.partition(*tps[0]).log.log_end_offset < 11:
+            await asyncio.sleep(0.001)
+        first = broker.partition(*tps[0])
+        first.on_appended(first.log.append(produced(-1, -1, rows=5, epoch=-1)))
+        assert first.log.last_stable_offset == 16, "the log knows it, and it is not served yet"
+        assert await ends(context) == [0, 0]
+        assert (await read(context)).length_bytes == 0
+        assert not waiting.done()
+        gate.set()
+        assert len(await writing) == 2
+        assert await ends(context) == [16, 11]
+        assert (await waiting).last_stable_offset == 16
 
     run(tmp_path, scenario)

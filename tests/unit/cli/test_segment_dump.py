@@ -42,7 +42,7 @@ def write(directory: Path, compressions: list[str], *, seal: bool) -> tuple[Path
 
 def test_a_sealed_segment(tmp_path: Path) -> None:
     path, positions = write(tmp_path, ["none", "lz4", "zstd"], seal=True)
-    path.with_suffix(".index").write_bytes(bytes(16))
+    path.with_suffix(".index").write_bytes(bytes(20))
     facts = dump_segment(path)
     assert (facts.topic, facts.partition, facts.base_offset, facts.sealed, facts.end) == ("t", 2, 10, True, "end")
     assert (facts.index_entries, facts.time_index_entries) == (2, None)

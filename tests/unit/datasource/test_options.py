@@ -205,6 +205,7 @@ def test_a_batch_write_is_named_as_in_delta() -> None:
         ({"txnVersion": "1"}, False, "txnVersion needs the other one"),
         ({"txnAppId": "a", "txnVersion": "-1"}, False, "txnVersion = '-1': a whole number"),
         ({"txnAppId": "", "txnVersion": "1"}, False, "a name of 1 to 1000 characters"),
+        ({"txnAppId": "__unnamed:x", "txnVersion": "1"}, False, "may not begin with __unnamed:"),
         ({"txnAppId": "a", "txnVersion": "1"}, True, "only batch writes .* take them"),
         (
             {"txnAppId": "a", "txnVersion": "1", "sparklog.delivery.guarantee": "at-least-once"},
@@ -213,6 +214,7 @@ def test_a_batch_write_is_named_as_in_delta() -> None:
         ),
         ({"sparklog.delivery.guarantee": "at-most-once"}, True, "use one of exactly-once, at-least-once"),
         ({"sparklog.transaction.timeout.ms": "0"}, True, "at least 1 is needed"),
+        ({"sparklog.transaction.timeout.ms": "604800001"}, True, "at most 604800000"),
         ({"kafka.transactional.id": "x"}, True, "see txnAppId"),
     ],
 )

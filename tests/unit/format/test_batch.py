@@ -244,3 +244,24 @@ def test_decoding_with_a_foreign_schema() -> None:
     data = bytes(b.encode_batch(envelope_rows(0, 20), **FACTS))
     with pytest.raises(CorruptBatchError, match="Arrow cannot read"):
         b.decode_batch(data, TYPED_SCHEMA)
+
+
+def test_a_producer_put_in_afterwards_makes_the_same_bytes() -> None:
+    rows = pa.record_batch({"a": list(range(1000)), "b": ["x"] * 1000})
+    late = b.encode_batch(rows, **FACTS, attributes=1, checksum=False)
+    with pytest.raises(CorruptBatchError):
+        b.verify_batch(late, 0, b.decode_header(late))
+    identity: dict[str, Any] = {"producer_id": 2**40, "producer_epoch": 7, "base_sequence": 2**31 - 1}
+    b.assign_producer(late, **identity, transactional=True)
+    assert bytes(late) == bytes(b.encode_batch(rows, **FACTS, **identity, attributes=1 | b.ATTRIBUTE_TRANSACTIONAL))
+    b.assign_producer(late, **identity | {"producer_epoch": 8})
+    assert bytes(late) == bytes(b.encode_batch(rows, **FACTS, **identity | {"producer_epoch": 8}, attributes=1))
+
+
+@pytest.mark.parametrize("rows", [1, b.SIZED_ROWS_MIN - 1, b.SIZED_ROWS_MIN, 3 * b.SIZED_ROWS_MIN])
+def test_batches_of_any_number_of_rows_and_columns(rows: int) -> None:
+    for columns in (1, 300):  # the schema message of the latter is longer than expected
+        batch = pa.record_batch({f"a column with a long name {i}": list(range(rows)) for i in range(columns)})
+        data = b.encode_batch(batch, schema_id=1, min_timestamp_ms=0, max_timestamp_ms=0)
+        b.verify_batch(data, 0, b.decode_header(data))
+        assert b.decode_batch(data, batch.schema).equals(batch)

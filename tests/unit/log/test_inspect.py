@@ -339,13 +339,18 @@ def test_a_segment_of_another_partition(data_dir: Path) -> None:
 
 def test_a_flipped_byte_in_an_index(data_dir: Path) -> None:
     path = segments(data_dir)[0]
-    for suffix, size in ((offset_index.SUFFIX, 8), (time_index.SUFFIX, 12)):
+    for suffix, size, trailer_bytes in ((offset_index.SUFFIX, 8, 4), (time_index.SUFFIX, 12, 8)):
         index = path.with_suffix(suffix)
         for position in range(index.stat().st_size):
             flip(index, position)
             (place,) = found(data_dir)
             assert place[0] == index.name
-            assert place[1] // size in (position // size, position // size + 1), "this entry, or the one it now follows"
+            if position < index.stat().st_size - trailer_bytes:
+                assert place[1] // size in (position // size, position // size + 1), (
+                    "this entry, or the one it now follows"
+                )
+            else:
+                assert place[1] == index.stat().st_size - trailer_bytes
             assert place[2] == "index"
             flip(index, position)
 
@@ -353,12 +358,15 @@ def test_a_flipped_byte_in_an_index(data_dir: Path) -> None:
 def test_an_index_that_is_cut_or_too_long(data_dir: Path) -> None:
     index = segments(data_dir)[0].with_suffix(time_index.SUFFIX)
     original = index.read_bytes()
-    assert len(original) > 24
+    assert len(original) > 32
     index.write_bytes(original + b"abc")
-    assert found(data_dir) == [(index.name, len(original), "index")]
+    assert found(data_dir) == [(index.name, len(original) - 8, "index")]
+    assert "checksum" in verify([data_dir]).damage[0].message
     index.write_bytes(original[:-12])
-    assert found(data_dir) == [(index.name, len(original) - 12, "index")]
+    assert found(data_dir) == [(index.name, len(original) - 20, "index")]
     assert "stale" in verify([data_dir]).damage[0].message
+    index.write_bytes(original[:-8])  # as it was before there were checksums
+    assert found(data_dir) == [(index.name, len(original) - 20, "index")]
     index.write_bytes(b"")
     assert found(data_dir) == [(index.name, 0, "index")]
 
@@ -366,9 +374,10 @@ def test_an_index_that_is_cut_or_too_long(data_dir: Path) -> None:
 @pytest.mark.parametrize("cut", ["end", "middle"])
 def test_missing_entries_of_an_offset_index_are_noted(data_dir: Path, cut: str) -> None:
     index = segments(data_dir)[0].with_suffix(offset_index.SUFFIX)
-    entries = np.frombuffer(index.read_bytes(), offset_index.ENTRY)
+    entries = np.frombuffer(index.read_bytes()[: -offset_index.TRAILER_BYTES], offset_index.ENTRY)
     assert len(entries) > 5
-    index.write_bytes((entries[:-2] if cut == "end" else np.delete(entries, 2)).tobytes())
+    left = (entries[:-2] if cut == "end" else np.delete(entries, 2)).tobytes()
+    index.write_bytes(left + offset_index.trailer(0, left))
     report = verify([data_dir])
     assert report.damage == []
     assert [(Path(n.path).name, n.kind) for n in report.notes] == [(index.name, "index")]

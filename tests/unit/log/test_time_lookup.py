@@ -55,6 +55,33 @@ def test_against_a_scan(tmp_path: Path, sealed: bool, interval: int) -> None:
     assert log.offset_of_max_timestamp() == (times.index(max(times)), max(times))
 
 
+def test_a_flipped_bit_in_an_index_changes_no_answer(tmp_path: Path) -> None:
+    settings: dict[str, object] = {"segment.bytes": 8192, "index.interval.bytes": 1}
+    log = open_log(tmp_path, settings)
+    times = [(i * 37) % 90 + i * 20 for i in range(16)]
+    for t in times:
+        append(log, batch([t], value=b"x" * 300))
+    log.close()
+    expected = {t: next(((o, ms) for o, ms in enumerate(times) if ms >= t), (-1, -1)) for t in range(0, 400, 9)}
+    latest = (times.index(max(times)), max(times))
+    paths = sorted((tmp_path / "events-0").glob("*index"))
+    assert len(paths) > 2
+    assert all(p.stat().st_size > 30 for p in paths[:2])
+    for path in paths[:2]:
+        good = path.read_bytes()
+        for position in range(len(good)):
+            damaged = bytearray(good)
+            damaged[position] ^= 1 << position % 8
+            path.write_bytes(damaged)
+            log = open_log(tmp_path, settings)
+            if position % 2:  # begins with the end of the time index alone
+                assert log.offset_of_max_timestamp() == latest
+            assert {t: log.offset_for_timestamp(t) for t in expected} == expected, (path, position)
+            assert log.offset_of_max_timestamp() == latest
+            log.close()
+            path.write_bytes(good)
+
+
 def test_what_lies_above_the_high_watermark_is_hidden(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, batch([100]), batch([120]))

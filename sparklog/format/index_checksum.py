@@ -1,0 +1,29 @@
+"""The checksum that ends the offset index and the time index.
+
+CRC-32C, u32 little-endian, of the segment's base offset (i64 little-endian), which is not in the file, and of
+everything before it: an index that is damaged, cut, older than the checksum, or another segment's does not fit.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import crc32c
+
+CHECKSUM_BYTES = 4
+
+
+def index_checksum(base_offset: int, content: bytes) -> bytes:
+    """The checksum of `content`, of the segment that begins at `base_offset`: 4 bytes."""
+    return struct.pack("<I", crc32c.crc32c(content, crc32c.crc32c(struct.pack("<q", base_offset))))
+
+
+def entries_in(size_bytes: int, entry_bytes: int, trailer_bytes: int) -> int:
+    """How many whole entries a file of this size has before its checksums."""
+    return max(0, size_bytes - trailer_bytes) // entry_bytes
+
+
+def without_checksum(base_offset: int, data: bytes) -> bytes | None:
+    """What stands before the checksum that ends `data`, or None if it does not fit."""
+    content = data[:-CHECKSUM_BYTES]
+    return content if data[-CHECKSUM_BYTES:] == index_checksum(base_offset, content) else None

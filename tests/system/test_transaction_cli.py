@@ -1,0 +1,73 @@
+"""`sparklog transaction` and the same in Admin, against a real broker."""
+
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sparklog import Admin, Producer
+from sparklog.client.transaction_admin import HangingTransaction
+from sparklog.protocol.transaction_messages import ProducerState
+from sparklog.types import INTERNAL_TOPICS, TopicPartition
+from tests.system.test_cli import Run, run  # noqa: F401
+
+if TYPE_CHECKING:
+    from sparklog.client.local import LocalBroker
+
+
+def test_an_operator_sees_and_aborts_what_is_open(run: Run, broker: LocalBroker) -> None:
+    assert "no such transactions" in run("transaction", "list").stderr
+    run("topic", "create", "t", "--partitions", 2)
+    with Producer(broker.bootstrap_servers, transactional_id="shop") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for partition in (0, 1):
+            producer.send("t", b"x", partition=partition).result(20)
+        listed = run("transaction", "list", "--state", "ongoing").stdout
+        assert "shop" in listed
+        assert "plain" in listed
+        assert "shop" not in run("transaction", "list", "--state", "Empty").stdout
+        assert "shop" not in run("transaction", "list", "--running-for", "1h").stdout
+        shown = run("transaction", "describe", "shop").stdout
+        assert "Ongoing" in shown
+        assert shown.count("t  ") >= 2
+        assert "no hanging transactions" in run("transaction", "find-hanging").stderr
+        owner = Admin(broker.bootstrap_servers).describe_producers(TopicPartition("t", 0)).producers[0]
+        assert owner.transactional_id == "shop"
+        wrong = run(
+            "transaction", "abort", "--topic", "t", "--partition", 0, "--producer-id", owner.producer_id, code=1
+        ).stderr
+        assert "abort that one" in wrong
+        assert "2 partitions" in run("transaction", "abort", "shop").stdout
+        assert "INVALID_TXN_STATE" in run("transaction", "abort", "shop", code=1).stderr
+        producer.abort_transaction()
+    assert "CompleteAbort" in run("transaction", "describe", "shop").stdout
+    assert "sparklog transaction list" in run("transaction", "describe", "other", code=1).stderr
+    assert run("topic", "list").stdout == "t\n"
+    assert set(run("topic", "list", "--internal").stdout.split()) & INTERNAL_TOPICS
+    assert "kept by the broker" in run("topic", "delete", "__transaction_state", "--yes", code=1).stderr
+
+
+def test_hanging_transactions_are_shown_with_the_command_that_ends_them(
+    run: Run,
+    broker: LocalBroker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [HangingTransaction(TopicPartition("t", 3), ProducerState(4711, 0, 5, 1_700_000_000_000, 42))]
+    monkeypatch.setattr(Admin, "find_hanging_transactions", lambda self, topics: found)
+    shown = run("transaction", "find-hanging")
+    assert "4711" in shown.stdout
+    assert "sparklog transaction abort --topic t --partition 3 --producer-id 4711" in shown.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["x", "--topic", "t"], ["--topic", "t", "--partition", "0"]])
+def test_an_abort_needs_to_know_what(run: Run, arguments: list[str]) -> None:
+    assert "give an ID" in run("transaction", "abort", *arguments, code=2).stderr
+
+
+@pytest.mark.parametrize("text", ["10", "m", "-1m", "1w"])
+def test_a_time_has_a_unit(run: Run, text: str) -> None:
+    assert "as in 10m" in run("transaction", "list", f"--running-for={text}", code=2).stderr

@@ -1,0 +1,289 @@
+"""One group, step by step: who is told what, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparklog.errors import (
+    FencedInstanceIdError,
+    FencedMemberEpochError,
+    GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    LogCorruptError,
+    SparklogError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+    UnreleasedInstanceIdError,
+    UnstableOffsetCommitError,
+    UnsupportedAssignorError,
+)
+from sparklog.protocol import group_messages as m
+from sparklog.replication import group_records as records
+from sparklog.replication.group_membership import GroupConfig
+from sparklog.replication.groups import GroupCoordinator, topic_partitions
+from sparklog.types import TopicPartition
+
+TOPICS = {"t": ("id-t", 4), "u": ("id-u", 2)}
+SESSION_MS = 900
+
+
+class Cluster:
+    """A coordinator and its clock."""
+
+    def __init__(self, **config: Any) -> None:
+        self.coordinator = GroupCoordinator(GroupConfig(session_timeout_ms=SESSION_MS, **config), TOPICS)
+        self.now_ms = 0
+
+    def beat(self, member: str, epoch: int, owned: str | None = None, **more: Any) -> tuple[int, str | None]:
+        """The epoch and the partitions of `t` as digits (None: as before). `owned` likewise; joining has nothing."""
+        if epoch == 0:
+            more = {"topics": ["t"]} | more
+            owned = owned or ""
+        given = None if owned is None else topic_partitions(TopicPartition("t", int(p)) for p in owned)
+        request = m.GroupHeartbeatRequest("g", member, epoch, owned=given, **more)
+        answer = self.coordinator.heartbeat(request, "h", self.now_ms, self.now_ms).answer
+        assigned = answer.assigned
+        return answer.member_epoch, None if assigned is None else "".join(
+            str(p) for t in assigned for p in t.partitions
+        )
+
+    def state(self) -> str:
+        return self.coordinator.describe("g").state
+
+    def commit(self, member: str, epoch: int, partition: int = 0, topic: str = "t", producer_id: int = -1) -> int:
+        offsets = [m.CommittedOffset(topic, partition, 5)]
+        step = self.coordinator.commit("g", offsets, member, epoch, self.now_ms, producer_id=producer_id)
+        return step.answer[0].error_code
+
+
+def test_a_partition_is_given_out_only_when_it_has_been_let_go() -> None:
+    c = Cluster()
+    assert c.beat("a", 0) == (1, "0123")
+    assert c.beat("b", 0) == (2, ""), "a has everything still"
+    assert c.beat("a", 1) == (1, "01"), "it has to let two go, in its old epoch"
+    assert c.state() == "Reconciling"
+    details = {g.member_id: g for g in c.coordinator.describe("g").members}
+    assert (details["a"].owned[0].partitions, details["a"].target[0].partitions) == ([0, 1, 2, 3], [0, 1])
+    assert c.beat("b", 2) == (2, None)
+    assert c.beat("a", 1) == (1, None), "nothing is said to have been let go"
+    assert c.beat("a", 1, "013") == (1, "01"), "not all of it"
+    assert c.beat("a", 1, "01") == (2, "01")
+    assert c.beat("b", 2) == (2, "23")
+    assert c.state() == "Stable"
+
+
+def test_a_member_that_waits_asks_more_often() -> None:
+    c = Cluster(heartbeat_interval_ms=200)
+    c.beat("a", 0)
+    joins = m.GroupHeartbeatRequest("g", "b", 0, topics=["t"], owned=[])
+    waits = c.coordinator.heartbeat(joins, "h", 0, 0).answer
+    assert waits.heartbeat_interval_ms == 20
+    c.beat("a", 1)
+    c.beat("a", 1, "01")
+    settled = c.coordinator.heartbeat(m.GroupHeartbeatRequest("g", "b", 2), "h", 0, 0).answer
+    assert settled.heartbeat_interval_ms == 200
+
+
+def test_a_lost_answer_is_given_again() -> None:
+    c = Cluster()
+    c.beat("a", 0)
+    c.beat("b", 0)
+    c.beat("a", 1)
+    assert c.beat("a", 1, "01") == (2, "01")
+    assert c.beat("a", 1, "01") == (2, "01"), "it has not heard of epoch 2"
+    with pytest.raises(FencedMemberEpochError):
+        c.beat("a", 1, "0123")
+    with pytest.raises(FencedMemberEpochError):
+        c.beat("a", 1)
+    with pytest.raises(FencedMemberEpochError):
+        c.beat("a", 3)
+    with pytest.raises(UnknownMemberIdError):
+        c.beat("x", 1)
+
+
+def test_an_overtaken_heartbeat_is_refused() -> None:
+    c = Cluster()
+    c.beat("a", 0, sequence=1)
+    c.beat("a", 1, sequence=3)
+    for epoch, sequence in ((1, 2), (1, 3), (0, 1), (-1, 2)):
+        with pytest.raises(StaleMemberEpochError):
+            c.beat("a", epoch, sequence=sequence)
+    assert c.beat("a", 1, sequence=4) == (1, None)
+
+
+def test_who_does_not_let_go_in_time_is_out() -> None:
+    c = Cluster()
+    c.beat("a", 0, rebalance_timeout_ms=2_000)
+    c.beat("b", 0)
+    c.beat("a", 1)
+    for _ in range(3):
+        c.now_ms += 800
+        c.coordinator.tick(c.now_ms, 0)
+        c.beat("b", 2)
+        if c.now_ms < 2_000:
+            c.beat("a", 1)
+    with pytest.raises(UnknownMemberIdError):
+        c.beat("a", 1)
+    assert c.beat("b", 3, "") == (3, "0123")
+
+
+def test_a_member_that_leaves_makes_room_at_once() -> None:
+    c = Cluster()
+    c.beat("a", 0)
+    c.beat("b", 0)
+    c.beat("a", -1)
+    assert c.beat("b", 2) == (3, "0123")
+    c.beat("b", -1)
+    assert c.state() == "Empty"
+    with pytest.raises(UnknownMemberIdError):
+        c.beat("b", -1)
+
+
+def test_a_broker_that_stood_still_puts_nobody_out() -> None:
+    c = Cluster()
+    c.beat("a", 0)
+    c.now_ms += 10 * SESSION_MS
+    c.coordinator.prolong(10 * SESSION_MS)
+    assert c.coordinator.tick(c.now_ms, 0) == []
+    c.now_ms += SESSION_MS
+    assert c.coordinator.tick(c.now_ms, 0) != []
+
+
+def test_static_members() -> None:
+    c = Cluster()
+    assert c.beat("a", 0, instance_id="one") == (1, "0123")
+    assert c.beat("b", 0, instance_id="two") == (2, "")
+    c.beat("a", 1)
+    assert c.beat("a", 1, "01") == (2, "01")
+    assert c.beat("b", 2) == (2, "23")
+    with pytest.raises(UnreleasedInstanceIdError):
+        c.beat("c", 0, instance_id="one")
+    c.beat("a", -2)
+    assert c.beat("b", 2) == (2, None), "its place is kept"
+    assert c.beat("c", 0, instance_id="one") == (2, "01"), "the same place, without a new epoch"
+    with pytest.raises(FencedInstanceIdError):
+        c.beat("a", 2, instance_id="one")
+    c.beat("c", -2)
+    c.now_ms += SESSION_MS - 1
+    c.beat("b", 2)
+    c.coordinator.tick(c.now_ms + 1, 0)
+    assert c.beat("b", 2) == (3, "0123"), "not for ever"
+
+
+def test_a_static_member_that_is_away_lets_others_have_what_is_not_its_own_any_more() -> None:
+    c = Cluster()
+    c.beat("a", 0, instance_id="one")
+    c.beat("a", -2)
+    assert c.beat("b", 0) == (2, "23"), "nobody has to be waited for"
+
+
+def test_a_member_that_begins_anew_has_nothing() -> None:
+    c = Cluster()
+    c.beat("a", 0)
+    assert c.beat("a", 0) == (1, "0123"), "its first answer was lost"
+
+
+def test_subscriptions_change() -> None:
+    c = Cluster()
+    c.beat("a", 0)
+    assert c.beat("a", 1, topics=["t"]) == (1, None), "the same"
+    assert c.beat("a", 1, topics=[]) == (1, ""), "everything has to go"
+    assert c.beat("a", 1, "") == (2, "")
+    assert c.beat("a", 2, topics=["t", "missing"]) == (3, "0123")
+
+
+def test_assignors_and_limits() -> None:
+    c = Cluster(group_size_max=2)
+    with pytest.raises(UnsupportedAssignorError):
+        c.beat("a", 0, assignor="sticky")
+    with pytest.raises(InvalidRequestError):
+        c.coordinator.heartbeat(m.GroupHeartbeatRequest("g", "a", 0), "h", 0, 0)
+    with pytest.raises(InvalidGroupIdError):
+        c.coordinator.heartbeat(m.GroupHeartbeatRequest("", "a", 0, topics=[]), "h", 0, 0)
+    assert c.coordinator.list_groups() == [], "what is refused leaves nothing behind"
+    c.beat("a", 0, assignor="range")
+    c.beat("b", 0)
+    assert c.coordinator.describe("g").assignor == "range"
+    with pytest.raises(GroupMaxSizeReachedError):
+        c.beat("c", 0)
+
+
+def test_commits() -> None:
+    c = Cluster()
+    c.beat("a", 0)
+    c.beat("b", 0)
+    c.beat("a", 1)
+    assert c.commit("a", 1, 3) == 0, "it may commit what it is about to let go"
+    c.beat("a", 1, "01")
+    assert c.commit("a", 2, 3) == FencedMemberEpochError.code, "not afterwards"
+    assert c.commit("a", 2, 0) == 0
+    assert c.commit("a", 2, 9) == UnknownTopicOrPartitionError.code
+    assert c.commit("a", 2, 0, "u") == 0, "a topic that the group has not subscribed to"
+    refused: list[tuple[str, int, type[SparklogError]]] = [
+        ("a", 1, StaleMemberEpochError),
+        ("x", 2, UnknownMemberIdError),
+        ("x", -1, UnknownMemberIdError),
+    ]
+    for member, epoch, error in refused:
+        with pytest.raises(error):
+            c.commit(member, epoch)
+
+
+def test_offsets_of_transactions() -> None:
+    c = Cluster()
+    assert c.commit("", -1, producer_id=7) == 0
+    ask = m.OffsetFetchRequest("g", [m.TopicPartitions("t", [0])], True)
+    assert c.coordinator.fetch_offsets(ask).offsets[0].error_code == UnstableOffsetCommitError.code
+    unstable = m.OffsetFetchRequest("g", [m.TopicPartitions("t", [0])])
+    assert c.coordinator.fetch_offsets(unstable).offsets[0].offset == -1
+    with pytest.raises(UnstableOffsetCommitError):
+        c.coordinator.delete("g")
+    c.coordinator.end_transaction(7, committed=True)
+    assert c.coordinator.fetch_offsets(ask).offsets[0].offset == 5
+    c.commit("", -1, 1, producer_id=7)
+    c.coordinator.end_transaction(7, committed=False)
+    assert c.coordinator.offsets.get("g", TopicPartition("t", 1)) is None
+    assert c.coordinator.delete("g").answer == 1
+    with pytest.raises(GroupIdNotFoundError):
+        c.coordinator.delete("g")
+
+
+def test_offsets_expire_when_nobody_needs_them() -> None:
+    c = Cluster(offsets_retention_ms=1_000)
+    c.beat("a", 0)
+    c.commit("a", 1)
+    c.commit("a", 1, 0, "u")
+    c.now_ms = 5_000
+    assert len(c.coordinator.expire_offsets(c.now_ms)) == 1, "u, which nobody subscribes to"
+    c.beat("a", -1)
+    assert c.coordinator.expire_offsets(c.now_ms + 999) == [], "counted from when it became empty"
+    assert len(c.coordinator.expire_offsets(c.now_ms + 1_001)) == 2, "the offset and the group"
+    assert c.coordinator.list_groups() == []
+
+
+def test_an_offset_that_a_transaction_is_about_to_replace_does_not_expire() -> None:
+    c = Cluster(offsets_retention_ms=1_000)
+    c.commit("", -1)
+    c.commit("", -1, producer_id=7)
+    c.now_ms = 5_000
+    assert c.coordinator.expire_offsets(c.now_ms) == []
+    c.coordinator.end_transaction(7, committed=True)
+    assert c.coordinator.offsets.get("g", TopicPartition("t", 0)) is not None
+
+
+@pytest.mark.parametrize("key", [b"", b"\xc1", records.group_key("g")[:-1], b"\x93\x01\x01\xa1g", b"\x92\x00\x00"])
+def test_a_key_that_is_none(key: bytes) -> None:
+    with pytest.raises(LogCorruptError):
+        records.decode_key(key)
+
+
+@pytest.mark.parametrize("kind", range(5))
+def test_a_value_that_is_none(kind: int) -> None:
+    for value in (b"", b"\x91\x07", b"\x92\x00\x01", b"\xc0"):
+        with pytest.raises(LogCorruptError):
+            records.decode_value(kind, value)
