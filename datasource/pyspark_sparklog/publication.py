@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from pyspark import TaskContext
@@ -39,6 +40,8 @@ from sparklog.types import UNNAMED_APP_PREFIX
 log = logging.getLogger("pyspark_sparklog")
 
 T = TypeVar("T")
+
+RUNS_REMEMBERED_MAX = 1_000
 
 
 class TaskPlace(NamedTuple):
@@ -100,11 +103,32 @@ def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
     return Ending(transaction, winners)
 
 
+class _Runs:
+    """The run that has committed last for each checkpoint, as this process has seen it: Spark commits and aborts all batches
+    of a run in one process, and an abort in which no task has reported does not say whose it is."""
+
+    def __init__(self) -> None:
+        self._by_checkpoint: OrderedDict[str, SharedTransaction] = OrderedDict()
+
+    def note(self, checkpoint: str, transaction: SharedTransaction) -> None:
+        self._by_checkpoint[checkpoint] = transaction
+        self._by_checkpoint.move_to_end(checkpoint)
+        while len(self._by_checkpoint) > RUNS_REMEMBERED_MAX:
+            self._by_checkpoint.popitem(last=False)
+
+    def of(self, checkpoint: str) -> SharedTransaction | None:
+        return self._by_checkpoint.get(checkpoint)
+
+
+_runs = _Runs()
+
+
 @dataclass(frozen=True)
 class Publisher:
     """The transaction of one write, on the driver and in its tasks; goes to them by pickle.
 
     `ticket` -1: at-least-once, there is no transaction. `app_id` None: the query's and batch's, which only tasks know.
+    `checkpoint` "": the query's is not known.
     """
 
     bootstrap_servers: str
@@ -114,6 +138,7 @@ class Publisher:
     run_id: str = ""
     app_id: str | None = None
     version: int = 0
+    checkpoint: str = ""
 
     @property
     def _policy(self) -> RetryPolicy:
@@ -162,13 +187,15 @@ class Publisher:
         reach("sink.after-commit")
         if not committed:
             raise self._aborted(transaction)
+        if self.checkpoint:
+            _runs.note(self.checkpoint, transaction)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int = -1) -> None:
         """Throws away what the tasks have written, unless it is committed: Spark aborts after a failed commit, too. Raises
         nothing: what cannot be aborted now ends with the next run, or by its timeout."""
         found = next((m.transaction for m in messages if isinstance(m, SinkCommitMessage)), None)
-        if found is None and self.ticket >= 0 and self.app_id is not None:
-            found = SharedTransaction(self.app_id, self.version, self.run_id, self.ticket)
+        if found is None:
+            found = self._transaction_of_nobody(batch_id)
         if found is None:
             if self.ticket >= 0:
                 log.warning(
@@ -186,6 +213,16 @@ class Publisher:
         else:
             if committed:
                 log.warning("%s had been committed before it failed: it stays", _describe(found))
+
+    def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
+        """The transaction of a write in which no task has reported, as far as it is known here. A newer run is in no danger:
+        the coordinator knows the run as an older one."""
+        if self.ticket < 0:
+            return None
+        if self.app_id is not None:
+            return SharedTransaction(self.app_id, self.version, self.run_id, self.ticket)
+        run = _runs.of(self.checkpoint)
+        return None if run is None else run._replace(version=batch_id, ticket=self.ticket)
 
     def _tell(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
         """The answer, with errors that name the next step."""
@@ -211,9 +248,9 @@ def _describe(transaction: SharedTransaction | None) -> str:
     return "the write" if transaction is None else f"version {transaction.version} of {transaction.app_id}"
 
 
-def stream_publisher(options: SinkOptions) -> Publisher:
-    """For one micro-batch: draws its ticket."""
-    return _publisher(options, app_id=None, version=0, run_id="")
+def stream_publisher(options: SinkOptions, checkpoint: str = "") -> Publisher:
+    """For one micro-batch: draws its ticket. `checkpoint`: its location, if the query was given one."""
+    return replace(_publisher(options, app_id=None, version=0, run_id=""), checkpoint=checkpoint)
 
 
 def batch_publisher(options: SinkOptions) -> Publisher:

@@ -65,16 +65,16 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """The micro-batch failed, possibly after its commit, which then stays."""
-        _abort(self._task, messages, f"batch {batchId}")
+        _abort(self._task, messages, f"batch {batchId}", batchId)
 
 
-def _abort(task: SinkTask, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+def _abort(task: SinkTask, messages: Sequence[WriterCommitMessage | None], what: str, batch_id: int = -1) -> None:
     rows = sum(m.rows for m in messages if isinstance(m, SinkCommitMessage))
     if task.options.exactly_once:
         log.warning("%s failed; %d rows of tasks that had finished are aborted", what, rows)
     else:
         log.warning("%s failed; %d rows of tasks that had finished are in the log and stay there", what, rows)
-    task.publisher.abort(messages)
+    task.publisher.abort(messages, batch_id)
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SparklogBatchWriter:
@@ -101,7 +101,8 @@ def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bo
         )
     options = parse_sink_options(given, streaming=True)
     envelope = _check(options, schema, wait_ms=options.broker_wait_ms)
-    return SparklogStreamWriter(SinkTask(options, envelope, stream_publisher(options)))
+    checkpoint = next((v for k, v in given.items() if k.lower() == "checkpointlocation"), "")
+    return SparklogStreamWriter(SinkTask(options, envelope, stream_publisher(options, checkpoint)))
 
 
 def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> bool:

@@ -18,6 +18,7 @@ from pyspark_sparklog.writer import SparklogStreamWriter, stream_writer
 
 import sparklog
 from sparklog.errors import ProducerFencedError, TransactionAbortedError
+from sparklog.types import ISOLATION_LEVELS
 from tests.spark import faulty_source
 
 VALUE = StructType([StructField("value", StringType())])
@@ -218,6 +219,28 @@ def test_a_batch_without_rows_writes_nothing_and_fences_an_older_run(run: Any, b
     assert visible(broker, run.topic) == []
     new.batch(1, "b")
     assert short(visible(broker, run.topic)) == ["b"]
+
+
+def test_a_failed_batch_of_which_no_task_reported_is_aborted(run: Any, admin: Any) -> None:
+    """Or its records would hold up the readers until the timeout, if the query is not started again."""
+    one = run()
+    one.given["checkpointLocation"] = f"/checkpoints/{run.topic}"
+    tps = [sparklog.TopicPartition(run.topic, p) for p in range(4)]
+
+    def fail() -> None:
+        raise RuntimeError("in the middle")
+
+    def held_up() -> int:
+        ends = [admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=i) for i in ISOLATION_LEVELS]
+        return sum(abs(ends[0][tp].offset - ends[1][tp].offset) for tp in tps)
+
+    one.batch(0, "a")
+    with pytest.raises(RuntimeError, match="in the middle"):
+        one.attempt(one.writer(), 1, "b", between=fail)
+    assert held_up() > 0
+    one.writer().abort([None], 1)
+    assert held_up() == 0
+    run().batch(1, "b")
 
 
 def test_messages_of_another_batch_are_refused(run: Any) -> None:

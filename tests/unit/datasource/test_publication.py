@@ -178,6 +178,16 @@ def test_an_abort_needs_one_message_and_raises_nothing(
     assert "could not be aborted" in caplog.text
 
 
+def test_an_abort_without_a_message_goes_by_the_run_that_has_committed_last(coordinator: Coordinator) -> None:
+    options = parse_sink_options(WRITE, streaming=True)
+    stream_publisher(options, "/c").commit([wrote(3)])
+    stream_publisher(options, "/other").abort([None], 8)
+    stream_publisher(options, "").abort([None], 8)
+    last = stream_publisher(options, "/c")
+    last.abort([None], 8)
+    assert coordinator.asked[1:] == [("abort", ("query", 8, "run", last.ticket), ())]
+
+
 def test_a_batch_write_is_aborted_without_any_message(coordinator: Coordinator) -> None:
     publisher = batch(txnAppId="nightly", txnVersion="5")
     publisher.abort([None, None])
