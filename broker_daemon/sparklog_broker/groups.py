@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from sparklog.errors import CoordinatorLoadingError, SparklogError
+from sparklog.errors import CoordinatorLoadingError, SparklogError, StorageError
 from sparklog.log.clock import Clock, SystemClock
 from sparklog.protocol import group_messages as m
 from sparklog.replication.group_membership import GroupConfig, Topics
@@ -156,7 +156,7 @@ class GroupPartition:
         waiting, self._queue = list(self._queue), deque()
         for item in failed:
             if not item.done.done():
-                item.done.set_exception(error)
+                item.done.set_exception(_for_client(error))
         for item in waiting:
             item.done.set_exception(CoordinatorLoadingError("an append before this one has failed: try again"))
         self.load()
@@ -340,6 +340,13 @@ class Groups:
 
     async def delete(self, group_id: str) -> int:
         return await self.partition_of(group_id).change(lambda c: c.delete(group_id))
+
+
+def _for_client(error: Exception) -> Exception:
+    """A broken disk is no fault of the group's members: they keep trying, as they do while the broker is away."""
+    if isinstance(error, SparklogError) and not isinstance(error, StorageError):
+        return error
+    return CoordinatorLoadingError(f"the group's state cannot be written at the moment: {error}")
 
 
 def _retrieved(done: asyncio.Future[None]) -> None:

@@ -153,6 +153,11 @@ class InternalTopic:
             raise outcome
         return outcome
 
+    async def make_durable(self, partition: int) -> None:
+        """Returns when all that was appended to a partition is on the disk. Raises StorageError, StorageFullError."""
+        where = self._broker.partition(self.name, partition)
+        await self._broker.io.run(where.thread, where.log.flush)
+
     async def replay(self, partition: int) -> AsyncIterator[list[Replayed]]:
         """All records of a partition below its high watermark of this moment, in order, decoded off the event loop, a
         piece at a time; nothing while the topic has not been made.
@@ -213,7 +218,7 @@ def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | 
         pa.array([key for key, _ in records], pa.binary()),
         pa.array([value for _, value in records], pa.binary()),
         pa.nulls(rows, ENVELOPE_SCHEMA.field("headers").type),
-        pa.repeat(pa.scalar(now_ms * 1000, pa.int64()).cast(ENVELOPE_SCHEMA.field("timestamp").type), rows),
+        pa.array([now_ms * 1000] * rows, ENVELOPE_SCHEMA.field("timestamp").type),
     ]
     return encode_batch(
         pa.record_batch(columns, schema=ENVELOPE_SCHEMA),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -35,6 +36,14 @@ class MarkerWriter:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.on_offsets_marker: list[OnOffsetsMarker] = []
+
+    def wait_for_disk(self, markers: Iterable[Marker]) -> bool:
+        """Whether one of the partitions acknowledges only what is on the disk."""
+        for tp in {marker.partition for marker in markers}:
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                if self._broker.partition(*tp).waits_for_disk:
+                    return True
+        return False
 
     async def write_all(
         self, markers: Sequence[Marker], coordinator_epoch: int, done: Callable[[set[Marker]], None]

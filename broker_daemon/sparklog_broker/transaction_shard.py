@@ -1,7 +1,8 @@
 """One partition of `__transaction_state` at work: carries out what its coordinator's rules say.
 
 Records are appended in the order of the calls that gave them, as many as have gathered with one append (joins of many
-tasks share one); the actions of a call follow when its records are in. When an append fails nobody knows what the log
+tasks share one); the actions of a call follow when its records are in, and a decision is on the disk before the markers if any
+topic of the transaction acknowledges only what is there: a power cut must not leave a part of the markers without it. When an append fails nobody knows what the log
 holds: the coordinator is made anew from it, and whoever waited is told to try again.
 """
 
@@ -140,7 +141,7 @@ class TransactionShard:
 
     async def tick(self) -> None:
         """Time has passed."""
-        if self.coordinator is None or next(self.coordinator.summaries(), None) is None:
+        if self.coordinator is None or self.coordinator.is_empty:
             return
         if not self._stopped:
             while len(self._ids) < IDS_MIN:
@@ -179,6 +180,12 @@ class TransactionShard:
                     reach("txn.before-completion")
                 if records:
                     await self._topic.append(self.partition, records)
+                if any(
+                    isinstance(a, WriteMarkers) and self._markers.wait_for_disk(a.markers)
+                    for e in group
+                    for a in e.actions
+                ):
+                    await self._topic.make_durable(self.partition)
                 if decides and not completes:
                     reach("txn.after-decision")
                 if completes:

@@ -92,6 +92,22 @@ class TransactionCoordinator:
 
     async def _load(self) -> None:
         await asyncio.gather(*(shard.load() for shard in self._shards))
+        await self._end_unknown()
+
+    async def _end_unknown(self) -> None:
+        """Aborts what is open in a partition though the state topic, all of which this broker has read, does not have it: a
+        power cut took the record, or the files were restored without the topic. Nobody else could end it."""
+        partitions = [TopicPartition(t.name, n) for t in self._broker.topics.values() for n in range(t.partitions)]
+        for tp in partitions:
+            try:
+                partition_log = self._broker.partition(*tp).open_log
+                if partition_log is None or partition_log.last_stable_offset >= partition_log.high_watermark:
+                    continue
+                for producer in partition_log.producers():
+                    if producer.transaction_first_offset >= 0 and producer.producer_id not in self._owners(tp):
+                        await self.abort_hanging(tp, producer.producer_id)
+            except SparklogError as e:
+                log.warning("%s: transactions that nobody knows may hang (%s): %s", tp, e.name, e)
 
     async def _tick(self) -> None:
         while True:
@@ -221,11 +237,10 @@ class TransactionCoordinator:
             partitions = coordinator.partitions(transactional_id)
         except InvalidProducerIdMappingError as e:
             return TransactionDetails(e.code, transactional_id, message=str(e))
-        summary = next(s for s in coordinator.summaries() if s.transactional_id == transactional_id)
         return TransactionDetails(
             0,
             transactional_id,
-            summary,
+            coordinator.summary(transactional_id),
             [TransactionPartition(producer_id, *tp) for producer_id, tp in partitions],
             coordinator.last_committed_version(transactional_id),
         )

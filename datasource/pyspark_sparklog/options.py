@@ -121,7 +121,8 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
     """
     where = {None: Where.SOURCE, True: Where.STREAM, False: Where.BATCH}[streaming]
     given = _known(options, where, OPTIONS)
-    ignored = tuple(f"{n} ({WITHOUT_EFFECT[n]})" for n in given if n in WITHOUT_EFFECT)
+    effective = {o.name.lower() for o in OPTIONS if o.where & where}
+    ignored = tuple(f"{n} ({WITHOUT_EFFECT[n]})" for n in given if n in WITHOUT_EFFECT and n not in effective)
     return SourceOptions(
         bootstrap_servers=_bootstrap(given),
         subscription=_subscription(given),

@@ -143,8 +143,8 @@ _HANGING_EPILOG = """\
 
 `sparklog transaction find-hanging --topic events`
 
-The broker verifies every transaction before its first record is written, so there should be none. One can come from data
-files that were restored without the topic `__transaction_state`.
+The broker verifies every transaction before its first record is written, and aborts at its start what it does not know, so
+there should be none.
 """
 
 

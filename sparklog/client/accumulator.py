@@ -30,7 +30,7 @@ from sparklog.types import TopicPartition
 PARTITION_REQUEST_BYTES = 8 * MIB
 """How much of one partition goes into one request, unless a single batch is larger."""
 PIPELINED_BYTES_MIN = 128 * 1024
-"""A request of less does not follow one that is under way, unless it is all that may be in flight."""
+"""A request of less does not follow one that is under way: meanwhile more may come that travels with it."""
 BATCHES_MAX = 100_000
 """How many batches of one partition go into one request without idempotence."""
 
@@ -210,8 +210,7 @@ class Accumulator:
             queue.batches.append(pending)
             self.outstanding[delivery] = None
             self.active[queue.tp] = queue
-            room = self.locked_room(queue, time.monotonic())
-            if room and not self._better_wait(queue, room):
+            if self.locked_room(queue, time.monotonic()) and not self._better_wait(queue):
                 self.wake_sender()
         return delivery
 
@@ -250,8 +249,7 @@ class Accumulator:
         ready: list[PartitionQueue] = []
         next_at: float | None = None
         for queue in self.active.values():
-            room = self.locked_room(queue, now)
-            if not room or self._better_wait(queue, room):
+            if not self.locked_room(queue, now) or self._better_wait(queue):
                 continue
             if queue.batches:
                 due = queue.retry_at
@@ -271,9 +269,9 @@ class Accumulator:
         return ready, next_at
 
     @staticmethod
-    def _better_wait(queue: PartitionQueue, room: int) -> bool:
+    def _better_wait(queue: PartitionQueue) -> bool:
         """Whether a request behind those under way would be so small that it had better wait for one of their answers."""
-        if not queue.under_way or not queue.batches or len(queue.batches) >= room:
+        if not queue.under_way or not queue.batches:
             return False
         return sum(b.size_bytes for b in queue.batches) < PIPELINED_BYTES_MIN
 

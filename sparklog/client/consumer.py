@@ -181,7 +181,8 @@ class Consumer:
 
     def paused(self) -> list[TopicPartition]:
         """What is paused."""
-        return sorted(tp for tp, position in self._fetcher.positions.items() if position.paused)
+        with self._fetcher.changed:
+            return sorted(tp for tp, position in self._fetcher.positions.items() if position.paused)
 
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
@@ -357,7 +358,9 @@ class Consumer:
         self._check_open()
         positions = dict(self._fetcher.positions)
         for tp in partitions:
-            positions[tp] = self._position(self._assigned(tp).tp, offset, reset_to)
+            old = self._assigned(tp)
+            new = positions[old.tp] = self._position(old.tp, offset, reset_to)
+            new.paused = old.paused
         self._replace(positions)
 
     def _replace(self, positions: dict[TopicPartition, Position]) -> None:
@@ -419,14 +422,17 @@ class _ForGroup:
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         gone = set(partitions)
-        self._consumer._replace({tp: p for tp, p in self._positions.items() if tp not in gone})
+        with self._consumer._fetcher.changed:
+            left = {tp: p for tp, p in self._positions.items() if tp not in gone}
+        self._consumer._replace(left)
 
     def consumed(self) -> dict[TopicPartition, int]:
         with self._consumer._fetcher.changed:
             return {tp: c for tp, p in self._positions.items() if (c := p.consumed) is not None}
 
     def unstarted(self) -> list[TopicPartition]:
-        return [tp for tp, p in self._positions.items() if p.waiting]
+        with self._consumer._fetcher.changed:
+            return [tp for tp, p in self._positions.items() if p.waiting]
 
     def wake(self) -> None:
         try:

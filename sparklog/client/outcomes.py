@@ -124,6 +124,7 @@ class Outcomes:
                 queue.retry_at = self._retry_at(queue, error)
                 for batch in queue.batches:
                     batch.error = error
+                self._accumulator.wake_sender()  # when to wake up next was computed before
                 return
             batches = list(queue.batches)
             queue.batches.clear()

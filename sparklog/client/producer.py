@@ -84,6 +84,8 @@ class _Topic:
 
     def partition_of(self, key: bytes) -> int:
         """The key's partition; recent short keys are remembered, because hashing costs more than all the rest of a send."""
+        if self.info.partitions == 1:
+            return 0
         found = partition_for_key(key, self.info.partitions)
         if len(key) <= KEY_CACHE_KEY_BYTES_MAX:
             if len(self.key_partitions) >= KEY_CACHE_ENTRIES_MAX:

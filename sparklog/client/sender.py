@@ -163,11 +163,16 @@ class Sender:
 
     def _send_ready(self, ready: list[PartitionQueue]) -> None:
         session = self._accumulator.session
+        if session is not None and session.identity is None:
+            try:
+                session.identity = self._new_identity()
+            except SparklogError as e:
+                for queue in ready:
+                    self._outcomes.not_sendable(queue, e)
+                return
         by_leader: dict[Endpoint, list[PartitionQueue]] = {}
         for queue in ready:
             try:
-                if session is not None and session.identity is None:
-                    session.identity = self._new_identity()
                 leader = self._cluster.leader(queue.tp, timeout_ms=self._config.request_timeout_ms)
             except SparklogError as e:
                 self._outcomes.not_sendable(queue, e)

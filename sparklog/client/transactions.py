@@ -99,8 +99,7 @@ class Transactions:
         self._learn_failure()
         if self.state.state is State.IN_TRANSACTION:
             self._flush_all()
-        elif self.state.state is State.ABORTABLE_ERROR and self.state.error is not None:
-            raise self.state.error
+        self._raise_failure()
         self.state.begin_commit()
         self._end(commit=True)
 
@@ -108,13 +107,24 @@ class Transactions:
         self._refuse("the transaction is being committed")
         try:
             self._flush()
-        finally:
+        except BaseException as e:
             self._learn_failure()
             if self.state.state is State.IN_TRANSACTION:
-                self._allow()
-        if self.state.error is not None:
-            raise self.state.error
-        self._refuse("the transaction is being committed")
+                self._accumulator.refuse(None)
+                raise
+            if not isinstance(e, SparklogError):
+                raise
+        self._learn_failure()
+
+    def _raise_failure(self) -> None:
+        """Raises the transaction's first failure. A retriable error would say that the commit can be tried again."""
+        error = self.state.error
+        if self.state.state is State.ABORTABLE_ERROR and error is not None:
+            if error.retriable:
+                raise TransactionAbortedError(
+                    f"the transaction has failed, call abort_transaction(): {error}"
+                ) from error
+            raise error
 
     def abort(self) -> None:
         """Nothing of the transaction is visible. Batches that were not sent fail; those that were, are waited for."""
@@ -159,9 +169,6 @@ class Transactions:
         self._accumulator.refuse(
             InvalidTxnStateError(f"producer {self.state.transactional_id!r} is {self.state.state.value}: {hint}")
         )
-
-    def _allow(self) -> None:
-        self._accumulator.refuse(None)
 
 
 def _committed(tp: TopicPartition, offset: Any) -> CommittedOffset:

@@ -254,7 +254,7 @@ def encode_marker(
     `schema` is that of the segment it goes into. Returns a writable view of the bytes, not yet stamped.
     """
     return encode_batch(
-        pa.RecordBatch.from_pylist([], schema=schema),
+        pa.RecordBatch.from_arrays([pa.nulls(0, t) for t in schema.types], schema=schema),
         schema_id=schema_id,
         min_timestamp_ms=timestamp_ms,
         max_timestamp_ms=timestamp_ms,

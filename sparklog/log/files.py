@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -88,6 +89,12 @@ def read_whole(files: FileSystem, path: Path) -> bytes | None:
         return file.read(0, file.size())
     finally:
         file.close()
+
+
+def read_ahead(file: File, size_bytes: int) -> None:
+    """Asks the system for the first `size_bytes` at once, before they are read here and there. Only a hint."""
+    with suppress(OSError):  # simulated files have no descriptor
+        os.posix_fadvise(file.fileno(), 0, size_bytes, os.POSIX_FADV_WILLNEED)
 
 
 def write_whole(files: FileSystem, path: Path, data: bytes) -> None:

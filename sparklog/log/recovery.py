@@ -41,7 +41,7 @@ from sparklog.format.segment import (
 )
 from sparklog.log.compaction.swap import finish_swaps
 from sparklog.log.dropped_segments import discard, remove_below
-from sparklog.log.files import TEMPORARY_SUFFIX, File, FileSystem, read_whole
+from sparklog.log.files import TEMPORARY_SUFFIX, File, FileSystem, read_ahead, read_whole
 from sparklog.log.header_walk import header_at
 from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment, SegmentEnd, Tail
@@ -270,6 +270,10 @@ def _trust_footer(context: LoadContext, segment: LogSegment, file: File, data_en
     return True
 
 
+_SMALL_BYTES = 1 << 20
+"""A segment that is fetched with one request: of many small ones, one per header is what a cold start waits for."""
+
+
 class _SegmentScan:
     """Reads every batch of a segment, those behind the recovery point with their checksum; cuts what a crash left behind
     the last good one, and seals the segment if others follow it."""
@@ -293,6 +297,8 @@ class _SegmentScan:
     def run(self) -> None:
         context, segment, file = self._context, self._segment, self._file
         segment.is_sealed, segment.append_time_ms = False, 0
+        if self._size <= _SMALL_BYTES:
+            read_ahead(file, self._size)
         data_end = seal_position(file.read, self._size)
         result = scan(
             file.read,

@@ -258,14 +258,17 @@ class GroupCoordinator:
         out: list[Record] = []
         oldest_ms = wall_ms - self._config.offsets_retention_ms
         expired: dict[str, list[TopicPartition]] = {}
+        subscribed = {
+            i: {t for member in g.members.values() for t in member.wish.topics} for i, g in self._groups.items()
+        }
         for group_id, tp, value in self.offsets.items():
             group = self._groups.get(group_id)
             used_ms = value.commit_ms if group is None else max(value.commit_ms, group.empty_since_ms)
-            wanted = group is not None and tp.topic in {t for mem in group.members.values() for t in mem.wish.topics}
-            if used_ms < oldest_ms and not wanted:
+            if used_ms < oldest_ms and tp.topic not in subscribed.get(group_id, ()):
                 expired.setdefault(group_id, []).append(tp)
         for group_id, partitions in expired.items():
-            out += self.offsets.delete(group_id, partitions)
+            pending = self.offsets.pending_of(group_id)  # a deletion would be newer than what the transaction brings
+            out += self.offsets.delete(group_id, [tp for tp in partitions if tp not in pending])
         kept = self.offsets.groups()
         for group in list(self._groups.values()):
             if not group.members and group.empty_since_ms < oldest_ms and group.group_id not in kept:

@@ -21,7 +21,7 @@ QUIET = settings(
 
 
 def test_nothing_breaks() -> None:
-    run_state_machine_as_test(ProducerMachine, settings=settings(QUIET, max_examples=60))
+    run_state_machine_as_test(ProducerMachine, settings=settings(QUIET, max_examples=40))
 
 
 @pytest.mark.torture

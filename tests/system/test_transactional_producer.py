@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -221,3 +224,30 @@ def test_offsets_of_a_member_that_has_been_replaced_are_refused(broker: BrokerPr
             producer.send_offsets_to_transaction(position, stale)
         with producer.transaction():
             producer.send_offsets_to_transaction(position, "g")
+
+
+WRITER = """
+import sys, sparklog
+servers, count = sys.argv[1], int(sys.argv[2])
+with sparklog.Producer(servers, transactional_id="w", linger_ms=0) as producer:
+    producer.init_transactions()
+    done = sparklog.read_table(servers, "t").num_rows // 2
+    for number in range(done, count):
+        with producer.transaction():
+            for partition in (0, 1):
+                producer.send("t", b"%d" % number, partition=partition)
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    "fault", ["producer.before-send:2", "producer.after-send:4", "producer.before-end:2", "producer.after-end:3"]
+)
+def test_a_producer_that_dies_anywhere_is_followed_by_one_that_goes_on(
+    broker: BrokerProcess, fault: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", WRITER, broker.address, "5"]
+    fatal = os.environ | {"SPARKLOG_FAULT": f"{fault}:kill"}
+    assert subprocess.run(command, env=fatal, check=False).returncode == -signal.SIGKILL
+    subprocess.run(command, check=True)
+    assert values(broker.address) == sorted(b"%d" % n for n in range(5) for _ in range(PARTITIONS))

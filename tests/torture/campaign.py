@@ -23,7 +23,7 @@ from tests.torture import shared
 from tests.torture.client import Assignment, partition_of
 from tests.torture.processes import Broker, CampaignError, Client
 
-PROGRESS_S = 60.0
+PROGRESS_S = 120.0
 LOOK_S = 0.01
 REPLACED = frozenset({"transactional", "pipeline", "member", "shared"})
 """Roles whose next life fences the one before."""

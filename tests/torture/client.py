@@ -25,7 +25,7 @@ from sparklog.types import TopicPartition
 from tests.checker.history import Recorder
 
 LIFE_ENDED = 75
-PAUSE_S = 0.004
+PAUSE_S = 0.01
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.torture.client import LIFE_ENDED, Assignment, as_argument
 
 ROOT = Path(__file__).resolve().parents[2]
-ENDED_IN_ORDER_S = 90.0
+ENDED_IN_ORDER_S = 180.0
 
 
 class CampaignError(AssertionError):

@@ -100,11 +100,12 @@ def _end_transaction(
     """Whether it is committed. An error of the commit is followed by an abort; an error of that ends this life."""
     history = life.history
     history.ending(operation, commit=commit)
-    if commit:
+    while commit:
         try:
             client.commit_transaction()
         except SparklogError as e:
             life.note(f"a commit failed: {e!r}")
+            commit = e.retriable  # nobody knows: only another attempt can tell
         else:
             history.end(operation, Outcome.OK, [offsets_of(futures)[0] for futures in calls])
             return True
@@ -120,7 +121,7 @@ def pipeline(life: Life) -> None:
     with _Member(life) as member, _pipeline_producer(life) as client:
         client.init_transactions()
         for intent in life.while_wanted(generate.pipelines(told.seed, told.number, told.outputs)):
-            polls = member.poll(intent.records_max)
+            polls = member.poll(intent.records_max) if told.until is None else member.poll_all()
             if not polls:
                 if told.until is not None and member.has_reached(told.until):
                     return
@@ -211,6 +212,15 @@ class _Member:
         (tp,) = {str(TopicPartition(r.topic, r.partition)) for r in records}
         return [(tp, [r.offset for r in records], [int(r.value) for r in records])]
 
+    def poll_all(self) -> list[tuple[str, list[int], list[int]]]:
+        """The same of all that is there, of several partitions."""
+        found: dict[str, tuple[str, list[int], list[int]]] = {}
+        for partition, offsets, values in polls_of(self.client.poll_batches(POLL_MS)):
+            _, all_offsets, all_values = found.setdefault(partition, (partition, [], []))
+            all_offsets += offsets
+            all_values += values
+        return list(found.values())
+
     def go_back(self, offsets: Mapping[str, int]) -> None:
         """To the first of what an aborted transaction had read, where that is still ours."""
         mine = {str(tp) for tp in self.client.assignment()} & offsets.keys()
@@ -221,7 +231,7 @@ class _Member:
     def note_committed(self) -> None:
         operation = self._life.history.begin(Kind.FETCH_COMMITTED)
         found = self.client.committed(self.client.assignment())
-        told = {str(tp): offset for tp, offset in found.items() if offset is not None}
+        told = {str(tp): at.offset for tp, at in found.items() if at is not None}
         self._life.history.end(operation, Outcome.OK, offsets=told)
 
     def has_reached(self, until: Mapping[str, int]) -> bool:

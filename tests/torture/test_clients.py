@@ -18,6 +18,7 @@ FAULTS = {
     "pause broker": 1,
     "pause client": 1,
     "kill broker at step": 2,
+    "kill client at step": 1,
 }
 SMALL_BATCHES = {"batch_size_bytes": 60}
 """Every call is a batch, so that several of a partition are under way when the broker dies."""
@@ -31,12 +32,13 @@ def plain(seed: int, kills: int) -> Plan:
         faults=FAULTS,
         partitions=2,
         broker_steps=("log.before-append", "log.after-append"),
+        client_steps={"producer": ("producer.before-send", "producer.after-send")},
         client_settings={"producer": SMALL_BATCHES},
     )
 
 
 def test_a_few_kills(tmp_path: Path) -> None:
-    judged(plain(1, 8), tmp_path)
+    judged(plain(1, 6), tmp_path)
 
 
 @pytest.mark.torture

@@ -59,7 +59,7 @@ def plan(seed: int, kills: int) -> SinkPlan:
 
 @pytest.mark.timeout(600)
 def test_a_few_kills(tmp_path: Path) -> None:
-    judged(plan(1, 4), tmp_path)
+    judged(plan(1, 3), tmp_path)
 
 
 @pytest.mark.torture

@@ -117,10 +117,19 @@ class Coordinator:
         """Why a partition has refused a batch of `identity` as too old: the error for the producer."""
         return self._rules(transactional_id).stale(transactional_id, identity)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it knows no id."""
+        return not self._plain.ids() and not self._shared.ids()
+
     def summaries(self) -> Iterator[TransactionSummary]:
         """All transactional ids, in no order."""
-        yield from self._plain.summaries()
-        yield from self._shared.summaries()
+        for rules in (self._plain, self._shared):
+            yield from map(rules.summary, rules.ids())
+
+    def summary(self, transactional_id: str) -> TransactionSummary:
+        """Raises InvalidProducerIdMappingError for an unknown id."""
+        return self._rules(transactional_id).summary(transactional_id)
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
         """(producer id, partition) of the id's open transaction. Raises InvalidProducerIdMappingError."""

@@ -274,18 +274,24 @@ class PlainTransactions:
             return self._aborted(found)
         return self._fenced(found, identity)
 
-    def summaries(self) -> Iterator[TransactionSummary]:
+    def ids(self) -> list[str]:
         """All ids, in no order."""
-        for found in self._by_id.values():
-            is_open = found.state is State.ONGOING or found.state.is_prepared
-            yield TransactionSummary(
-                found.transactional_id,
-                "plain",
-                found.state.text,
-                *found.identity,
-                started_ms=found.started_ms if is_open else -1,
-                timeout_ms=found.timeout_ms,
-            )
+        return list(self._by_id)
+
+    def summary(self, transactional_id: str) -> TransactionSummary:
+        """Raises InvalidProducerIdMappingError for an unknown id."""
+        found = self._by_id.get(transactional_id)
+        if found is None:
+            raise self._unknown(transactional_id, NO_ID)
+        is_open = found.state is State.ONGOING or found.state.is_prepared
+        return TransactionSummary(
+            transactional_id,
+            "plain",
+            found.state.text,
+            *found.identity,
+            started_ms=found.started_ms if is_open else -1,
+            timeout_ms=found.timeout_ms,
+        )
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
         """(producer id, partition) of what is open. Raises InvalidProducerIdMappingError for an unknown id."""

@@ -400,22 +400,28 @@ class SharedTransactions:
             f"it has ended, or a newer run has taken over"
         )
 
-    def summaries(self) -> Iterator[TransactionSummary]:
-        """All applications, in no order."""
-        for app in self._by_id.values():
-            t = app.transaction
-            is_open = t is not None and (t.is_open or t.state.is_prepared)
-            yield TransactionSummary(
-                app.transactional_id,
-                "shared",
-                State.EMPTY.text if t is None else t.state.text,
-                NO_ID,
-                NO_ID,
-                version=NEVER if t is None else t.version,
-                run_id=app.run_id if t is None else t.run_id,
-                started_ms=t.started_ms if t is not None and is_open else -1,
-                timeout_ms=-1 if t is None else t.timeout_ms,
-            )
+    def ids(self) -> list[str]:
+        """All ids, in no order."""
+        return list(self._by_id)
+
+    def summary(self, transactional_id: str) -> TransactionSummary:
+        """Raises InvalidProducerIdMappingError for an unknown id."""
+        app = self._by_id.get(transactional_id)
+        if app is None:
+            raise _unknown(transactional_id)
+        t = app.transaction
+        is_open = t is not None and (t.is_open or t.state.is_prepared)
+        return TransactionSummary(
+            transactional_id,
+            "shared",
+            State.EMPTY.text if t is None else t.state.text,
+            NO_ID,
+            NO_ID,
+            version=NEVER if t is None else t.version,
+            run_id=app.run_id if t is None else t.run_id,
+            started_ms=t.started_ms if t is not None and is_open else -1,
+            timeout_ms=-1 if t is None else t.timeout_ms,
+        )
 
     def last_committed_version(self, transactional_id: str) -> int:
         """-1: none. Raises InvalidProducerIdMappingError for an unknown id."""

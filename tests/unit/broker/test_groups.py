@@ -12,11 +12,14 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers import groups as handlers
+from sparklog_broker.internal_topics import Producer
 
 from sparklog.errors import (
     CoordinatorLoadingError,
     NonEmptyGroupError,
+    SparklogError,
     StaleMemberEpochError,
+    StorageError,
     StorageFullError,
     UnknownMemberIdError,
 )
@@ -25,6 +28,7 @@ from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as m
 from sparklog.replication.partition import PartitionReplicas
 from sparklog.types import CONSUMER_OFFSETS_TOPIC
+from tests.unit.log.compaction_support import compact
 
 Scenario = Callable[[Broker, RequestContext], Coroutine[Any, Any, None]]
 NOTHING = memoryview(b"")
@@ -155,19 +159,22 @@ def test_an_answer_waits_for_the_high_watermark(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_failed_append_takes_the_change_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [StorageFullError, StorageError, ValueError])
+def test_a_failed_append_takes_the_change_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
+) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         assert await commit(context, "", -1, (0, 5)) == [0]
         append = PartitionLog.append_internal
 
         def full(*_: object, **__: object) -> None:
-            raise StorageFullError("no space left")
+            raise failure("it does not work")
 
         monkeypatch.setattr(PartitionLog, "append_internal", full)
         first = asyncio.ensure_future(commit(context, "", -1, (0, 6)))
         second = asyncio.ensure_future(commit(context, "", -1, (1, 6)))
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
-        assert {type(o) for o in outcomes} <= {StorageFullError, CoordinatorLoadingError}
+        assert all(isinstance(o, SparklogError) and o.retriable for o in outcomes), outcomes
         monkeypatch.setattr(PartitionLog, "append_internal", append)
         await ready(broker)
         assert await fetched(broker) == {0: (5, "note 0")}
@@ -188,6 +195,43 @@ def test_a_cancelled_request_leaves_its_change(tmp_path: Path) -> None:
         assert await fetched(broker) == {0: (5, "note 0")}
 
     run(tmp_path, scenario, after)
+
+
+def test_compaction_keeps_what_a_restart_needs(tmp_path: Path) -> None:
+    """Also a committed offset below one whose transaction was aborted, and one whose transaction is open."""
+
+    async def first(broker: Broker, context: RequestContext) -> None:
+        for offset in range(30):
+            await commit(context, "", -1, (0, offset), (1, offset), (2, offset))
+        groups = broker.groups
+        number = groups.partition_of("g").number
+        log = broker.partition(CONSUMER_OFFSETS_TOPIC, number).log
+        partition = broker.partition(CONSUMER_OFFSETS_TOPIC, number)
+        for producer_id, offset_of in ((7, 0), (8, 1), (9, 2)):
+            if producer_id == 9:
+                await beat(context, "a", 0)
+                await beat(context, "a", -1)
+                log.begin_segment()  # what is open is not compacted
+            request = m.TxnOffsetCommitRequest("x", producer_id, 0, "g", [m.CommittedOffset("t", offset_of, 99)])
+            await groups.commit(request, Producer(producer_id, 0))
+            if producer_id != 9:
+                log.append_marker(producer_id, 1, 0, commit=producer_id == 8, leader_epoch=0)
+                groups.on_offsets_marker(number, producer_id, producer_id == 8)
+                log.raise_high_watermark(partition.replicas.on_append(log.log_end_offset))
+        await beat(context, "b", 0)
+        assert {p: o for p, (o, _) in (await fetched(broker)).items()} == {0: 29, 1: 99, 2: 29}
+        before = log.size_bytes
+        compact(log)
+        assert log.size_bytes < before / 2
+
+    async def second(broker: Broker, context: RequestContext) -> None:
+        assert {p: o for p, (o, _) in (await fetched(broker)).items()} == {0: 29, 1: 99, 2: 29}
+        (member,) = (await broker.groups.describe("g")).members
+        assert (member.member_id, member.member_epoch, partitions(member.owned)) == ("b", 3, [0, 1, 2])
+        broker.groups.on_offsets_marker(broker.groups.partition_of("g").number, 9, True)
+        assert (await fetched(broker))[2] == (99, ""), "what was pending still is"
+
+    run(tmp_path, first, second)
 
 
 def test_topics_that_come_and_go(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from sparklog.errors import (
 from sparklog.format.batch import iterate_batches
 from sparklog.log.partition_log import PartitionLog
 from sparklog.protocol.messages import ProducePartition, ProduceRequest
-from sparklog.types import shared_transactional_id
+from sparklog.types import TopicPartition, shared_transactional_id
 from tests.unit.broker.transaction_support import T0, T1, log_of, refused, rows, run, send, visible
 
 
@@ -347,3 +347,48 @@ def test_a_transaction_needs_acks_all_and_an_identity_of_the_id(tmp_path: Path) 
         assert await refused(broker.transactions.init_producer_id("y", 900_001)) is InvalidTransactionTimeoutError
 
     run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("mode", ["none", "group"])
+def test_a_decision_about_a_durable_topic_is_on_the_disk_before_its_markers(tmp_path: Path, mode: str) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.alter_topic("t", {"flush.mode": mode})
+        txn = broker.transactions
+        me = await txn.init_producer_id("id", 60_000)
+        await send(broker, "id", me, 0, b"a", T0)
+        (state,) = [
+            log for n in range(8) if (log := log_of(broker, TopicPartition("__transaction_state", n))).log_end_offset
+        ]
+        seen: list[int] = []
+        original = PartitionLog.append_marker
+
+        def noting(self: PartitionLog, *args: Any, **more: Any) -> Any:
+            seen.append(state.log_end_offset - state.flushed_offset)
+            return original(self, *args, **more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PartitionLog, "append_marker", noting)
+            await txn.end("id", *me, commit=True)
+        assert visible(broker, T0) == [b"a"]
+        assert (seen == [0]) is (mode == "group")
+
+    run(tmp_path, scenario)
+
+
+def test_what_the_state_topic_has_lost_is_aborted_at_the_start(tmp_path: Path) -> None:
+    async def first(broker: Broker) -> None:
+        for producer in ((900, 0), (901, 5)):
+            log = log_of(broker, T1)
+            broker.partition(*T1).on_appended(log.append_internal(bytearray(rows(b"lost", producer, 0))))
+        me = await broker.transactions.init_producer_id("id", 60_000)
+        await send(broker, "id", me, 0, b"known", T0, T1)
+
+    async def second(broker: Broker) -> None:
+        await broker.transactions.loaded()
+        assert log_of(broker, T1).last_stable_offset == 2, "what is known stays open"
+        (owner,) = broker.transactions.summaries(["Ongoing"])
+        await broker.transactions.end("id", owner.producer_id, owner.producer_epoch, commit=True)
+        assert (visible(broker, T0), visible(broker, T1)) == ([b"known"], [b"known"])
+        assert await refused(send(broker, "id", (901, 5), 1, b"late", T1)) is ProducerFencedError
+
+    run(tmp_path, first, second)

@@ -203,6 +203,18 @@ def test_the_first_failure_is_raised_by_commit_and_only_an_abort_is_possible(fak
     assert written(fake) == [(500, 1, 0)]
 
 
+def test_records_that_time_out_fail_the_transaction_for_good(fake: FakeBroker) -> None:
+    fake.hook = lambda api, message: 14 if api is Api.PRODUCE else None
+    with producer(fake, delivery_timeout_ms=50) as p:
+        with pytest.raises(TransactionAbortedError, match=r"delivery\.timeout\.ms") as caught, p.transaction():
+            p.send("events", b"a")
+        assert isinstance(caught.value.__cause__, RequestTimedOutError)
+        fake.hook = lambda api, message: None
+        with p.transaction():
+            p.send("events", b"b")
+    assert ends(fake) == [(0, False), (1, True)]
+
+
 def test_an_end_that_nobody_answers_can_be_asked_for_again_but_not_turned_round(fake: FakeBroker) -> None:
     with producer(fake, max_block_ms=50) as p:
         p.init_transactions()

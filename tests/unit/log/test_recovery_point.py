@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -181,3 +182,18 @@ def test_a_log_of_which_a_power_cut_left_nothing_begins_again(tmp_path: Path) ->
     log = open_log(tmp_path, clean=False, high_watermark=3)
     assert (log.log_end_offset, log.high_watermark, log.leader_epoch) == (0, 0, -1)
     assert append(log, records(3)) == 0
+
+
+def test_of_a_small_segment_everything_is_asked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *wanted: asked.append(wanted))
+    log = open_log(tmp_path)
+    append(log, records(3))
+    (path,) = segment_files(tmp_path)
+    asked.clear()
+    open_log(tmp_path, clean=False)
+    assert asked == [(0, path.stat().st_size, os.POSIX_FADV_WILLNEED)]
+    append(log, records(1, value=b"x" * (1 << 20)))
+    asked.clear()
+    assert open_log(tmp_path, clean=False).log_end_offset == 4
+    assert asked == []

@@ -266,6 +266,16 @@ def test_offsets_expire_when_nobody_needs_them() -> None:
     assert c.coordinator.list_groups() == []
 
 
+def test_an_offset_that_a_transaction_is_about_to_replace_does_not_expire() -> None:
+    c = Cluster(offsets_retention_ms=1_000)
+    c.commit("", -1)
+    c.commit("", -1, producer_id=7)
+    c.now_ms = 5_000
+    assert c.coordinator.expire_offsets(c.now_ms) == []
+    c.coordinator.end_transaction(7, committed=True)
+    assert c.coordinator.offsets.get("g", TopicPartition("t", 0)) is not None
+
+
 @pytest.mark.parametrize("key", [b"", b"\xc1", records.group_key("g")[:-1], b"\x93\x01\x01\xa1g", b"\x92\x00\x00"])
 def test_a_key_that_is_none(key: bytes) -> None:
     with pytest.raises(LogCorruptError):
