@@ -89,7 +89,11 @@ def test_all_that_arrived_meanwhile_share_the_fsync(tmp_path: Path, synced: list
     run(tmp_path, {"flush.mode": "group"}, scenario)
 
 
-def test_without_it_nothing_is_fsynced_and_small_appends_stay_on_the_loop(tmp_path: Path, synced: list[str]) -> None:
+def test_without_it_nothing_is_fsynced_and_small_appends_stay_on_the_loop(
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparklog_broker.broker.INLINE_SLOW_S", float("inf"))  # however slow this machine is
+
     async def scenario(broker: Broker, context: RequestContext) -> None:
         for _ in range(5):
             await append(context)
