@@ -10,13 +10,15 @@ import logging
 
 from pyspark_sparklog.offsets import Positions
 from sparklog.client.cluster import cluster
-from sparklog.errors import SparklogError, error_from_code
-from sparklog.protocol.group_messages import CommittedOffset, OffsetCommitRequest, OffsetCommitResponse
-from sparklog.protocol.messages import Api
+from sparklog.client.group_offsets import commit_offsets
+from sparklog.client.retry import RetryPolicy
+from sparklog.errors import SparklogError
+from sparklog.types import GroupMetadata
 
 log = logging.getLogger("pyspark_sparklog")
 
-TIMEOUT_MS = 5_000
+ONE_ATTEMPT = RetryPolicy(timeout_ms=0, request_timeout_ms=5_000)
+"""The next position is published anyway."""
 
 
 class GroupProgress:
@@ -34,17 +36,8 @@ class GroupProgress:
         changed = {tp: o for tp, o in positions.items() if self._published.get(tp) != o}
         if self._group_id is None or not changed:
             return
-        offsets = [CommittedOffset(tp.topic, tp.partition, o) for tp, o in sorted(changed.items())]
         try:
-            response = cluster(self._bootstrap_servers).request(
-                Api.OFFSET_COMMIT,
-                OffsetCommitRequest(self._group_id, offsets),
-                OffsetCommitResponse,
-                timeout_ms=TIMEOUT_MS,
-            )
-            refused = next((r for r in response.results if r.error_code), None)
-            if refused is not None:
-                raise error_from_code(refused.error_code, refused.message)
+            commit_offsets(cluster(self._bootstrap_servers), GroupMetadata(self._group_id), changed, policy=ONE_ATTEMPT)
         except SparklogError as e:
             if str(e) != self._failure:
                 self._failure = str(e)

@@ -5,6 +5,7 @@ The first half plays Spark's part by hand, so that every order of events can be 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -227,12 +228,16 @@ def test_a_failed_batch_of_which_no_task_reported_is_aborted(run: Any, admin: An
     one.given["checkpointLocation"] = f"/checkpoints/{run.topic}"
     tps = [sparklog.TopicPartition(run.topic, p) for p in range(4)]
 
-    def fail() -> None:
-        raise RuntimeError("in the middle")
-
     def held_up() -> int:
         ends = [admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=i) for i in ISOLATION_LEVELS]
         return sum(abs(ends[0][tp].offset - ends[1][tp].offset) for tp in tps)
+
+    def fail() -> None:
+        deadline = time.monotonic() + 30
+        while not held_up():  # what is not on its way yet would be dropped
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        raise RuntimeError("in the middle")
 
     one.batch(0, "a")
     with pytest.raises(RuntimeError, match="in the middle"):
