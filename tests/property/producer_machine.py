@@ -121,6 +121,8 @@ class ProducerMachine(RuleBasedStateMachine):
         self.entries: dict[int, Message | Marker] = {}
         """By offset: what must be in the log."""
         self.decided: dict[int, bool] = {}
+        self.forgotten_at: dict[int, int] = {}
+        """The log end when a producer expired; of what comes next, any sequence is taken."""
         self.stable = self.durable = self.recovery_point = 0
 
     @initialize()
@@ -266,7 +268,8 @@ class ProducerMachine(RuleBasedStateMachine):
         """A message that has just been appended: is it the next one?"""
         assert message.epoch >= self._newest_epoch(message.producer_id), "behind a newer epoch"
         earlier = self._of_epoch(message.producer_id, message.epoch)
-        if self._newest_epoch(message.producer_id) >= 0:
+        forgotten = self.forgotten_at.get(message.producer_id, -1)
+        if any(e.producer_id == message.producer_id and at >= forgotten for at, e in self.entries.items()):
             due = earlier[-1].sequence + earlier[-1].rows if earlier else 0
             assert message.sequence == due, "not the next message"
         if message.transaction >= 0:
@@ -347,6 +350,7 @@ class ProducerMachine(RuleBasedStateMachine):
         """Producers begin anew as others, which is what expiration means: no message of theirs is under way."""
         for n in producer_ids:
             producer = self.producers[n]
+            self.forgotten_at[n] = self.log.log_end_offset
             self.late = [m for m in self.late if m.producer_id != n]
             self.markers = [m for m in self.markers if m.producer_id != n]
             producer.sent = []
@@ -358,6 +362,7 @@ class ProducerMachine(RuleBasedStateMachine):
     def _replicate(self) -> None:
         self.log.flush()
         self.log.raise_high_watermark(self.log.log_end_offset)
+        self.log.forget_truncation(self.log.truncation_count)  # as a checkpoint does
         self.durable, self.recovery_point = self.log.high_watermark, self.log.recovery_point
 
     @rule()
