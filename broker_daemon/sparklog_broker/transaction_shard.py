@@ -28,6 +28,7 @@ from sparklog.replication.transactions import (
     Effects,
     IdReserve,
     Limits,
+    Marker,
     Refuse,
     Request,
     WriteMarkers,
@@ -72,8 +73,14 @@ class TransactionShard:
         self._tasks: set[asyncio.Task[None]] = set()
         """What works for the coordinator of this moment, and ends with it."""
         self._stopped = False
+        self._unfinished: set[Marker] = set()
+        self._recovered = asyncio.Event()
 
     # -- life
+
+    async def recovered(self) -> None:
+        """Returns when the records are read, and what was decided before the start has all its markers."""
+        await self._recovered.wait()
 
     async def load(self) -> None:
         """Reads the partition's records; tries again until it can."""
@@ -81,7 +88,10 @@ class TransactionShard:
         while not self._stopped:
             try:
                 self.coordinator = await self._replayed()
-                self._apply(self.coordinator.loaded(self._clock.now_ms()))
+                effects = self.coordinator.loaded(self._clock.now_ms())
+                self._unfinished = {m for a in effects.actions if isinstance(a, WriteMarkers) for m in a.markers}
+                self._apply(effects)
+                self._finished(set())
             except (SparklogError, OSError) as e:
                 log.error("transaction state %d, next attempt in %.1f s: %s", self.partition, backoff_s, e)  # noqa: TRY400
             except Exception:
@@ -226,11 +236,17 @@ class TransactionShard:
         assert coordinator is not None
         epoch = self._topic.partition_of(self.partition).replicas.leader_epoch
 
-        def done(markers: set[Any]) -> None:
+        def done(markers: set[Marker]) -> None:
             if self.coordinator is coordinator:
+                self._finished(markers)
                 self._apply(coordinator.markers_written(action.transactional_id, markers, self._clock.now_ms()))
 
         await self._markers.write_all(action.markers, epoch, done)
+
+    def _finished(self, markers: set[Marker]) -> None:
+        self._unfinished -= markers
+        if not self._unfinished:
+            self._recovered.set()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

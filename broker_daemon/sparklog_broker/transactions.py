@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 1.0
+SETTLE_S_MAX = 10.0
 """Ends that are under way when the broker stops have this long."""
 EPOCH_MAX = 32_767
 
@@ -74,6 +75,8 @@ class TransactionCoordinator:
         self._tick_s = config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
         self._shards: list[TransactionShard] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._settled = asyncio.Event()
+        self._settled.set()
 
     # -- life
 
@@ -84,11 +87,33 @@ class TransactionCoordinator:
             for n in range(self._topic.partitions)
         ]
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._load()), loop.create_task(self._tick())]
+        if self._topic.exists:
+            self._settled.clear()
+        self._tasks = [
+            loop.create_task(self._load()),
+            loop.create_task(self._tick()),
+            loop.create_task(self._settle()),
+        ]
 
     async def loaded(self) -> None:
         """Returns when the state has been read."""
         await asyncio.wait(self._tasks[:1])
+
+    async def settled(self) -> None:
+        """For readers of committed records: returns when no transaction is half committed because the broker died between
+        its markers; at once but in the first moments after a start, and at the latest SETTLE_S_MAX after it."""
+        await self._settled.wait()
+
+    async def _settle(self) -> None:
+        if self._settled.is_set():
+            return
+        try:
+            async with asyncio.timeout(SETTLE_S_MAX):
+                await asyncio.gather(*(shard.recovered() for shard in self._shards))
+        except TimeoutError:
+            log.warning("transactions decided before the start do not have all their markers yet; readers go on")
+        finally:
+            self._settled.set()
 
     async def _load(self) -> None:
         await asyncio.gather(*(shard.load() for shard in self._shards))
@@ -126,6 +151,7 @@ class TransactionCoordinator:
 
     def stop_waiting(self) -> None:
         """Requests that wait are ended soon: the broker stops."""
+        self._settled.set()
         if self._shards:
             asyncio.get_running_loop().call_later(STOP_GRACE_S, self._stop_shards)
 

@@ -124,7 +124,8 @@ def test_a_plain_commit(start: Start, tmp_path: Path, monkeypatch: pytest.Monkey
             assert summary is not None
             assert summary.state == "Ongoing"
             assert values(broker) == []
-        else:  # nobody has to ask for it
+        else:  # nobody has to ask for it, and who reads never sees a part of it
+            assert values(broker) == [b"a"] * PARTITIONS
             until(lambda: stable_everywhere(admin), "the decided transaction is completed")
             assert values(broker) == [b"a"] * PARTITIONS
         answer = again(lambda: client.request(Api.END_TXN, end, EndTxnResponse))
@@ -165,8 +166,8 @@ def test_a_shared_commit(start: Start, tmp_path: Path, monkeypatch: pytest.Monke
             assert len(admin.describe_transaction(app).partitions) == 3 * PARTITIONS
             assert values(broker) == []
         else:
-            until(lambda: stable_everywhere(admin), "the decided transaction is completed")
             assert values(broker) == chosen
+            until(lambda: stable_everywhere(admin), "the decided transaction is completed")
         answer = again(lambda: client.request(Api.END_SHARED_TXN, end, EndSharedTxnResponse))
         assert isinstance(answer, EndSharedTxnResponse)
         assert answer.committed

@@ -28,6 +28,8 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
     """Answers at once when there are `min_bytes`, an error, or nothing to wait for; else waits in the purgatory."""
     if len(payload):
         raise InvalidRequestError("a FETCH request has no payload")
+    if request.isolation == READ_COMMITTED:
+        await context.broker.transactions.settled()
     reading = _Reading(context.broker, request)
     reading.read()
     await reading.read_remote()

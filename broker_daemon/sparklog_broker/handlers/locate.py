@@ -20,6 +20,8 @@ async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, c
         raise LocalReadUnavailableError("reading files on the same host is switched off (local.read.enabled)")
     if not is_same_host(context.peer_host, context.local_address[0]):
         raise LocalReadUnavailableError(f"{context.peer_host} is another host")
+    if request.isolation == READ_COMMITTED:
+        await broker.transactions.settled()
     partition = broker.partition(request.topic, request.partition)
     log = partition.log
     # before anything is located: below the stable end all is decided then, so the aborted ranges are known

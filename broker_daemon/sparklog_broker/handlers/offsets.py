@@ -35,6 +35,8 @@ _NOTHING = OffsetAndTimestamp(-1, -1)
 async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
     """Looking a timestamp up reads files, so that goes to the I/O threads; earliest and latest are known."""
     found: list[OffsetAndTimestamp | BaseException | None] = [None] * len(request.partitions)
+    if request.isolation == READ_COMMITTED:
+        await context.broker.transactions.settled()
     lookups: dict[int, asyncio.Future[OffsetAndTimestamp]] = {}
     for i, wanted in enumerate(request.partitions):
         try:

@@ -24,6 +24,8 @@ async def locate_remote(request: LocateRemoteRequest, payload: memoryview, conte
     url = broker.config.remote_log_storage_url
     if not url or "@" in urlsplit(url).netloc:  # a password is not passed on
         raise LocalReadUnavailableError("this broker's object store is not offered to readers")
+    if request.isolation == READ_COMMITTED:
+        await broker.transactions.settled()
     partition = broker.partition(request.topic, request.partition)
     log = partition.log
     # before anything else: below it all is decided, so the aborted ranges are known
