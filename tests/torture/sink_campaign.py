@@ -23,6 +23,7 @@ import psutil
 
 import sparklog
 from sparklog.client.partitioner import partition_for_key
+from sparklog.errors import SparklogError
 from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse
 from tests.checker.history import UNKNOWN_OFFSET, Kind, Operation, Outcome, Sent, read_history
@@ -235,6 +236,7 @@ class SinkCampaign:
         self._values = itertools.count(1)
         self._marks = itertools.count()
         self._drivers: list[Driver] = []
+        self._producer: sparklog.Producer | None = None
         self._histories = directory / "histories"
         self._histories.mkdir()
 
@@ -251,18 +253,23 @@ class SinkCampaign:
             with sparklog.Admin(servers) as admin:
                 for topic in ("in", "out"):
                     admin.create_topic(topic, partitions=PARTITIONS)
+            self._producer = sparklog.Producer(servers, acks="all")
             observer = self._client("assigned")
             self._driver.start()
             self._feed()
             self._wait_for_batches(1)
             while sum(self._faults[kind] for kind in KILLS) < self._plan.kills:
                 self._round()
+            self._producer.close()
             self._driver.finish()
             observer.finish()
             copied = self._compare(servers)
             verdict = self._verdict(copied)
             self._broker.stop()
         finally:
+            if self._producer is not None:
+                with contextlib.suppress(SparklogError):
+                    self._producer.close(0)
             for driver in self._drivers:
                 driver.kill_everything()
             if observer is not None:
@@ -311,10 +318,18 @@ class SinkCampaign:
         self._wait_for_batches(before + 2)  # the one that was under way may have been through
 
     def _feed(self) -> None:
-        """More input, acknowledged before anything else happens: the input itself is not what is tested."""
-        with sparklog.Producer(self._broker.bootstrap_servers, acks="all") as producer:
-            for value in itertools.islice(self._values, RECORDS_PER_ROUND):
-                producer.send("in", value=str(value).encode(), key=b"k%d" % (value % KEYS))
+        """More input, acknowledged before anything else happens: the input itself is not what is tested. The broker may
+        have been told to die while it takes it."""
+        assert self._producer is not None
+        sent = [
+            self._producer.send("in", value=str(value).encode(), key=b"k%d" % (value % KEYS))
+            for value in itertools.islice(self._values, RECORDS_PER_ROUND)
+        ]
+        while not all(future.done() for future in sent):
+            self._revive()
+            time.sleep(LOOK_S)
+        for future in sent:
+            future.result()
 
     def _batches(self) -> int:
         """The number of micro-batches that Spark has noted as done."""
