@@ -4,18 +4,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import sparklog
 from sparklog import Admin, Producer
+from sparklog.client.local import LocalBroker
 from sparklog.client.transaction_admin import HangingTransaction
 from sparklog.protocol.transaction_messages import ProducerState
 from sparklog.types import INTERNAL_TOPICS, TopicPartition
 from tests.system.test_cli import Run, run  # noqa: F401
 
-if TYPE_CHECKING:
-    from sparklog.client.local import LocalBroker
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LocalBroker]:
+    """Of each test's own: what nobody else has begun is listed."""
+    with sparklog.start_local(data_dir=tmp_path / "broker-data") as local:
+        yield local
 
 
 def test_an_operator_sees_and_aborts_what_is_open(run: Run, broker: LocalBroker) -> None:
