@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_OFFSET_COLUMN, BatchHeader
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_OFFSET_COLUMN, BatchHeader, verify_batch
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment, batch_timestamp_ms
@@ -184,17 +184,18 @@ def _record_timestamps_ms(
     segment: LogSegment, position: int, header: BatchHeader, owner: LogOwner, schema_of: SchemaOf
 ) -> tuple[np.ndarray, np.ndarray]:
     """Offset and timestamp of every record of a batch, rounded down to ms. A null is smaller than every timestamp, unless all are
-    null: then every record has the batch's."""
-    schema = schema_of(header.schema_id)
-    column = schema.get_field_index(owner.timestamp_column) if owner.timestamp_column is not None else -1
-    same = column < 0 or bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME)
-    if not header.record_count or (same and not header.attributes & ATTRIBUTE_OFFSET_COLUMN):
-        return row_offsets(header, None), np.full(header.record_count, batch_timestamp_ms(header), np.int64)
+    null: then every record has the batch's. Raises CorruptBatchError: the answer comes from here, so it is checked here."""
     shared = segment.acquire()
     try:
         data = shared.file.read(position, header.size_bytes)
     finally:
         shared.release()
+    verify_batch(data, 0, header)
+    schema = schema_of(header.schema_id)
+    column = schema.get_field_index(owner.timestamp_column) if owner.timestamp_column is not None else -1
+    same = column < 0 or bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME)
+    if not header.record_count or (same and not header.attributes & ATTRIBUTE_OFFSET_COLUMN):
+        return row_offsets(header, None), np.full(header.record_count, batch_timestamp_ms(header), np.int64)
     rows, sparse = decode_rows(data, schema, header, [] if same else [column])
     offsets = row_offsets(header, sparse)
     if same:
