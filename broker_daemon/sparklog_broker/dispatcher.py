@@ -50,10 +50,7 @@ class Dispatcher:
         try:
             request = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
             context = RequestContext(self._broker, connection.local_address, connection.peer_host)
-            handler = self._handlers.get(prefix.api)
-            if handler is None:
-                raise UnsupportedApiError(f"this broker does not offer {Api(prefix.api).name}")
-            response = await handler(request, body[prefix.header_bytes :], context)
+            response = await self._handlers[prefix.api](request, body[prefix.header_bytes :], context)
             return frame_response(prefix.api, prefix.correlation_id, response)
         except (InvalidRequestError, UnsupportedApiError, UnsupportedVersionError) as e:
             log.info("%s: %s; disconnecting", connection.peer_name, e)
