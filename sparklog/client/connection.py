@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from sparklog.client.addresses import Endpoint
-from sparklog.client.receive_memory import ReceiveMemory
+from sparklog.client.reused_memory import ReusedMemory
 from sparklog.errors import (
     BrokerNotAvailableError,
     ClosedError,
@@ -81,7 +81,7 @@ class Connection:
         self._next_id = 0
         self._expected: deque[_Expected] = deque()
         self._closed = False
-        self._memory = ReceiveMemory()
+        self._memory = ReusedMemory()
         self._socket = _connect(endpoint, min(timeout_ms, CONNECT_TIMEOUT_MS))
         key = id(self)
         _open[key] = weakref.ref(self, lambda _: _open.pop(key, None))

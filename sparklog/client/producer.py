@@ -20,8 +20,8 @@ from sparklog.client.encoding import (
     ENVELOPE_FIXED_BYTES_MAX,
     ENVELOPE_FIXED_BYTES_MIN,
     ROW_OVERHEAD_BYTES,
+    BatchEncoder,
     Headers,
-    encode_within,
     pieces_of,
     rows_of,
     too_large,
@@ -114,7 +114,7 @@ class Producer:
         self._topics: dict[str, _Topic] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._batch_size_bytes = config["batch.size.bytes"]
-        self._compression = config["compression"]
+        self._encoder = BatchEncoder(config["compression"], checksum=not config["enable.idempotence"])
         self._accumulator = Accumulator(
             buffer_bytes=config["buffer.memory"],
             linger_s=config["linger.ms"] / 1000,
@@ -123,7 +123,6 @@ class Producer:
         )
         sender_config = SenderConfig(
             acks=_ACKS[config["acks"]],
-            compression=self._compression,
             request_timeout_ms=config["request.timeout.ms"],
             max_in_flight=config["max.in.flight.requests.per.connection"],
             backoff_s=config["retry.backoff.ms"] / 1000,
@@ -132,7 +131,7 @@ class Producer:
         self._idempotent = config["enable.idempotence"]
         if self._idempotent:
             self._accumulator.session = WriteSession()
-        self._sender = Sender(self._cluster, self._accumulator, sender_config, self._forget_topic)
+        self._sender = Sender(self._cluster, self._accumulator, self._encoder, sender_config, self._forget_topic)
         self._accumulator.wake_sender = self._sender.wake
         self._transactions: Transactions | None = None
         if config["transactional.id"]:
@@ -251,7 +250,7 @@ class Producer:
             taken = 0
             try:
                 for chosen, piece in pieces_of(rows, state.info, state.sticky, self._batch_size_bytes):
-                    for encoded in encode_within(piece, state.info, self._compression, checksum=not self._idempotent):
+                    for encoded in self._encoder.encode_within(piece, state.info):
                         deliveries.append(self._accumulator.enqueue(state.queues[chosen], encoded))
                         taken += encoded.record_count
             except SparklogError as e:

@@ -22,7 +22,7 @@ from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
 from sparklog.client.delivery_errors import STORED_NOTHING, TOPIC_CHANGED
-from sparklog.client.encoding import encode, envelope_batch
+from sparklog.client.encoding import BatchEncoder, envelope_batch
 from sparklog.client.outcomes import Entry, Outcomes
 from sparklog.client.sequences import Identity, WriteSession
 from sparklog.errors import (
@@ -47,7 +47,6 @@ class SenderConfig(NamedTuple):
     """What the sender needs of the producer's settings. `acks`: -1, 0 or 1."""
 
     acks: int
-    compression: str
     request_timeout_ms: int
     max_in_flight: int
     backoff_s: float
@@ -66,12 +65,18 @@ class Sender:
     """Runs until `stop`; everything but `wake` and `stop` belongs to its thread."""
 
     def __init__(
-        self, cluster: Cluster, accumulator: Accumulator, config: SenderConfig, forget_topic: Callable[[str], None]
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        encoder: BatchEncoder,
+        config: SenderConfig,
+        forget_topic: Callable[[str], None],
     ) -> None:
         """`forget_topic(name)` is called when something is wrong with a topic: what is known of it may be old."""
         self._cluster = cluster
         self._forget_topic = forget_topic
         self._accumulator = accumulator
+        self._encoder = encoder
         self._config = config
         self._outcomes = Outcomes(
             accumulator,
@@ -230,7 +235,7 @@ class Sender:
                 if batch.encoded is None and batch.rows is not None:
                     rows = batch.rows
                     table = envelope_batch(rows.values, rows.keys, rows.headers, rows.timestamps_us)
-                    batch.encoded = encode(table, entry.queue.info, self._config.compression, checksum=session is None)
+                    batch.encoded = self._encoder.encode(table, entry.queue.info)
                     batch.rows = None
                 written_as = (batch.identity, batch.base_sequence)
                 if batch.identity is not None and batch.encoded is not None and batch.written_as != written_as:

@@ -50,7 +50,7 @@ from __future__ import annotations
 
 import binascii
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import crc32c
@@ -170,13 +170,15 @@ def encode_batch(
     append_time_ms: int = 0,
     last_offset_delta: int | None = None,
     checksum: bool = True,
+    allocate: Callable[[int], Any] = pa.allocate_buffer,
 ) -> memoryview:
     """Encodes a batch of at least one row into its message, CRC set (not with `checksum=False`: `assign_producer` will).
 
     A producer leaves offset, epoch and append time to the leader's stamp. Compaction keeps them, and with
     `last_offset_delta` says how many offsets the batch had; then it may have no rows any more.
 
-    `batch` must have the topic's canonical schema (`sparklog.format.schema`). Returns a writable view of the bytes.
+    `batch` must have the topic's canonical schema (`sparklog.format.schema`). `allocate(size_bytes)` gives a writable
+    Arrow buffer for a batch whose size is known before. Returns a writable view of the bytes.
     Raises InvalidRequestError for an empty batch or an unknown compression.
     """
     if batch.num_rows == 0 and last_offset_delta is None:
@@ -185,7 +187,7 @@ def encode_batch(
         raise InvalidRequestError(f"unknown compression {compression!r}: use one of {', '.join(COMPRESSIONS)}")
     placeholder = VERSION_MARK + b"A" * (STAMP_CHARS + SEAL_CHARS)
     options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression, use_threads=False)
-    stream = _write_stream(batch, placeholder, options, sized=compression == "none")
+    stream = _write_stream(batch, placeholder, options, allocate=allocate if compression == "none" else None)
     # what the stream holds: schema message, our message, 8 bytes end-of-stream
     schema_bytes = PREFIX_BYTES + _PREFIX.unpack_from(stream, 0)[1]
     message = stream[schema_bytes : len(stream) - 8]
@@ -203,11 +205,14 @@ def encode_batch(
     return message
 
 
-def _write_stream(batch: pa.RecordBatch, header: bytes, options: Any, *, sized: bool) -> memoryview:
-    """An Arrow IPC stream of one batch. `sized`: its size can be told before, and memory need not grow while it is written."""
-    if sized and batch.num_rows >= SIZED_ROWS_MIN:
+def _write_stream(
+    batch: pa.RecordBatch, header: bytes, options: Any, *, allocate: Callable[[int], Any] | None
+) -> memoryview:
+    """An Arrow IPC stream of one batch. `allocate`: its size can be told before, and memory need not grow while it is
+    written."""
+    if allocate is not None and batch.num_rows >= SIZED_ROWS_MIN:
         size = pa.ipc.get_record_batch_size(batch) + STREAM_OVERHEAD_BYTES
-        buffer = pa.allocate_buffer(size)
+        buffer = allocate(size)
         try:
             with pa.FixedSizeBufferWriter(buffer) as fixed:
                 _write_batch(fixed, batch, header, options)

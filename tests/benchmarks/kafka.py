@@ -57,7 +57,8 @@ _SERVER_JARS = (
     ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
 )
-_TOKEN_JARS = (("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", SPARK_VERSION),)
+_TOKEN_JAR = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13")
+TOKEN_JAR_VERSIONS = (SPARK_VERSION, "4.0.0")  # its classes did not change, and not every mirror has every release
 _LOG4J = """<Configuration status="WARN"><Appenders><Console name="c" target="SYSTEM_ERR">
 <PatternLayout pattern="%d %p %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="c"/></Root></Loggers></Configuration>
@@ -88,7 +89,6 @@ class KafkaInstallation:
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory or cache_directory()
         self.libs = self.directory / f"kafka-{KAFKA_VERSION}"
-        self.token_libs = self.directory / f"spark-token-provider-{SPARK_VERSION}"
 
     def install(self) -> None:
         """Downloads the server and its tools unless they are there. Raises MeasurementError."""
@@ -122,8 +122,15 @@ class KafkaInstallation:
         given = os.environ.get(TOKEN_JAR_VARIABLE)
         if given:
             return Path(given)
-        self._copy(self.token_libs, _TOKEN_JARS, transitive=False)
-        return next(self.token_libs.glob("*.jar"))
+        targets = [(version, self.directory / f"spark-token-provider-{version}") for version in TOKEN_JAR_VERSIONS]
+        refusals: list[str] = []
+        for version, libs in sorted(targets, key=lambda target: not target[1].exists()):
+            try:
+                self._copy(libs, ((*_TOKEN_JAR, version),), transitive=False)
+                return next(libs.glob("*.jar"))
+            except MeasurementError as e:
+                refusals.append(str(e))
+        raise MeasurementError("\n".join(refusals))
 
 
 class KafkaServer:

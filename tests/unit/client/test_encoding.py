@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.client.cluster import TopicInfo
-from sparklog.client.encoding import encode, envelope_batch, pieces_of, rows_of
+from sparklog.client.encoding import BatchEncoder, envelope_batch, pieces_of, rows_of
 from sparklog.client.partitioner import StickyPartition, partition_for_key
 from sparklog.client.tabular import fit, null_column, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
@@ -98,7 +98,7 @@ def test_null_columns_store_no_children(t: pa.DataType) -> None:
     column.validate(full=True)
     assert column.null_count == 1000 and column.equals(pa.nulls(1000, t))
     topic = info(pa.schema([("c", t)]))
-    encoded = encode(pa.record_batch([column], schema=topic.schema), topic, "none")
+    encoded = BatchEncoder().encode(pa.record_batch([column], schema=topic.schema), topic)
     assert len(encoded.payload) < 10_000
 
 
@@ -115,7 +115,7 @@ def test_envelope_from_lists() -> None:
 def test_encoded_batches_carry_bounds_schema_and_attributes() -> None:
     batch = envelope_batch([b"a", b"b"], None, None, [5_999, 2_000])
     topic = info(message_timestamp_type="LogAppendTime")
-    encoded = encode(batch, topic, "zstd")
+    encoded = BatchEncoder("zstd").encode(batch, topic)
     header = decode_header(encoded.payload)
     assert (header.min_timestamp_ms, header.max_timestamp_ms, header.record_count) == (2, 5, 2)
     assert header.attributes == ATTRIBUTE_LOG_APPEND_TIME
@@ -177,7 +177,7 @@ def test_no_batch_is_over_the_topics_limit(compression: str) -> None:
     data = {"value": [rng.bytes(int(n)) for n in rng.integers(0, 30_000, 200)]}
     cut = pieces(data, topic, size=1 << 20)
     assert sum(piece.num_rows for _, piece in cut) == 200
-    assert all(len(encode(piece, topic, compression).payload) <= 50_000 for _, piece in cut)
+    assert all(len(BatchEncoder(compression).encode(piece, topic).payload) <= 50_000 for _, piece in cut)
 
 
 def test_missing_timestamps_are_now() -> None:
@@ -202,3 +202,30 @@ def test_typed_key_columns_decide_and_an_explicit_partition_wins() -> None:
     assert [p for p, _ in pieces(data, topic, partition=2)] == [2]
     with pytest.raises(InvalidPartitionsError):
         pieces(data, topic, partition=4)
+
+
+def test_values_alone_become_the_same_rows_as_with_the_other_columns() -> None:
+    values = [b"a", None, b"", b"ccc"]
+    plain = rows_of({"value": values}, info(), None).table
+    full = rows_of({"value": values, "key": [None] * 4, "timestamp": plain.column("timestamp")}, info(), None).table
+    plain.validate(full=True)
+    assert plain.equals(full) and plain.schema.equals(ENVELOPE_SCHEMA)
+    text = rows_of({"value": ["a", None, "", "ccc"]}, info(), None).table
+    assert text.column("value").equals(plain.column("value"))
+
+
+def test_a_little_more_than_the_batch_size_is_not_halved() -> None:
+    (piece,) = pieces({"value": [b"x" * 100] * 10_000}, info(), size=1 << 20)
+    assert piece[1].num_rows == 10_000
+    assert len(pieces({"value": [b"x" * 100] * 15_000}, info(), size=1 << 20)) == 2
+
+
+def test_encoded_batches_do_not_share_memory_while_somebody_holds_them() -> None:
+    encoder, topic = BatchEncoder(), info()
+    rows = [rows_of({"value": [bytes([i]) * 100] * 5000}, topic, None).table.to_batches()[0] for i in range(4)]
+    held = [encoder.encode(r, topic).payload for r in rows]
+    assert [decode_batch(p, ENVELOPE_SCHEMA) for p in held] == rows
+    del held[1]
+    again = encoder.encode(rows[0], topic).payload
+    assert [decode_batch(p, ENVELOPE_SCHEMA) for p in held] == [rows[0], rows[2], rows[3]]
+    assert decode_batch(again, ENVELOPE_SCHEMA) == rows[0]

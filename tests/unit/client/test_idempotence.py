@@ -247,4 +247,4 @@ def test_the_calls_of_shared_transactions_are_tried_again(fake: FakeBroker) -> N
 def test_a_call_that_fails_for_too_long_raises_its_last_error(fake: FakeBroker) -> None:
     fake.hook = lambda api, message: ConcurrentTransactionsError.code if api is Api.INIT_PRODUCER_ID else None
     with pytest.raises(ConcurrentTransactionsError):
-        draw_ticket(cluster(fake.address), RetryPolicy(timeout_ms=30, backoff_ms=1))
+        draw_ticket(cluster(fake.address), RetryPolicy(timeout_ms=1000, backoff_ms=1))

@@ -1,16 +1,16 @@
-"""Receive memory is used again only when nobody looks at it any more."""
+"""Memory is used again only when nobody looks at it any more."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from sparklog.client.receive_memory import KEPT_BYTES_MAX, REUSED_BYTES_MIN, ReceiveMemory
+from sparklog.client.reused_memory import KEPT_BYTES_MAX, REUSED_BYTES_MIN, ReusedMemory
 
 MIB = 1024 * 1024
 
 
 def test_memory_is_used_again_when_the_buffer_is_gone() -> None:
-    memory = ReceiveMemory()
+    memory = ReusedMemory()
     first = memory.take(3 * MIB)
     assert (first.size, first.is_mutable) == (3 * MIB, True)
     address = first.address
@@ -22,7 +22,7 @@ def test_memory_is_used_again_when_the_buffer_is_gone() -> None:
 
 
 def test_arrow_data_made_of_it_keep_it() -> None:
-    memory = ReceiveMemory()
+    memory = ReusedMemory()
     buffer = memory.take(MIB)
     memoryview(buffer).cast("B")[:8] = b"\x07" * 8
     column = pa.Array.from_buffers(pa.int64(), 1, [None, buffer.slice(0, 8)])
@@ -40,14 +40,14 @@ def test_arrow_data_made_of_it_keep_it() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    memory = ReceiveMemory()
+    memory = ReusedMemory()
     held = [memory.take(40 * MIB) for _ in range(5)]
     assert len({b.address for b in held}) == 5
     assert sum(a.nbytes for a in memory._kept) <= KEPT_BYTES_MAX
 
 
 def test_a_small_one_and_one_larger_than_the_limit() -> None:
-    memory = ReceiveMemory()
+    memory = ReusedMemory()
     assert memory.take(REUSED_BYTES_MIN - 1).size == REUSED_BYTES_MIN - 1
     assert memory.take(0).size == 0
     assert memory._kept == []
