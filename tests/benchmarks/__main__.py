@@ -98,7 +98,11 @@ def _on_terminate(_: int, __: object) -> None:
 
 
 def _report(console: Console) -> int:
-    rows = read_rows(results_directory(1.0))
+    try:
+        rows = report.published(ROOT / "docs") | read_rows(results_directory(1.0))
+    except ValueError as e:
+        console.print(f"error: {e}", highlight=False)
+        return 2
     if not rows:
         console.print("nothing measured yet: `make bench` first")
         return 2

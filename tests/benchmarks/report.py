@@ -10,6 +10,9 @@ import msgspec
 
 from .results import Measurement, RowResult, median_field, median_of, summarize
 
+RESULTS_FILE = "results.json"
+LIMITS_FILE = "limits.md"
+"""Written by hand: where the time of the rows goes that miss their goals."""
 _HEAD = """# Benchmarks
 
 sparklog beside its peers, measured in the same run on the same machine: `make bench` measures, `make bench-report` writes
@@ -98,18 +101,37 @@ def _both(row: RowResult, field: str, divisor: float = 1) -> str:
     return " / ".join("-" if v is None else _significant(v / divisor) for v in found)
 
 
+def published(docs: Path) -> dict[str, RowResult]:
+    """The rows of the page as it is: a campaign takes hours, so rows are measured anew a few at a time.
+
+    Raises ValueError when the file is not of this harness.
+    """
+    path = docs / "benchmarks" / RESULTS_FILE
+    if not path.exists():
+        return {}
+    try:
+        return {row.name: row for row in msgspec.json.decode(path.read_bytes(), type=list[RowResult])}
+    except msgspec.MsgspecError as e:
+        raise ValueError(f"{path} is not of this harness ({e}): remove it, then measure the rows anew") from e
+
+
 def write(rows: Sequence[RowResult], docs: Path) -> Path:
-    """Writes docs/benchmarks.md, its pictures and the raw results. Raises ValueError for scaled-down results."""
+    """Writes docs/benchmarks.md, its pictures and the raw results; what LIMITS_FILE says of single rows is in it.
+
+    Raises ValueError for scaled-down results.
+    """
     scaled = [r.name for r in rows if r.scale != 1]
     if scaled:
         raise ValueError(f"{', '.join(scaled)} were measured scaled down: these are no figures to publish")
     directory = docs / "benchmarks"
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(list(rows)), indent=1) + b"\n")
+    (directory / RESULTS_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(list(rows)), indent=1) + b"\n")
     text = _HEAD + table(rows) + _summary(rows)
     for picture, caption in _pictures(rows, directory):
         text += f"\n![{caption}](benchmarks/{picture})\n"
-    text += _latencies(rows) + _METHOD + _details(rows)
+    limits = directory / LIMITS_FILE
+    text += _latencies(rows) + (limits.read_text(encoding="utf-8") if limits.exists() else "")
+    text += _METHOD + _details(rows)
     path = docs / "benchmarks.md"
     path.write_text(text, encoding="utf-8")
     return path

@@ -391,6 +391,16 @@ class TestReport:
             assert f"](benchmarks/{picture})" in page
         kept = msgspec.json.decode((tmp_path / "benchmarks" / "results.json").read_bytes(), type=list[RowResult])
         assert kept == rows
+        assert report.published(tmp_path) == {r.name: r for r in rows}
+
+    def test_the_page_says_what_keeps_rows_from_their_goals(self, tmp_path: Path) -> None:
+        assert report.published(tmp_path) == {}
+        (tmp_path / "benchmarks").mkdir()
+        (tmp_path / "benchmarks" / report.LIMITS_FILE).write_text("\n## Rows that miss\n\n`a-row`: the disk.\n")
+        assert "## Rows that miss" in report.write([row_result()], tmp_path).read_text()
+        (tmp_path / "benchmarks" / report.RESULTS_FILE).write_text("[1]")
+        with pytest.raises(ValueError, match=r"results\.json is not of this harness"):
+            report.published(tmp_path)
 
     def test_scaled_down_results_are_not_published(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="a-row were measured scaled down"):
