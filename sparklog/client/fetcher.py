@@ -2,16 +2,21 @@
 
 What belongs to a position is one `Position` object; `seek` and `assign` replace it, so that an answer to an older
 request is recognised (its object is no longer the current one) and dropped.
+
+The next request goes out before the data of the last are decoded: the broker sends while the client looks at what it has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
@@ -94,6 +99,27 @@ class Fetched(NamedTuple):
     size_bytes: int
 
 
+class _UnderWay(NamedTuple):
+    """A request without an answer yet: what it asked for, and on which connection."""
+
+    leader: Endpoint
+    connection: Connection
+    asked: list[tuple[Position, FetchPartition]]
+
+    @property
+    def positions(self) -> list[Position]:
+        return [position for position, _ in self.asked]
+
+
+class _Part(NamedTuple):
+    """One partition's part of an answer, asked for from `offset` on."""
+
+    position: Position
+    offset: int
+    result: FetchResult
+    data: pa.Buffer
+
+
 class Fetcher:
     """Starts its thread with the first assignment; `changed` guards and announces all shared state."""
 
@@ -109,6 +135,8 @@ class Fetcher:
         self._closed = False
         self._connection: Connection | None = None
         self._aborted: list[Connection] = []
+        self._under_way: _UnderWay | None = None
+        """The thread's own: the request that went ahead."""
         self._thread: threading.Thread | None = None
 
     # -- the consumer's side
@@ -182,13 +210,18 @@ class Fetcher:
         backoff = BACKOFF_S
         try:
             while True:
-                wanted = self._wait_for_work()
+                ahead, self._under_way = self._under_way, None
+                wanted = self._wait_for_work() if ahead is None else ahead.positions
                 if wanted is None:
                     return
                 try:
-                    self._fetch_once(wanted)
+                    if ahead is None:
+                        self._fetch_once(wanted)
+                    else:
+                        self._take_answer(ahead)
                     backoff = BACKOFF_S
                 except SparklogError as e:
+                    self._under_way = None
                     if not self._drop_connection() and self._is_current(wanted):
                         if not e.retriable:
                             self._fail(wanted, e)
@@ -281,38 +314,86 @@ class Fetcher:
             self.changed.notify_all()
 
     def _fetch_from(self, leader: Endpoint, positions: list[Position], *, wait: bool) -> None:
+        under_way = self._ask(leader, positions, self._config.max_wait_ms if wait else 0)
+        if under_way is not None:
+            self._take_answer(under_way, go_ahead=wait)
+
+    def _ask(
+        self, leader: Endpoint, positions: list[Position], wait_ms: int, *, taken_bytes: int = 0
+    ) -> _UnderWay | None:
+        """Sends a request; None when the positions are gone. `taken_bytes` of prefetch.bytes are spoken for."""
         config = self._config
         with self.changed:
-            room = max(config.prefetch_bytes - self.ready_bytes, 1)
+            room = max(config.prefetch_bytes - self.ready_bytes - taken_bytes, 1)
         max_bytes = max(min(config.max_bytes, room), 1)
         asked = [
             (p, FetchPartition(*p.tp, p.offset, min(config.partition_max_bytes, max_bytes)))
             for p in positions
             if p.offset is not None
         ]
-        wait_ms = config.max_wait_ms if wait else 0
         request = FetchRequest(wait_ms, config.min_bytes, max_bytes, config.isolation, [a[1] for a in asked])
         connection = self._connect(leader)
         if not self._is_current(positions):
-            return
-        timeout_ms = config.request_timeout_ms + config.max_wait_ms
-        response, payload = connection.request(Api.FETCH, request, FetchResponse, timeout_ms=timeout_ms)
-        if len(response.results) != len(asked) or sum(r.length_bytes for r in response.results) != payload.size:
+            return None
+        connection.send(Api.FETCH, request, timeout_ms=config.request_timeout_ms + config.max_wait_ms)
+        return _UnderWay(leader, connection, asked)
+
+    def _take_answer(self, under_way: _UnderWay, *, go_ahead: bool = True) -> None:
+        """Receives and decodes; with `go_ahead` the next request is sent in between, if nothing is wrong or has changed."""
+        connection = under_way.connection
+        response, payload = connection.receive(FetchResponse)
+        results = response.results
+        if len(results) != len(under_way.asked) or sum(r.length_bytes for r in results) != payload.size:
             connection.close()
             raise InvalidRequestError("the answer to a fetch does not have the announced parts")
-        start = 0
-        for (position, _), result in zip(asked, response.results, strict=True):
-            data = payload.slice(start, result.length_bytes)
+        parts, start = [], 0
+        for (position, wanted), result in zip(under_way.asked, results, strict=True):
+            parts.append(_Part(position, wanted.fetch_offset, result, payload.slice(start, result.length_bytes)))
             start += result.length_bytes
+        self._rotate([p.position for p in parts if p.result.length_bytes])
+        if go_ahead and payload.size and all(r.error_code == 0 for r in results) and self._advance(parts):
+            self._go_ahead(under_way, payload.size)
+        for number, part in enumerate(parts):
             try:
-                self._take_result(position, result, data)
+                self._take_part(part)
             except SparklogError as e:
                 if e.retriable:
+                    self._step_back(parts[number:])
                     raise
-                self._fail([position], e)
-        self._rotate([p for (p, _), r in zip(asked, response.results, strict=True) if r.length_bytes])
+                self._fail([part.position], e)
 
-    def _take_result(self, position: Position, result: FetchResult, data: object) -> None:
+    def _advance(self, parts: list[_Part]) -> bool:
+        """Moves the positions behind what has come; False when that cannot be told before everything is checked."""
+        try:
+            ends = [max(p.offset, _next_offset(p.data)) for p in parts]
+        except SparklogError:
+            return False
+        with self.changed:
+            for part, end in zip(parts, ends, strict=True):
+                part.position.offset = end
+        return True
+
+    def _step_back(self, parts: list[_Part]) -> None:
+        """What has come has not been taken: it is fetched again."""
+        with self.changed:
+            for part in parts:
+                part.position.offset = part.offset
+
+    def _go_ahead(self, last: _UnderWay, taken_bytes: int) -> None:
+        """Sends the request that follows `last`, for the same partitions, if there will be room for its answer."""
+        with self.changed:
+            wanted = [p for p in self.positions.values() if not (p.error or p.paused or p.waiting)]
+            is_room = self.ready_bytes + taken_bytes < self._config.prefetch_bytes
+        if not is_room or {id(p) for p in wanted} != {id(p) for p in last.positions}:
+            return
+        with contextlib.suppress(SparklogError):  # the next request meets it again, when what has come is safe
+            if all(self._cluster.leader(p.tp) == last.leader for p in wanted):
+                self._under_way = self._ask(last.leader, wanted, self._config.max_wait_ms, taken_bytes=taken_bytes)
+
+    def _take_part(self, part: _Part) -> None:
+        position, offset, result, data = part
+        if position.error is not None:
+            return
         if result.error_code == OffsetOutOfRangeError.code:
             self._out_of_range(position, result)
             return
@@ -320,7 +401,6 @@ class Fetcher:
             raise error_from_code(result.error_code, result.message)
         if not result.length_bytes:
             return
-        offset = position.offset or 0
         batches = decode_batches(
             data,
             position.tp,
@@ -363,9 +443,9 @@ class Fetcher:
             position.offset = None
 
 
-def _next_offset(data: object) -> int:
+def _next_offset(data: pa.Buffer) -> int:
     """The offset after the last of the batches in `data`."""
-    view = memoryview(data)  # type: ignore[arg-type]
+    view = memoryview(data)
     position = next_offset = 0
     while position < len(view):
         header = decode_header(view, position)
