@@ -184,9 +184,9 @@ def test_a_repair_saves_all_but_one_batch_for_a_sample_of_bytes(made: Made, tmp_
 
 
 @pytest.mark.torture
-def test_a_repair_saves_all_but_one_batch_for_every_byte(made: Made, tmp_path: Path) -> None:
+def test_a_repair_saves_all_but_one_batch_for_a_fine_sample_of_bytes(made: Made, tmp_path: Path) -> None:
     name = next(n for n in made.files if n.endswith(".arrow"))
-    for position in positions_of(made, name, 1):
+    for position in positions_of(made, name, 13):
         repair_and_check(made, tmp_path, position)
 
 
@@ -216,9 +216,12 @@ def test_a_tail_torn_in_a_sample_of_bytes(made: Made, tmp_path: Path, tail: byte
 
 @pytest.mark.torture
 @pytest.mark.parametrize("tail", [b"", bytes(700), b"\xff\xff\xff\xff\x88\x01\0\0" * 9])
-def test_a_tail_torn_at_every_byte(made: Made, tmp_path: Path, tail: bytes) -> None:
+def test_a_tail_torn_at_every_byte_of_the_last_batches(made: Made, tmp_path: Path, tail: bytes) -> None:
+    """Every byte of the last two batches and of the footer behind them, and a fine sample of what is before."""
     name = next(n for n in made.files if n.endswith(".arrow"))
-    for size in range(len(made.files[name]) - 1, 0, -1):
+    for size in range(len(made.files[name]) - 1, made.ends[-3], -1):
+        torn(made, tmp_path, size, tail)
+    for size in range(made.ends[-3], 0, -17):
         torn(made, tmp_path, size, tail)
 
 
