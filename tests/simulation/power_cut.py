@@ -98,8 +98,8 @@ class Model:
         return self.flushed if self.truncating_to is None else min(self.flushed, self.truncating_to)
 
     def removable(self, found: set[int], end: int, now_ms: int) -> set[int]:
-        """The offsets below `end` that compaction may have removed if `found` is left: of each key all but the last, and
-        that one, too, if it is a tombstone whose time is over and which has nothing left to delete."""
+        """The offsets below `end` that compaction may have removed if `found` is left: those with a newer record of their
+        key in it, and a tombstone whose time is over, with all before it, if it has nothing left to delete."""
         of_key: dict[bytes, list[int]] = {}
         known = [*self.records, *self.under_way][:end]
         for offset, (key, _) in enumerate(known):
@@ -107,10 +107,13 @@ class Model:
                 of_key.setdefault(key, []).append(offset)
         removable: set[int] = set()
         for offsets in of_key.values():
-            last = offsets[-1]
-            over = known[last][1] is None and now_ms >= self.first_run_ms.get(last, now_ms) + TOMBSTONES_MS
-            if last in found or (over and found.isdisjoint(offsets)):
-                removable.update(offsets)
+            newest = max(found.intersection(offsets), default=-1)
+            removable.update(o for o in offsets if o < newest)
+            for tombstone in (o for o in offsets if known[o][1] is None):
+                over = now_ms >= self.first_run_ms.get(tombstone, now_ms) + TOMBSTONES_MS
+                older = [o for o in offsets if o <= tombstone]
+                if over and found.isdisjoint(older):
+                    removable.update(older)
         return removable
 
 
