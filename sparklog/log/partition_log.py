@@ -20,6 +20,7 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import ATTRIBUTE_CONTROL
 from sparklog.log.appending import AppendableLog
+from sparklog.log.batch_times import LOWEST_TIMESTAMP_MS
 from sparklog.log.clock import Clock
 from sparklog.log.compaction.key_hash import HashSeeds
 from sparklog.log.compaction.policy import CLEANER_POINT_FILE
@@ -33,7 +34,7 @@ from sparklog.log.partition_producers import encode_states
 from sparklog.log.producers import ALL_SAFEGUARDS, Safeguards
 from sparklog.log.recovery import SchemaOf
 from sparklog.log.retention import Expired, deletion_offset, expired
-from sparklog.log.segment import LOWEST_TIMESTAMP_MS, LogSegment
+from sparklog.log.segment import LogSegment
 from sparklog.log.segment_list import SegmentList
 from sparklog.log.slices import HandleCache
 from sparklog.log.tiering.partition_tier import NO_ACCESS
