@@ -19,12 +19,12 @@ from sparklog.client.transaction_admin import HangingTransaction
 from sparklog.errors import InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
-from sparklog.protocol.messages import (
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import (
     AlterSchemaRequest,
     AlterSchemaResponse,
     AlterTopicRequest,
     AlterTopicResponse,
-    Api,
     CreateTopicRequest,
     CreateTopicResponse,
     DeleteTopicRequest,

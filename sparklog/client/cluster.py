@@ -32,13 +32,8 @@ from sparklog.errors import (
 )
 from sparklog.format.schema import KIND_ENVELOPE
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import (
-    Api,
-    MetadataRequest,
-    MetadataResponse,
-    PartitionState,
-    TopicState,
-)
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, PartitionState, TopicState
 from sparklog.settings import Scope, settings_of
 from sparklog.types import TopicPartition
 

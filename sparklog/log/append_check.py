@@ -17,8 +17,9 @@ from sparklog.format.batch import (
 )
 from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
 from sparklog.format.producer_snapshot import ProducedBatch
+from sparklog.log.batch_times import roll_time_ms
 from sparklog.log.model import AppendInfo, LogConfig
-from sparklog.log.segment import LogSegment, PlacedBatch, roll_time_ms
+from sparklog.log.segment import LogSegment, PlacedBatch
 
 NO_PRODUCER = (-1, -1, -1)
 _ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL

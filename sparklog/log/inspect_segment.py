@@ -36,8 +36,8 @@ from sparklog.format.segment import (
     parse_segment_name,
     scan,
 )
+from sparklog.log.batch_times import batch_timestamp_ms
 from sparklog.log.header_walk import header_at
-from sparklog.log.segment import batch_timestamp_ms
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that have been checked since the last call."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparklog.log.model import LocatedRange
-from sparklog.log.segment import LogSegment, SegmentEnd
+from sparklog.log.segment import LogSegment
 from sparklog.log.segment_list import SegmentList
+from sparklog.log.segment_view import SegmentEnd
 from sparklog.log.slices import FileSlice, RemoteReadRequired
 
 LOCATE_REMOTE_BYTES = 32 * 1024 * 1024

@@ -44,8 +44,9 @@ from sparklog.log.dropped_segments import discard, remove_below
 from sparklog.log.files import TEMPORARY_SUFFIX, File, FileSystem, read_ahead, read_whole
 from sparklog.log.header_walk import header_at
 from sparklog.log.model import LogOwner
-from sparklog.log.segment import LogSegment, SegmentEnd, Tail
+from sparklog.log.segment import LogSegment
 from sparklog.log.segment_indexes import SegmentIndexes, remove_indexes
+from sparklog.log.segment_view import SegmentEnd, Tail
 from sparklog.log.slices import HandleCache
 
 logger = logging.getLogger(__name__)

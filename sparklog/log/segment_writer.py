@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -87,6 +87,27 @@ class SegmentWriter:
         """Writes a segment's indexes and footer."""
         segment.seal(self.schema_of(segment.info.schema_id))
         self.dirty.add(segment, made=True)
+
+    def drop_oldest(self, count: int, due_ms: int) -> None:
+        """Takes the `count` oldest segments out of the log; their files stay until the clock shows `due_ms`."""
+        gone = self.segments.all[:count]
+        self._use(self.segments.all[count:], gone, due_ms)
+
+    def replace(self, old: list[LogSegment], new: Sequence[LogSegment], due_ms: int) -> bool:
+        """Puts `new` in the place of `old`, whose files stay until the clock shows `due_ms`. False when the log does not
+        have all of those any more, or nothing behind them."""
+        segments = self.segments.all
+        first = next((i for i, s in enumerate(segments) if s is old[0]), len(segments))
+        behind = first + len(old)
+        if behind >= len(segments) or segments[first:behind] != old:
+            return False
+        self._use([*segments[:first], *new, *segments[behind:]], old, due_ms)
+        return True
+
+    def _use(self, segments: list[LogSegment], gone: Sequence[LogSegment], due_ms: int) -> None:
+        self.segments = SegmentList.of(segments)
+        self.dirty.discard(gone)
+        self.dropped.add(gone, due_ms)
 
     def _drop_empty(self, schema_id: int) -> None:
         """A last segment without a batch (a crash left only its head, or it was cut) that does not take this schema, or

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from sparklog.log.files import File
 
@@ -63,6 +64,16 @@ class SharedFile:
             last = self._users == 0
         if last:
             self._file.close()
+
+
+def sync_held(held: Sequence[SharedFile]) -> None:
+    """Fsyncs the files of one segment, and lets all of them go. Raises StorageError."""
+    try:
+        for shared in held:
+            shared.file.sync()
+    finally:
+        for shared in held:
+            shared.release()
 
 
 class HandleCache:

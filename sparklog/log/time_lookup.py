@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_OFFSET_COLUMN, BatchHeader, verify_batch
 from sparklog.format.offset_column import decode_rows, row_offsets
+from sparklog.log.batch_times import batch_timestamp_ms
 from sparklog.log.model import LogOwner
-from sparklog.log.segment import LogSegment, batch_timestamp_ms
+from sparklog.log.segment import LogSegment
 from sparklog.types import OffsetAndTimestamp
 
 NOT_FOUND = OffsetAndTimestamp(-1, -1)

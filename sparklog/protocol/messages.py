@@ -1,4 +1,5 @@
-"""The APIs: one request and one response type each, as data.
+"""The APIs: one request and one response type each, as data. Those of topics, groups and transactions have modules of
+their own.
 
 Every type is encoded as a MessagePack array in the order of its fields. Evolution: a new version may only append
 fields with defaults; a decoder ignores trailing fields that it does not know and fills in defaults for missing ones.
@@ -8,19 +9,17 @@ Limits of list lengths are part of the types (`Annotated[..., Meta(max_length=â€
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
 from sparklog.protocol import group_messages as groups
+from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import (
-    CONFIGS_MAX,
     PARTITIONS_PER_REQUEST_MAX,
-    PARTITIONS_PER_TOPIC_MAX,
-    TOPICS_PER_REQUEST_MAX,
     Int32,
     Int64,
     Message,
@@ -93,105 +92,6 @@ class HandshakeResponse(Message):
     broker_version: str
     apis: list[ApiRange]
     request_bytes_max: int
-
-
-class MetadataRequest(Message):
-    """`topics` None asks for all."""
-
-    topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
-
-
-class BrokerEndpoint(Message):
-    """Where a broker listens."""
-
-    broker_id: int
-    host: str
-    port: int
-
-
-class PartitionState(Message):
-    """Who leads a partition. `error_code` is not 0 if it is offline.
-
-    What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of batches, `remote_size_bytes` of them
-    are only in the object store: those below `local_log_start_offset`.
-    """
-
-    partition: int
-    leader: int
-    leader_epoch: int
-    replicas: list[int]
-    isr: list[int]
-    error_code: int = 0
-    log_start_offset: int = -1
-    high_watermark: int = -1
-    size_bytes: int = -1
-    local_log_start_offset: int = -1
-    remote_size_bytes: int = -1
-
-
-class SchemaVersion(Message):
-    """One schema of a topic: an Arrow IPC schema message."""
-
-    schema_id: int
-    arrow_schema: bytes
-
-
-class TopicState(Message):
-    """All about a topic. `error_code` is not 0 if the asked topic does not exist; then the rest is empty.
-
-    `configs` holds only what was set for the topic, `broker_defaults` what the broker's configuration sets for topics that
-    do not set it themselves; `schemas` all versions, the newest last.
-    """
-
-    error_code: int
-    name: str
-    topic_id: str = ""
-    kind: str = ""
-    partitions: list[PartitionState] = []
-    schemas: list[SchemaVersion] = []
-    key_columns: list[str] = []
-    timestamp_column: str | None = None
-    configs: dict[str, Any] = {}
-    created_ms: int = 0
-    broker_defaults: dict[str, Any] = {}
-
-
-class MetadataResponse(Message):
-    """The cluster as this broker knows it."""
-
-    cluster_id: str
-    controller: int
-    brokers: list[BrokerEndpoint]
-    topics: list[TopicState]
-
-
-class CreateTopicRequest(Message):
-    """`partitions` -1: the broker's `num.partitions`. `arrow_schema` None: an envelope topic."""
-
-    name: Name
-    partitions: Annotated[int, Meta(ge=-1, le=PARTITIONS_PER_TOPIC_MAX)] = -1
-    arrow_schema: bytes | None = None
-    key_columns: Annotated[list[Text], Meta(max_length=100)] = []
-    timestamp_column: Text | None = None
-    configs: Annotated[dict[str, Any], Meta(max_length=CONFIGS_MAX)] = {}
-
-
-class CreateTopicResponse(Message):
-    """The new topic."""
-
-    topic: TopicState
-
-
-class DeleteTopicRequest(Message):
-    """Deletes a topic with all its data."""
-
-    name: Name
-
-
-class DeleteTopicResponse(Message):
-    """The deleted topic's id."""
-
-    topic_id: str
 
 
 class ProducePartition(Message):
@@ -410,35 +310,6 @@ class DeleteRecordsResponse(Message):
     results: list[DeleteRecordsResult]
 
 
-class AlterTopicRequest(Message):
-    """Sets topic settings, or with None takes them back to the default; those not named stay."""
-
-    name: Name
-    configs: Annotated[dict[str, Any], Meta(max_length=CONFIGS_MAX)] = {}
-
-
-class AlterTopicResponse(Message):
-    """The topic as it is now."""
-
-    topic: TopicState
-
-
-class AlterSchemaRequest(Message):
-    """Changes a typed topic's schema. All three are Arrow IPC schema messages: columns to append, columns with the type
-    they shall be widened to, or (alone) the whole schema as it shall be."""
-
-    name: Name
-    add_columns: bytes | None = None
-    widen_columns: bytes | None = None
-    arrow_schema: bytes | None = None
-
-
-class AlterSchemaResponse(Message):
-    """The topic, with its newest schema last; nothing new if the change was there already."""
-
-    topic: TopicState
-
-
 class ApiSpec(NamedTuple):
     """Types and versions of one API."""
 
@@ -450,17 +321,17 @@ class ApiSpec(NamedTuple):
 
 APIS: dict[Api, ApiSpec] = {
     Api.HANDSHAKE: ApiSpec(HandshakeRequest, HandshakeResponse, 0, 0),
-    Api.METADATA: ApiSpec(MetadataRequest, MetadataResponse, 0, 0),
-    Api.CREATE_TOPIC: ApiSpec(CreateTopicRequest, CreateTopicResponse, 0, 0),
-    Api.DELETE_TOPIC: ApiSpec(DeleteTopicRequest, DeleteTopicResponse, 0, 0),
+    Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 0),
+    Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 0),
+    Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 0),
     Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 0),
     Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
     Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
-    Api.ALTER_SCHEMA: ApiSpec(AlterSchemaRequest, AlterSchemaResponse, 0, 0),
+    Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 0),
     Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
     Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 0),
-    Api.ALTER_TOPIC: ApiSpec(AlterTopicRequest, AlterTopicResponse, 0, 0),
+    Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 0),
     Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 0),
     Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 0),
     Api.TXN_OFFSET_COMMIT: ApiSpec(groups.TxnOffsetCommitRequest, groups.TxnOffsetCommitResponse, 0, 0),

@@ -30,10 +30,6 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
 from sparklog.protocol.messages import (
     Api,
-    CreateTopicRequest,
-    CreateTopicResponse,
-    DeleteTopicRequest,
-    DeleteTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -46,6 +42,12 @@ from sparklog.protocol.messages import (
     decode_error,
     decode_response,
     encode,
+)
+from sparklog.protocol.topic_messages import (
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
 )
 
 MIB = 1024 * 1024

@@ -45,6 +45,7 @@ from sparklog.log.tiering.state import (
 )
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
+from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.frames import encode_request, encode_response
 from sparklog.replication.group_records import (
@@ -187,13 +188,13 @@ def segment(schema: pa.Schema, topic: str, batches: list[bytes]) -> bytes:
     return head + b"".join(batches) + encode_seal(schema, info, positions, metadata, end)
 
 
-TOPIC_STATE = m.TopicState(
+TOPIC_STATE = topics.TopicState(
     0,
     "flights",
     "0123456789abcdef0123456789abcdef",
     "typed",
-    [m.PartitionState(0, 1, 3, [1, 2], [1], 0, 7, 50, 4096), m.PartitionState(1, 2, 4, [2, 1], [1, 2], 15)],
-    [m.SchemaVersion(1, b"arrow schema")],
+    [topics.PartitionState(0, 1, 3, [1, 2], [1], 0, 7, 50, 4096), topics.PartitionState(1, 2, 4, [2, 1], [1, 2], 15)],
+    [topics.SchemaVersion(1, b"arrow schema")],
     ["carrier"],
     "time_hour",
     {"segment.bytes": 4096},
@@ -205,11 +206,11 @@ SUMMARY = txn.TransactionSummary("orders", "plain", "Ongoing", 7, 3, -1, "", BAS
 
 REQUESTS: dict[m.Api, m.Message] = {
     m.Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0"),
-    m.Api.METADATA: m.MetadataRequest(["flights", "weather"]),
-    m.Api.CREATE_TOPIC: m.CreateTopicRequest(
+    m.Api.METADATA: topics.MetadataRequest(["flights", "weather"]),
+    m.Api.CREATE_TOPIC: topics.CreateTopicRequest(
         "flights", 4, b"arrow schema", ["carrier"], "time_hour", {"segment.bytes": 4096}
     ),
-    m.Api.DELETE_TOPIC: m.DeleteTopicRequest("flights"),
+    m.Api.DELETE_TOPIC: topics.DeleteTopicRequest("flights"),
     m.Api.PRODUCE: m.ProduceRequest(-1, 30_000, [m.ProducePartition("flights", 1, 5), m.ProducePartition("w", 0, 2)]),
     m.Api.FETCH: m.FetchRequest(500, 1, 50 << 20, 0, [m.FetchPartition("flights", 1, 42, 8 << 20, 3)]),
     m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2)]),
@@ -217,8 +218,8 @@ REQUESTS: dict[m.Api, m.Message] = {
     m.Api.DELETE_RECORDS: m.DeleteRecordsRequest(
         30_000, [m.DeleteRecordsPartition("flights", 1, 42), m.DeleteRecordsPartition("w", 0, -1)]
     ),
-    m.Api.ALTER_TOPIC: m.AlterTopicRequest("flights", {"segment.bytes": 8192, "retention.ms": None}),
-    m.Api.ALTER_SCHEMA: m.AlterSchemaRequest("flights", b"columns to add", b"columns to widen"),
+    m.Api.ALTER_TOPIC: topics.AlterTopicRequest("flights", {"segment.bytes": 8192, "retention.ms": None}),
+    m.Api.ALTER_SCHEMA: topics.AlterSchemaRequest("flights", b"columns to add", b"columns to widen"),
     m.Api.INIT_PRODUCER_ID: txn.InitProducerIdRequest("orders", 60_000, 7, 3),
     m.Api.END_TXN: txn.EndTxnRequest("orders", 7, 3, True),
     m.Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitRequest(
@@ -242,9 +243,9 @@ REQUESTS: dict[m.Api, m.Message] = {
 }
 RESPONSES: dict[m.Api, m.Message] = {
     m.Api.HANDSHAKE: m.HandshakeResponse(1, "cluster", "0.1.0", [m.ApiRange(0, 0, 0), m.ApiRange(4, 0, 1)], 100 << 20),
-    m.Api.METADATA: m.MetadataResponse("cluster", 1, [m.BrokerEndpoint(1, "127.0.0.1", 9292)], [TOPIC_STATE]),
-    m.Api.CREATE_TOPIC: m.CreateTopicResponse(TOPIC_STATE),
-    m.Api.DELETE_TOPIC: m.DeleteTopicResponse("0123456789abcdef0123456789abcdef"),
+    m.Api.METADATA: topics.MetadataResponse("cluster", 1, [topics.BrokerEndpoint(1, "127.0.0.1", 9292)], [TOPIC_STATE]),
+    m.Api.CREATE_TOPIC: topics.CreateTopicResponse(TOPIC_STATE),
+    m.Api.DELETE_TOPIC: topics.DeleteTopicResponse("0123456789abcdef0123456789abcdef"),
     m.Api.PRODUCE: m.ProduceResponse(
         [m.ProduceResult("flights", 1, 0, 42, BASE_MS, 7, "", 2), m.ProduceResult("w", 0, 6)]
     ),
@@ -256,8 +257,8 @@ RESPONSES: dict[m.Api, m.Message] = {
     m.Api.DELETE_RECORDS: m.DeleteRecordsResponse(
         [m.DeleteRecordsResult("flights", 1, 0, 42), m.DeleteRecordsResult("w", 0, 1, -1, "out of range")]
     ),
-    m.Api.ALTER_TOPIC: m.AlterTopicResponse(TOPIC_STATE),
-    m.Api.ALTER_SCHEMA: m.AlterSchemaResponse(TOPIC_STATE),
+    m.Api.ALTER_TOPIC: topics.AlterTopicResponse(TOPIC_STATE),
+    m.Api.ALTER_SCHEMA: topics.AlterSchemaResponse(TOPIC_STATE),
     m.Api.INIT_PRODUCER_ID: txn.InitProducerIdResponse(7, 4),
     m.Api.END_TXN: txn.EndTxnResponse(7, 4),
     m.Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitResponse([groups.OffsetResult("flights", 1, 0)]),

@@ -2,8 +2,8 @@
 
 `World.step` does one thing that `choose` picks: a client asks, a message is delivered (again, late), an append to the state
 topic becomes durable, a marker is written, time passes, the coordinator crashes and is made anew from what is durable. The
-partitions use the log's own rules about producers. Whenever something is answered or written, what must hold is checked;
-`settle` brings everything to rest and checks that nothing stays open.
+partitions use the log's own rules about producers. Whenever something is answered or written, what must hold
+(`transactions_promises.py`) is checked; `settle` brings everything to rest and checks that nothing stays open.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from sparklog.replication.transactions import (
 )
 from sparklog.types import TopicPartition, shared_transactional_id
 from tests.simulation.transactions_actors import Client, Driver, Partition, Plain, Sent, Task, check
+from tests.simulation.transactions_promises import Promises
 
 TIMEOUT_MS = 4_000
 NETWORK_MAX = 12
@@ -63,11 +64,7 @@ class World:
         self.clients: dict[str, Plain] = {}
         self.old_clients: list[Plain] = []
         self.drivers: list[Driver] = []
-        self.commit_asked: set[tuple[str, int]] = set()
-        self.newest_ticket: dict[str, tuple[int, str]] = {}
-        self.decided_ids: dict[int, bool] = {}
-        self.owner: dict[int, Driver] = {}
-        self.committed_versions: set[tuple[str, int]] = set()
+        self.promises = Promises(self.partitions, self.drivers)
         self.reload()
 
     # -- the coordinator
@@ -125,105 +122,15 @@ class World:
                 case Answer(token, result):
                     sent = self.sent.pop(token, None)
                     if sent is not None:
-                        self.check_answer(sent.request, result)
+                        self.promises.check_answer(sent.request, result)
                         sent.on_answer(result)
                 case Refuse(token, error):
                     sent = self.sent.pop(token, None)
                     if sent is not None:
                         sent.on_refusal(error)
                 case WriteMarkers(transactional_id, markers):
-                    self.check_decision(markers)
+                    self.promises.check_decision(markers)
                     self.markers += [(transactional_id, m) for m in markers]
-
-    # -- what must hold
-
-    def check_decision(self, markers: tuple[Marker, ...]) -> None:
-        for marker in markers:
-            driver = self.owner.get(marker.producer_id)
-            if driver is None:
-                continue
-            known = self.decided_ids.setdefault(marker.producer_id, marker.commit)
-            check(known == marker.commit, f"the decision about participant {marker.producer_id} has changed")
-
-    def check_answer(self, request: Request, result: object) -> None:
-        match request, result:
-            case End(_, producer_id, producer_epoch, commit), Identity():
-                for tp, partition in self.partitions.items():
-                    check(
-                        not any(
-                            s.transaction_first_offset >= 0
-                            and (s.producer_id, s.epoch) == (producer_id, producer_epoch)
-                            for s in partition.rules
-                        ),
-                        f"an END is answered while {tp} waits for its marker",
-                    )
-                    for header, value, committed in partition.decided():
-                        if (header.producer_id, header.producer_epoch) == (producer_id, producer_epoch):
-                            check(committed == commit, f"{value} is not as its END was answered")
-            case EndShared(app, version, _, _, commit, _), bool(committed):
-                if committed:
-                    self.committed_versions.add((app, version))
-                else:
-                    check((app, version) not in self.committed_versions, "a committed version is called aborted")
-                for tp, partition in self.partitions.items():
-                    for producer_id in partition.open_producers():
-                        driver = self.owner.get(producer_id)
-                        of = None if driver is None else (shared_transactional_id(driver.app), driver.version)
-                        check(
-                            of != (app, version) or not commit,
-                            f"version {version} is answered while {tp} waits for markers",
-                        )
-            case Join(app, version, run, ticket, _), Joined(identity):
-                if identity is None:
-                    check(
-                        (app, version) in self.versions_with_commit_request(), "a version nobody has ended is committed"
-                    )
-                    self.committed_versions.add((app, version))
-                else:
-                    check((app, version) not in self.committed_versions, "a committed version is opened again")
-                if ticket > self.newest_ticket.get(app, (-1, ""))[0]:
-                    self.newest_ticket[app] = ticket, run
-            case _:
-                pass
-
-    def versions_with_commit_request(self) -> set[tuple[str, int]]:
-        return {
-            (shared_transactional_id(d.app), d.version) for d in self.drivers if d.ended is not None and d.ended.commit
-        }
-
-    def check_partitions(self) -> None:
-        committed_by_version: dict[tuple[str, int], set[int]] = {}
-        decisions: dict[tuple[int, int], set[bool]] = {}
-        for tp, partition in self.partitions.items():
-            for header, value, committed in partition.decided():
-                decisions.setdefault((header.producer_id, header.producer_epoch), set()).add(committed)
-                assert isinstance(value, tuple)
-                driver = self.owner.get(header.producer_id)
-                if driver is not None and committed:
-                    committed_by_version.setdefault((driver.app, driver.version), set()).add(header.producer_id)
-                elif driver is None and committed:
-                    check(
-                        value[:2] in self.commit_asked, f"{value} in {tp} is committed, its client never asked for it"
-                    )
-        for key, found in decisions.items():
-            check(len(found) == 1, f"the transaction of {key} is committed in one place and aborted in another")
-        for (app, version), producer_ids in committed_by_version.items():
-            requests = [
-                d.ended
-                for d in self.drivers
-                if (d.app, d.version) == (app, version) and d.ended is not None and d.ended.commit
-            ]
-            check(
-                any(producer_ids <= r.winners for r in requests),
-                f"version {version} of {app} holds what {sorted(producer_ids)} wrote, which no driver has chosen together",
-            )
-
-    def check_marker(self, marker: Marker) -> None:
-        """A run is fenced from the moment on that a newer one has been answered."""
-        driver = self.owner.get(marker.producer_id)
-        if driver is None or not marker.commit:
-            return
-        check(driver.ended is not None and driver.ended.commit, "what no driver has ended is committed")
 
     # -- network
 
@@ -242,26 +149,10 @@ class World:
         else:  # it comes again later: the first answer is lost
             token = self.fresh()
             sent = Sent(sent.request, lambda _: None, lambda _: None)
-        self.fence_check_before(sent)
+        self.promises.check_fence(sent)
         self.sent[token] = sent
         self.fill()
         self.apply(self.coordinator.handle(sent.request, token, self.now_ms))
-
-    def fence_check_before(self, sent: Sent) -> None:
-        """Notes of an END whether a newer run had been answered before it came: then it must not decide anything."""
-        request = sent.request
-        if isinstance(request, EndShared) and request.commit:
-            ticket, run = self.newest_ticket.get(request.transactional_id, (-1, ""))
-            if ticket > request.ticket and run != request.run_id:
-                before = set(self.decided_ids)
-                answer = sent.on_answer
-
-                def on_answer(result: Any) -> None:
-                    new = {p for p in self.decided_ids if p not in before and self.decided_ids[p]}
-                    check(not new & request.winners, "a run has committed although a newer one had taken over")
-                    answer(result)
-
-                sent.on_answer = on_answer
 
     # -- writing
 
@@ -329,7 +220,7 @@ class World:
         elif client.writes_pending == 0 and client.acked and self.choose(3) == 0:
             commit = bool(self.choose(3))
             if commit:
-                self.commit_asked.add((client.name, client.number))
+                self.promises.commit_asked.add((client.name, client.number))
             self.ask(client, End(transactional_id, *client.identity, commit))
         elif len(self.network) < NETWORK_MAX:
             self.next_write(client, (client.name, client.number, self.fresh()))
@@ -359,7 +250,7 @@ class World:
                 return
             client.waiting = None
             if isinstance(error, TransactionAbortedError) and isinstance(request, End):
-                self.commit_asked.discard((client.name, number))
+                self.promises.commit_asked.discard((client.name, number))
                 self.ask(client, request._replace(commit=False))
             elif not error.retriable:
                 client.is_dead = True
@@ -411,7 +302,7 @@ class World:
 
     def start_driver(self, app: str) -> None:
         key = shared_transactional_id(app)
-        done = [v for a, v in self.committed_versions if a == key]
+        done = [v for a, v in self.promises.committed_versions if a == key]
         version = max(0, max(done, default=-1) + self.choose(2))  # its last batch again, or the next
         ticket = self.fresh()
         last = self.drivers[-1] if self.drivers else None
@@ -427,7 +318,7 @@ class World:
                 task.is_dead = True
             else:
                 task.identity = result.identity
-                self.owner[result.identity.producer_id] = driver
+                self.promises.owner[result.identity.producer_id] = driver
 
         def refused(_: SparklogError) -> None:
             task.is_dead = True
@@ -471,11 +362,11 @@ class World:
             self.tick()
         else:
             options[self.choose(len(options))]()
-        self.check_partitions()
+        self.promises.check_partitions()
 
     def write_marker(self) -> None:
         transactional_id, marker = self.markers.pop(self.choose(len(self.markers)))
-        self.check_marker(marker)
+        self.promises.check_marker(marker)
         self.partitions[marker.partition].mark(marker)
         if not any(m == marker for _, m in self.markers):
             self.apply(self.coordinator.markers_written(transactional_id, [marker], self.now_ms))
@@ -515,7 +406,7 @@ class World:
                 self.append_done() if self.pending else self.write_marker()
             if self.now_ms > before + 2 * TIMEOUT_MS:
                 break
-        self.check_partitions()
+        self.promises.check_partitions()
         for tp, partition in self.partitions.items():
             check(not partition.open_producers(), f"a transaction stays open in {tp}: nothing behind it can be read")
         check(not self.sent, f"{len(self.sent)} requests are never answered: {[s.request for s in self.sent.values()]}")

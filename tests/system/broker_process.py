@@ -14,8 +14,6 @@ from pathlib import Path
 
 from sparklog.protocol.messages import (
     Api,
-    CreateTopicRequest,
-    CreateTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -30,6 +28,7 @@ from sparklog.protocol.messages import (
     ProduceResponse,
     ProduceResult,
 )
+from sparklog.protocol.topic_messages import CreateTopicRequest, CreateTopicResponse
 from tests.benchmarks.broker_raw import RawClient
 
 PATIENCE_S = 20.0

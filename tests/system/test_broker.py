@@ -39,10 +39,6 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
 from sparklog.protocol.messages import (
     Api,
-    CreateTopicRequest,
-    CreateTopicResponse,
-    DeleteTopicRequest,
-    DeleteTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -52,11 +48,17 @@ from sparklog.protocol.messages import (
     ListOffsetsResponse,
     LocateSegmentsRequest,
     LocateSegmentsResponse,
-    MetadataRequest,
-    MetadataResponse,
     ProducePartition,
     ProduceRequest,
     encode,
+)
+from sparklog.protocol.topic_messages import (
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
+    MetadataRequest,
+    MetadataResponse,
 )
 from tests.benchmarks.broker_raw import RawClient, envelope_batch
 from tests.system.broker_process import (

@@ -12,13 +12,8 @@ from pathlib import Path
 import pytest
 
 from sparklog.errors import StorageError
-from sparklog.protocol.messages import (
-    Api,
-    LocateSegmentsRequest,
-    LocateSegmentsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
+from sparklog.protocol.messages import Api, LocateSegmentsRequest, LocateSegmentsResponse
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.benchmarks.broker_raw import RawClient, envelope_batch
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce, until
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sparklog.errors import LogCorruptError
-from sparklog.protocol.messages import Api, MetadataRequest, MetadataResponse
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.benchmarks.broker_raw import envelope_batch
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 

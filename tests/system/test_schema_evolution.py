@@ -26,10 +26,10 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import encode_batch
-from sparklog.protocol.messages import (
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import (
     AlterSchemaRequest,
     AlterSchemaResponse,
-    Api,
     CreateTopicRequest,
     CreateTopicResponse,
 )

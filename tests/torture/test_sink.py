@@ -8,6 +8,7 @@ import pytest
 
 from tests.checker.analysis import Anomaly
 from tests.checker.report import report
+from tests.torture.broker_steps import BROKER_STEPS
 from tests.torture.sink_campaign import Copied, SinkCampaign, SinkOutcome, SinkPlan
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
@@ -31,15 +32,6 @@ SINK_STEPS = (
     "sink.before-commit",
     "sink.after-commit",
     "sink.before-abort",
-)
-BROKER_STEPS = (
-    "txn.before-decision",
-    "txn.after-decision",
-    "txn.between-markers",
-    "txn.before-completion",
-    "txn.after-completion",
-    "log.before-append",
-    "log.after-append",
 )
 
 

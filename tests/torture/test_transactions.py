@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.torture.broker_steps import BROKER_STEPS
 from tests.torture.campaign import Plan
 from tests.torture.judged import judged
 
@@ -20,15 +21,6 @@ TRANSACTIONS = {
     "assigned": 1,
     "uncommitted": 1,
 }
-BROKER_STEPS = (
-    "txn.before-decision",
-    "txn.after-decision",
-    "txn.between-markers",
-    "txn.before-completion",
-    "txn.after-completion",
-    "log.before-append",
-    "log.after-append",
-)
 PRODUCER_STEPS = ("producer.before-send", "producer.after-send", "producer.before-end", "producer.after-end")
 CLIENT_STEPS = {
     "producer": PRODUCER_STEPS[:2],

@@ -159,19 +159,9 @@ class _Reading:
             partition = self._partition(wanted)
             log, offsets = partition.log, _Offsets.of(partition)
             end = self._end(offsets)
-            offset = wanted.fetch_offset
-            # Asked once even without room: an offset out of range is told in any case.
-            while len(slices) < SLICES_PER_PARTITION_MAX:
-                # The very first batch of an answer is given even if it is too large, or nobody could get past it.
-                one = first and not slices and left > 0 and wanted.max_bytes > 0
-                given = log.read(offset, max(room, 0), min_one_batch=one, may_wait=False, end=end)
-                if given is None:
-                    break
-                slices.append(given)
-                room -= given.length_bytes
-                offset = given.next_offset
-                if room <= 0 or offset >= end:
-                    break
+            # The very first batch of an answer is given even if it is too large, or nobody could get past it.
+            one = first and left > 0 and wanted.max_bytes > 0
+            _read_into(slices, log, wanted.fetch_offset, room, end, min_one_batch=one, may_wait=False)
         except RemoteReadRequired:
             if room > 0:
                 self._remote.append(len(self.results))
@@ -229,20 +219,37 @@ def _failure(wanted: FetchPartition, offsets: _Offsets, error: SparklogError) ->
     return FetchResult(wanted.topic, wanted.partition, error.code, *offsets, 0, str(error))
 
 
+def _read_into(
+    slices: list[FileSlice],
+    log: PartitionLog,
+    offset: int,
+    max_bytes: int,
+    end: int,
+    *,
+    min_one_batch: bool,
+    may_wait: bool,
+) -> None:
+    """Adds slices of [offset, end) to `slices`, which is empty: of at most `max_bytes`, but with `min_one_batch` at least
+    one batch. Raises what `PartitionLog.read` does; what was read before stays in `slices`."""
+    # Asked once even without room: an offset out of range is told in any case.
+    while len(slices) < SLICES_PER_PARTITION_MAX:
+        one = min_one_batch and not slices
+        given = log.read(offset, max(max_bytes, 0), min_one_batch=one, may_wait=may_wait, end=end)
+        if given is None:
+            break
+        slices.append(given)
+        max_bytes -= given.length_bytes
+        offset = given.next_offset
+        if max_bytes <= 0 or offset >= end:
+            break
+
+
 def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> list[FileSlice]:
     """Slices of [offset, end), of at most `max_bytes` but at least one batch; waits for the object store. Raises only if
     there is none."""
     slices: list[FileSlice] = []
     try:
-        while len(slices) < SLICES_PER_PARTITION_MAX:
-            given = log.read(offset, max(max_bytes, 0), min_one_batch=not slices, end=end)
-            if given is None:
-                break
-            slices.append(given)
-            max_bytes -= given.length_bytes
-            offset = given.next_offset
-            if max_bytes <= 0 or offset >= end:
-                break
+        _read_into(slices, log, offset, max_bytes, end, min_one_batch=True, may_wait=True)
     except SparklogError:
         if not slices:
             raise

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sparklog
 from sparklog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from sparklog.metadata.store import Topic
-from sparklog.protocol.messages import (
-    APIS,
-    ApiRange,
+from sparklog.protocol.messages import APIS, ApiRange, HandshakeRequest, HandshakeResponse
+from sparklog.protocol.topic_messages import (
     BrokerEndpoint,
-    HandshakeRequest,
-    HandshakeResponse,
     MetadataRequest,
     MetadataResponse,
     PartitionState,

@@ -7,12 +7,7 @@ import logging
 
 from sparklog.errors import SparklogError, UnknownServerError
 from sparklog.log.partition_log import PartitionLog
-from sparklog.protocol.messages import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsResult,
-)
+from sparklog.protocol.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsResult
 from sparklog.types import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,

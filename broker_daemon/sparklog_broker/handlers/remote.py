@@ -7,12 +7,7 @@ from urllib.parse import urlsplit
 from sparklog.errors import LocalReadUnavailableError, OffsetOutOfRangeError
 from sparklog.log.tiering.remote_segment import RemoteLogSegment
 from sparklog.log.tiering.state import encode_segment
-from sparklog.protocol.messages import (
-    REMOTE_SEGMENTS_MAX,
-    AbortedRange,
-    LocateRemoteRequest,
-    LocateRemoteResponse,
-)
+from sparklog.protocol.messages import REMOTE_SEGMENTS_MAX, AbortedRange, LocateRemoteRequest, LocateRemoteResponse
 from sparklog.types import READ_COMMITTED
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.reply import Response

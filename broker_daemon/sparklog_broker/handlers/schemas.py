@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from sparklog.errors import InvalidRequestError, InvalidTopicError
 from sparklog.format.schema_evolution import SchemaChange
-from sparklog.protocol.messages import AlterSchemaRequest, AlterSchemaResponse
+from sparklog.protocol.topic_messages import AlterSchemaRequest, AlterSchemaResponse
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.metadata import topic_state
 from sparklog_broker.reply import Response

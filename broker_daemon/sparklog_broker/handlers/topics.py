@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from sparklog.errors import InvalidTopicError
 from sparklog.metadata.store import TopicSpec
-from sparklog.protocol.messages import (
+from sparklog.protocol.topic_messages import (
     AlterTopicRequest,
     AlterTopicResponse,
     CreateTopicRequest,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from sparklog.format.checkpoint import decode, encode
+from sparklog.log.batch_times import roll_time_ms
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.compaction.policy import (
     CLEANER_POINT_FILE,
@@ -29,7 +30,7 @@ from sparklog.log.compaction.policy import (
 from sparklog.log.compaction.rewrite import RunContext, keyed_rows, pass_freely, plan_group, source_batches, write_group
 from sparklog.log.files import read_whole
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.segment import LogSegment, roll_time_ms
+from sparklog.log.segment import LogSegment
 from sparklog.log.transactions import AbortedRanges
 
 logger = logging.getLogger(__name__)

@@ -45,8 +45,9 @@ from sparklog.log.compaction.policy import NO_HORIZON
 from sparklog.log.compaction.swap import CLEANED_SUFFIX
 from sparklog.log.files import FileSystem
 from sparklog.log.model import LogOwner
-from sparklog.log.segment import LogSegment, PlacedBatch, SegmentEnd, Tail
+from sparklog.log.segment import LogSegment, PlacedBatch
 from sparklog.log.segment_indexes import SegmentIndexes
+from sparklog.log.segment_view import SegmentEnd, Tail
 from sparklog.log.slices import HandleCache
 from sparklog.log.transactions import AbortedRanges
 

@@ -23,15 +23,18 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from sparklog.errors import CorruptBatchError, LogCorruptError
+from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageError
 from sparklog.format.segment import decode_seal, parse_segment_name, segment_name
 from sparklog.log.files import FileSystem
 from sparklog.log.header_walk import header_at
+from sparklog.log.log_health import LogHealth
 from sparklog.log.segment import LogSegment
 from sparklog.log.segment_indexes import remove_indexes
+from sparklog.log.slices import sync_held
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,44 @@ DELETED_SUFFIX = ".deleted"
 _numbers = itertools.count()
 
 
+def swap_segments(
+    files: FileSystem,
+    directory: Path,
+    old: Sequence[LogSegment],
+    new: Sequence[LogSegment],
+    *,
+    replace: Callable[[], bool],
+    health: LogHealth,
+) -> bool:
+    """All steps. `replace` makes the log use `new`; False, and `new` is removed, when it does not have all of `old` any
+    more. To be called under the log's swap lock. Raises StorageError, StorageFullError."""
+    try:
+        commit(files, directory, new)
+    except SparklogError:
+        with _fatal(directory, health):
+            withdraw(files, directory, new)
+        raise
+    if not replace():
+        with _fatal(directory, health):
+            withdraw(files, directory, new)
+        return False
+    with _fatal(directory, health):
+        install(files, directory, old, new)
+    for segment in old:
+        segment.close_handle()
+    return True
+
+
+@contextmanager
+def _fatal(directory: Path, health: LogHealth) -> Iterator[None]:
+    """When a swap stops half-way, what lies on the disk must not change any more before the next start sorts it out."""
+    try:
+        yield
+    except SparklogError as e:
+        health.fail(StorageError(f"{directory}: a compaction stopped half-way ({e}); restart to finish it"))
+        raise
+
+
 def commit(files: FileSystem, directory: Path, new: Sequence[LogSegment]) -> None:
     """Steps 1 and 2: from its end on the new segments count after a crash. Raises StorageError, StorageFullError."""
     mine = {segment.path.name for segment in new}
@@ -49,13 +90,7 @@ def commit(files: FileSystem, directory: Path, new: Sequence[LogSegment]) -> Non
         if name.endswith(CLEANED_SUFFIX) and name not in mine:
             files.remove(directory / name)  # of a run that failed: it would make ours look like a part only
     for segment in new:
-        held = segment.hold_for_sync()
-        try:
-            for shared in held:
-                shared.file.sync()
-        finally:
-            for shared in held:
-                shared.release()
+        sync_held(segment.hold_for_sync())
     files.sync_directory(directory)
     for segment in reversed(new):
         segment.move(directory / (segment_name(segment.base_offset) + SWAP_SUFFIX))

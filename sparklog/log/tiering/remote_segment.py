@@ -12,8 +12,9 @@ from sparklog.format.segment import SegmentInfo, decode_seal
 from sparklog.format.time_index import decode_time_index
 from sparklog.log.files import RealFiles
 from sparklog.log.model import LogOwner
-from sparklog.log.segment import LogSegment, SegmentEnd
+from sparklog.log.segment import LogSegment
 from sparklog.log.segment_indexes import SegmentIndexes
+from sparklog.log.segment_view import SegmentEnd
 from sparklog.log.slices import SharedFile
 from sparklog.log.tiering.layout import object_name
 from sparklog.log.tiering.object_store import ObjectStore

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from sparklog.errors import SparklogError
+from sparklog.errors import ConcurrentTransactionsError, SparklogError
 from sparklog.types import SHARED_PREFIX, TopicPartition
 
 CLIENT_EPOCH_MAX = 32_765
@@ -100,6 +100,13 @@ class IdReserve:
     def take(self) -> int | None:
         """None: there is none at hand."""
         return self._ids.popleft() if self._ids else None
+
+    def require(self) -> int:
+        """One of them. Raises ConcurrentTransactionsError if there is none at hand: the request is made again."""
+        taken = self.take()
+        if taken is None:
+            raise ConcurrentTransactionsError("no producer id is at hand; try again")
+        return taken
 
 
 # -- requests

@@ -134,7 +134,7 @@ class PlainTransactions:
         if found is None:
             if expected.producer_id != NO_ID:
                 raise self._unknown(request.transactional_id, expected.producer_id)
-            found = _Plain(request.transactional_id, Identity(self._new_id(), 0), request.timeout_ms)
+            found = _Plain(request.transactional_id, Identity(self._ids.require(), 0), request.timeout_ms)
             self._by_id[request.transactional_id] = found
             return self._begin(found, request, found.identity, NOBODY, now_ms, effects)
         if expected.producer_id != NO_ID and expected not in (found.identity, found.previous):
@@ -148,7 +148,7 @@ class PlainTransactions:
             return found.identity  # the answer before was lost
         exhausted = found.identity.producer_epoch >= CLIENT_EPOCH_MAX
         identity = (
-            Identity(self._new_id(), 0)
+            Identity(self._ids.require(), 0)
             if exhausted
             else found.identity._replace(producer_epoch=found.identity.producer_epoch + 1)
         )
@@ -219,7 +219,7 @@ class PlainTransactions:
         marker = found.identity._replace(producer_epoch=found.identity.producer_epoch + 1)
         found.next_producer_id = NO_ID
         if marker.producer_epoch > CLIENT_EPOCH_MAX:
-            found.next_producer_id = self._new_id()
+            found.next_producer_id = self._ids.require()
         found.previous, found.identity = found.identity, marker
         found.state = prepared(commit=commit)
         if found.partitions:
@@ -317,12 +317,6 @@ class PlainTransactions:
         if sender != found.identity and self._safeguards.epoch_check:
             raise self.stale(transactional_id, sender)
         return found
-
-    def _new_id(self) -> int:
-        taken = self._ids.take()
-        if taken is None:
-            raise ConcurrentTransactionsError("no producer id is at hand; try again")
-        return taken
 
     def _save(self, found: _Plain, now_ms: int, effects: Effects) -> None:
         found.updated_ms = now_ms

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sparklog.errors import (
-    ConcurrentTransactionsError,
     InvalidProducerIdMappingError,
     InvalidRequestError,
     InvalidTxnStateError,
@@ -207,7 +206,7 @@ class SharedTransactions:
         return self._participate(app, t, effects)
 
     def _open(self, app: _Application, request: Join, now_ms: int, effects: Effects) -> Joined:
-        producer_id = self._new_id()
+        producer_id = self._ids.require()
         t = _Transaction(request.version, request.run_id, request.ticket, now_ms, request.timeout_ms)
         t.participants[producer_id] = set()
         app.transaction = t
@@ -216,7 +215,7 @@ class SharedTransactions:
         return Joined(Identity(producer_id, EPOCH))
 
     def _participate(self, app: _Application, t: _Transaction, effects: Effects) -> Joined:
-        producer_id = self._new_id()
+        producer_id = self._ids.require()
         t.participants[producer_id] = set()
         effects.records.append(app.participant_record(t, producer_id))
         return Joined(Identity(producer_id, EPOCH))
@@ -445,12 +444,6 @@ class SharedTransactions:
             if app.transaction is not None:
                 for producer_id, partitions in app.transaction.participants.items():
                     yield producer_id, app.transactional_id, partitions
-
-    def _new_id(self) -> int:
-        taken = self._ids.take()
-        if taken is None:
-            raise ConcurrentTransactionsError("no producer id is at hand; try again")
-        return taken
 
     def _save(self, app: _Application, now_ms: int, effects: Effects) -> None:
         app.updated_ms = now_ms

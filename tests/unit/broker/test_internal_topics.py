@@ -13,14 +13,8 @@ from sparklog_broker.handlers.topics import alter_topic, create_topic, delete_to
 from sparklog_broker.internal_topics import InternalTopic, Replayed
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
-from sparklog.protocol.messages import (
-    AlterTopicRequest,
-    CreateTopicRequest,
-    DeleteTopicRequest,
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-)
+from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.protocol.topic_messages import AlterTopicRequest, CreateTopicRequest, DeleteTopicRequest
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from tests.benchmarks.broker_raw import envelope_batch
 from tests.unit.broker.test_handlers import run

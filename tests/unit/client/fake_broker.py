@@ -23,6 +23,7 @@ from sparklog.log.producers import ProducerStates
 from sparklog.protocol import frames
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
+from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.messages import APIS, Api, encode
 
@@ -42,7 +43,7 @@ class FakeBroker:
 
     def __init__(self, partitions: int = 1, port: int = 0) -> None:
         self.hook: Hook = lambda api, message: None
-        self.topics: dict[str, m.TopicState] = {}
+        self.topics: dict[str, topics.TopicState] = {}
         self.logs: dict[tuple[str, int], list[bytearray]] = {}
         self.requests: list[tuple[Api, Any]] = []
         self.connections = 0
@@ -67,13 +68,13 @@ class FakeBroker:
         self._start(self._accept)
 
     def add_topic(self, name: str, partitions: int, schema: Any = None, **facts: Any) -> None:
-        self.topics[name] = m.TopicState(
+        self.topics[name] = topics.TopicState(
             0,
             name,
             topic_id=f"id-{name}",
             kind="envelope" if schema is None else "typed",
-            partitions=[m.PartitionState(p, 0, 0, [0], [0]) for p in range(partitions)],
-            schemas=[m.SchemaVersion(1, (schema or ENVELOPE_SCHEMA).serialize().to_pybytes())],
+            partitions=[topics.PartitionState(p, 0, 0, [0], [0]) for p in range(partitions)],
+            schemas=[topics.SchemaVersion(1, (schema or ENVELOPE_SCHEMA).serialize().to_pybytes())],
             **facts,
         )
         for p in range(partitions):
@@ -145,8 +146,10 @@ class FakeBroker:
             return m.HandshakeResponse(0, "cluster", "0", apis, 100 * 2**20), b""
         if api is Api.METADATA:
             names = list(self.topics) if message.topics is None else message.topics
-            states = [self.topics.get(n, m.TopicState(3, n)) for n in names]
-            return m.MetadataResponse("cluster", 0, [m.BrokerEndpoint(0, "127.0.0.1", self.port)], states), b""
+            states = [self.topics.get(n, topics.TopicState(3, n)) for n in names]
+            return topics.MetadataResponse(
+                "cluster", 0, [topics.BrokerEndpoint(0, "127.0.0.1", self.port)], states
+            ), b""
         if api is Api.INIT_PRODUCER_ID and message.transactional_id is not None:
             self.transactions[message.transactional_id] = self.transactions.get(message.transactional_id, -1) + 1
             return txn.InitProducerIdResponse(500, self.transactions[message.transactional_id]), b""

@@ -24,11 +24,12 @@ from sparklog.errors import (
 )
 from sparklog.protocol import frames
 from sparklog.protocol import messages as m
+from sparklog.protocol import topic_messages as topics
 from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker, garbage_server
 
-ALL = m.MetadataRequest(None)
+ALL = topics.MetadataRequest(None)
 
 
 def endpoint(fake: FakeBroker) -> Endpoint:
@@ -53,10 +54,10 @@ def test_nobody_listens() -> None:
 def test_requests_may_be_sent_ahead(fake: FakeBroker) -> None:
     connection = Connection(endpoint(fake))
     connection.send(Api.METADATA, ALL)
-    connection.send(Api.METADATA, m.MetadataRequest(["nope"]))
+    connection.send(Api.METADATA, topics.MetadataRequest(["nope"]))
     assert connection.in_flight == 2 and not connection.is_idle()
-    assert connection.receive(m.MetadataResponse)[0].topics[0].name == "events"
-    assert connection.receive(m.MetadataResponse)[0].topics[0].error_code == 3
+    assert connection.receive(topics.MetadataResponse)[0].topics[0].name == "events"
+    assert connection.receive(topics.MetadataResponse)[0].topics[0].error_code == 3
     assert connection.is_idle()
     connection.close()
     with pytest.raises(ClosedError):
@@ -67,10 +68,10 @@ def test_an_error_answer_leaves_the_connection_open(fake: FakeBroker) -> None:
     connection = Connection(endpoint(fake))
     fake.hook = only(Api.METADATA, 3)
     with pytest.raises(UnknownTopicOrPartitionError, match="as told"):
-        connection.request(Api.METADATA, ALL, m.MetadataResponse)
+        connection.request(Api.METADATA, ALL, topics.MetadataResponse)
     fake.hook = only(Api.METADATA, 7)
     with pytest.raises(InvalidRequestError):
-        connection.request(Api.METADATA, ALL, m.MetadataResponse)
+        connection.request(Api.METADATA, ALL, topics.MetadataResponse)
     assert connection.closed
 
 
@@ -78,7 +79,7 @@ def test_a_timeout_closes_the_connection(fake: FakeBroker) -> None:
     fake.hook = only(Api.METADATA, SILENT)
     connection = Connection(endpoint(fake))
     with pytest.raises(RequestTimedOutError):
-        connection.request(Api.METADATA, ALL, m.MetadataResponse, timeout_ms=50)
+        connection.request(Api.METADATA, ALL, topics.MetadataResponse, timeout_ms=50)
     assert connection.closed
 
 
@@ -86,7 +87,7 @@ def test_a_broken_connection(fake: FakeBroker) -> None:
     fake.hook = only(Api.METADATA, DROP)
     connection = Connection(endpoint(fake))
     with pytest.raises(BrokerNotAvailableError, match="broke"):
-        connection.request(Api.METADATA, ALL, m.MetadataResponse)
+        connection.request(Api.METADATA, ALL, topics.MetadataResponse)
     assert connection.closed
 
 
@@ -105,7 +106,7 @@ def test_abort_wakes_a_waiting_thread(fake: FakeBroker) -> None:
 
     def wait() -> None:
         try:
-            connection.request(Api.METADATA, ALL, m.MetadataResponse)
+            connection.request(Api.METADATA, ALL, topics.MetadataResponse)
         except SparklogError as e:
             caught.append(e)
 
@@ -191,7 +192,7 @@ def test_a_request_that_must_not_happen_twice_is_not_repeated(fake: FakeBroker) 
     shared.metadata()
     fake.hook = only(Api.DELETE_TOPIC, DROP)
     with pytest.raises(BrokerNotAvailableError):
-        shared.request(Api.DELETE_TOPIC, m.DeleteTopicRequest("events"), m.DeleteTopicResponse)
+        shared.request(Api.DELETE_TOPIC, topics.DeleteTopicRequest("events"), topics.DeleteTopicResponse)
     assert [a for a, _ in fake.requests].count(Api.DELETE_TOPIC) == 1
 
 

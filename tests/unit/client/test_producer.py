@@ -30,7 +30,8 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import decode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.protocol.messages import Api, SchemaVersion
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import SchemaVersion
 from sparklog.types import TopicPartition
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker
 

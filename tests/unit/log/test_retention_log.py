@@ -316,7 +316,7 @@ def test_a_new_segment_never_writes_into_a_deleted_one_of_its_name(tmp_path: Pat
     log._dropped._due[0][1].path.rename(log.directory / "00000000000000000010.arrow")  # as after a truncation
     log._dropped._due[0][1].path = log.directory / "00000000000000000010.arrow"
     log._segments.all[-1].close_handle()
-    log._segments = log._segments.of([])
+    log._writer.segments = log._segments.of([])
     append(log, records(5, first_ms=20_000, value=b"new"))
     assert piece.read() == before
     piece.release()

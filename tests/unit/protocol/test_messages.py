@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
+from sparklog.protocol import base
 from sparklog.protocol import messages as m
+from sparklog.protocol import topic_messages as topics
 from tests.golden.make_golden import REQUESTS, RESPONSES
 
 pack = msgspec.msgpack.encode
@@ -89,8 +91,8 @@ def test_missing_fields_are_defaulted_or_refused(api: m.Api) -> None:
 
 
 def test_defaults_are_not_shared() -> None:
-    one, two = m.TopicState(0, "a"), m.TopicState(0, "b")
-    one.partitions.append(m.PartitionState(0, 0, 0, [], []))
+    one, two = topics.TopicState(0, "a"), topics.TopicState(0, "b")
+    one.partitions.append(topics.PartitionState(0, 0, 0, [], []))
     one.configs["x"] = 1
     assert (two.partitions, two.configs) == ([], {})
 
@@ -112,13 +114,13 @@ FETCH = ["t", 0, 0, 0, -1]
 
 OUT_OF_LIMITS: list[tuple[m.Api, list[Any]]] = [
     (m.Api.METADATA, [["x" * 250]]),
-    (m.Api.METADATA, [["x"] * (m.TOPICS_PER_REQUEST_MAX + 1)]),
+    (m.Api.METADATA, [["x"] * (base.TOPICS_PER_REQUEST_MAX + 1)]),
     (m.Api.CREATE_TOPIC, ["x" * 250]),
     (m.Api.CREATE_TOPIC, ["x", -2]),
-    (m.Api.CREATE_TOPIC, ["x", m.PARTITIONS_PER_TOPIC_MAX + 1]),
+    (m.Api.CREATE_TOPIC, ["x", base.PARTITIONS_PER_TOPIC_MAX + 1]),
     (m.Api.CREATE_TOPIC, ["x", 1, "text is no schema"]),
     (m.Api.CREATE_TOPIC, ["x", 1, None, ["k"] * 101]),
-    (m.Api.CREATE_TOPIC, ["x", 1, None, [], None, {str(i): 1 for i in range(m.CONFIGS_MAX + 1)}]),
+    (m.Api.CREATE_TOPIC, ["x", 1, None, [], None, {str(i): 1 for i in range(base.CONFIGS_MAX + 1)}]),
     (m.Api.CREATE_TOPIC, ["x", 1, None, [], None, {1: 1}]),
     (m.Api.DELETE_TOPIC, [None]),
     (m.Api.HANDSHAKE, ["x" * 65_537]),
@@ -129,7 +131,7 @@ OUT_OF_LIMITS: list[tuple[m.Api, list[Any]]] = [
     (m.Api.PRODUCE, [1, 0, []]),
     (m.Api.PRODUCE, [1, 0, [P] * (m.PARTITIONS_PER_REQUEST_MAX + 1)]),
     (m.Api.PRODUCE, [1, 0, [["t", -1, 5]]]),
-    (m.Api.PRODUCE, [1, 0, [["t", m.PARTITIONS_PER_TOPIC_MAX, 5]]]),
+    (m.Api.PRODUCE, [1, 0, [["t", base.PARTITIONS_PER_TOPIC_MAX, 5]]]),
     (m.Api.PRODUCE, [1, 0, [["t", 0, 0]]]),
     (m.Api.PRODUCE, [1, 0, [["t", 0, 1.5]]]),
     (m.Api.PRODUCE, [True, 0, [P]]),
@@ -157,12 +159,15 @@ def test_limits(api: m.Api, values: list[Any]) -> None:
 
 def test_values_at_the_limits_are_taken() -> None:
     for api, values in (
-        (m.Api.METADATA, [["x" * 249] * m.TOPICS_PER_REQUEST_MAX]),
+        (m.Api.METADATA, [["x" * 249] * base.TOPICS_PER_REQUEST_MAX]),
         (m.Api.METADATA, [None]),
         (m.Api.METADATA, []),
-        (m.Api.CREATE_TOPIC, ["x", m.PARTITIONS_PER_TOPIC_MAX]),
+        (m.Api.CREATE_TOPIC, ["x", base.PARTITIONS_PER_TOPIC_MAX]),
         (m.Api.PRODUCE, [-1, 86_400_000, [P] * 1000]),
-        (m.Api.FETCH, [60_000, 2**62, 2**62, 1, [["t", m.PARTITIONS_PER_TOPIC_MAX - 1, 2**63 - 1, 2**62, 2**31 - 1]]]),
+        (
+            m.Api.FETCH,
+            [60_000, 2**62, 2**62, 1, [["t", base.PARTITIONS_PER_TOPIC_MAX - 1, 2**63 - 1, 2**62, 2**31 - 1]]],
+        ),
         (m.Api.LIST_OFFSETS, [[["t", 0, -3], ["t", 0, 2**62]]]),
     ):
         assert fields(m.decode_request(api, 0, pack(values)))[: len(values)] == values or values == []
@@ -208,14 +213,14 @@ def test_garbage(api: m.Api, garbage: bytes) -> None:
 )
 def test_garbage_among_the_configs(configs: bytes) -> None:
     front = b"\x96\xa1x\x01\xc0\x90\xc0"
-    assert m.decode_request(m.Api.CREATE_TOPIC, 0, front + b"\x80") == m.CreateTopicRequest("x", 1)
+    assert m.decode_request(m.Api.CREATE_TOPIC, 0, front + b"\x80") == topics.CreateTopicRequest("x", 1)
     with pytest.raises(InvalidRequestError, match="CREATE_TOPIC request cannot be read"):
         m.decode_request(m.Api.CREATE_TOPIC, 0, front + configs)
 
 
 def test_a_response_of_another_type_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="DELETE_TOPIC is answered with DeleteTopicResponse, not Fetch"):
-        m.decode_response(m.Api.DELETE_TOPIC, m.encode(m.DeleteTopicResponse("id")), m.FetchResponse)
+        m.decode_response(m.Api.DELETE_TOPIC, m.encode(topics.DeleteTopicResponse("id")), m.FetchResponse)
 
 
 def test_error_text() -> None:

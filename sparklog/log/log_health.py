@@ -1,0 +1,24 @@
+"""Whether a log can still be used."""
+
+from __future__ import annotations
+
+from sparklog.errors import SparklogError
+
+
+class LogHealth:
+    """Reading it needs no lock. What has failed stays so until the log is opened again."""
+
+    def __init__(self) -> None:
+        self.failure: SparklogError | None = None
+        """Why nothing can be appended (and, once closed, read) any more."""
+        self.is_closed = False
+
+    def fail(self, error: SparklogError) -> SparklogError:
+        """Nothing is appended from now on; returns `error`."""
+        self.failure = error
+        return error
+
+    def check(self) -> None:
+        """Raises the failure if there is one."""
+        if self.failure is not None:
+            raise type(self.failure)(str(self.failure))  # fresh: one raised again and again gathers tracebacks

@@ -1,0 +1,139 @@
+"""Opening a log: what is found in its directory and its journal, put together to the parts a log works with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparklog.errors import LogCorruptError
+from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
+from sparklog.format.gaps import GAPS_FILE, decode_gaps
+from sparklog.log.clock import Clock
+from sparklog.log.files import FileSystem, read_whole
+from sparklog.log.leader_epochs import LeaderEpochCache, load_epochs
+from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.offsets import LogOffsets
+from sparklog.log.partition_producers import PartitionProducers
+from sparklog.log.producers import Safeguards
+from sparklog.log.recovery import LoadContext, SchemaOf, load_log
+from sparklog.log.segment import LogSegment
+from sparklog.log.segment_list import SegmentList
+from sparklog.log.segment_writer import SegmentWriter
+from sparklog.log.slices import HandleCache
+from sparklog.log.tiering.partition_tier import PartitionTier
+from sparklog.log.tiering.remote_segment import RemoteAccess
+from sparklog.log.truncation import TruncationMark
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LogParts:
+    """What a log is made of. `producers` is still empty: who loads them needs the rest."""
+
+    directory: Path
+    owner: LogOwner
+    config: LogConfig
+    schema_of: SchemaOf
+    newest_schema_id: int
+    files: FileSystem
+    clock: Clock
+    handles: HandleCache
+    tier: PartitionTier
+    truncation: TruncationMark
+    writer: SegmentWriter
+    offsets: LogOffsets
+    epochs: LeaderEpochCache
+    producers: PartitionProducers
+
+
+def open_parts(
+    directory: Path,
+    owner: LogOwner,
+    config: LogConfig,
+    schema_of: SchemaOf,
+    *,
+    files: FileSystem,
+    clock: Clock,
+    clean: bool,
+    points: tuple[int, int, int],
+    handles: HandleCache,
+    remote: RemoteAccess,
+    newest_schema_id: int,
+    safeguards: Safeguards,
+) -> LogParts:
+    """As for `PartitionLog.open`; `points`: log start, high watermark and recovery point of the last checkpoint.
+
+    Raises LogCorruptError, StorageError.
+    """
+    tier = PartitionTier(files, directory, owner, remote)
+    truncation = TruncationMark(files, directory)
+    _identify(directory, owner, files)
+    points = truncation.clamp(points)
+    log_start_offset, _, recovery_point = points
+    context = LoadContext(
+        directory,
+        owner,
+        schema_of,
+        files,
+        config.index_interval_bytes,
+        recovery_point,
+        handles,
+        max(log_start_offset, tier.state.local_start_offset),
+    )
+    loaded = load_log(context, clean=clean)
+    gaps = decode_gaps(read_whole(files, directory / GAPS_FILE))
+    remote_segments = tier.before(loaded.segments, log_start_offset, gaps, directory, expected=config.tiering.enabled)
+    segments = [*remote_segments, *loaded.segments]
+    writer = SegmentWriter(files, directory, owner, schema_of, handles)
+    writer.segments = SegmentList.of(segments)
+    for segment in loaded.dirty:
+        writer.dirty.add(segment, made=True)
+    offsets = _offsets(directory, segments, points, clean=clean)
+    epochs = load_epochs(files, directory, loaded.segments, (offsets.log_start, offsets.written))
+    producers = PartitionProducers(safeguards)
+    config = config.for_partition(owner)
+    return LogParts(
+        directory, owner, config, schema_of, newest_schema_id, files, clock, handles,
+        tier, truncation, writer, offsets, epochs, producers,
+    )  # fmt: skip
+
+
+def _offsets(
+    directory: Path, segments: Sequence[LogSegment], points: tuple[int, int, int], *, clean: bool
+) -> LogOffsets:
+    """What the segments and the checkpoint's `points` say together. Raises LogCorruptError if segments are missing."""
+    log_start_offset, high_watermark, recovery_point = points
+    end = segments[-1].next_offset if segments else log_start_offset
+    start = max(log_start_offset, segments[0].base_offset if segments else 0)
+    expected = max(high_watermark, start, recovery_point)
+    if expected > end:
+        lost = f"{directory} ends at offset {end}, the last checkpoint says {expected}"
+        if clean or max(start, recovery_point) > end:
+            raise LogCorruptError(
+                f"{lost}: files are missing; restore them from a copy, or go on without them: "
+                f"sparklog log repair {directory}"
+            )
+        logger.warning("%s: what lies between was lost in the crash", lost)
+    return LogOffsets(
+        log_start=start,
+        recovery_point=end if clean else max(start, min(recovery_point, end)),
+        log_end=end,
+        high_watermark=min(max(high_watermark, start), end),
+    )
+
+
+def _identify(directory: Path, owner: LogOwner, files: FileSystem) -> None:
+    """Makes the directory if needed, and checks or writes whose it is. Raises LogCorruptError."""
+    expected = PartitionMeta(owner.topic, owner.topic_id, owner.partition)
+    files.make_directory(directory)
+    data = read_whole(files, directory / PARTITION_FILE)
+    found = decode(data, PartitionMeta) if data is not None else None
+    if found is None:
+        if data is not None:
+            logger.warning("%s cannot be read, it is written again", directory / PARTITION_FILE)
+        files.write_atomic(directory / PARTITION_FILE, encode(expected))
+    elif found != expected:
+        raise LogCorruptError(f"{directory} belongs to {found}, not to {expected}; move it away")

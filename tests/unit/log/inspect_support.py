@@ -1,0 +1,70 @@
+"""Directories of brokers to be verified, and ways to damage them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sparklog.format.segment import decode_seal
+from sparklog.log.files import RealFiles
+from sparklog.log.inspect import verify
+from sparklog.log.log_manager import LogManager, PartitionSpec
+from sparklog.log.model import LogConfig, LogOwner
+from sparklog.types import TopicPartition
+from tests.unit.log.support import SCHEMAS, append, batch
+
+SETTINGS = {"segment.bytes": 16_384, "index.interval.bytes": 1}
+E0, E1 = TopicPartition("events", 0), TopicPartition("events", 1)
+
+
+def specs() -> list[PartitionSpec]:
+    config = LogConfig.from_settings(SETTINGS)
+    return [PartitionSpec(LogOwner("events", "e" * 32, p, "timestamp"), config, SCHEMAS.__getitem__) for p in range(2)]
+
+
+class QuickFiles(RealFiles):
+    """Without fsync: these tests end no machine."""
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+
+def started(data_dir: Path) -> LogManager:
+    manager = LogManager(data_dir, files=QuickFiles())
+    manager.load("c1", specs())
+    for log in manager.logs.values():
+        log.raise_high_watermark(log.log_end_offset)
+    return manager
+
+
+def fill(manager: LogManager, count: int = 30) -> None:
+    for i in range(count):
+        for log in manager.logs.values():
+            append(log, batch([100 * ((i * 7) % 13), 100 * i], value=b"x" * 700))
+
+
+def segments(data_dir: Path, partition: int = 0) -> list[Path]:
+    return sorted((data_dir / f"events-{partition}").glob("*.arrow"))
+
+
+def found(path: Path) -> list[tuple[str, int, str]]:
+    """(file name, position, kind) of all damage."""
+    return [(Path(f.path).name, f.position, f.kind) for f in verify([path]).damage]
+
+
+def flip(path: Path, position: int, bit: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= bit
+    path.write_bytes(data)
+
+
+def cut(path: Path, size_bytes: int) -> None:
+    os.truncate(path, size_bytes)
+
+
+def blocks(path: Path) -> list[int]:
+    """Where a sealed segment's batches begin."""
+    with path.open("rb") as file:
+        seal = decode_seal(lambda p, n: os.pread(file.fileno(), n, p), path.stat().st_size)
+    assert seal is not None
+    return [*seal.positions.tolist(), seal.data_end]
