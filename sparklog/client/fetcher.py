@@ -180,6 +180,7 @@ class Fetcher:
 
     def _run(self) -> None:
         backoff = BACKOFF_S
+        told = ""
         try:
             while True:
                 wanted = self._wait_for_work()
@@ -187,13 +188,14 @@ class Fetcher:
                     return
                 try:
                     self._fetch_once(wanted)
-                    backoff = BACKOFF_S
+                    backoff, told = BACKOFF_S, ""
                 except SparklogError as e:
                     if not self._drop_connection() and self._is_current(wanted):
                         if not e.retriable:
                             self._fail(wanted, e)
                             continue
-                        _log.info("fetching fails, trying again: %s", e)
+                        _log.log(logging.INFO if str(e) == told else logging.WARNING, "%s; trying again", e)
+                        told = str(e)
                         for topic in {p.tp.topic for p in wanted}:
                             self._cluster.expire(topic)
                         with self.changed:
@@ -301,6 +303,7 @@ class Fetcher:
             connection.close()
             raise InvalidRequestError("the answer to a fetch does not have the announced parts")
         start = 0
+        again: SparklogError | None = None
         for (position, _), result in zip(asked, response.results, strict=True):
             data = payload.slice(start, result.length_bytes)
             start += result.length_bytes
@@ -308,9 +311,12 @@ class Fetcher:
                 self._take_result(position, result, data)
             except SparklogError as e:
                 if e.retriable:
-                    raise
-                self._fail([position], e)
+                    again = again or e  # the others have their answer all the same
+                else:
+                    self._fail([position], e)
         self._rotate([p for (p, _), r in zip(asked, response.results, strict=True) if r.length_bytes])
+        if again is not None:
+            raise again
 
     def _take_result(self, position: Position, result: FetchResult, data: object) -> None:
         if result.error_code == OffsetOutOfRangeError.code:
