@@ -208,6 +208,7 @@ class Fetcher:
 
     def _run(self) -> None:
         backoff = BACKOFF_S
+        told = ""
         try:
             while True:
                 ahead, self._under_way = self._under_way, None
@@ -219,14 +220,15 @@ class Fetcher:
                         self._fetch_once(wanted)
                     else:
                         self._take_answer(ahead)
-                    backoff = BACKOFF_S
+                    backoff, told = BACKOFF_S, ""
                 except SparklogError as e:
                     self._under_way = None
                     if not self._drop_connection() and self._is_current(wanted):
                         if not e.retriable:
                             self._fail(wanted, e)
                             continue
-                        _log.info("fetching fails, trying again: %s", e)
+                        _log.log(logging.INFO if str(e) == told else logging.WARNING, "%s; trying again", e)
+                        told = str(e)
                         for topic in {p.tp.topic for p in wanted}:
                             self._cluster.expire(topic)
                         with self.changed:
@@ -346,6 +348,7 @@ class Fetcher:
         if len(results) != len(under_way.asked) or sum(r.length_bytes for r in results) != payload.size:
             connection.close()
             raise InvalidRequestError("the answer to a fetch does not have the announced parts")
+        again: SparklogError | None = None
         parts, start = [], 0
         for (position, wanted), result in zip(under_way.asked, results, strict=True):
             parts.append(_Part(position, wanted.fetch_offset, result, payload.slice(start, result.length_bytes)))
@@ -353,14 +356,17 @@ class Fetcher:
         self._rotate([p.position for p in parts if p.result.length_bytes])
         if go_ahead and payload.size and all(r.error_code == 0 for r in results) and self._advance(parts):
             self._go_ahead(under_way, payload.size)
-        for number, part in enumerate(parts):
+        for part in parts:
             try:
                 self._take_part(part)
             except SparklogError as e:
                 if e.retriable:
-                    self._step_back(parts[number:])
-                    raise
-                self._fail([part.position], e)
+                    self._step_back(part)
+                    again = again or e  # the others have their answer all the same
+                else:
+                    self._fail([part.position], e)
+        if again is not None:
+            raise again
 
     def _advance(self, parts: list[_Part]) -> bool:
         """Moves the positions behind what has come; False when that cannot be told before everything is checked."""
@@ -373,11 +379,10 @@ class Fetcher:
                 part.position.offset = end
         return True
 
-    def _step_back(self, parts: list[_Part]) -> None:
+    def _step_back(self, part: _Part) -> None:
         """What has come has not been taken: it is fetched again."""
         with self.changed:
-            for part in parts:
-                part.position.offset = part.offset
+            part.position.offset = part.offset
 
     def _go_ahead(self, last: _UnderWay, taken_bytes: int) -> None:
         """Sends the request that follows `last`, for the same partitions, if there will be room for its answer."""

@@ -7,6 +7,7 @@ meta.json                    `DataDirMeta`: whose directory this is; written onc
 <topic>-<n>/partition.json   `PartitionMeta`: which topic's partition a directory holds; written once
 recovery-points.json         `RecoveryPoints`: per partition log start, recovery point and high watermark
 clean-shutdown               `CleanShutdown`: there only after a clean stop, removed before anything is loaded
+log-dirs.json                `KnownLogDirs`: the broker's log directories, in the data directory only
 ===========================  ================================================================================
 
 If recovery-points.json is lost or unreadable, log starts come from the first segments, recovery points are 0 and high
@@ -24,6 +25,7 @@ META_FILE = "meta.json"
 PARTITION_FILE = "partition.json"
 RECOVERY_POINTS_FILE = "recovery-points.json"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"
+LOG_DIRS_FILE = "log-dirs.json"
 
 
 class DataDirMeta(Struct, frozen=True):
@@ -64,6 +66,13 @@ class CleanShutdown(Struct, frozen=True):
 
     broker_id: int
     unclean: list[str]
+    version: int = 1
+
+
+class KnownLogDirs(Struct, frozen=True):
+    """Where each log directory was last, by its `data_dir_id`."""
+
+    directories: dict[str, str]
     version: int = 1
 
 

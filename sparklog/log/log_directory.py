@@ -16,6 +16,7 @@ from pathlib import Path
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
+    LOG_DIRS_FILE,
     META_FILE,
     PARTITION_FILE,
     RECOVERY_POINTS_FILE,
@@ -132,7 +133,7 @@ class LogDirectory:
             return meta
         found = decode(data, DataDirMeta)
         if found is None:
-            raise StorageError(f"{path} cannot be read; restore it from a copy")
+            raise StorageError(f"{path} cannot be read; restore it from a copy, or remove it: it is made anew")
         if found.format != 1:
             raise StorageError(f"{path} has format {found.format}, this version reads format 1; use a newer sparklog")
         if (found.cluster_id, found.broker_id) != (cluster_id, self.broker_id):
@@ -218,7 +219,9 @@ class LogDirectory:
             self._lock.close()
 
 
-_OWN_FILES = frozenset({LOCK_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, CACHE_DIRECTORY})
+_OWN_FILES = frozenset(
+    {LOCK_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, CACHE_DIRECTORY}
+)
 
 
 def the_one_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:

@@ -22,6 +22,7 @@ from sparklog.errors import (
 from sparklog.format.checkpoint import PartitionPoints
 from sparklog.log.clock import Clock, SystemClock
 from sparklog.log.files import File, FileSystem, RealFiles
+from sparklog.log.known_directories import KnownDirectories
 from sparklog.log.log_directory import LogDirectory, take_lock, the_one_with_data
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
@@ -93,6 +94,7 @@ class LogManager:
         """Called by any thread when a directory has failed; `settle_failures` has to follow, elsewhere."""
         self._lock: File | None = None
         self._directories: list[LogDirectory] = []
+        self._known = KnownDirectories(self._files, self.data_dir)
         self._take_locks([path.absolute() for path in log_dirs] or [self.data_dir])
 
     def _take_locks(self, paths: list[Path]) -> None:
@@ -145,18 +147,23 @@ class LogManager:
                 if directory.failure is None:
                     raise
         self._check_one_left()
-        self._check_ids()
+        present = self._check_ids()
+        self._known.compare(present)
         found = self._partition_directories()
+        specs = list(specs)
         for spec in specs:
             self._load_partition(spec, found.pop(spec.owner.directory_name, []))
         for name, directories in found.items():
             for directory in directories:
                 logger.warning("%s belongs to no topic, it is left alone", directory.path / name)
         self._loaded = True
+        placed = len(self._place) == len(specs) and not self.failed_directories
+        self._known.remember(present, all_found=placed)
         self.settle_failures()
         self._check_one_left()
 
-    def _check_ids(self) -> None:
+    def _check_ids(self) -> dict[str, Path]:
+        """The usable log directories by their ids. Raises StorageError if two have the same."""
         by_id: dict[str, Path] = {}
         for directory in self._live():
             other = by_id.setdefault(directory.data_dir_id, directory.path)
@@ -165,6 +172,7 @@ class LogManager:
                     f"{directory.path} is a copy of {other} (both have data_dir_id {directory.data_dir_id}); take one of "
                     f"them out of log.dirs"
                 )
+        return by_id
 
     def _partition_directories(self) -> dict[str, list[LogDirectory]]:
         """Which log directories have a partition directory of a name."""
@@ -203,6 +211,7 @@ class LogManager:
         for directory in self._directories:
             if directory.failure is not None:
                 raise StorageError(f"{name} is in no log directory that can be used: {directory.failure}")
+        self._known.check_none_absent(name)
         return self._by_partitions()[0]
 
     def _by_partitions(self) -> list[LogDirectory]:

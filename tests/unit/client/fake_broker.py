@@ -52,6 +52,8 @@ class FakeBroker:
         self.next_producer_id = 1000
         self.transactions: dict[str, int] = {}
         self.offset_code = 0
+        self.fetch_codes: dict[tuple[str, int], int] = {}
+        """Errors that single partitions answer a FETCH with."""
         self.committed = False
         self.stable: dict[tuple[str, int], int] = {}
         """Last stable offsets, where a transaction is open."""
@@ -242,7 +244,7 @@ class FakeBroker:
             key = (part.topic, part.partition)
             end, start = self.end(key), self.log_start.get(key, 0)
             stable = self._end(key, 1)
-            failed = code or (0 if start <= part.fetch_offset <= end else 1)
+            failed = code or self.fetch_codes.get(key) or (0 if start <= part.fetch_offset <= end else 1)
             data = b""
             if not failed:
                 for batch in self.logs[key]:

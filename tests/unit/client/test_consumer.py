@@ -20,6 +20,7 @@ from sparklog.errors import (
     DataLossError,
     InvalidRequestError,
     OffsetOutOfRangeError,
+    RemoteStorageError,
     SchemaMismatchError,
     UnknownTopicOrPartitionError,
 )
@@ -189,6 +190,24 @@ def test_a_broker_that_is_away_is_waited_for(fake: FakeBroker) -> None:
         fake.hook = lambda api, message: None
         fill(fake, 1)
         assert [r.offset for r in drain(consumer, 10)] == list(range(10, 20))
+
+
+def test_a_partition_that_is_tried_again_holds_up_no_other(fake4: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    tps = [TopicPartition("events", p) for p in range(2)]
+    for tp in tps:
+        fill(fake4, 2, partition=tp.partition)
+    fake4.fetch_codes[("events", 0)] = RemoteStorageError.code
+    with Consumer(fake4.address) as consumer:
+        consumer.assign(tps)
+        assert {r.partition for r in drain(consumer, 20)} == {1}
+        assert consumer.position(tps[1]) == 20
+        until(lambda: "trying again" in caplog.text)
+        fill(fake4, 1, partition=1)
+        assert len(drain(consumer, 10)) == 10
+        warnings = [r for r in caplog.records if r.levelname == "WARNING" and "as told; trying again" in r.message]
+        assert len(warnings) == 1, "the same trouble is told once"
+        fake4.fetch_codes.clear()
+        assert {r.partition for r in drain(consumer, 20)} == {0}
 
 
 def test_a_deleted_topic_is_raised(fake: FakeBroker) -> None:

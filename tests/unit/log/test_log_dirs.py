@@ -107,7 +107,7 @@ def test_every_directory_stands_for_itself(tmp_path: Path) -> None:
     for tp in TPS:
         append(manager.get(tp), records(3 + tp.partition))
     assert manager.close()
-    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [".lock"]
+    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [".lock", "log-dirs.json"]
     for name, theirs in (("a", {"events-0", "events-2"}), ("b", {"events-1", "events-3"})):
         directory = tmp_path / name
         assert {"meta.json", ".lock", "clean-shutdown", "recovery-points.json"} <= {p.name for p in directory.iterdir()}
@@ -364,6 +364,59 @@ def test_a_missing_partition_directory_is_not_made_anew(tmp_path: Path) -> None:
     with pytest.raises(LogCorruptError, match=r"a/events-0 .*files are missing"):
         manager.get(TPS[0])
     manager.close()
+
+
+@pytest.mark.parametrize("away", ["not mounted", "not named"])
+def test_partitions_of_a_directory_that_is_away_are_not_made_anew(tmp_path: Path, away: str) -> None:
+    manager = started(tmp_path)
+    for tp in TPS:
+        append(manager.get(tp), records(3))
+    assert manager.close()
+    (tmp_path / "b").rename(tmp_path / "elsewhere")
+    for _ in range(2):  # nor by the start after the next, which knows the empty directory
+        manager = started(tmp_path, "ab" if away == "not mounted" else "a")
+        for tp in (TPS[1], TPS[3]):
+            with pytest.raises(StorageError, match=rf"was used before is not there: {tmp_path}/b .*log-dirs\.json"):
+                manager.get(tp)
+        append(manager.get(TPS[0]), records(1))
+        manager.create_partition(spec("other"))
+        manager.close()
+    shutil.rmtree(tmp_path / "b", ignore_errors=True)
+    (tmp_path / "elsewhere").rename(tmp_path / "b")
+    manager = started(tmp_path)
+    assert [len(values(manager.get(tp))) for tp in TPS] == [5, 3, 3, 3]
+    assert manager.close()
+
+
+@pytest.mark.parametrize("how", ["its line", "the file", "unreadable"])
+def test_a_directory_that_is_given_up(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    manager = started(tmp_path)
+    append(manager.get(TPS[1]), records(3))
+    assert manager.close()
+    shutil.rmtree(tmp_path / "b")
+    known = tmp_path / "data" / "log-dirs.json"
+    if how == "its line":
+        lines = known.read_text().splitlines()
+        known.write_text("\n".join(line for line in lines if f"{tmp_path}/b" not in line).replace(",\n  }", "\n  }"))
+    elif how == "the file":
+        known.unlink()
+    else:
+        known.write_text("no JSON")
+    manager = started(tmp_path)
+    assert [values(manager.get(tp)) for tp in TPS] == [[]] * 4
+    assert ("are not missed" in caplog.text) == (how == "unreadable")
+    assert manager.close()
+    manager = started(tmp_path)
+    assert not manager.offline
+    manager.close()
+
+
+def test_a_directory_that_is_emptied_first_may_go(tmp_path: Path) -> None:
+    assert started(tmp_path).close()
+    for name in ("events-1", "events-3"):
+        (tmp_path / "b" / name).rename(tmp_path / "a" / name)
+    assert started(tmp_path, "a").close()
+    assert str(tmp_path / "b") not in (tmp_path / "data" / "log-dirs.json").read_text()
 
 
 class FullFiles(RealFiles):

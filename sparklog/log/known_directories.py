@@ -1,0 +1,60 @@
+"""log-dirs.json in the data directory: which log directories there have been, so that one that is not there is missed.
+
+A disk that is not mounted leaves an empty directory behind, and a setting can name one directory less than before. The
+partitions of the directory that is away must not begin anew, empty, somewhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparklog.errors import SparklogError, StorageError
+from sparklog.format.checkpoint import LOG_DIRS_FILE, KnownLogDirs, decode, encode
+from sparklog.log.files import FileSystem, read_whole
+
+logger = logging.getLogger(__name__)
+
+
+class KnownDirectories:
+    """Identities (`data_dir_id`) of log directories, and where each was last."""
+
+    def __init__(self, files: FileSystem, data_dir: Path) -> None:
+        self._files = files
+        self._path = data_dir / LOG_DIRS_FILE
+        self._written: dict[str, str] = {}
+        self._absent: dict[str, str] = {}
+
+    def compare(self, present: Mapping[str, Path]) -> None:
+        """Reads the file: what it names beside `present` (path by identity) is away. Raises StorageError."""
+        data = read_whole(self._files, self._path)
+        found = decode(data, KnownLogDirs) if data is not None else None
+        if data is not None and found is None:
+            logger.warning("%s cannot be read; log directories that are not there are not missed", self._path)
+        self._written = dict(found.directories) if found is not None else {}
+        self._absent = {i: path for i, path in self._written.items() if i not in present}
+
+    def check_none_absent(self, name: str) -> None:
+        """Raises StorageError if the partition directory `name`, which is nowhere, may be where a directory is away."""
+        if not self._absent:
+            return
+        away = ", ".join(f"{path} (data_dir_id {i})" for i, path in self._absent.items())
+        raise StorageError(
+            f"{name} is in no log directory, and one that was used before is not there: {away}; mount the disk there, or "
+            f"name the directory in log.dirs, and restart the broker. If it is lost for good, take its line out of "
+            f"{self._path}: then its partitions begin anew, empty"
+        )
+
+    def remember(self, present: Mapping[str, Path], *, all_found: bool) -> None:
+        """Writes down what is there; also what is away, unless every partition is somewhere else (`all_found`)."""
+        known = {} if all_found else dict(self._absent)
+        known |= {i: str(path) for i, path in present.items()}
+        if known == self._written:
+            return
+        try:
+            self._files.write_atomic(self._path, encode(KnownLogDirs(known)))
+        except SparklogError as e:
+            logger.warning("%s stays as it was, it is written at the next start: %s", self._path, e)
+        else:
+            self._written = known
