@@ -78,7 +78,9 @@ class Setting:
 
     def _check_bounds(self, value: Value) -> None:
         if self.choices and value not in self.choices:
-            raise InvalidConfigError(f"{self.name} = {value!r}: use one of {', '.join(self.choices)}")
+            raise InvalidConfigError(
+                f"{self.name} = {value!r}: use one of {', '.join(c or 'empty' for c in self.choices)}"
+            )
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.minimum is not None and value < self.minimum:
                 raise InvalidConfigError(f"{self.name} = {value}: at least {self.minimum} {self.unit}".rstrip())

@@ -78,7 +78,7 @@ def facts(setting: Setting) -> str:
     """Type, unit and bounds of a setting in words: "whole number, ms, 100 to 3600000"."""
     parts = [{"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}[setting.type_name]]
     if setting.choices:
-        parts = ["one of " + ", ".join(setting.choices)]
+        parts = ["one of " + ", ".join(c or "empty" for c in setting.choices)]
     if setting.unit:
         parts.append(setting.unit)
     if setting.minimum is not None and setting.maximum is not None:

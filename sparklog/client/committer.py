@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
 from sparklog.client.cluster import Cluster
-from sparklog.client.group_offsets import ONE_ATTEMPT, Offsets, as_committed, commit_offsets
+from sparklog.client.group_offsets import ONE_ATTEMPT, Offsets, checked_offsets, commit_offsets
 from sparklog.client.membership import Partitions
 from sparklog.errors import (
     ClosedError,
@@ -79,10 +79,7 @@ class Committer:
 
     def submit(self, offsets: Offsets, timeout_ms: int) -> Future[None]:
         """Raises InvalidRequestError, ClosedError; everything else is the future's."""
-        checked = {
-            TopicPartition(c.topic, c.partition): OffsetAndMetadata(c.offset, c.metadata, c.leader_epoch)
-            for c in as_committed(offsets)
-        }
+        checked = checked_offsets(offsets)
         done: Future[None] = Future()
         with self._changed:
             if self._closed:
@@ -166,10 +163,10 @@ class Committer:
         if member is not None:
             gone = sorted(set(offsets) - member.held)
             if who.member_epoch < 0 or gone:
-                which = f"{', '.join(map(str, gone[:5]))} " if gone else "its partitions "
+                which = ", ".join(map(str, gone[:5])) if gone else "its partitions"
                 raise CommitFailedError(
-                    f"group {self._group_id!r} has taken {which}from this member: what was read since the last commit is "
-                    "read again by whoever has them now (did processing take longer than max.poll.interval.ms?)"
+                    f"this member of group {self._group_id!r} does not hold {which} (any more): what was read since the last "
+                    "commit is read again by whoever has them now (did processing take longer than max.poll.interval.ms?)"
                 )
         self._sequence += 1
         try:

@@ -17,7 +17,7 @@ from sparklog.client.committer import Callback
 from sparklog.client.consumed import ConsumedBatch, Projection
 from sparklog.client.fetcher import RESET_TO, Fetched, Fetcher, FetcherConfig, Position
 from sparklog.client.group_consumer import GroupConsumer, Listener, require_group
-from sparklog.client.group_offsets import Offsets
+from sparklog.client.group_offsets import Offsets, checked_offsets
 from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
 from sparklog.errors import (
@@ -230,21 +230,21 @@ class Consumer:
         """Commits the positions of all assigned partitions (or `offsets`: the next ones to read, as numbers or
         OffsetAndMetadata) for the group, and waits until they are safe; `sync=False` is `commit_async`.
 
-        Raises CommitFailedError (the group has given a partition to somebody else; poll tells), RequestTimedOutError after
-        default.api.timeout.ms, InvalidGroupIdError (no group_id), NonEmptyGroupError (assigned by hand while the group
-        has members).
+        Raises InvalidRequestError (no partition, no offset), CommitFailedError (this member does not hold a partition, or not
+        any more; poll tells), RequestTimedOutError after default.api.timeout.ms, InvalidGroupIdError (no group_id),
+        NonEmptyGroupError (assigned by hand while the group has members).
         """
         if not sync:
             self.commit_async(offsets)
             return
         self._check_open()
-        require_group(self._group, "commit").commit(_normal(offsets))
+        require_group(self._group, "commit").commit(_checked(offsets))
 
     def commit_async(self, offsets: Offsets | None = None, callback: Callback | None = None) -> None:
         """Like `commit`, without waiting. A later poll calls `callback(offsets, error)`, error None if they are safe;
         without a callback a failure is logged."""
         self._check_open()
-        require_group(self._group, "commit_async").commit_async(_normal(offsets), callback)
+        require_group(self._group, "commit_async").commit_async(_checked(offsets), callback)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed, None where it has not. Raises InvalidGroupIdError (no group_id)."""
@@ -441,8 +441,8 @@ class _ForGroup:
             return  # nobody polls any more
 
 
-def _normal(offsets: Offsets | None) -> Offsets | None:
-    return None if offsets is None else {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+def _checked(offsets: Offsets | None) -> Offsets | None:
+    return None if offsets is None else checked_offsets(offsets)
 
 
 def records_of(batch: ConsumedBatch) -> list[Record]:

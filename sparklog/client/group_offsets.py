@@ -23,22 +23,32 @@ from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 M = TypeVar("M", bound=Message)
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 
-
 ONE_ATTEMPT = RetryPolicy(timeout_ms=0)
 """The caller tries again, if it does."""
 
 
-def as_committed(offsets: Offsets) -> list[CommittedOffset]:
-    """Offsets as they are sent. Raises InvalidRequestError for what is no offset."""
-    found = []
+def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets that a caller gives, as they are meant. Raises InvalidRequestError for what is no partition or no offset."""
+    if not isinstance(offsets, Mapping):
+        raise InvalidRequestError(
+            f"offsets are given as {{TopicPartition(topic, partition): next offset to read}}, not as {offsets!r}"
+        )
+    found = {}
     for tp, given in offsets.items():
+        if not (isinstance(tp, tuple) and [type(part) for part in tp] == [str, int]):
+            raise InvalidRequestError(f"cannot commit for {tp!r}: TopicPartition(topic, partition) names a partition")
         offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
         if isinstance(offset.offset, bool) or not isinstance(offset.offset, int) or offset.offset < 0:
             raise InvalidRequestError(
-                f"cannot commit {offset.offset!r} for {tp}: an offset is a whole number from 0 on"
+                f"cannot commit {offset.offset!r} for {TopicPartition(*tp)}: an offset is a whole number from 0 on"
             )
-        found.append(CommittedOffset(*tp, offset.offset, offset.leader_epoch, offset.metadata))
+        found[TopicPartition(*tp)] = offset
     return found
+
+
+def as_committed(offsets: Offsets) -> list[CommittedOffset]:
+    """Offsets as they are sent. Raises InvalidRequestError."""
+    return [CommittedOffset(*tp, o.offset, o.leader_epoch, o.metadata) for tp, o in checked_offsets(offsets).items()]
 
 
 def commit_offsets(

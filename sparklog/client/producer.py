@@ -10,7 +10,7 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +28,7 @@ from sparklog.client.encoding import (
     without_key,
 )
 from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
+from sparklog.client.group_offsets import Offsets
 from sparklog.client.partitioner import StickyPartition, partition_for_key
 from sparklog.client.producer_settings import producer_settings
 from sparklog.client.retry import RetryPolicy
@@ -44,7 +45,7 @@ from sparklog.errors import (
     SparklogError,
     TransactionAbortedError,
 )
-from sparklog.types import TopicPartition
+from sparklog.types import GroupMetadata, TopicPartition
 
 __all__ = ["BatchFuture", "BatchMetadata", "Producer", "RecordFuture"]
 
@@ -291,10 +292,11 @@ class Producer:
         """
         self._transactional().begin()
 
-    def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group: Any) -> None:
-        """Commits a group's offsets (the next ones to read: numbers, or objects with `offset`, `metadata`) if the
-        transaction is committed. `group`: what `Consumer.group_metadata()` gives, which fences members that have lost
-        their partitions, or the group's name. Raises the group's errors; then only `abort_transaction` is possible."""
+    def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        """Commits a group's offsets (the next ones to read: numbers, or OffsetAndMetadata) if the transaction is
+        committed. `group`: what `Consumer.group_metadata()` gives, which fences members that have lost their partitions,
+        or the group's name. Raises InvalidRequestError for what is no offset, and the group's errors; after those only
+        `abort_transaction` is possible."""
         self._transactional().send_offsets(offsets, group)
 
     def commit_transaction(self) -> None:
@@ -312,14 +314,16 @@ class Producer:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Producer]:
         """`with producer.transaction():` begins one, commits it at the end, and aborts it if an exception leaves the
-        block. `init_transactions` is called when it is needed."""
+        block, or before that by `abort_transaction`. `init_transactions` is called when it is needed."""
         transactions = self._transactional()
         if transactions.state.state is State.UNINITIALISED:
             transactions.init()
         transactions.begin()
         try:
             yield self
-            transactions.commit()
+            # ended by hand: nothing is left to do; but who closes the producer may not take that for a commit
+            if transactions.state.state is not State.READY or self._accumulator.closing:
+                transactions.commit()
         except BaseException as e:
             if transactions.is_open:
                 try:

@@ -5,16 +5,23 @@ The rules are in `transaction_state`; here are the requests, and what senders ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from sparklog.client.accumulator import Accumulator
 from sparklog.client.cluster import Cluster
+from sparklog.client.group_offsets import Offsets, as_committed
 from sparklog.client.retry import RetryPolicy, request_until
 from sparklog.client.sequences import Identity, WriteSession
 from sparklog.client.transaction_state import State, TransactionState
-from sparklog.errors import InvalidTxnStateError, SparklogError, TransactionAbortedError, error_from_code
-from sparklog.protocol.group_messages import CommittedOffset, TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from sparklog.errors import (
+    InvalidRequestError,
+    InvalidTxnStateError,
+    SparklogError,
+    TransactionAbortedError,
+    error_from_code,
+)
+from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import (
     EndTxnRequest,
@@ -23,7 +30,7 @@ from sparklog.protocol.transaction_messages import (
     InitProducerIdResponse,
 )
 from sparklog.testing.faults import reach
-from sparklog.types import TopicPartition
+from sparklog.types import GroupMetadata
 
 
 class Transactions:
@@ -71,17 +78,21 @@ class Transactions:
         self._session = WriteSession(self.state.begin(), self.state.transactional_id)
         self._accumulator.begin_session(self._session)
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, Any], group: Any) -> None:
-        """Commits offsets to a group if the transaction is committed."""
+    def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        """Commits offsets to a group if the transaction is committed. What is no offset or no group fails the call, not
+        the transaction."""
         self._learn_failure()
         self.state.check_open()
-        group_id, member_id, member_epoch, *_ = (group, "", -1) if isinstance(group, str) else group
-        committed = [_committed(tp, offset) for tp, offset in offsets.items()]
+        who = GroupMetadata(group) if isinstance(group, str) else group
+        if not isinstance(who, GroupMetadata):
+            raise InvalidRequestError(
+                f"the group is named by Consumer.group_metadata() or by its group_id, not by {group!r}"
+            )
+        committed = as_committed(offsets)
         if not committed:
             return
-        identity = self._identity()
         request = TxnOffsetCommitRequest(
-            self.state.transactional_id, *identity, group_id, committed, member_id, member_epoch
+            self.state.transactional_id, *self._identity(), who.group_id, committed, who.member_id, who.member_epoch
         )
         self._session.is_used = True
         try:
@@ -169,9 +180,3 @@ class Transactions:
         self._accumulator.refuse(
             InvalidTxnStateError(f"producer {self.state.transactional_id!r} is {self.state.state.value}: {hint}")
         )
-
-
-def _committed(tp: TopicPartition, offset: Any) -> CommittedOffset:
-    if isinstance(offset, int):
-        return CommittedOffset(*tp, offset)
-    return CommittedOffset(*tp, offset.offset, getattr(offset, "leader_epoch", -1), getattr(offset, "metadata", ""))

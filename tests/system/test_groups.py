@@ -313,8 +313,9 @@ def test_offsets_by_hand_and_by_an_administrator(local: LocalBroker, fast_admin:
         by_hand.commit({tps[1]: 6})
         assert told == [({tps[0]: OffsetAndMetadata(4, "here")}, None)]
         assert by_hand.committed(tps) == {tps[0]: OffsetAndMetadata(4, "here"), tps[1]: OffsetAndMetadata(6)}
-        with pytest.raises(InvalidRequestError):
-            by_hand.commit({tps[0]: -1})
+        for wrong in ({tps[0]: -1}, {topic: 5}, 5):
+            with pytest.raises(InvalidRequestError):
+                by_hand.commit(wrong)  # type: ignore[arg-type]
     group = fast_admin.describe_group(topic)
     assert (group.state, group.members, [p.lag for p in group.partitions]) == ("Empty", (), [6, 4])
     with consumer(local, topic) as member:

@@ -18,6 +18,7 @@ from sparklog.errors import (
     FencedMemberEpochError,
     InvalidConfigError,
     InvalidProducerEpochError,
+    InvalidRequestError,
     InvalidTxnStateError,
     ProducerFencedError,
     RequestTimedOutError,
@@ -26,7 +27,7 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL
 from sparklog.protocol.messages import Api
-from sparklog.types import TopicPartition
+from sparklog.types import GroupMetadata, TopicPartition
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
 
 ERRORS = [
@@ -259,17 +260,50 @@ def test_offsets_go_with_the_transaction(fake: FakeBroker) -> None:
     with producer(fake) as p:
         with p.transaction():
             p.send_offsets_to_transaction(offsets, "plain")
-            p.send_offsets_to_transaction(offsets, ("g", "m", 3, None))
+            p.send_offsets_to_transaction(offsets, GroupMetadata("g", "m", 3))
             p.send_offsets_to_transaction({}, "plain")
         fake.offset_code = FencedMemberEpochError.code
         with pytest.raises(FencedMemberEpochError), p.transaction():
-            p.send_offsets_to_transaction(offsets, ("g", "m", 3, None))
+            p.send_offsets_to_transaction(offsets, GroupMetadata("g", "m", 3))
     asked = [m for api, m in fake.requests if api is Api.TXN_OFFSET_COMMIT]
     assert [(m.group_id, m.member_id, m.member_epoch, m.offsets[0].offset) for m in asked[:2]] == [
         ("plain", "", -1, 5),
         ("g", "m", 3, 5),
     ]
     assert ends(fake) == [(0, True), (1, False)]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "group", "says"),
+    [
+        ({TopicPartition("events", 0): -1}, "g", "cannot commit -1 for events-0"),
+        ({TopicPartition("events", 0): "5"}, "g", "cannot commit '5' for events-0"),
+        ({"events": 5}, "g", "TopicPartition"),
+        (5, "g", "not as 5"),
+        ({TopicPartition("events", 0): 5}, None, "group_metadata"),
+    ],
+)
+def test_what_is_no_offset_or_no_group_is_refused_and_the_transaction_goes_on(
+    fake: FakeBroker, offsets: Any, group: Any, says: str
+) -> None:
+    with producer(fake) as p, p.transaction():
+        p.send("events", b"a")
+        with pytest.raises(InvalidRequestError, match=says):
+            p.send_offsets_to_transaction(offsets, group)
+    assert [api for api, _ in fake.requests if api is Api.TXN_OFFSET_COMMIT] == []
+    assert ends(fake) == [(0, True)]
+
+
+def test_a_block_may_end_its_transaction_itself_but_closing_is_no_commit(fake: FakeBroker) -> None:
+    with producer(fake) as p:
+        for end in (p.abort_transaction, p.commit_transaction):
+            with p.transaction():
+                p.send("events", b"a").result(5)
+                end()
+        with pytest.raises(InvalidTxnStateError, match="nothing to commit"), p.transaction():
+            p.send("events", b"b").result(5)
+            p.close()
+    assert ends(fake) == [(0, False), (1, True), (2, False)]
 
 
 def test_what_has_to_come_first_is_said(fake: FakeBroker) -> None:
