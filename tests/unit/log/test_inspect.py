@@ -483,6 +483,12 @@ def test_a_partition_in_two_directories(data_dir: Path, tmp_path: Path) -> None:
     assert f"the same partition is in {data_dir}/events-0, too" in damage.message
 
 
+def test_files_of_compaction_and_truncation_are_no_leftovers(data_dir: Path) -> None:
+    for name in ("cleaner-point.json", "truncation.json"):
+        (data_dir / "events-0" / name).write_text("{}")
+    assert not [n for n in verify([data_dir]).notes if n.kind == "file"]
+
+
 def test_leftovers_are_notes(data_dir: Path) -> None:
     directory = data_dir / "events-0"
     (directory / "partition.json.tmp").write_bytes(b"")
