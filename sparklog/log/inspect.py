@@ -35,6 +35,7 @@ from sparklog.log.inspect_segment import Finding, Findings, Progress, SegmentChe
 from sparklog.log.log_directory import DELETED, STRAY
 from sparklog.log.repair import QUARANTINE_SUFFIX
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
+from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
 from sparklog.log.truncation import TRUNCATION_FILE
 
 __all__ = ["Finding", "VerifyReport", "bytes_to_check", "partition_directories", "verify"]
@@ -143,7 +144,7 @@ def _kind(path: Path) -> str:
 
 def _partition_directories(path: Path) -> Iterator[Path]:
     for entry in sorted(path.iterdir()):
-        kept = not DELETED.fullmatch(entry.name) and not STRAY.fullmatch(entry.name)
+        kept = not DELETED.fullmatch(entry.name) and not STRAY.fullmatch(entry.name) and entry.name != CACHE_DIRECTORY
         if kept and entry.is_dir() and ((entry / PARTITION_FILE).exists() or any(entry.glob(f"*{SUFFIX}"))):
             yield entry
 
