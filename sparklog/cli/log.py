@@ -99,7 +99,7 @@ def dump(
     if damaged:
         from sparklog.cli.errors import report
 
-        report("damaged", "a batch in the middle of the log cannot be read", "restore the file, or delete the topic")
+        report("damaged", "a batch in the middle of the log cannot be read", log_verify.DAMAGED_HINT)
         raise typer.Exit(1)
 
 

@@ -33,6 +33,11 @@ class ReportFormat(StrEnum):
     json = "json"
 
 
+DAMAGED_HINT = (
+    "restore the files from a copy, or stop the broker and run `sparklog log repair DIR`: it shows what it would keep"
+)
+
+
 def verify(
     paths: Annotated[
         list[Path],
@@ -111,7 +116,7 @@ def print_report(report: VerifyReport, *, notes: bool) -> None:
         report_error(
             "damaged",
             f"{_counted(len(report.damage), 'place')} in {_counted(len({f.path for f in report.damage}), 'file')}",
-            "restore the files from a copy, or stop the broker and run `sparklog log repair DIR`: it shows what it would keep",
+            DAMAGED_HINT,
         )
 
 

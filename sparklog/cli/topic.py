@@ -132,8 +132,10 @@ def describe(
     print("columns" if topic.kind == "envelope" else f"columns     (schema {topic.schema_id})")
     _print_schema(topic)
     print("settings")
-    for setting in settings_of(Scope.TOPIC).values():
-        print(f"  {setting.name:<24}{topic.setting(setting.name)}{_origin(topic, setting.name)}")
+    settings = settings_of(Scope.TOPIC)
+    width = max(map(len, settings)) + 2
+    for setting in settings.values():
+        print(f"  {setting.name:<{width}}{topic.setting(setting.name)}{_origin(topic, setting.name)}")
     print()
     console.stdout().print(offsets_table(rows))
 

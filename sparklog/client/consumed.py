@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -156,14 +157,13 @@ def decode_batches(
     check_crcs: bool = True,
     first_position: int = 0,
     aborted: Aborted = NOTHING_ABORTED,
-) -> list[ConsumedBatch]:
+) -> Iterator[ConsumedBatch]:
     """The rows of [start_offset, end_offset) in `data` (whole batches back to back), as batches; without those that are
     `aborted`.
 
-    Raises CorruptBatchError (its note names the offset) and UnknownSchemaError.
+    Raises CorruptBatchError (its note names the offset) and UnknownSchemaError, after the batches before it.
     """
     view = memoryview(data).cast("B")
-    found: list[ConsumedBatch] = []
     position = first_position
     while position < len(view):
         header = decode_header(view, position)
@@ -180,9 +180,8 @@ def decode_batches(
             aborted=aborted,
         )
         if batch is not None:
-            found.append(batch)
+            yield batch
         position += header.size_bytes
-    return found
 
 
 def decode_one(

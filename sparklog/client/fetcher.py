@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -111,8 +112,9 @@ class _UnderWay(NamedTuple):
         return [position for position, _ in self.asked]
 
 
-class _Part(NamedTuple):
-    """One partition's part of an answer, asked for from `offset` on."""
+@dataclass(slots=True)
+class _Part:
+    """One partition's part of an answer, of which what is below `offset` was not asked for or has been taken."""
 
     position: Position
     offset: int
@@ -380,7 +382,7 @@ class Fetcher:
         return True
 
     def _step_back(self, part: _Part) -> None:
-        """What has come has not been taken: it is fetched again."""
+        """What has come has not been taken, or not all of it: the rest is fetched again."""
         with self.changed:
             part.position.offset = part.offset
 
@@ -396,7 +398,7 @@ class Fetcher:
                 self._under_way = self._ask(last.leader, wanted, self._config.max_wait_ms, taken_bytes=taken_bytes)
 
     def _take_part(self, part: _Part) -> None:
-        position, offset, result, data = part
+        position, offset, result = part.position, part.offset, part.result
         if position.error is not None:
             return
         if result.error_code == OffsetOutOfRangeError.code:
@@ -406,27 +408,38 @@ class Fetcher:
             raise error_from_code(result.error_code, result.message)
         if not result.length_bytes:
             return
-        batches = decode_batches(
-            data,
-            position.tp,
-            position.projection,
-            offset,
-            check_crcs=self._config.check_crcs,
-            aborted=Aborted(result.aborted),
-        )
-        next_offset = _next_offset(data)
+        batches: list[ConsumedBatch] = []
+        failure: SparklogError | None = None
+        try:
+            for batch in self._decoded(part):
+                batches.append(batch)
+            end = max(offset, _next_offset(part.data))
+        except SparklogError as e:  # what is before is intact
+            failure, end = e, batches[-1].next_offset if batches else offset
         with self.changed:
             if self.positions.get(position.tp) is not position or self._closed:
                 return
             if batches:
-                batches[-1].next_offset = max(batches[-1].next_offset, next_offset)  # also behind batches without rows
-            elif next_offset > offset:
-                position.pass_over(offset, next_offset)
-            position.offset = max(offset, next_offset)
+                batches[-1].next_offset = max(batches[-1].next_offset, end)  # also behind batches without rows
+            elif end > offset:
+                position.pass_over(offset, end)
+            position.offset = part.offset = end
             size = result.length_bytes // len(batches) if batches else 0
             self.ready.extend(Fetched(position, b, size) for b in batches)
             self.ready_bytes += size * len(batches)
             self.changed.notify_all()
+        if failure is not None:
+            raise failure
+
+    def _decoded(self, part: _Part) -> Iterator[ConsumedBatch]:
+        return decode_batches(
+            part.data,
+            part.position.tp,
+            part.position.projection,
+            part.offset,
+            check_crcs=self._config.check_crcs,
+            aborted=Aborted(part.result.aborted),
+        )
 
     def _rotate(self, served: list[Position]) -> None:
         """Puts partitions that got data behind those that did not, so that none starves."""

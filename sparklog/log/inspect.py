@@ -28,12 +28,15 @@ from sparklog.format.checkpoint import (
 from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE, decode_epochs
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SUFFIX, parse_segment_name, segment_name
+from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.swap import SWAP_SUFFIX
 from sparklog.log.inspect_producers import check_producers
 from sparklog.log.inspect_segment import Finding, Findings, Progress, SegmentCheck, check_segment
 from sparklog.log.log_directory import DELETED, STRAY
 from sparklog.log.repair import QUARANTINE_SUFFIX
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
+from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
+from sparklog.log.truncation import TRUNCATION_FILE
 
 __all__ = ["Finding", "VerifyReport", "bytes_to_check", "partition_directories", "verify"]
 
@@ -141,7 +144,7 @@ def _kind(path: Path) -> str:
 
 def _partition_directories(path: Path) -> Iterator[Path]:
     for entry in sorted(path.iterdir()):
-        kept = not DELETED.fullmatch(entry.name) and not STRAY.fullmatch(entry.name)
+        kept = not DELETED.fullmatch(entry.name) and not STRAY.fullmatch(entry.name) and entry.name != CACHE_DIRECTORY
         if kept and entry.is_dir() and ((entry / PARTITION_FILE).exists() or any(entry.glob(f"*{SUFFIX}"))):
             yield entry
 
@@ -417,10 +420,15 @@ def _check_journal(directory: Path, checks: list[SegmentCheck], findings: Findin
         )
 
 
+_PARTITION_FILES = frozenset(
+    {PARTITION_FILE, LEADER_EPOCHS_FILE, GAPS_FILE, JOURNAL_FILE, CLEANER_POINT_FILE, TRUNCATION_FILE}
+)
+
+
 def _note_others(directory: Path, segments: list[Path], findings: Findings) -> None:
     stems = {p.stem for p in segments}
     for path in sorted(directory.iterdir()):
-        if path in segments or path.name in (PARTITION_FILE, LEADER_EPOCHS_FILE, GAPS_FILE, JOURNAL_FILE):
+        if path in segments or path.name in _PARTITION_FILES:
             continue
         if path.suffix in (producer_snapshot.SUFFIX, txn_index.SUFFIX):
             continue

@@ -173,6 +173,19 @@ def test_a_damaged_batch_is_raised_after_the_good_ones(fake: FakeBroker) -> None
         assert len(drain(consumer, 20)) >= 20
 
 
+def test_what_is_intact_before_a_damaged_batch_of_the_same_answer_comes(fake: FakeBroker) -> None:
+    fill(fake, 5)
+    fake.logs[("events", 0)][3][-1] ^= 1
+    with Consumer(fake.address) as consumer:
+        consumer.assign([TP0])
+        assert [r.offset for r in drain(consumer, 30)] == list(range(30))
+        assert consumer.position(TP0) == 30
+        with pytest.raises(CorruptBatchError, match="events-0 at offset 30"):
+            consumer.poll(5000)
+        consumer.seek(TP0, 40)
+        assert [r.offset for r in drain(consumer, 10)] == list(range(40, 50))
+
+
 def test_a_broker_that_is_away_is_waited_for(fake: FakeBroker) -> None:
     fill(fake, 1)
     with Consumer(fake.address, fetch_max_wait_ms=20) as consumer:

@@ -15,7 +15,7 @@ from sparklog.errors import StorageError
 from sparklog.format import offset_index, time_index
 from sparklog.format.batch import decode_header, stamp_batch
 from sparklog.format.segment import decode_head
-from sparklog.log.inspect import bytes_to_check, verify
+from sparklog.log.inspect import bytes_to_check, partition_directories, verify
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from tests.unit.log.inspect_support import (
@@ -435,6 +435,20 @@ def test_a_partition_in_two_directories(data_dir: Path, tmp_path: Path) -> None:
     (damage,) = verify([data_dir, tmp_path / "second"]).damage
     assert damage.path == str(tmp_path / "second" / "events-0" / "partition.json")
     assert f"the same partition is in {data_dir}/events-0, too" in damage.message
+
+
+def test_the_cache_of_the_object_store_is_no_partition(data_dir: Path) -> None:
+    cache = data_dir / "remote-log-cache"
+    cache.mkdir()
+    (cache / "00000000000000000000.arrow").write_bytes(b"pieces")
+    assert verify([data_dir]).damage == []
+    assert cache not in partition_directories(data_dir)
+
+
+def test_files_of_compaction_and_truncation_are_no_leftovers(data_dir: Path) -> None:
+    for name in ("cleaner-point.json", "truncation.json"):
+        (data_dir / "events-0" / name).write_text("{}")
+    assert not [n for n in verify([data_dir]).notes if n.kind == "file"]
 
 
 def test_leftovers_are_notes(data_dir: Path) -> None:
