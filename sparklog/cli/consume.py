@@ -30,6 +30,8 @@ EPILOG = """\
 
 `sparklog consume flights --format parquet --output flights.parquet`
 
+`sparklog consume flights --config isolation.level=read_committed`: without what transactions have aborted or not ended yet
+
 On a terminal it goes on reading, as kafka-console-consumer does, until Ctrl-C; into a pipe or a file it stops at the
 end the topic had when it started. --follow and --no-follow choose; --max-records stops in any case. JSON is one object per
 line; bytes that are not text are written as {"base64": "…"}.
@@ -90,8 +92,8 @@ def consume(
 
     with Admin(bootstrap_servers) as admin:
         tps = _partitions(admin.describe_topic(topic), partition or [])
-        begin = _start_offsets(admin, tps, start)
         level = str(parameters.get("isolation_level") or "read_uncommitted")
+        begin = _start_offsets(admin, tps, start, level)
         latest = admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=level)
         described = admin.describe_topic(topic)  # after the ends: no record below them has a newer schema
         wanted = _columns(described, columns)
@@ -128,11 +130,11 @@ def _partitions(topic: TopicDescription, wanted: list[int]) -> list[TopicPartiti
     return [TopicPartition(topic.name, p) for p in (sorted(set(wanted)) or range(topic.partitions))]
 
 
-def _start_offsets(admin: Admin, tps: list[TopicPartition], start: str) -> dict[TopicPartition, int]:
-    """The first offset to read of every partition, for `--from`. An offset outside of the log is moved to its edge, because
+def _start_offsets(admin: Admin, tps: list[TopicPartition], start: str, level: str) -> dict[TopicPartition, int]:
+    """The first offset to read of every partition, for `--from`; the end is that of isolation `level`. An offset outside of the log is moved to its edge, because
     one number stands for all partitions."""
     earliest = admin.list_offsets(dict.fromkeys(tps, "earliest"))
-    latest = admin.list_offsets(dict.fromkeys(tps, "latest"))
+    latest = admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=level)
     if start == "earliest":
         return {tp: earliest[tp].offset for tp in tps}
     if start == "latest":

@@ -58,6 +58,23 @@ def test_an_operator_sees_and_aborts_what_is_open(run: Run, broker: LocalBroker)
     assert "kept by the broker" in run("topic", "delete", "__transaction_state", "--yes", code=1).stderr
 
 
+def test_consume_leaves_out_what_is_not_committed_if_asked_to(run: Run, broker: LocalBroker) -> None:
+    run("topic", "create", "t", "--partitions", 1)
+    with Producer(broker.bootstrap_servers, transactional_id="shop") as producer:
+        with producer.transaction():
+            producer.send("t", b"aborted").result(20)
+            producer.abort_transaction()
+        with producer.transaction():
+            producer.send("t", b"committed")
+        producer.begin_transaction()
+        producer.send("t", b"open").result(20)
+        committed = ("--config", "isolation.level=read_committed")
+        assert [line.count('"value"') for line in run("consume", "t").stdout.splitlines()] == [1, 1, 1]
+        for more in ((), ("--from", "-2")):  # counted from where such a reader ends: the record and its marker
+            (shown,) = run("consume", "t", *committed, *more).stdout.splitlines()
+            assert '"value":"committed"' in shown
+
+
 def test_hanging_transactions_are_shown_with_the_command_that_ends_them(
     run: Run,
     broker: LocalBroker,

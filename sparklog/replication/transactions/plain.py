@@ -338,6 +338,6 @@ class PlainTransactions:
     @staticmethod
     def _aborted(found: _Plain) -> SparklogError:
         return TransactionAbortedError(
-            f"the transaction of {found.transactional_id!r} has been aborted (it may take {found.timeout_ms} ms): "
-            f"abort it here too, then begin again"
+            f"the transaction of {found.transactional_id!r} has been aborted (its timeout of {found.timeout_ms} ms was over, "
+            "or an operator did it): abort it here too, then begin again"
         )
