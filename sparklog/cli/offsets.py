@@ -45,7 +45,8 @@ class PartitionOffsets(NamedTuple):
     remote_bytes: int
 
     @property
-    def records(self) -> int:
+    def offsets(self) -> int:
+        """From the log start to the log end: as many records, if no marker, compaction or abort has taken some."""
         return self.log_end - self.log_start
 
 
@@ -63,7 +64,7 @@ def offsets(
         import json
 
         for row in rows:
-            print(json.dumps({"topic": topic, **row._asdict(), "records": row.records}))
+            print(json.dumps({"topic": topic, **row._asdict(), "offsets": row.offsets}))
         return
     from sparklog.cli import console
 
@@ -99,15 +100,15 @@ def offsets_table(rows: list[PartitionOffsets]) -> Table:
     from sparklog.cli import console
 
     tiered = any(row.remote_bytes > 0 for row in rows)
-    numbers = ("partition", "log start", *(("local start",) if tiered else ()), "log end", "records", "size")
+    numbers = ("partition", "log start", *(("local start",) if tiered else ()), "log end", "offsets", "size")
     numbers += ("in the tier",) if tiered else ()
     table = console.table(*numbers, "newest", right=numbers)
 
     def add(*cells: str, local: str, remote_bytes: int) -> None:
-        partition, log_start, log_end, records, size, newest = cells
+        partition, log_start, log_end, offsets, size, newest = cells
         in_tier = console.size(remote_bytes) if remote_bytes >= 0 else "-"
         table.add_row(
-            partition, log_start, *((local,) if tiered else ()), log_end, records, size,
+            partition, log_start, *((local,) if tiered else ()), log_end, offsets, size,
             *((in_tier,) if tiered else ()), newest,
         )  # fmt: skip
 
@@ -116,7 +117,7 @@ def offsets_table(rows: list[PartitionOffsets]) -> Table:
             str(row.partition),
             console.number(row.log_start),
             console.number(row.log_end),
-            console.number(row.records),
+            console.number(row.offsets),
             console.size(row.size_bytes) if row.size_bytes >= 0 else "-",
             console.time(row.newest_ms),
             local=console.number(row.local_start) if row.local_start >= 0 else "-",
@@ -125,8 +126,8 @@ def offsets_table(rows: list[PartitionOffsets]) -> Table:
     if len(rows) > 1:
         newest_ms = max(row.newest_ms for row in rows)
         table.add_section()
-        records, size_bytes = sum(r.records for r in rows), sum(max(0, r.size_bytes) for r in rows)
-        sizes = console.number(records), console.size(size_bytes)
+        offsets, size_bytes = sum(r.offsets for r in rows), sum(max(0, r.size_bytes) for r in rows)
+        sizes = console.number(offsets), console.size(size_bytes)
         remote_bytes = sum(max(0, r.remote_bytes) for r in rows)
         add("all", "", "", *sizes, console.time(newest_ms), local="", remote_bytes=remote_bytes)
     return table

@@ -79,7 +79,7 @@ def create(
 @app.command("list", epilog="**Example**\n\n`sparklog topic list --verbose`")
 def list_topics(
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="A table with kind, partitions and records.")
+        bool, typer.Option("--verbose", "-v", help="A table with kind, partitions and offsets.")
     ] = False,
     internal: Annotated[
         bool, typer.Option("--internal", help="Also the topics that the broker keeps for itself.")
@@ -99,11 +99,11 @@ def list_topics(
         from sparklog.cli import console
         from sparklog.cli.offsets import partition_offsets
 
-        table = console.table("topic", "kind", "partitions", "records", right=("partitions", "records"))
+        table = console.table("topic", "kind", "partitions", "offsets", right=("partitions", "offsets"))
         for name in names:
             topic = admin.describe_topic(name)
-            records = sum(p.records for p in partition_offsets(admin, topic))
-            table.add_row(name, topic.kind, console.number(topic.partitions), console.number(records))
+            offsets = sum(p.offsets for p in partition_offsets(admin, topic))
+            table.add_row(name, topic.kind, console.number(topic.partitions), console.number(offsets))
         if names:
             console.stdout().print(table)
 
@@ -124,7 +124,7 @@ def describe(
     print(f"id          {topic.topic_id}")
     print(f"created     {console.time(topic.created_ms)}")
     print(f"partitions  {topic.partitions}")
-    print(f"records     {console.number(sum(row.records for row in rows))}")
+    print(f"offsets     {console.number(sum(row.offsets for row in rows))}")
     if topic.key_columns:
         print(f"key         {', '.join(topic.key_columns)}")
     if topic.timestamp_column:

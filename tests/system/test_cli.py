@@ -249,7 +249,7 @@ def test_offsets(run: Run, topic: str) -> None:
     run("topic", "create", topic, "-p", 2)
     run("produce", topic, "--partition", 1, stdin="a\nb\n")
     facts = rows(run("offsets", topic, "--format", "json"))
-    assert [(f["partition"], f["log_start"], f["log_end"], f["records"]) for f in facts] == [(0, 0, 0, 0), (1, 0, 2, 2)]
+    assert [(f["partition"], f["log_start"], f["log_end"], f["offsets"]) for f in facts] == [(0, 0, 0, 0), (1, 0, 2, 2)]
     assert facts[0]["newest_ms"] == -1
     assert facts[1]["newest_ms"] > 1_700_000_000_000
     assert "log end" in run("offsets", topic).stdout
