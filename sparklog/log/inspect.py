@@ -377,6 +377,7 @@ def _check_points(directory: Path, checks: list[SegmentCheck], around: _Surround
     points = _points(directory, around)
     if points is None or around.path is None or any(c.findings.damage for c in checks):
         return
+    _check_start(directory, checks, around, findings)
     known = [c.next_offset for c in checks if c.info is not None]
     end = known[-1] if known else points.log_start_offset
     for name, value in (
@@ -392,6 +393,23 @@ def _check_points(directory: Path, checks: list[SegmentCheck], around: _Surround
                 f"the {name} of {directory.name} is {value}, its log ends at {end} ({last}): files were cut or removed",
             )  # fmt: skip
             return
+
+
+def _check_start(directory: Path, checks: list[SegmentCheck], around: _Surroundings, findings: Findings) -> None:
+    """The first segment begins at or below the checkpoint's log start, unless the object store has what is before."""
+    first = parse_segment_name(checks[0].path.name) if checks else None
+    if first is None or checks[0].is_compacted or (directory / JOURNAL_FILE).exists():
+        return
+    assert around.path is not None
+    now = _surroundings(around.path, Findings())  # again: a live log writes its new start down before files go
+    points = _points(directory, now)
+    if points is None or points.log_start_offset >= first or any(end == first for _, end in _gaps(directory)):
+        return
+    findings.add(
+        directory / segment_name(points.log_start_offset), 0, "offsets",
+        f"missing file: offsets {points.log_start_offset} to {first - 1} are in no segment; {checks[0].path.name} is "
+        "the first",
+    )  # fmt: skip
 
 
 def _check_journal(directory: Path, checks: list[SegmentCheck], findings: Findings) -> None:

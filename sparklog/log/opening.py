@@ -108,6 +108,11 @@ def _offsets(
     log_start_offset, high_watermark, recovery_point = points
     end = segments[-1].next_offset if segments else log_start_offset
     start = max(log_start_offset, segments[0].base_offset if segments else 0)
+    if start > log_start_offset:
+        logger.warning(
+            "%s begins at offset %d, the last checkpoint says %d: files are missing, or the checkpoint is",
+            directory, start, log_start_offset,
+        )  # fmt: skip
     expected = max(high_watermark, start, recovery_point)
     if expected > end:
         lost = f"{directory} ends at offset {end}, the last checkpoint says {expected}"

@@ -266,6 +266,18 @@ def test_a_missing_segment(data_dir: Path) -> None:
     )
 
 
+def test_a_missing_first_segment(data_dir: Path) -> None:
+    first, second = segments(data_dir)[:2]
+    first.unlink()
+    (damage,) = verify([data_dir]).damage
+    assert (Path(damage.path), damage.kind) == (first, "offsets")
+    assert damage.message == (
+        f"missing file: offsets 0 to {int(second.stem) - 1} are in no segment; {second.name} is the first"
+    )
+    points(data_dir, lambda p: p.update({"log_start_offset": int(second.stem)}), "events-0")
+    assert found(data_dir) == []
+
+
 def test_a_missing_last_segment(data_dir: Path) -> None:
     segments(data_dir)[-1].unlink()
     (damage,) = verify([data_dir]).damage
