@@ -35,7 +35,15 @@ class SparklogBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All tasks have written: makes it visible. Raises ProducerFencedError, TransactionAbortedError."""
-        self._task.publisher.commit(checked(messages))
+        found = checked(messages)
+        self._task.publisher.commit(found)
+        batch_id = max((m.place.batch_id for m in found), default=-1)
+        if batch_id >= 0 and self._task.options.exactly_once and self._task.options.txn_app_id is None:
+            log.warning(
+                "written in foreachBatch, of batch %d, without txnAppId and txnVersion: should Spark run the batch again, its "
+                "rows are written again; add .options(**once(NAME, batch_id)) of pyspark_sparklog.delta",
+                batch_id,
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """The write failed: nothing of it becomes visible."""

@@ -202,3 +202,21 @@ def test_a_failed_write_fails_the_task_and_drops_its_producer(
     good = made.write(iter([pa.record_batch({"value": ["x"]})]))
     assert isinstance(good, SinkCommitMessage)
     assert good.rows == 1
+
+
+@pytest.mark.parametrize(("named", "batch_id", "warned"), [(False, 3, True), (True, 3, False), (False, -1, False)])
+def test_a_write_in_foreachbatch_that_may_be_repeated_is_warned_of(
+    topic: Any, broker: sparklog.LocalBroker, caplog: pytest.LogCaptureFixture, named: bool, batch_id: int, warned: bool
+) -> None:
+    from pyspark.sql.types import StringType, StructField, StructType
+    from pyspark_sparklog import writer
+    from pyspark_sparklog.publication import SinkCommitMessage
+
+    given = {"txnAppId": f"app-{topic()}", "txnVersion": "1"} if named else {}
+    schema = StructType([StructField("value", StringType())])
+    made = writer.batch_writer(options(broker, topic=topic(), **given), schema, overwrite=False)
+    message = made.write(iter([pa.record_batch({"value": ["x"]})]))
+    assert isinstance(message, SinkCommitMessage)
+    message.place = message.place._replace(batch_id=batch_id)  # as a task sees it
+    made.commit([message])
+    assert ("written in foreachBatch, of batch 3, without" in caplog.text) is warned
