@@ -66,7 +66,7 @@ def test_the_lives_are_eventful() -> None:
     for seed in range(30):
         world = live(seed)
         for partition in world.partitions.values():
-            kinds = ("shared" if h.producer_id in world.owner else "plain" for h, _, _ in partition.decided())
+            kinds = ("shared" if h.producer_id in world.promises.owner else "plain" for h, _, _ in partition.decided())
             outcomes.update(zip(kinds, (committed for _, _, committed in partition.decided()), strict=True))
         outcomes["versions", True] += len(world.committed_versions)
     assert outcomes["plain", True] > 100
