@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from .ceiling import CeilingSource
 
 RESULT = "RESULT "
 FLIGHT_COLUMNS = (
@@ -52,32 +53,6 @@ def read_flights() -> pa.Table:
         column_types=schema, include_columns=schema.names, null_values=["", "NA"], strings_can_be_null=True
     )
     return pa.csv.read_csv(io.BytesIO(content), convert_options=convert)
-
-
-class CeilingReader(DataSourceReader):
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(str(path)) for path in sorted(Path(self.directory).glob("*.arrows"))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with pa.memory_map(partition.value) as file:
-            yield from pa.ipc.open_stream(file)
-
-
-class CeilingSource(DataSource):
-    """Hands out ready Arrow batches from mapped files: what a Python data source can reach at most."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "ceiling"
-
-    def schema(self) -> str:
-        return self.options["ddl"]
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        return CeilingReader(self.options["path"])
 
 
 class Session:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from ..ceiling import FORMAT as CEILING
+from ..ceiling import write_files
 from ..context import Context
 from ..payloads import read_payloads
 from ..processes import Usage, usage
 from ..results import Measurement
-from ..spark_child import FLIGHT_COLUMNS, flight_schema
+from ..spark_child import FLIGHT_COLUMNS, flight_schema, read_flights
 from .consume import filled_kafka_topic, filled_topic
 from .produce import PARTITIONS
 from .row import CONNECTOR, Row, at_least
@@ -22,6 +25,8 @@ SCAN_RECORDS = 5_000_000
 STREAM_RECORDS = 5_000_000
 FLIGHT_COPIES = 12
 CEILING_BATCH_ROWS = 10_000
+PYTHON = "Python source ceiling"
+SINK = "Python sink ceiling"
 TWO_COLUMNS = ["carrier", "dep_delay"]
 _TWO_DDL = "carrier string, dep_delay double"
 _ENVELOPE_DDL = (
@@ -78,6 +83,13 @@ def connector_sink(context: Context, topic: str) -> dict[str, Any]:
     return {"format": "kafka", "options": server | _FEW_BYTES_BIG_BATCHES}
 
 
+def ceiling(directory: str, ddl: str) -> dict[str, Any]:
+    return {"format": CEILING, "options": {"path": directory, "ddl": ddl}}
+
+
+CEILING_SINK: dict[str, Any] = {"format": CEILING, "options": {}}
+
+
 # -- envelope scans
 
 
@@ -94,25 +106,23 @@ def connector_scan(context: Context) -> Measurement:
     return _run(context, context.kafka.pid, records, "noop", source=connector(context, topic))
 
 
-def ceiling_scan(context: Context) -> Measurement:
-    """The same seven columns as ready Arrow batches in files, one per partition."""
-    records = context.records(SCAN_RECORDS)
+def ceiling_files(context: Context, name: str, make: Callable[[], Sequence[Iterator[pa.RecordBatch]]]) -> str:
+    """The directory of ready Arrow files, made once."""
 
     def write() -> str:
-        directory = context.scratch / "ceiling"
-        directory.mkdir()
-        values = pa.array(read_payloads(context.payload(100))[:CEILING_BATCH_ROWS], pa.binary())
-        for partition in range(PARTITIONS):
-            _write_ceiling(directory / f"{partition}.arrows", values, partition, records // PARTITIONS)
+        directory = context.scratch / f"ceiling-{name}"
+        write_files(directory, make())
         return str(directory)
 
-    source = {"format": "ceiling", "options": {"path": context.once("ceiling", write), "ddl": _ENVELOPE_DDL}}
-    return _run(context, context.broker.pid, records // PARTITIONS * PARTITIONS, "noop", source=source)
+    return context.once(f"ceiling {name}", write)
 
 
-def _write_ceiling(path: Any, values: pa.Array, partition: int, rows: int) -> None:
-    writer = None
-    with pa.OSFile(str(path), "wb") as file:
+def envelope_files(context: Context, records: int, *, columns: Sequence[str] = ()) -> str:
+    """`records` of 100 bytes in the columns that the source has (or some), a file for each of the topic's partitions."""
+    values = pa.array(read_payloads(context.payload(100))[:CEILING_BATCH_ROWS], pa.binary())
+
+    def batches(partition: int) -> Iterator[pa.RecordBatch]:
+        rows = records // PARTITIONS
         for start in range(0, rows, len(values)):
             count = min(len(values), rows - start)
             offsets = pa.array(np.arange(start, start + count))
@@ -127,10 +137,16 @@ def _write_ceiling(path: Any, values: pa.Array, partition: int, rows: int) -> No
                     "timestampType": pa.array(np.zeros(count, np.int32)),
                 }
             )
-            writer = writer or pa.ipc.new_stream(file, batch.schema)
-            writer.write_batch(batch)
-        assert writer is not None
-        writer.close()
+            yield batch.select(columns or batch.schema.names)
+
+    return ceiling_files(context, "-".join(["envelopes", *columns]), lambda: [batches(p) for p in range(PARTITIONS)])
+
+
+def ceiling_scan(context: Context) -> Measurement:
+    """The same seven columns as ready Arrow batches in files, one per partition."""
+    records = context.records(SCAN_RECORDS)
+    source = ceiling(envelope_files(context, records), _ENVELOPE_DDL)
+    return _run(context, context.broker.pid, records // PARTITIONS * PARTITIONS, "noop", source=source)
 
 
 # -- typed scans
@@ -179,6 +195,24 @@ def json_scan(context: Context, *, ddl: str = FLIGHT_COLUMNS, where: str | None 
     return _run(context, context.kafka.pid, rows, "noop", source=source)
 
 
+def ceiling_typed_scan(context: Context, *, columns: list[str] | None = None) -> Measurement:
+    """The flights, or some of their columns, as ready Arrow batches."""
+    copies, chosen = max(1, round(FLIGHT_COPIES * context.scale)), columns or flight_schema().names
+
+    def batches() -> list[Iterator[pa.RecordBatch]]:
+        # in the order of a cached frame that was repartitioned, roughly: no column is sorted
+        table = pa.concat_tables([read_flights().select(chosen)] * copies).combine_chunks()
+        part = -(-table.num_rows // PARTITIONS)
+        return [
+            iter(table.slice(p * part, part).to_batches(max_chunksize=CEILING_BATCH_ROWS)) for p in range(PARTITIONS)
+        ]
+
+    ddls = {c.split()[0]: c for c in FLIGHT_COLUMNS.split(", ")}
+    ddl = ", ".join(ddls[name] for name in chosen)
+    source = ceiling(ceiling_files(context, "-".join(["flights", *(columns or [])]), batches), ddl)
+    return _run(context, context.broker.pid, _flights(context), "noop", source=source)
+
+
 # -- streams and writes
 
 
@@ -204,6 +238,15 @@ def connector_available_now(context: Context, *, sink: bool) -> Measurement:
         return _run(context, context.kafka.pid, records, "available_now", source=source, sink=target)
 
 
+def ceiling_available_now(context: Context, *, sink: bool) -> Measurement:
+    """Ready files as a stream of one micro-batch, to noop or to a sink that looks at nothing."""
+    records = context.records(STREAM_RECORDS)
+    files = envelope_files(context, records, columns=["key", "value"])
+    source = ceiling(files, "key binary, value binary")
+    target = CEILING_SINK if sink else {"format": "noop", "options": {}}
+    return _run(context, context.broker.pid, records, "available_now", source=source, sink=target)
+
+
 def _envelopes(context: Context) -> float:
     records = context.records(2_000_000)
     made = context.once(
@@ -227,9 +270,15 @@ def connector_write(context: Context, *, typed: bool) -> Measurement:
         return _run(context, context.kafka.pid, rows, "write", frame=frame, json=typed, **sink)
 
 
-def _row(name: str, title: str, goal: float, ours: Any, theirs: Any, peer: str = CONNECTOR, **more: str) -> Row:
+def ceiling_write(context: Context, *, typed: bool) -> Measurement:
+    rows = _flights(context) if typed else _envelopes(context)
+    frame = "flights" if typed else "envelopes"
+    return _run(context, context.broker.pid, rows, "write", frame=frame, **CEILING_SINK)
+
+
+def _row(name: str, title: str, goal: float | None, ours: Any, theirs: Any, peer: str = CONNECTOR, **more: str) -> Row:
     settings = {"Spark": "local[2], one session for both, 4 GiB driver", "topic": f"{PARTITIONS} partitions"}
-    return Row(name, title, peer, "rows/s", at_least(goal), ours, theirs, settings | more)
+    return Row(name, title, peer, "rows/s", None if goal is None else at_least(goal), ours, theirs, settings | more)
 
 
 _SCAN = {"records": f"{SCAN_RECORDS:,} of 100 bytes, all 7 columns → noop"}
@@ -242,7 +291,6 @@ _FILTER = "carrier = 'UA' and dep_delay > 30"
 ROWS = (
     _row("spark-scan-mmap", "Spark scan, envelope 100 B, same-host mmap", 4, partial(scan, local="auto"), connector_scan, **_SCAN),
     _row("spark-scan-socket", "Spark scan, envelope 100 B, socket", 4, partial(scan, local="off"), connector_scan, **_SCAN),
-    _row("spark-scan-ceiling", "Spark scan, envelope 100 B, against ready Arrow files", 0.9, partial(scan, local="auto"), ceiling_scan, "Python source ceiling", **_SCAN),
     _row("spark-typed", "Spark typed scan, 10 columns", 12, typed_scan, json_scan, **_FLIGHTS),
     _row("spark-typed-2", "Spark typed scan, 2 of 10 columns", 40, partial(typed_scan, columns=TWO_COLUMNS), partial(json_scan, ddl=_TWO_DDL), **_FLIGHTS),
     _row("spark-typed-filter", "Spark typed scan, filter", 12, partial(typed_scan, where=_FILTER), partial(json_scan, where=_FILTER), **_FLIGHTS, filter=_FILTER),
@@ -250,4 +298,12 @@ ROWS = (
     _row("spark-availablenow-sink", "Spark AvailableNow, source → sink", 4, partial(available_now, sink=True), partial(connector_available_now, sink=True), **_STREAM),
     _row("spark-write", "Spark batch write, envelope 100 B", 4, partial(write, typed=False), partial(connector_write, typed=False), records="2,000,000 of 100 bytes, cached"),
     _row("spark-write-typed", "Spark batch write, typed", 10, partial(write, typed=True), partial(connector_write, typed=True), **_FLIGHTS),
+    # against what Spark lets any Python source or sink reach
+    _row("spark-scan-ceiling", "Spark scan, envelope 100 B, against ready Arrow files", 0.9, partial(scan, local="auto"), ceiling_scan, PYTHON, **_SCAN),
+    _row("spark-typed-ceiling", "Spark typed scan, 10 columns, against ready Arrow files", None, typed_scan, ceiling_typed_scan, PYTHON, **_FLIGHTS),
+    _row("spark-typed-2-ceiling", "Spark typed scan, 2 of 10 columns, against ready Arrow files of the two", None, partial(typed_scan, columns=TWO_COLUMNS), partial(ceiling_typed_scan, columns=TWO_COLUMNS), PYTHON, **_FLIGHTS),
+    _row("spark-availablenow-ceiling", "Spark AvailableNow, source → noop, against ready Arrow files", None, partial(available_now, sink=False), partial(ceiling_available_now, sink=False), PYTHON, **_STREAM),
+    _row("spark-availablenow-sink-ceiling", "Spark AvailableNow, source → sink, against ready files → nothing", None, partial(available_now, sink=True), partial(ceiling_available_now, sink=True), PYTHON, **_STREAM),
+    _row("spark-write-ceiling", "Spark batch write, envelope 100 B, against a sink that looks at nothing", None, partial(write, typed=False), partial(ceiling_write, typed=False), SINK, records="2,000,000 of 100 bytes, cached"),
+    _row("spark-write-typed-ceiling", "Spark batch write, typed, against a sink that looks at nothing", None, partial(write, typed=True), partial(ceiling_write, typed=True), SINK, **_FLIGHTS),
 )  # fmt: skip
