@@ -184,7 +184,8 @@ def fit_column(column: Any, target: Any) -> Any:
 
 
 def null_column(rows: int, t: Any) -> Any:
-    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored)."""
+    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored). Without
+    `pa.array`, which imports pandas (0.3 s) to see whether it is given some."""
     bitmap = pa.py_buffer(bytes((rows + 7) // 8))
     if pa.types.is_struct(t):
         children = [null_column(rows, f.type) for f in t]
@@ -192,10 +193,10 @@ def null_column(rows: int, t: Any) -> Any:
     if pa.types.is_map(t):
         entries = pa.struct([t.key_field, t.item_field])
         offsets = pa.py_buffer(bytes(4 * (rows + 1)))
-        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.array([], entries)])
+        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.nulls(0, entries)])
     if pa.types.is_list(t):
         offsets = pa.py_buffer(bytes(4 * (rows + 1)))
-        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.array([], t.value_type)])
+        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.nulls(0, t.value_type)])
     return pa.nulls(rows, t)
 
 
