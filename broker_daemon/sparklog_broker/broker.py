@@ -207,8 +207,7 @@ class Broker:
         self._check_tier(spec.name, spec.configs)
         topic = self._store.create_topic(spec)
         try:
-            for partition_spec in partition_specs(topic, self.config):
-                self._logs.create_partition(partition_spec)
+            self._logs.create_partitions(partition_specs(topic, self.config))
         except BaseException:
             self._store.delete_topic(topic.name)
             self._delete_files(topic)

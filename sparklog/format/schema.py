@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
@@ -184,7 +185,8 @@ def fit_column(column: Any, target: Any) -> Any:
 
 
 def null_column(rows: int, t: Any) -> Any:
-    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored)."""
+    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored). Without
+    `pa.array`, which imports pandas (0.3 s) to see whether it is given some."""
     bitmap = pa.py_buffer(bytes((rows + 7) // 8))
     if pa.types.is_struct(t):
         children = [null_column(rows, f.type) for f in t]
@@ -192,10 +194,10 @@ def null_column(rows: int, t: Any) -> Any:
     if pa.types.is_map(t):
         entries = pa.struct([t.key_field, t.item_field])
         offsets = pa.py_buffer(bytes(4 * (rows + 1)))
-        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.array([], entries)])
+        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.nulls(0, entries)])
     if pa.types.is_list(t):
         offsets = pa.py_buffer(bytes(4 * (rows + 1)))
-        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.array([], t.value_type)])
+        return pa.Array.from_buffers(t, rows, [bitmap, offsets], rows, children=[pa.nulls(0, t.value_type)])
     return pa.nulls(rows, t)
 
 
@@ -299,7 +301,9 @@ def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column:
 def timestamp_bounds_ms(column: Any, default_ms: int) -> tuple[int, int]:
     """Smallest and largest timestamp of a timestamp column in ms (floor); `default_ms` twice when all are null."""
     if isinstance(column, pa.Array) and column.type.unit == "us" and len(column) and not column.null_count:
-        numbers = column.view(pa.int64()).to_numpy()
+        numbers = np.frombuffer(
+            column.buffers()[1], np.int64, len(column), column.offset * 8
+        )  # to_numpy imports pandas
         return int(numbers.min()) // 1000, int(numbers.max()) // 1000
     import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
 

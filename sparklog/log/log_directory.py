@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError
+from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     LOG_DIRS_FILE,
@@ -167,6 +168,23 @@ class LogDirectory:
         data = read_whole(self.files, self.path / name / PARTITION_FILE)
         return decode(data, PartitionMeta) if data is not None else None
 
+    def make_partitions(self, owners: Iterable[LogOwner]) -> None:
+        """Makes the directories of new partitions, durable on return. Leaves nothing behind if it fails, as far as the disk
+        lets it. Raises StorageFullError, StorageError."""
+        wanted = {
+            self.path / owner.directory_name: {
+                PARTITION_FILE: encode(PartitionMeta(owner.topic, owner.topic_id, owner.partition))
+            }
+            for owner in owners
+        }
+        try:
+            self.files.make_directories(wanted)
+        except (StorageError, StorageFullError):
+            for path in wanted:
+                if self.failure is None and self.files.exists(path):
+                    self.files.remove_tree(path)
+            raise
+
     def has_segments(self, name: str) -> bool:
         return any(parse_segment_name(n) is not None for n in self.files.list_directory(self.path / name))
 
@@ -222,6 +240,32 @@ class LogDirectory:
 _OWN_FILES = frozenset(
     {LOCK_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, CACHE_DIRECTORY}
 )
+
+
+def make_new_partitions(
+    directories: list[LogDirectory], counts: Counter[Path], owners: Iterable[LogOwner]
+) -> dict[str, LogDirectory]:
+    """Makes the directories of new partitions together, each in the log directory that has the fewest (`counts`), and tells
+    where by name. Those of which one exists already, and those of a directory where it fails, are left out."""
+    chosen: dict[LogDirectory, list[LogOwner]] = {}
+    made: dict[str, LogDirectory] = {}
+    try:
+        for owner in owners:
+            if not any(d.files.exists(d.path / owner.directory_name) for d in directories):
+                directory = min(directories, key=lambda d: counts[d.path])
+                counts[directory.path] += 1
+                chosen.setdefault(directory, []).append(owner)
+    except StorageError as e:
+        logger.warning("%s", e)
+        return made
+    for directory, its_owners in chosen.items():
+        try:
+            directory.make_partitions(its_owners)
+        except (StorageError, StorageFullError) as e:
+            logger.warning("%d partitions cannot be made in %s: %s", len(its_owners), directory.path, e)
+        else:
+            made |= {owner.directory_name: directory for owner in its_owners}
+    return made
 
 
 def the_one_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:

@@ -23,7 +23,7 @@ from sparklog.format.checkpoint import PartitionPoints
 from sparklog.log.clock import Clock, SystemClock
 from sparklog.log.files import File, FileSystem, RealFiles
 from sparklog.log.known_directories import KnownDirectories
-from sparklog.log.log_directory import LogDirectory, take_lock, the_one_with_data
+from sparklog.log.log_directory import LogDirectory, make_new_partitions, take_lock, the_one_with_data
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.recovery import SchemaOf
@@ -216,8 +216,11 @@ class LogManager:
 
     def _by_partitions(self) -> list[LogDirectory]:
         """The usable log directories, the one with the fewest partitions first, ties in the order of the setting."""
-        counts = Counter(d.path for d in self._place.values())
+        counts = self._partition_counts()
         return sorted(self._live(), key=lambda d: counts[d.path])
+
+    def _partition_counts(self) -> Counter[Path]:
+        return Counter(d.path for d in self._place.values())
 
     def _open(self, spec: PartitionSpec, directory: LogDirectory) -> PartitionLog:
         points = directory.points_of(spec.owner) or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
@@ -288,6 +291,19 @@ class LogManager:
 
     # --- topics ---
 
+    def create_partitions(self, specs: Iterable[PartitionSpec]) -> None:
+        """As `create_partition` of each. Their directories are made together, which takes far fewer fsyncs; where that does
+        not work one is made after the other."""
+        specs = [spec for spec in specs if spec.owner.topic_partition not in self._logs]
+        made = make_new_partitions(self._live(), self._partition_counts(), [spec.owner for spec in specs])
+        for spec in specs:
+            directory = made.get(spec.owner.directory_name)
+            if directory is None:
+                self.create_partition(spec)
+            else:
+                others = [d for d in self._live() if d is not directory]
+                self._create_in_one_of([directory, *others], spec)
+
     def create_partition(self, spec: PartitionSpec) -> PartitionLog:
         """Makes an empty log in the directory with the fewest partitions; if that fails, in the next. A directory of that
         name left over from another topic is moved aside, not deleted.
@@ -302,10 +318,15 @@ class LogManager:
             if directory.files.exists(directory.path / name):
                 found = directory.owner_of(name)
                 if found is not None and found.topic_id == spec.owner.topic_id:
+                    directory.files.sync_directory(directory.path)  # it may be of a run that did not come to that
                     directories = [directory]
                     break
                 aside = directory.move_aside(name, "stray")
                 logger.warning("%s belongs to no topic, it was moved to %s", directory.path / name, aside)
+        return self._create_in_one_of(directories, spec)
+
+    def _create_in_one_of(self, directories: list[LogDirectory], spec: PartitionSpec) -> PartitionLog:
+        tp = spec.owner.topic_partition
         error: SparklogError = StorageError("no log directory can be used")
         for directory in directories:
             try:
@@ -335,7 +356,6 @@ class LogManager:
                 newest_schema_id=spec.newest_schema_id,
                 remote=self._remote,
             )
-            directory.files.sync_directory(directory.path)
         except (StorageError, StorageFullError):
             if directory.failure is None and directory.files.exists(path) and not directory.has_segments(path.name):
                 directory.files.remove_tree(path)

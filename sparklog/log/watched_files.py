@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -181,6 +181,9 @@ class WatchedFiles:
 
     def make_directory(self, path: Path) -> None:
         self._do(lambda: self._inner.make_directory(path))
+
+    def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
+        self._do(lambda: self._inner.make_directories(directories))
 
     def rename(self, source: Path, target: Path) -> None:
         self._do(lambda: self._inner.rename(source, target))

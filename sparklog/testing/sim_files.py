@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from sparklog.errors import StorageError
-from sparklog.log.files import TEMPORARY_SUFFIX, File
+from sparklog.log.files import TEMPORARY_SUFFIX, File, sync_whole, write_whole
 
 SECTOR_BYTES = 512
 
@@ -246,6 +246,19 @@ class SimFiles:
                 self.called("make directory", directory)
                 self._parent(directory).do({directory.name: _Directory()})
                 self.sync_directory(directory.parent)
+
+    def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
+        for path, contents in directories.items():
+            self.called("make directory", path)
+            self._parent(path).do({path.name: _Directory()})
+            for name, data in contents.items():
+                write_whole(self, path / name, data)
+        for path, contents in directories.items():
+            for name in contents:
+                sync_whole(self, path / name)
+            self.sync_directory(path)
+        for parent in {path.parent for path in directories}:
+            self.sync_directory(parent)
 
     def rename(self, source: Path, target: Path) -> None:
         self.called("rename", source)

@@ -316,7 +316,8 @@ def _encode(data: bytes, plan: BatchPlan, context: RunContext) -> memoryview:
     rows, offsets = decode_rows(data, schema, header)
     kept_offsets = row_offsets(header, offsets)
     if plan.keep is not None:
-        rows = rows.filter(pa.array(plan.keep))
+        mask = pa.py_buffer(np.packbits(plan.keep, bitorder="little"))  # `pa.array` would import pandas
+        rows = rows.filter(pa.Array.from_buffers(pa.bool_(), header.record_count, [None, mask]))
         kept_offsets = kept_offsets[plan.keep]
     column = pa.Array.from_buffers(
         pa.int64(), len(kept_offsets), [None, pa.py_buffer(np.ascontiguousarray(kept_offsets))]

@@ -248,15 +248,15 @@ def test_a_topic_whose_files_cannot_be_made_does_not_exist(tmp_path: Path, monke
     async def scenario(broker: Broker, context: RequestContext) -> None:
         from sparklog.log.log_manager import LogManager
 
-        original = LogManager.create_partition
+        original = LogManager._create_in
 
-        def failing(self: LogManager, spec: Any) -> Any:
+        def failing(self: LogManager, directory: Any, spec: Any) -> Any:
             if spec.owner.partition == 3:
                 raise StorageFullError("full")
-            return original(self, spec)
+            return original(self, directory, spec)
 
         with monkeypatch.context() as patch:
-            patch.setattr(LogManager, "create_partition", failing)
+            patch.setattr(LogManager, "_create_in", failing)
             with pytest.raises(StorageFullError):
                 await broker.create_topic(TopicSpec("u", 5))
         assert "u" not in broker.topics

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -429,6 +430,13 @@ class FullFiles(RealFiles):
             raise StorageFullError(f"the disk is full: cannot write {path}")
         super().write_atomic(path, data)
 
+    def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
+        if self.full is not None and any(self.full in path.parents for path in directories):
+            first = next(iter(directories))
+            super().make_directories({first: directories[first]})
+            raise StorageFullError(f"the disk is full: cannot write {first}")
+        super().make_directories(directories)
+
 
 def test_a_full_disk_gets_no_new_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = FullFiles()
@@ -458,4 +466,43 @@ def test_a_leftover_of_another_topic_is_moved_aside_wherever_it_is(tmp_path: Pat
     log = manager.create_partition(spec("other", topic_id="9" * 32))
     assert (log.directory, log.log_end_offset) == (tmp_path / "b" / "other-0", 0)
     assert [n.endswith("-stray") for n in places(tmp_path)["a"]] == [True]
+    assert manager.close()
+
+
+def test_partitions_made_together_are_spread(tmp_path: Path) -> None:
+    manager = started(tmp_path, specs=[spec("other")])
+    manager.create_partitions(FOUR)
+    assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 3, "b": 2}
+    assert all(manager.get(tp).log_end_offset == 0 for tp in TPS)
+    logs = manager.logs
+    manager.create_partitions(FOUR)
+    assert manager.logs == logs
+    kill(manager)
+    again = started(tmp_path)
+    assert set(TPS) <= set(again.logs)
+    assert again.close()
+
+
+def test_partitions_made_together_go_where_there_is_room(tmp_path: Path) -> None:
+    files = FullFiles()
+    manager = started(tmp_path, specs=[], files=files)
+    files.full = tmp_path / "a"
+    manager.create_partitions(FOUR)
+    assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 0, "b": 4}
+    files.full = tmp_path
+    with pytest.raises(StorageFullError, match="disk is full"):
+        manager.create_partitions([spec("other", p) for p in range(4)])
+    assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 0, "b": 4}
+    files.full = None
+    assert manager.close()
+
+
+def test_of_partitions_made_together_a_leftover_of_another_topic_is_moved_aside(tmp_path: Path) -> None:
+    manager = started(tmp_path, specs=[spec("other", p) for p in range(2)])
+    append(manager.get(TopicPartition("other", 0)), records(3))
+    manager.close()
+    manager = started(tmp_path, specs=[])
+    manager.create_partitions([spec("other", p, topic_id="9" * 32) for p in range(4)])
+    assert [manager.get(TopicPartition("other", p)).log_end_offset for p in range(4)] == [0] * 4
+    assert sum(name.endswith("-stray") for found in places(tmp_path).values() for name in found) == 2
     assert manager.close()

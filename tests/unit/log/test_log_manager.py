@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import random
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from sparklog.errors import (
 )
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
+from sparklog.testing.sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, LimitedFiles, append, records, values
 
@@ -250,3 +253,26 @@ def test_data_dir_id_is_known_after_load(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="not loaded"):
         _ = manager.data_dir_id
     manager.close()
+
+
+def test_a_power_cut_while_partitions_are_made_leaves_what_can_be_loaded() -> None:
+    specs = [spec("events", p) for p in range(3)]
+    data_dir = Path("/data")
+    for cut_at in itertools.count():
+        files = SimFiles(cut_at=cut_at)
+        try:
+            manager = LogManager(data_dir, files=files)
+            manager.load("c1", [])
+            manager.create_partitions(specs)
+        except PowerCut:
+            files.power_cut(random.Random(cut_at))
+            after = LogManager(data_dir, files=files)
+            after.load("c1", specs)
+            assert sorted(after.logs) == [s.owner.topic_partition for s in specs]
+            assert not after.offline
+        else:
+            break
+    assert cut_at > 20
+    files.power_cut(random.Random(cut_at))
+    made = [f"{s.owner.directory_name}/partition.json" for s in specs]
+    assert all(files.exists(data_dir / path) for path in made), "durable on return"
