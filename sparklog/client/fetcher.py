@@ -148,17 +148,22 @@ class Fetcher:
                 while True:
                     if self.ready:
                         fetched = self.ready.popleft()
+                        self._tell_of_room()
                         self.ready_bytes -= fetched.size_bytes
-                        self.changed.notify_all()
                         return fetched
                     self._raise_failure()
                     remaining = deadline - time.monotonic()
                     if remaining <= 0 or interrupted():
                         return None
-                    self.changed.notify_all()
+                    self._tell_of_room()
                     self.changed.wait(remaining)
             finally:
                 self.polling -= 1
+
+    def _tell_of_room(self) -> None:
+        """Wakes the threads if they may be waiting for memory: to wake them for each batch would cost more than it has."""
+        if self.ready_bytes >= self._config.prefetch_bytes:
+            self.changed.notify_all()
 
     def wake(self) -> None:
         """Lets a `take` that waits, and the thread, look again."""

@@ -34,8 +34,10 @@ def fake4() -> Iterator[FakeBroker]:
 
 @pytest.fixture(params=["auto", "off"])
 def local_read(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The module's consumers read with local.read=auto from the fakes' files, and with local.read=off."""
+    """The module's consumers read with local.read=auto, what is behind the first batch from the fakes' files, and with
+    local.read=off."""
     if request.param == "auto":
+        monkeypatch.setattr("sparklog.client.fetcher.PROBE_BYTES", 1)
         monkeypatch.setattr(FakeBroker, "data_dir", tmp_path)
     monkeypatch.setattr(request.module, "Consumer", partial(Consumer, local_read=request.param))
     return str(request.param)
