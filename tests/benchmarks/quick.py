@@ -66,7 +66,6 @@ FIGURES = (
         "sendfile",
         lambda c: 1024 * consume(c, value_bytes=1024, records=700_000, local_read="off").value,
     ),
-    Figure("consume 100 B, mapped", "memcpy", lambda c: 100 * consume(c, value_bytes=100, records=5_000_000).value),
     Figure(
         "poll() one by one",
         "call",
