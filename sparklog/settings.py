@@ -197,6 +197,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max.partition.fetch.bytes", _C, 8 * MIB, "Most bytes per partition of one fetch (one batch is always returned).", "bytes", 1024, 1024 * MIB),
     Setting("max.poll.records", _C, 500, "Most records one poll returns.", "records", 1, 10_000_000),
     Setting("prefetch.bytes", _C, 64 * MIB, "Memory for batches fetched ahead of poll.", "bytes", 0, 16 * 1024 * MIB),
+    Setting("local.read", _C, "auto", "How a partition is read that is behind: auto maps the broker's files where they are visible on the same host; off uses the socket.", choices=("auto", "off")),
     Setting("check.crcs", _C, True, "Whether every batch's checksum is verified by the reader."),
     Setting("request.timeout.ms", _C, 30_000, "How long one request waits for its answer.", "ms", 1, _DAY_MS),
 )  # fmt: skip

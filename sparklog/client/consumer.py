@@ -15,11 +15,12 @@ from typing import Any
 from sparklog.client.cluster import cluster
 from sparklog.client.committer import Callback
 from sparklog.client.consumed import ConsumedBatch, Projection
-from sparklog.client.fetcher import RESET_TO, Fetched, Fetcher, FetcherConfig, Position
+from sparklog.client.fetcher import RESET_TO, Fetcher, FetcherConfig
 from sparklog.client.group_consumer import GroupConsumer, Listener, require_group
 from sparklog.client.group_offsets import Offsets, checked_offsets
 from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
+from sparklog.client.position import Fetched, Position
 from sparklog.errors import (
     ClosedError,
     InvalidRequestError,
@@ -88,6 +89,7 @@ class Consumer:
                 check_crcs=config["check.crcs"],
                 reset=self._reset,
                 isolation=self._isolation,
+                local_read=config["local.read"] == "auto",
             ),
         )
         self._closed = ""
@@ -168,7 +170,7 @@ class Consumer:
         for tp in partitions:
             old = self._assigned(tp)
             with self._fetcher.changed:
-                new = positions[old.tp] = Position(old.tp, old.projection, old.consumed, old.reset_to)
+                new = positions[old.tp] = Position(old.tp, old.projection.copy(), old.consumed, old.reset_to)
                 new.paused, new.waiting = True, old.waiting
         self._replace(positions)
 

@@ -1,8 +1,5 @@
 """The consumer's background thread: resolves positions, fetches ahead of `poll`, decodes.
 
-What belongs to a position is one `Position` object; `seek` and `assign` replace it, so that an answer to an older
-request is recognised (its object is no longer the current one) and dropped.
-
 The next request goes out before the data of the last are decoded: the broker sends while the client looks at what it has.
 """
 
@@ -22,10 +19,13 @@ import pyarrow as pa
 from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
-from sparklog.client.consumed import ConsumedBatch, Projection, decode_batches
+from sparklog.client.consumed import ConsumedBatch, decode_batches
+from sparklog.client.file_fetcher import PROBE_BYTES, FileFetcher, FileFetcherConfig, Piece
 from sparklog.client.isolation import Aborted
 from sparklog.client.offsets import list_offsets
+from sparklog.client.position import Fetched, Position
 from sparklog.errors import (
+    CorruptBatchError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     SparklogError,
@@ -33,11 +33,12 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import decode_header
 from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
-from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, TopicPartition
 
 _log = logging.getLogger(__name__)
 
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
+CLOSE_S_MAX = 5.0
 
 RESET_TO = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
@@ -54,50 +55,7 @@ class FetcherConfig(NamedTuple):
     check_crcs: bool
     reset: str
     isolation: int
-
-
-class Position:
-    """Where one assigned partition is: `offset` is the next one to fetch (None: not known yet, `reset_to` says which),
-    `consumed` the next one that poll returns. Nothing is fetched while it is `paused`, or `waiting` to be told where to begin."""
-
-    __slots__ = ("_consumed", "_rowless", "error", "offset", "paused", "projection", "reset_to", "tp", "waiting")
-
-    def __init__(self, tp: TopicPartition, projection: Projection, offset: int | None, reset_to: int | None) -> None:
-        self.tp = tp
-        self.projection = projection
-        self.offset = offset
-        self._consumed = offset
-        self._rowless: dict[int, int] = {}
-        self.reset_to = reset_to
-        self.error: SparklogError | None = None
-        self.paused = False
-        self.waiting = False
-
-    @property
-    def consumed(self) -> int | None:
-        offset = self._consumed
-        return None if offset is None else self._rowless.get(offset, offset)
-
-    @consumed.setter
-    def consumed(self, offset: int | None) -> None:
-        self._consumed = offset
-
-    def pass_over(self, start: int, end: int) -> None:
-        """Offsets [start, end) have been fetched and have no rows: who has consumed all before stands at `end`."""
-        here = self.consumed
-        gone = [s for s, e in self._rowless.items() if here is not None and e < here]
-        for s in gone:
-            del self._rowless[s]
-        joined = next((s for s, e in self._rowless.items() if e == start), start)
-        self._rowless[joined] = end
-
-
-class Fetched(NamedTuple):
-    """A batch that waits for poll. `size_bytes` is what it takes of prefetch.bytes."""
-
-    position: Position
-    batch: ConsumedBatch
-    size_bytes: int
+    local_read: bool = True
 
 
 class _UnderWay(NamedTuple):
@@ -114,12 +72,14 @@ class _UnderWay(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """One partition's part of an answer, of which what is below `offset` was not asked for or has been taken."""
+    """One partition's part of an answer, of which what is below `offset` was not asked for or has been taken. It goes up
+    to `next_offset` (None: that cannot be told before everything is checked)."""
 
     position: Position
     offset: int
     result: FetchResult
     data: pa.Buffer
+    next_offset: int | None
 
 
 class Fetcher:
@@ -140,6 +100,10 @@ class Fetcher:
         self._under_way: _UnderWay | None = None
         """The thread's own: the request that went ahead."""
         self._thread: threading.Thread | None = None
+        files = FileFetcherConfig(
+            config.partition_max_bytes, config.request_timeout_ms, config.check_crcs, config.isolation
+        )
+        self._files = FileFetcher(cluster, files, self) if config.local_read else None
 
     # -- the consumer's side
 
@@ -163,7 +127,9 @@ class Fetcher:
             self._abort_fetch()
             self.changed.notify_all()
         if self._thread is not None:
-            self._thread.join(5.0)
+            self._thread.join(CLOSE_S_MAX)
+        if self._files is not None:
+            self._files.close(CLOSE_S_MAX)
 
     def _abort_fetch(self) -> None:
         """Ends a request that may be waiting for data of positions that are gone. Its thread closes the connection."""
@@ -182,17 +148,22 @@ class Fetcher:
                 while True:
                     if self.ready:
                         fetched = self.ready.popleft()
+                        self._tell_of_room()
                         self.ready_bytes -= fetched.size_bytes
-                        self.changed.notify_all()
                         return fetched
                     self._raise_failure()
                     remaining = deadline - time.monotonic()
                     if remaining <= 0 or interrupted():
                         return None
-                    self.changed.notify_all()
+                    self._tell_of_room()
                     self.changed.wait(remaining)
             finally:
                 self.polling -= 1
+
+    def _tell_of_room(self) -> None:
+        """Wakes the threads if they may be waiting for memory: to wake them for each batch would cost more than it has."""
+        if self.ready_bytes >= self._config.prefetch_bytes:
+            self.changed.notify_all()
 
     def wake(self) -> None:
         """Lets a `take` that waits, and the thread, look again."""
@@ -239,9 +210,7 @@ class Fetcher:
                         backoff = min(2 * backoff, BACKOFF_S_MAX)
         except BaseException as e:  # noqa: BLE001  poll raises it
             _log.exception("the consumer's fetch thread failed")
-            with self.changed:
-                self.failure = e
-                self.changed.notify_all()
+            self.fail(e)
         finally:
             self._drop_connection()
 
@@ -249,9 +218,8 @@ class Fetcher:
         """The positions to fetch for, least recently served first, when there is memory for more; None at the end."""
         with self.changed:
             while not self._closed:
-                wanted = [p for p in self.positions.values() if not (p.error or p.paused or p.waiting)]
-                room = self.ready_bytes < self._config.prefetch_bytes or (self.polling and not self.ready)
-                if wanted and room:
+                wanted = [p for p in self.positions.values() if p.is_fetchable]
+                if wanted and self.has_room():
                     return wanted
                 self.changed.wait()
         return None
@@ -330,8 +298,9 @@ class Fetcher:
         with self.changed:
             room = max(config.prefetch_bytes - self.ready_bytes - taken_bytes, 1)
         max_bytes = max(min(config.max_bytes, room), 1)
+        part_bytes = min(config.partition_max_bytes, max_bytes)
         asked = [
-            (p, FetchPartition(*p.tp, p.offset, min(config.partition_max_bytes, max_bytes)))
+            (p, FetchPartition(*p.tp, p.offset, min(part_bytes, PROBE_BYTES) if self._is_probe(p) else part_bytes))
             for p in positions
             if p.offset is not None
         ]
@@ -353,32 +322,40 @@ class Fetcher:
         again: SparklogError | None = None
         parts, start = [], 0
         for (position, wanted), result in zip(under_way.asked, results, strict=True):
-            parts.append(_Part(position, wanted.fetch_offset, result, payload.slice(start, result.length_bytes)))
+            data = payload.slice(start, result.length_bytes)
+            parts.append(_Part(position, wanted.fetch_offset, result, data, _next_offset(data, wanted.fetch_offset)))
+            position.is_new = False
             start += result.length_bytes
         self._rotate([p.position for p in parts if p.result.length_bytes])
+        behind = self._leave_to_files(parts)
         if go_ahead and payload.size and all(r.error_code == 0 for r in results) and self._advance(parts):
             self._go_ahead(under_way, payload.size)
         for part in parts:
+            position = part.position
             try:
                 self._take_part(part)
             except SparklogError as e:
+                behind.pop(position, None)
+                position.from_files = False
                 if e.retriable:
                     self._step_back(part)
                     again = again or e  # the others have their answer all the same
                 else:
-                    self._fail([part.position], e)
+                    self._fail([position], e)
+        with self.changed:
+            for position, bytes_per_offset in behind.items():  # what came before has been delivered
+                assert self._files is not None
+                self._files.take_over(position, bytes_per_offset)
         if again is not None:
             raise again
 
     def _advance(self, parts: list[_Part]) -> bool:
         """Moves the positions behind what has come; False when that cannot be told before everything is checked."""
-        try:
-            ends = [max(p.offset, _next_offset(p.data)) for p in parts]
-        except SparklogError:
+        if any(p.next_offset is None for p in parts):
             return False
         with self.changed:
-            for part, end in zip(parts, ends, strict=True):
-                part.position.offset = end
+            for part in parts:
+                part.position.offset = part.next_offset
         return True
 
     def _step_back(self, part: _Part) -> None:
@@ -387,11 +364,12 @@ class Fetcher:
             part.position.offset = part.offset
 
     def _go_ahead(self, last: _UnderWay, taken_bytes: int) -> None:
-        """Sends the request that follows `last`, for the same partitions, if there will be room for its answer."""
+        """Sends the request that follows `last`, for the partitions that stay with the socket, if there will be room for its answer."""
         with self.changed:
-            wanted = [p for p in self.positions.values() if not (p.error or p.paused or p.waiting)]
+            wanted = [p for p in self.positions.values() if p.is_fetchable]
+            asked = {id(p) for p in last.positions if not p.from_files}
             is_room = self.ready_bytes + taken_bytes < self._config.prefetch_bytes
-        if not is_room or {id(p) for p in wanted} != {id(p) for p in last.positions}:
+        if not is_room or not wanted or {id(p) for p in wanted} != asked:
             return
         with contextlib.suppress(SparklogError):  # the next request meets it again, when what has come is safe
             if all(self._cluster.leader(p.tp) == last.leader for p in wanted):
@@ -413,21 +391,13 @@ class Fetcher:
         try:
             for batch in self._decoded(part):
                 batches.append(batch)
-            end = max(offset, _next_offset(part.data))
+            if part.next_offset is None:
+                raise CorruptBatchError(f"{position.tp} at offset {offset}: the batches do not fill the answer")
+            end = part.next_offset
         except SparklogError as e:  # what is before is intact
             failure, end = e, batches[-1].next_offset if batches else offset
-        with self.changed:
-            if self.positions.get(position.tp) is not position or self._closed:
-                return
-            if batches:
-                batches[-1].next_offset = max(batches[-1].next_offset, end)  # also behind batches without rows
-            elif end > offset:
-                position.pass_over(offset, end)
-            position.offset = part.offset = end
-            size = result.length_bytes // len(batches) if batches else 0
-            self.ready.extend(Fetched(position, b, size) for b in batches)
-            self.ready_bytes += size * len(batches)
-            self.changed.notify_all()
+        self.deliver(position, Piece(batches, offset, end, result.length_bytes))
+        part.offset = end
         if failure is not None:
             raise failure
 
@@ -460,13 +430,68 @@ class Fetcher:
             position.reset_to = RESET_TO[self._config.reset]
             position.offset = None
 
+    # -- files
 
-def _next_offset(data: pa.Buffer) -> int:
-    """The offset after the last of the batches in `data`."""
+    def _is_probe(self, position: Position) -> bool:
+        return self._files is not None and position.is_new and self._files.may_read(position.tp)
+
+    def _leave_to_files(self, parts: list[_Part]) -> dict[Position, float]:
+        """The partitions that this answer has not brought to their ends, so that reading files pays, with their bytes per
+        offset; they are not fetched from now on."""
+        behind: dict[Position, float] = {}
+        for part in parts if self._files is not None else ():
+            result, end = part.result, part.next_offset
+            bound = result.last_stable_offset if self._config.isolation == READ_COMMITTED else result.high_watermark
+            if end is None or not part.offset < end < bound:
+                continue
+            with contextlib.suppress(SparklogError):
+                if self._files is not None and self._files.is_here(part.position.tp, end):
+                    behind[part.position] = result.length_bytes / (end - part.offset)
+        with self.changed:
+            for position in behind:
+                position.from_files = True
+        return behind
+
+    def has_room(self) -> bool:
+        return self.ready_bytes < self._config.prefetch_bytes or bool(self.polling and not self.ready)
+
+    def is_wanted(self, position: Position) -> bool:
+        return not self._closed and self.positions.get(position.tp) is position
+
+    def deliver(self, position: Position, piece: Piece) -> None:
+        with self.changed:
+            if not self.is_wanted(position):
+                return
+            position.end_at(piece.batches, piece.start_offset, piece.end_offset)
+            size = piece.size_bytes // len(piece.batches) if piece.batches else 0
+            self.ready.extend(Fetched(position, b, size) for b in piece.batches)
+            self.ready_bytes += size * len(piece.batches)
+            self.changed.notify_all()
+
+    def take_back(self, position: Position) -> None:
+        with self.changed:
+            if not self.is_wanted(position):
+                return
+            if any(p.is_fetchable for p in self.positions.values()):
+                self._abort_fetch()  # it may wait for the others alone for long
+            position.from_files = False
+            self.changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        with self.changed:
+            self.failure = error
+            self.changed.notify_all()
+
+
+def _next_offset(data: pa.Buffer, fetch_offset: int) -> int | None:
+    """The offset after the last of the batches in `data`; None if they are damaged."""
     view = memoryview(data)
-    position = next_offset = 0
-    while position < len(view):
-        header = decode_header(view, position)
-        next_offset = header.next_offset
-        position += header.size_bytes
+    position, next_offset = 0, fetch_offset
+    try:
+        while position < len(view):
+            header = decode_header(view, position)
+            next_offset = max(next_offset, header.next_offset)
+            position += header.size_bytes
+    except CorruptBatchError:
+        return None
     return next_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -57,6 +58,12 @@ class Projection:
         if newest is not None and any(n not in info.schema.names for n in self.columns or ()):
             self.info = newest()
         self.schema = self._target()
+
+    def copy(self) -> Projection:
+        """One for another thread, in the same layout."""
+        copied = copy.copy(self)
+        copied._known = dict(self._known)
+        return copied
 
     def _target(self) -> pa.Schema:
         newest = self.info.schema

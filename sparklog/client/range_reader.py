@@ -3,18 +3,15 @@
 What is only in the broker's object store is read there, if this process can, and only the byte ranges of the wanted
 columns; else the broker fetches it.
 
-Files are visible when the broker offers them (same host) and its `meta.json` can be read and shows the same data
-directory. Anything that goes wrong with the files leads to the socket, never to an error.
+Anything that goes wrong with the files leads to the socket, never to an error.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +21,7 @@ from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
 from sparklog.client.consumed import ConsumedBatch, Projection, decode_one
 from sparklog.client.isolation import Aborted
+from sparklog.client.segment_files import LOCAL_RETRY_S, is_only_remote, locate, mapped_batches
 from sparklog.errors import (
     CorruptBatchError,
     DataLossError,
@@ -44,9 +42,6 @@ from sparklog.protocol.messages import (
     FetchResponse,
     LocateRemoteRequest,
     LocateRemoteResponse,
-    LocateSegmentsRequest,
-    LocateSegmentsResponse,
-    SegmentRange,
 )
 from sparklog.settings import MIB
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
@@ -55,7 +50,6 @@ _log = logging.getLogger(__name__)
 
 FETCH_BYTES = 4 * MIB
 FETCH_WAIT_MS = 500
-LOCAL_RETRY_S = 60.0
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 
 
@@ -169,9 +163,7 @@ class _RangeReader:
 
     def _is_remote(self, leader: Endpoint, offset: int) -> bool:
         """Whether the offset is only in the object store, as far as the metadata here tells."""
-        states = self._cluster.topic(self._tp.topic).partition_states
-        start = next((s.local_log_start_offset for s in states if s.partition == self._tp.partition), -1)
-        return offset < start and self._cluster.remote_reads(leader)
+        return is_only_remote(self._cluster, self._tp, offset) and self._cluster.remote_reads(leader)
 
     def _remote(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
         """Whatever goes wrong there, the broker is asked."""
@@ -196,32 +188,21 @@ class _RangeReader:
     # -- files
 
     def _local(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
-        request = LocateSegmentsRequest(*self._tp, offset, self._end, self._isolation)
         try:
-            located = self._cluster.request(Api.LOCATE_SEGMENTS, request, LocateSegmentsResponse, endpoint=leader)
-            _check_same_directory(located)
+            located = locate(self._cluster, leader, self._tp, offset, self._end, self._isolation)
         except OffsetOutOfRangeError:
             return  # the fetch finds out what exactly is gone
-        except (LocalReadUnavailableError, OSError):
-            self._cluster.no_local_reads(leader, LOCAL_RETRY_S)
-            raise
         aborted = Aborted(located.aborted)
-        for found in located.ranges:
-            data = _map(found)
-            view = memoryview(data)
-            position = 0
-            while position < len(view) and offset < self._end:
-                try:
-                    header = decode_header(view, position)
-                    if not position and header.base_offset != found.first_offset:
-                        raise LocalReadUnavailableError(f"{found.path} has been replaced (compaction)")
-                    batch = self._decode(data, view, position, header, projection, offset, aborted)
-                except CorruptBatchError as e:  # the positions may be those of the file before it was compacted
-                    raise LocalReadUnavailableError(f"{found.path}: {e}") from e
-                if batch is not None:
-                    yield batch
-                offset = self._offset = max(offset, min(header.next_offset, self._end))
-                position += header.size_bytes
+        for data, view, position, header in mapped_batches(located.ranges):
+            if offset >= self._end:
+                return
+            try:
+                batch = self._decode(data, view, position, header, projection, offset, aborted)
+            except CorruptBatchError as e:  # the positions may be those of the file before it was compacted
+                raise LocalReadUnavailableError(str(e)) from e
+            if batch is not None:
+                yield batch
+            offset = self._offset = max(offset, min(header.next_offset, self._end))
 
     def _decode(
         self,
@@ -301,25 +282,3 @@ class _RangeReader:
                 )
             raise _lost(self._tp, offset, self._end, f"the log ends at offset {result.high_watermark}")
         return payload, Aborted(result.aborted)
-
-
-def _check_same_directory(located: LocateSegmentsResponse) -> None:
-    """Raises LocalReadUnavailableError unless the broker's data directory is the one seen here under its path."""
-    try:
-        meta = json.loads(Path(located.data_dir, "meta.json").read_bytes())
-        same = meta["data_dir_id"] == located.data_dir_id
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise LocalReadUnavailableError(f"{located.data_dir}/meta.json cannot be read: {e}") from e
-    if not same:
-        raise LocalReadUnavailableError(f"{located.data_dir} is not the broker's data directory")
-
-
-def _map(found: SegmentRange) -> Any:
-    """The range's bytes, mapped. Raises OSError (the file is gone), LocalReadUnavailableError (it is shorter)."""
-    with pa.memory_map(found.path, "r") as mapped:
-        if mapped.size() < found.end_position:
-            raise LocalReadUnavailableError(
-                f"{found.path} has {mapped.size()} bytes, {found.end_position} were announced"
-            )
-        mapped.seek(found.start_position)
-        return mapped.read_buffer(found.end_position - found.start_position)

@@ -56,8 +56,16 @@ FIGURES = (
         lambda c: 100 * send_batch(c, value_bytes=100, records=2_000_000, compression="zstd").value,
     ),
     Figure("send() one by one", "call", lambda c: send_single(c, records=300_000).value),
-    Figure("consume 100 B", "sendfile", lambda c: 100 * consume(c, value_bytes=100, records=5_000_000).value),
-    Figure("consume 1 KiB", "sendfile", lambda c: 1024 * consume(c, value_bytes=1024, records=700_000).value),
+    Figure(
+        "consume 100 B",
+        "sendfile",
+        lambda c: 100 * consume(c, value_bytes=100, records=5_000_000, local_read="off").value,
+    ),
+    Figure(
+        "consume 1 KiB",
+        "sendfile",
+        lambda c: 1024 * consume(c, value_bytes=1024, records=700_000, local_read="off").value,
+    ),
     Figure(
         "poll() one by one",
         "call",

@@ -191,6 +191,65 @@ def test_files_are_really_mapped(
         sparklog.read_table(broker.bootstrap_servers, topic, local="off")
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_a_consumer_behind_reads_the_same_from_files_and_socket(
+    broker: LocalBroker, admin: Admin, topic: str, level: str, compression: str
+) -> None:
+    admin.create_topic(topic, partitions=2, configs={"segment.bytes": 20_000})
+    servers, tps = broker.bootstrap_servers, [TopicPartition(topic, p) for p in range(2)]
+    with Producer(servers, batch_size_bytes=3000, compression=compression) as producer:
+        for start in range(0, 1000, 100):
+            producer.send_batch(topic, {"value": [b"%06d" % i + bytes(50) for i in range(start, start + 100)]})
+    with Producer(servers, batch_size_bytes=3000, transactional_id=f"{topic}-{level}-{compression}") as producer:
+        producer.init_transactions()
+        for start in range(1000, 2000, 100):
+            producer.begin_transaction()
+            producer.send_batch(topic, {"value": [b"%06d" % i + bytes(50) for i in range(start, start + 100)]})
+            producer.flush()  # an abort drops what has not been sent
+            producer.abort_transaction() if start % 200 else producer.commit_transaction()
+    seen: dict[str, list[tuple[int, int, bytes]]] = {}
+    for local in ("auto", "off"):
+        settings: dict[str, Any] = {"local_read": local, "isolation_level": level, "max_partition_fetch_bytes": 4096}
+        with Consumer(servers, **settings, columns=["value"]) as consumer:
+            consumer.assign(tps)
+            rows = seen[local] = []
+            while len(rows) < (1500 if level == "read_committed" else 2000):
+                more = consumer.poll(10_000)
+                assert more
+                rows += [(r.partition, r.offset, r.value) for r in more]
+            while {consumer.position(tp) for tp in tps} != {o.offset for o in admin.list_offsets(ends(tps)).values()}:
+                assert consumer.poll(10) == []
+            threads = {t.name for t in threading.enumerate()}
+            assert ("sparklog-consumer-files" in threads) == (local == "auto")
+    assert sorted(seen["auto"]) == sorted(seen["off"])
+    for p in range(2):
+        assert [o for q, o, _ in seen["auto"] if q == p] == sorted({o for q, o, _ in seen["auto"] if q == p})
+
+
+def ends(tps: list[TopicPartition]) -> dict[TopicPartition, str]:
+    return dict.fromkeys(tps, "latest")
+
+
+def test_a_group_that_is_behind_reads_files(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=2)
+    with Producer(broker.bootstrap_servers, batch_size_bytes=3000) as producer:
+        for _ in range(20):
+            producer.send_batch(topic, {"value": [bytes(50)] * 100})
+    count = 0
+    for enough in (1000, 2000):  # the second one goes on where the first has committed
+        settings: dict[str, Any] = {"group_id": topic, "max_partition_fetch_bytes": 4096, "max_poll_records": 100}
+        with Consumer(broker.bootstrap_servers, **settings) as consumer:
+            consumer.subscribe([topic])
+            while count < enough:
+                more = consumer.poll(10_000)
+                assert more
+                count += len(more)
+    with Consumer(broker.bootstrap_servers, group_id=topic) as consumer:
+        committed = consumer.committed([TopicPartition(topic, p) for p in range(2)])
+    assert count == sum(c.offset for c in committed.values() if c is not None) == 2000
+
+
 def test_log_append_time(broker: LocalBroker, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, configs={"message.timestamp.type": "LogAppendTime"})
     with Producer(broker.bootstrap_servers) as producer:

@@ -66,7 +66,13 @@ def filled_kafka_topic(context: Context, value_bytes: int, records: int) -> str:
 
 
 def consume(
-    context: Context, *, value_bytes: int, records: int, program: str = "sparklog_consume", filled: int = 0
+    context: Context,
+    *,
+    value_bytes: int,
+    records: int,
+    program: str = "sparklog_consume",
+    filled: int = 0,
+    local_read: str = "auto",
 ) -> Measurement:
     """`poll_batches` or `poll`, from a topic of `filled` records (default: as many as are read)."""
     count = context.records(records)
@@ -80,6 +86,7 @@ def consume(
             partitions=PARTITIONS,
             records=count,
             max_partition_fetch_bytes=FETCH_BYTES,
+            local_read=local_read,
         ),
         lambda r: r["records_per_s"],
     )
@@ -114,8 +121,8 @@ def confluent(context: Context, *, value_bytes: int, records: int, filled: int) 
 
 
 def consume_bytes(context: Context, *, value_bytes: int, records: int) -> Measurement:
-    """`poll_batches` in bytes of the log per second, to set beside a plain sendfile."""
-    found = consume(context, value_bytes=value_bytes, records=records)
+    """`poll_batches` through the socket in bytes of the log per second, to set beside a plain sendfile."""
+    found = consume(context, value_bytes=value_bytes, records=records, local_read="off")
     topic = filled_topic(context, value_bytes, context.records(records))
     per_record = context.topic_bytes(topic) / context.records(records)
     return Measurement(
@@ -154,19 +161,24 @@ def raw_sendfile(context: Context, *, total_bytes: int) -> Measurement:
     )
 
 
-def _batches(name: str, title: str, goal: float, value_bytes: int, records: int) -> Row:
+def _batches(name: str, title: str, goal: float, value_bytes: int, records: int, *, local_read: str = "auto") -> Row:
+    way = (
+        "same-host mmap (local.read=auto, the default)"
+        if local_read == "auto"
+        else "through the socket (local.read=off)"
+    )
     return Row(
         name,
         title,
         KAFKA,
         "records/s",
         at_least(goal),
-        partial(consume, value_bytes=value_bytes, records=records),
+        partial(consume, value_bytes=value_bytes, records=records, local_read=local_read),
         partial(perf_test, value_bytes=value_bytes, records=records),
         {
-            "records": f"{records:,} of {value_bytes} bytes, {PARTITIONS} partitions, through the socket, page cache warm",
-            "sparklog": "poll_batches, max.partition.fetch.bytes=10 MiB, checksums verified",
-            "Kafka": "kafka-consumer-perf-test --fetch-size 10485760, its fetch.nMsg.sec (without the rebalance)",
+            "records": f"{records:,} of {value_bytes} bytes, {PARTITIONS} partitions, page cache warm",
+            "sparklog": f"poll_batches, {way}, max.partition.fetch.bytes=10 MiB, checksums verified",
+            "Kafka": "through the socket, kafka-consumer-perf-test --fetch-size 10485760, its fetch.nMsg.sec (without the rebalance)",
         },
     )
 
@@ -174,6 +186,8 @@ def _batches(name: str, title: str, goal: float, value_bytes: int, records: int)
 ROWS = (
     _batches("consume-100b", "consume 100 B, Arrow batches", 5, 100, 10_000_000),
     _batches("consume-1k", "consume 1 KiB, Arrow batches", 2, 1024, 2_000_000),
+    _batches("consume-100b-socket", "consume 100 B, Arrow batches, socket", 5, 100, 10_000_000, local_read="off"),
+    _batches("consume-1k-socket", "consume 1 KiB, Arrow batches, socket", 2, 1024, 2_000_000, local_read="off"),
     Row(
         "consume-1k-sendfile",
         "consume 1 KiB against a raw sendfile loop",
@@ -183,7 +197,8 @@ ROWS = (
         partial(consume_bytes, value_bytes=1024, records=2_000_000),
         partial(raw_sendfile, total_bytes=2_000_000 * 1024),
         {
-            "sendfile loop": "os.sendfile of 8 MiB chunks from the page cache, recv_into one buffer, nothing is looked at"
+            "sparklog": "poll_batches through the socket (local.read=off)",
+            "sendfile loop": "os.sendfile of 8 MiB chunks from the page cache, recv_into one buffer, nothing is looked at",
         },
     ),
     Row(
@@ -196,7 +211,7 @@ ROWS = (
         partial(confluent, value_bytes=100, records=2_000_000, filled=10_000_000),
         {
             "records": f"2,000,000 of 100 bytes, {PARTITIONS} partitions; every value is looked at",
-            "sparklog": "poll(), 500 records at most, max.partition.fetch.bytes=10 MiB",
+            "sparklog": "poll(), same-host mmap (local.read=auto, the default), 500 records at most, max.partition.fetch.bytes=10 MiB",
             "confluent-kafka": "consume(500), max.partition.fetch.bytes=10 MiB",
         },
     ),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from sparklog.client.cluster import forget
+from sparklog.client.consumer import Consumer
 from tests.unit.client.fake_broker import FakeBroker
 
 
@@ -27,3 +30,14 @@ def fake() -> Iterator[FakeBroker]:
 def fake4() -> Iterator[FakeBroker]:
     """One envelope topic `events` of four partitions."""
     yield from _fake(4)
+
+
+@pytest.fixture(params=["auto", "off"])
+def local_read(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The module's consumers read with local.read=auto, what is behind the first batch from the fakes' files, and with
+    local.read=off."""
+    if request.param == "auto":
+        monkeypatch.setattr("sparklog.client.fetcher.PROBE_BYTES", 1)
+        monkeypatch.setattr(FakeBroker, "data_dir", tmp_path)
+    monkeypatch.setattr(request.module, "Consumer", partial(Consumer, local_read=request.param))
+    return str(request.param)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import socket
 import struct
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from sparklog.errors import SparklogError
+from sparklog.errors import LocalReadUnavailableError, OffsetOutOfRangeError, SparklogError
 from sparklog.format.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
@@ -39,7 +42,9 @@ Hook = Callable[[Api, Any], "str | int | None"]
 
 class FakeBroker:
     """`hook(api, message)` runs before each request: None answers it, a code answers with that error for the request (for
-    PRODUCE and FETCH: for each partition), DROP and SILENT as they say."""
+    PRODUCE and FETCH: for each partition), DROP and SILENT as they say. With `data_dir` it offers its log as files there."""
+
+    data_dir: Path | None = None
 
     def __init__(self, partitions: int = 1, port: int = 0) -> None:
         self.hook: Hook = lambda api, message: None
@@ -58,6 +63,8 @@ class FakeBroker:
         self.stable: dict[tuple[str, int], int] = {}
         """Last stable offsets, where a transaction is open."""
         self.aborted: dict[tuple[str, int], list[m.AbortedRange]] = {}
+        self.data_dir_id = "the fake's"
+        self._files = itertools.count()
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -130,7 +137,7 @@ class FakeBroker:
                     return
                 if verdict == SILENT:
                     continue
-                code = verdict if isinstance(verdict, int) else 0
+                code = verdict if isinstance(verdict, int) else self._refusal(api, message)
                 if code and api not in (Api.PRODUCE, Api.FETCH):
                     header = encode(m.ErrorBody("as told"))
                     connection.sendall(frames.encode_response(api, code, prefix.correlation_id, header))
@@ -182,6 +189,8 @@ class FakeBroker:
             return (None, b"") if message.acks == 0 else (m.ProduceResponse(results), b"")
         if api is Api.FETCH:
             return self._fetch(message, code)
+        if api is Api.LOCATE_SEGMENTS:
+            return self._locate(message), b""
         raise AssertionError(api)
 
     def end(self, key: tuple[str, int]) -> int:
@@ -232,6 +241,44 @@ class FakeBroker:
                 if original is None:
                     states.apply(decode_header(batch))
         return m.ProduceResult(*key, 0, offsets[0], 77, 0, base_offsets=offsets if any(known) else [])
+
+    def _refusal(self, api: Api, message: Any) -> int:
+        if api is not Api.LOCATE_SEGMENTS:
+            return 0
+        if self.data_dir is None:
+            return LocalReadUnavailableError.code
+        key = (message.topic, message.partition)
+        inside = self.log_start.get(key, 0) <= message.start_offset <= self.end(key)
+        return 0 if inside else OffsetOutOfRangeError.code
+
+    def _locate(self, message: m.LocateSegmentsRequest) -> m.LocateSegmentsResponse:
+        """Writes what is asked for into a new file."""
+        assert self.data_dir is not None
+        key = (message.topic, message.partition)
+        with self._appended:
+            stop = min(message.end_offset, self._end(key, message.isolation))
+            headers = [decode_header(b) for b in self.logs[key]]
+            chosen = [
+                (h, bytes(b))
+                for h, b in zip(headers, self.logs[key], strict=True)
+                if h.next_offset > message.start_offset and h.base_offset < stop
+            ]
+        (self.data_dir / "meta.json").write_text(json.dumps({"data_dir_id": self.data_dir_id}))
+        path = self.data_dir / f"{next(self._files)}.arrow"
+        head = b"not of the range"
+        path.write_bytes(head + b"".join(b for _, b in chosen) + head)
+        size = len(head) + sum(len(b) for _, b in chosen)
+        ranges = [m.SegmentRange(str(path), 1, 0, len(head), size, chosen[0][0].base_offset)] if chosen else []
+        aborted = self.aborted.get(key, []) if message.isolation else []
+        return m.LocateSegmentsResponse(
+            str(self.data_dir),
+            "the fake's",
+            self.end(key),
+            self.log_start.get(key, 0),
+            ranges,
+            self._end(key, 1),
+            aborted,
+        )
 
     def _fetch(self, message: m.FetchRequest, code: int) -> tuple[m.FetchResponse, bytes]:
         results, payload = [], b""

@@ -32,6 +32,8 @@ from tests.unit.client.fake_broker import DROP, FakeBroker
 
 TP0 = TopicPartition("events", 0)
 
+pytestmark = pytest.mark.usefixtures("local_read")
+
 
 def fill(fake: FakeBroker, batches: int, rows: int = 10, partition: int = 0, compression: str = "none") -> None:
     """`batches` batches whose values are their offsets."""

@@ -15,6 +15,8 @@ from tests.unit.client.test_consumer import TP0, drain, fill, until
 
 TP1 = TopicPartition("events", 1)
 
+pytestmark = pytest.mark.usefixtures("local_read")
+
 
 def values(records: list[Any], partition: int) -> list[int]:
     return [int(r.value) for r in records if r.partition == partition]
@@ -22,7 +24,7 @@ def values(records: list[Any], partition: int) -> list[int]:
 
 def test_it_goes_out_before_anything_is_decoded(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(fake, 3)
-    with Consumer(fake.address, max_partition_fetch_bytes=1024) as consumer:
+    with Consumer(fake.address, max_partition_fetch_bytes=1024, local_read="off") as consumer:
         seen: list[int] = []
         consumer.assign([])
         take_part = consumer._fetcher._take_part

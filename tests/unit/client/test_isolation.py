@@ -151,6 +151,7 @@ def fill(fake: FakeBroker) -> None:
 COMMITTED = [*range(10), *range(21, 31)]
 
 
+@pytest.mark.usefixtures("local_read")
 @pytest.mark.parametrize("fetch_bytes", [1024, 8 << 20])
 def test_a_consumer_sees_committed_records_and_its_position_passes_over_the_rest(
     fake: FakeBroker, fetch_bytes: int
@@ -172,6 +173,7 @@ def test_a_consumer_sees_committed_records_and_its_position_passes_over_the_rest
         assert consumer.poll(5000)[0].offset == 32
 
 
+@pytest.mark.usefixtures("local_read")
 def test_read_uncommitted_gives_everything_but_markers(fake: FakeBroker) -> None:
     fill(fake)
     with Consumer(fake.address) as consumer:
