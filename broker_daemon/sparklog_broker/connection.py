@@ -62,6 +62,14 @@ class Answer(Protocol):
     ) -> Coroutine[Any, Any, Reply | None]: ...
 
 
+class Addresses(NamedTuple):
+    """Our own address as the peer sees it, the peer's host, and the peer's name for the log."""
+
+    local: tuple[str, int]
+    peer_host: str
+    peer_name: str
+
+
 class State(Enum):
     OPEN = "open"
     DRAINING = "draining"
@@ -82,6 +90,9 @@ class _Frame:
         self.reserved = 0
         """Of the buffer, this much may be filled."""
 
+    def view(self, start: int, end: int) -> memoryview:
+        return cast(np.ndarray, self.buffer).data[start:end]
+
 
 class Connection:
     """Drives `sock`, which it owns from now on. `on_close` is called once, when all is released."""
@@ -90,9 +101,6 @@ class Connection:
         self,
         sock: socket.socket,
         *,
-    def view(self, start: int, end: int) -> memoryview:
-        return cast(np.ndarray, self.buffer).data[start:end]
-
         loop: asyncio.AbstractEventLoop,
         answer: Answer,
         limits: Limits,
@@ -100,6 +108,7 @@ class Connection:
         buffers: ReceiveBuffers,
         on_close: Callable[[Connection], None],
         refusal: SparklogError | None = None,
+        addresses: Addresses | None = None,
     ) -> None:
         sock.setblocking(False)
         with contextlib.suppress(OSError):  # not a TCP socket: nothing to switch off
@@ -113,7 +122,7 @@ class Connection:
         self._buffers = buffers
         self._on_close = on_close
         self._refusal = refusal
-        self.local_address, self.peer_host, self.peer_name = _addresses(sock)
+        self.local_address, self.peer_host, self.peer_name = addresses or _addresses(sock)
         self._prefix = bytearray(PREFIX_BYTES)
         self._prefix_received = 0
         self._reading: _Frame | None = None
@@ -414,13 +423,12 @@ def _go_on(work: Coroutine[Any, Any, Reply | None], waits_for: Any) -> Any:
             return done.value
 
 
-def _addresses(sock: socket.socket) -> tuple[tuple[str, int], str, str]:
-    """Our own address as the peer sees it, the peer's host, and the peer's name for the log."""
-    unknown = (("", 0), "", "unknown peer")
+def _addresses(sock: socket.socket) -> Addresses:
+    unknown = Addresses(("", 0), "", "unknown peer")
     try:
         local, peer = sock.getsockname(), sock.getpeername()
     except OSError:  # gone already
         return unknown
     if not isinstance(local, tuple) or not isinstance(peer, tuple):  # a socket pair
         return unknown
-    return (str(local[0]), int(local[1])), str(peer[0]), f"{peer[0]}:{peer[1]}"
+    return Addresses((str(local[0]), int(local[1])), str(peer[0]), f"{peer[0]}:{peer[1]}")
