@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sparklog.client.cluster import TopicInfo
 from sparklog.client.partitioner import StickyPartition, partitions_for_columns, partitions_for_keys
-from sparklog.client.reused_memory import ReusedMemory
+from sparklog.client.reused_memory import KEPT_BYTES_MAX, ReusedMemory
 from sparklog.client.tabular import fit, null_column, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch
@@ -83,13 +83,15 @@ def _headers_array(headers: list[Headers | None]) -> Any:
 class BatchEncoder:
     """Makes rows that have their topic's newest schema into batches as they are stored. Thread-safe.
 
-    `checksum=False`: `assign_producer` follows, which sets it.
+    `checksum=False`: `assign_producer` follows, which sets it. `memory_bytes`: how much of batches there is at the same
+    time; that much is kept for the next ones.
     """
 
-    def __init__(self, compression: str = "none", *, checksum: bool = True) -> None:
+    def __init__(self, compression: str = "none", *, checksum: bool = True, memory_bytes: int = KEPT_BYTES_MAX) -> None:
         self._compression = compression
         self._checksum = checksum
-        self._memory = ReusedMemory()
+        # a quarter more: sizes are rounded up, and there are those being encoded
+        self._memory = ReusedMemory(memory_bytes + memory_bytes // 4)
 
     def encode(self, batch: pa.RecordBatch, topic: TopicInfo) -> EncodedBatch:
         """One batch of any size."""
