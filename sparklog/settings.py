@@ -119,6 +119,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("queued.max.request.bytes", _B, 512 * MIB, "Memory for requests being read or processed; beyond it no socket is read from.", "bytes", MIB, 64 * 1024 * MIB),
     Setting("fetch.max.bytes", _B, 55 * MIB, "Most bytes one fetch is answered with, whatever the client asks.", "bytes", MIB, 1024 * MIB),
     Setting("fetch.purgatory.max", _B, 100_000, "Waiting fetches; one more is answered at once.", "requests", 1, 10_000_000),
+    Setting("local.socket.enabled", _B, True, "Whether producers and consumers on the same host are offered a Unix socket, which costs half the processor time of TCP."),
     Setting("local.read.enabled", _B, True, "Whether clients on the same host may map the segment files instead of using the socket."),
     Setting("log.flush.interval.ms", _B, 60_000, "What has been appended is fsynced in the background and recovery points are written at this interval; rolled segments sooner.", "ms", 100, _DAY_MS),
     Setting("log.retention.check.interval.ms", _B, 300_000, "What topics keep too long or too much of is looked for at this interval, and deleted.", "ms", 10, _DAY_MS),

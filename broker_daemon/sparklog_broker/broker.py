@@ -71,6 +71,8 @@ class Broker:
         self.config = config
         self.cluster_id = store.cluster_id()
         self.topics: dict[str, Topic] = {}
+        self.local_socket = ""
+        """What clients on this host are offered beside TCP; "": nothing."""
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.io = IoThreads(loop, config.num_io_threads)

@@ -36,6 +36,7 @@ class BrokerConfig:
     queued_max_request_bytes: int
     fetch_max_bytes: int
     fetch_purgatory_max: int
+    local_socket_enabled: bool
     local_read_enabled: bool
     log_flush_interval_ms: int
     log_retention_check_interval_ms: int

@@ -1,7 +1,7 @@
 """One connection: frames in, replies out, over a non-blocking socket that it drives itself.
 
-Reading: 16 bytes of prefix, then the body straight into the frame's own buffer, which grows with what has arrived, so
-that announcing a large frame costs the broker nothing. One request is processed at a time; meanwhile one more frame is
+Reading: 16 bytes of prefix, then the body straight into the frame's own buffer, whose memory is reserved, and taken from
+the system, as bytes arrive, so that announcing a large frame costs the broker nothing. One request is processed at a time; meanwhile one more frame is
 read ahead and then the socket is left alone (TCP's window tells the peer), so a peer that goes away is noticed and its
 waiting fetch cancelled. Writing: bytes are sent, file slices go through `os.sendfile`; a slice whose file is shorter
 than announced ends the connection, for nothing may be padded.
@@ -23,7 +23,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
 from types import coroutine
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
 
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
 from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
@@ -60,6 +62,14 @@ class Answer(Protocol):
     ) -> Coroutine[Any, Any, Reply | None]: ...
 
 
+class Addresses(NamedTuple):
+    """Our own address as the peer sees it, the peer's host, and the peer's name for the log."""
+
+    local: tuple[str, int]
+    peer_host: str
+    peer_name: str
+
+
 class State(Enum):
     OPEN = "open"
     DRAINING = "draining"
@@ -72,13 +82,16 @@ class _Frame:
 
     __slots__ = ("buffer", "prefix", "received", "reserved")
 
-    def __init__(self, prefix: RequestPrefix, buffer: bytearray | None) -> None:
+    def __init__(self, prefix: RequestPrefix, buffer: np.ndarray) -> None:
         self.prefix = prefix
-        self.buffer = bytearray() if buffer is None else buffer
+        self.buffer: np.ndarray | None = buffer
         """May be larger than the frame."""
         self.received = 0
         self.reserved = 0
         """Of the buffer, this much may be filled."""
+
+    def view(self, start: int, end: int) -> memoryview:
+        return cast(np.ndarray, self.buffer).data[start:end]
 
 
 class Connection:
@@ -95,6 +108,7 @@ class Connection:
         buffers: ReceiveBuffers,
         on_close: Callable[[Connection], None],
         refusal: SparklogError | None = None,
+        addresses: Addresses | None = None,
     ) -> None:
         sock.setblocking(False)
         with contextlib.suppress(OSError):  # not a TCP socket: nothing to switch off
@@ -108,7 +122,7 @@ class Connection:
         self._buffers = buffers
         self._on_close = on_close
         self._refusal = refusal
-        self.local_address, self.peer_host, self.peer_name = _addresses(sock)
+        self.local_address, self.peer_host, self.peer_name = addresses or _addresses(sock)
         self._prefix = bytearray(PREFIX_BYTES)
         self._prefix_received = 0
         self._reading: _Frame | None = None
@@ -170,7 +184,7 @@ class Connection:
             else:
                 if frame.received == frame.reserved and not self._grow(frame):
                     return
-                with memoryview(frame.buffer) as view, view[frame.received : frame.reserved] as room:
+                with frame.view(frame.received, frame.reserved) as room:
                     count = self._sock.recv_into(room)
                 frame.received += count
                 if count and frame.received == frame.prefix.body_bytes:
@@ -213,12 +227,6 @@ class Connection:
             self._pause_reading()
             return False
         frame.reserved += ahead
-        missing = frame.reserved - len(frame.buffer)
-        if missing > 0:
-            if frame.buffer:
-                frame.buffer.extend(bytes(missing))
-            else:
-                frame.buffer = bytearray(missing)
         return True
 
     def _end_frame(self, frame: _Frame) -> None:
@@ -244,7 +252,7 @@ class Connection:
 
     def _process(self, frame: _Frame) -> None:
         self._current = frame
-        work = self._answer(frame.prefix, memoryview(frame.buffer)[: frame.prefix.body_bytes], self)
+        work = self._answer(frame.prefix, frame.view(0, frame.prefix.body_bytes), self)
         try:
             waits_for = work.send(None)
         except StopIteration as done:  # most requests never wait: no task is needed
@@ -310,8 +318,9 @@ class Connection:
 
     def _give_back(self, frame: _Frame) -> None:
         reserved, frame.reserved = frame.reserved, 0
-        buffer, frame.buffer = frame.buffer, bytearray()
-        self._buffers.give_back(buffer)
+        buffer, frame.buffer = frame.buffer, None
+        if buffer is not None:
+            self._buffers.give_back(buffer)
         self._budget.release(frame, reserved)
 
     # -- writing
@@ -414,13 +423,12 @@ def _go_on(work: Coroutine[Any, Any, Reply | None], waits_for: Any) -> Any:
             return done.value
 
 
-def _addresses(sock: socket.socket) -> tuple[tuple[str, int], str, str]:
-    """Our own address as the peer sees it, the peer's host, and the peer's name for the log."""
-    unknown = (("", 0), "", "unknown peer")
+def _addresses(sock: socket.socket) -> Addresses:
+    unknown = Addresses(("", 0), "", "unknown peer")
     try:
         local, peer = sock.getsockname(), sock.getpeername()
     except OSError:  # gone already
         return unknown
     if not isinstance(local, tuple) or not isinstance(peer, tuple):  # a socket pair
         return unknown
-    return (str(local[0]), int(local[1])), str(peer[0]), f"{peer[0]}:{peer[1]}"
+    return Addresses((str(local[0]), int(local[1])), str(peer[0]), f"{peer[0]}:{peer[1]}")

@@ -32,6 +32,7 @@ class RequestContext:
     broker: Broker
     local_address: tuple[str, int]
     peer_host: str
+    peer_name: str = ""
 
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
@@ -49,7 +50,7 @@ class Dispatcher:
         """The reply to one request; it never raises but for cancellation."""
         try:
             request = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
-            context = RequestContext(self._broker, connection.local_address, connection.peer_host)
+            context = RequestContext(self._broker, connection.local_address, connection.peer_host, connection.peer_name)
             response = await self._handlers[prefix.api](request, body[prefix.header_bytes :], context)
             return frame_response(prefix.api, prefix.correlation_id, response)
         except (InvalidRequestError, UnsupportedApiError, UnsupportedVersionError) as e:

@@ -117,6 +117,7 @@ async def _run(config: BrokerConfig) -> int:
     try:
         server = Server(sock, config, loop=loop, answer=Dispatcher(broker, HANDLERS).answer)
         server.start()
+        broker.local_socket = server.local_name
         broker.start(on_all_disks_failed=end)
         print(f"listening on {server.address}", flush=True)
         log.info("broker %d serves %s", config.broker_id, config.data_dir)

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
+
+from sparklog.settings import MIB
+
 BUFFER_BYTES_MIN = 64 * 1024
 """Smaller ones are not worth keeping."""
 _REFERENCES_OF_THE_LAST_OWNER = 3
@@ -18,22 +22,26 @@ class ReceiveBuffers:
 
     def __init__(self, kept_bytes_max: int) -> None:
         self._kept_bytes_max = kept_bytes_max
-        self._kept: list[bytearray] = []
+        self._kept: list[np.ndarray] = []
         self.kept_bytes = 0
 
-    def take(self, size_bytes: int) -> bytearray | None:
-        """A kept buffer of at least `size_bytes`, the smallest such, or None."""
+    def take(self, size_bytes: int) -> np.ndarray:
+        """A buffer of at least `size_bytes` with any content: the smallest kept one, or a new one, which has no memory
+        (only addresses) where nothing has been written yet."""
         if size_bytes < BUFFER_BYTES_MIN:
-            return None
+            return np.empty(size_bytes, np.uint8)
         fitting = [b for b in self._kept if len(b) >= size_bytes]
         if not fitting:
-            return None
+            rounded = (
+                size_bytes if size_bytes < MIB else -(-size_bytes // MIB) * MIB
+            )  # so that it fits the next one, too
+            return np.empty(rounded, np.uint8)
         found = min(fitting, key=len)
         self._kept = [b for b in self._kept if b is not found]
         self.kept_bytes -= len(found)
         return found
 
-    def give_back(self, buffer: bytearray) -> None:
+    def give_back(self, buffer: np.ndarray) -> None:
         """Keeps `buffer` unless it is small, too much is kept, or somebody still refers to it (a view of it does, too)."""
         size_bytes = len(buffer)
         if (

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import errno
 import logging
+import secrets
 import socket
+import sys
+from functools import partial
 
 from sparklog.errors import TooManyConnectionsError
 from sparklog.settings import MIB
 from sparklog_broker.config import BrokerConfig, format_address
-from sparklog_broker.connection import Answer, Connection, Limits
+from sparklog_broker.connection import Addresses, Answer, Connection, Limits
 from sparklog_broker.memory import MemoryBudget
 from sparklog_broker.receive_buffers import ReceiveBuffers
 
@@ -55,6 +58,21 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def bind_local() -> socket.socket | None:
+    """A bound Unix socket with a name nobody can guess in the abstract namespace: no file that a crash leaves behind, and
+    only processes that share our network can reach it. None: this system has none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(f"\0sparklog-{secrets.token_hex(16)}")
+    except OSError:
+        sock.close()
+        return None
+    sock.setblocking(False)
+    return sock
+
+
 def _why_not(where: str, error: OSError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
@@ -69,12 +87,13 @@ def _why_not(where: str, error: OSError) -> str:
 
 
 class Server:
-    """Accepts connections on `sock` (bound) and keeps them. Event-loop thread only."""
+    """Accepts connections on `sock` (bound) and on a Unix socket beside it, and keeps them. Event-loop thread only."""
 
     def __init__(
         self, sock: socket.socket, config: BrokerConfig, *, loop: asyncio.AbstractEventLoop, answer: Answer
     ) -> None:
         self._sock = sock
+        self._local = bind_local() if config.local_socket_enabled else None
         self._loop = loop
         self._answer = answer
         self._connections_max = config.max_connections
@@ -99,6 +118,11 @@ class Server:
         return format_address(host, port)
 
     @property
+    def local_name(self) -> str:
+        """The abstract Unix socket it listens on, too; "": there is none."""
+        return "" if self._local is None else self._local.getsockname()[1:].decode()
+
+    @property
     def connection_count(self) -> int:
         return len(self._connections)
 
@@ -106,16 +130,25 @@ class Server:
         """Begins to accept. Raises ListenError."""
         where = self.address
         try:
-            self._sock.listen(BACKLOG)
+            for listener in self._listeners():
+                listener.listen(BACKLOG)
         except OSError as e:
             raise ListenError(_why_not(where, e)) from e
-        self._loop.add_reader(self._sock.fileno(), self._on_acceptable)
+        for listener in self._listeners():
+            self._accept_from(listener)
         self._check_deadlines()
 
-    def _on_acceptable(self) -> None:
+    def _listeners(self) -> list[socket.socket]:
+        return [self._sock] if self._local is None else [self._sock, self._local]
+
+    def _accept_from(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            self._loop.add_reader(listener.fileno(), partial(self._on_acceptable, listener))
+
+    def _on_acceptable(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_EVENT):
             try:
-                sock, _ = self._sock.accept()
+                sock, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as e:
@@ -126,16 +159,18 @@ class Server:
                     e.strerror,
                     ACCEPT_PAUSE_S,
                 )
-                self._loop.remove_reader(self._sock.fileno())
-                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
+                self._loop.remove_reader(listener.fileno())
+                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listener)
                 return
-            self._add(sock)
+            self._add(sock, self._addresses_of_local() if listener is self._local else None)
 
-    def _accept_again(self) -> None:
-        if self._sock.fileno() >= 0:
-            self._loop.add_reader(self._sock.fileno(), self._on_acceptable)
+    def _addresses_of_local(self) -> Addresses:
+        """A Unix socket's peer is on this host, and would reach us by TCP where we listen."""
+        host, port = self._sock.getsockname()[:2]
+        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        return Addresses((loopback.get(host, host), port), "127.0.0.1", "a client on this host")
 
-    def _add(self, sock: socket.socket) -> None:
+    def _add(self, sock: socket.socket, addresses: Addresses | None) -> None:
         refusal = None
         if len(self._connections) >= self._connections_max:
             if len(self._connections) >= self._connections_max + REFUSALS_AT_ONCE_MAX:
@@ -154,6 +189,7 @@ class Server:
                 buffers=self._buffers,
                 on_close=self._remove,
                 refusal=refusal,
+                addresses=addresses,
             )
         )
 
@@ -170,9 +206,10 @@ class Server:
 
     def stop_accepting(self) -> None:
         """New connections are refused by the kernel from now on."""
-        if self._sock.fileno() >= 0:
-            self._loop.remove_reader(self._sock.fileno())
-            self._sock.close()
+        for listener in self._listeners():
+            if listener.fileno() >= 0:
+                self._loop.remove_reader(listener.fileno())
+                listener.close()
 
     async def stop(self, timeout_s: float) -> None:
         """Lets running requests finish, for at most `timeout_s`, then closes every connection."""

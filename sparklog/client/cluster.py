@@ -20,7 +20,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from sparklog.client.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
-from sparklog.client.connection import Connection
+from sparklog.client.connection import Connection, connect_for_data
 from sparklog.errors import (
     BrokerNotAvailableError,
     InvalidPartitionsError,
@@ -247,13 +247,16 @@ class Cluster:
 
     # -- connections
 
-    def connect(self, endpoint: Endpoint | None = None, *, timeout_ms: int = 30_000) -> Connection:
-        """A new connection that belongs to the caller, to `endpoint` or to the first bootstrap server that answers."""
+    def connect(
+        self, endpoint: Endpoint | None = None, *, timeout_ms: int = 30_000, for_data: bool = False
+    ) -> Connection:
+        """A new connection that belongs to the caller, to `endpoint` or to the first bootstrap server that answers.
+        `for_data`: see `connect_for_data`."""
         candidates = [endpoint] if endpoint else self._bootstrap
         failures: list[SparklogError] = []
         for candidate in candidates:
             try:
-                return Connection(candidate, timeout_ms=timeout_ms)
+                return (connect_for_data if for_data else Connection)(candidate, timeout_ms=timeout_ms)
             except (BrokerNotAvailableError, RequestTimedOutError) as e:
                 failures.append(e)
         if len(failures) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from sparklog.client.cluster import TopicInfo
 from sparklog.client.partitioner import StickyPartition, partitions_for_columns, partitions_for_keys
-from sparklog.client.reused_memory import ReusedMemory
+from sparklog.client.reused_memory import KEPT_BYTES_MAX, ReusedMemory
 from sparklog.client.tabular import fit, null_column, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch
@@ -25,6 +26,7 @@ ENVELOPE_FIXED_BYTES_MIN, ENVELOPE_FIXED_BYTES_MAX = 640, 1024
 HEADER_BYTES = 192
 """What sparklog's header adds to an Arrow message."""
 COMBINE_ROWS = 8192
+NULLS_KEPT_ROWS_MAX = 65_536
 SPREAD_BYTES_MIN, SPREAD_BYTES_MAX = 4 * MIB, 64 * MIB
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -83,13 +85,15 @@ def _headers_array(headers: list[Headers | None]) -> Any:
 class BatchEncoder:
     """Makes rows that have their topic's newest schema into batches as they are stored. Thread-safe.
 
-    `checksum=False`: `assign_producer` follows, which sets it.
+    `checksum=False`: `assign_producer` follows, which sets it. `memory_bytes`: how much of batches there is at the same
+    time; that much is kept for the next ones.
     """
 
-    def __init__(self, compression: str = "none", *, checksum: bool = True) -> None:
+    def __init__(self, compression: str = "none", *, checksum: bool = True, memory_bytes: int = KEPT_BYTES_MAX) -> None:
         self._compression = compression
         self._checksum = checksum
-        self._memory = ReusedMemory()
+        # a quarter more: sizes are rounded up, and there are those being encoded
+        self._memory = ReusedMemory(memory_bytes + memory_bytes // 4)
 
     def encode(self, batch: pa.RecordBatch, topic: TopicInfo) -> EncodedBatch:
         """One batch of any size."""
@@ -134,13 +138,17 @@ def estimated_bytes(batch: pa.RecordBatch) -> int:
 def split_by_size(batch: pa.RecordBatch, target_bytes: int, max_bytes: int, topic: str) -> Iterator[pa.RecordBatch]:
     """Slices of at least one row and about `target_bytes`, a quarter more rather than two halves. Raises
     MessageTooLargeError for a row over `max_bytes`."""
+    estimated = estimated_bytes(batch)
+    if estimated <= min(target_bytes + target_bytes // 4, max_bytes):  # most; `nbytes` costs five times as much to tell
+        yield batch
+        return
     size = int(batch.nbytes)
-    if size <= target_bytes + target_bytes // 4 and estimated_bytes(batch) <= max_bytes:
+    if size <= target_bytes + target_bytes // 4 and estimated <= max_bytes:
         yield batch
         return
     if batch.num_rows == 1:
-        if estimated_bytes(batch) > max_bytes:
-            raise too_large(topic, estimated_bytes(batch), max_bytes)
+        if estimated > max_bytes:
+            raise too_large(topic, estimated, max_bytes)
         yield batch
         return
     pieces = min(batch.num_rows, max(2, -(-size // target_bytes)))
@@ -228,15 +236,21 @@ def _envelope_rows(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
     return Rows(table, chosen)
 
 
+@lru_cache(maxsize=4)  # batches of one size follow one another
+def _no_keys_and_headers(rows: int) -> tuple[Any, Any]:
+    return null_column(rows, pa.binary()), null_column(rows, HEADER_TYPE)
+
+
 def _values_alone(values: Any) -> pa.Table:
     """What most send, without the steps that only other columns need."""
     n = len(values)
     stamps = pa.py_buffer(np.full(n, time.time_ns() // 1000, np.int64))
+    no_keys, no_headers = _no_keys_and_headers(n) if n <= NULLS_KEPT_ROWS_MAX else _no_keys_and_headers.__wrapped__(n)
     return pa.Table.from_arrays(
         [
-            null_column(n, pa.binary()),
+            no_keys,
             values,
-            null_column(n, HEADER_TYPE),
+            no_headers,
             pa.Array.from_buffers(TIMESTAMP_TYPE, n, [None, stamps]),
         ],
         schema=ENVELOPE_SCHEMA,
@@ -295,9 +309,11 @@ def _pieces(
     position = 0
     for batch in batches:
         # rows that are spread over partitions are copied, so only a window of them at a time
-        per_row = max(1, int(batch.nbytes) // batch.num_rows)
-        window_bytes = min(max(SPREAD_BYTES_MIN, target_bytes * topic.partitions), SPREAD_BYTES_MAX)
-        window = max(1, window_bytes // per_row) if isinstance(where, np.ndarray) else batch.num_rows
+        window = batch.num_rows
+        if isinstance(where, np.ndarray):
+            per_row = max(1, int(batch.nbytes) // batch.num_rows)
+            window_bytes = min(max(SPREAD_BYTES_MIN, target_bytes * topic.partitions), SPREAD_BYTES_MAX)
+            window = max(1, window_bytes // per_row)
         for start in range(0, batch.num_rows, window):
             part = batch.slice(start, window)
             part_where = where[position : position + part.num_rows] if isinstance(where, np.ndarray) else where

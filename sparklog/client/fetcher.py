@@ -250,7 +250,7 @@ class Fetcher:
         connection = self._connection
         if connection is None or connection.closed or connection.endpoint != leader:
             self._drop_connection()
-            connection = self._cluster.connect(leader, timeout_ms=self._config.request_timeout_ms)
+            connection = self._cluster.connect(leader, timeout_ms=self._config.request_timeout_ms, for_data=True)
             with self.changed:
                 self._connection = connection
         return connection

@@ -115,7 +115,11 @@ class Producer:
         self._topics: dict[str, _Topic] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._batch_size_bytes = config["batch.size.bytes"]
-        self._encoder = BatchEncoder(config["compression"], checksum=not config["enable.idempotence"])
+        self._encoder = BatchEncoder(
+            config["compression"],
+            checksum=not config["enable.idempotence"],
+            memory_bytes=config["buffer.memory"],
+        )
         self._accumulator = Accumulator(
             buffer_bytes=config["buffer.memory"],
             linger_s=config["linger.ms"] / 1000,

@@ -16,16 +16,18 @@ import pyarrow as pa
 KEPT_BYTES_MAX = 96 * 1024 * 1024
 REUSED_BYTES_MIN = 256 * 1024
 """The allocator itself is quick for smaller ones."""
-_SIZE_STEP = 1024 * 1024
+_SIZE_STEPS = 8
+"""Sizes between two powers of two, so that a little larger one fits as well."""
 _REFERENCES_WHEN_FREE = 3
 """The list, the loop's variable, and `getrefcount`'s own."""
 
 
 class ReusedMemory:
     """Buffers still in use do not count as kept for long: the oldest is given up (not freed before its users are gone)
-    when KEPT_BYTES_MAX is reached."""
+    when `kept_bytes_max` is reached. So it has to be as much as is in use at the same time, else none is ever used again."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._kept_bytes_max = kept_bytes_max
         self._kept: list[np.ndarray] = []
         self._lock = threading.Lock()
 
@@ -37,8 +39,9 @@ class ReusedMemory:
             for array in self._kept:
                 if array.nbytes >= size_bytes and sys.getrefcount(array) == _REFERENCES_WHEN_FREE:
                     return pa.py_buffer(array.data[:size_bytes])
-            array = np.empty(-(-size_bytes // _SIZE_STEP) * _SIZE_STEP, np.uint8)
+            step = (1 << (size_bytes - 1).bit_length()) // 2 // _SIZE_STEPS
+            array = np.empty(-(-size_bytes // step) * step, np.uint8)
             self._kept.append(array)
-            while len(self._kept) > 1 and sum(a.nbytes for a in self._kept) > KEPT_BYTES_MAX:
+            while len(self._kept) > 1 and sum(a.nbytes for a in self._kept) > self._kept_bytes_max:
                 del self._kept[0]
             return pa.py_buffer(array.data[:size_bytes])

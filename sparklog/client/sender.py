@@ -253,7 +253,7 @@ class Sender:
         return True
 
     def _open_channel(self, leader: Endpoint) -> _Channel:
-        connection = self._cluster.connect(leader, timeout_ms=self._config.request_timeout_ms)
+        connection = self._cluster.connect(leader, timeout_ms=self._config.request_timeout_ms, for_data=True)
         channel = self._channels[leader] = _Channel(connection)
         self._selector.register(connection, selectors.EVENT_READ, leader)
         return channel

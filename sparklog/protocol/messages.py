@@ -70,10 +70,11 @@ class ErrorBody(Message):
 
 
 class HandshakeRequest(Message):
-    """First request of a connection: who is calling."""
+    """First request of a connection: who is calling, and its own address as it sees it (HOST:PORT; "": not told)."""
 
     client_name: Text = ""
     client_version: Text = ""
+    client_address: Text = ""
 
 
 class ApiRange(Message):
@@ -85,13 +86,15 @@ class ApiRange(Message):
 
 
 class HandshakeResponse(Message):
-    """Who answers, what it speaks, and the frame size it takes."""
+    """Who answers, what it speaks, the frame size it takes, and the abstract Unix socket where it listens, too ("": this
+    client has to stay with TCP)."""
 
     broker_id: int
     cluster_id: str
     broker_version: str
     apis: list[ApiRange]
     request_bytes_max: int
+    local_socket: Text = ""
 
 
 class ProducePartition(Message):

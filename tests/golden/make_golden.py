@@ -205,7 +205,7 @@ TOPIC_STATE = topics.TopicState(
 SUMMARY = txn.TransactionSummary("orders", "plain", "Ongoing", 7, 3, -1, "", BASE_MS, 60_000)
 
 REQUESTS: dict[m.Api, m.Message] = {
-    m.Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0"),
+    m.Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0", "127.0.0.1:50000"),
     m.Api.METADATA: topics.MetadataRequest(["flights", "weather"]),
     m.Api.CREATE_TOPIC: topics.CreateTopicRequest(
         "flights", 4, b"arrow schema", ["carrier"], "time_hour", {"segment.bytes": 4096}
@@ -242,7 +242,9 @@ REQUESTS: dict[m.Api, m.Message] = {
     m.Api.LOCATE_REMOTE: m.LocateRemoteRequest("flights", 1, 10, 2**40),
 }
 RESPONSES: dict[m.Api, m.Message] = {
-    m.Api.HANDSHAKE: m.HandshakeResponse(1, "cluster", "0.1.0", [m.ApiRange(0, 0, 0), m.ApiRange(4, 0, 1)], 100 << 20),
+    m.Api.HANDSHAKE: m.HandshakeResponse(
+        1, "cluster", "0.1.0", [m.ApiRange(0, 0, 0), m.ApiRange(4, 0, 1)], 100 << 20, "sparklog-0a1b"
+    ),
     m.Api.METADATA: topics.MetadataResponse("cluster", 1, [topics.BrokerEndpoint(1, "127.0.0.1", 9292)], [TOPIC_STATE]),
     m.Api.CREATE_TOPIC: topics.CreateTopicResponse(TOPIC_STATE),
     m.Api.DELETE_TOPIC: topics.DeleteTopicResponse("0123456789abcdef0123456789abcdef"),

@@ -16,11 +16,14 @@ from sparklog.protocol.topic_messages import (
 )
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers.locate import is_same_host
 from sparklog_broker.reply import Response
 
 
 async def handshake(request: HandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
+    """The Unix socket is offered to clients of this host that nothing stands between (a proxy, a container's address)."""
     broker = context.broker
+    direct = request.client_address == context.peer_name and is_same_host(context.peer_host, context.local_address[0])
     return Response(
         HandshakeResponse(
             broker_id=broker.config.broker_id,
@@ -28,6 +31,7 @@ async def handshake(request: HandshakeRequest, payload: memoryview, context: Req
             broker_version=sparklog.__version__,
             apis=[ApiRange(int(api), spec.version_min, spec.version_max) for api, spec in APIS.items()],
             request_bytes_max=broker.config.socket_request_max_bytes,
+            local_socket=broker.local_socket if direct else "",
         )
     )
 

@@ -46,6 +46,19 @@ def test_what_is_kept_is_bounded() -> None:
     assert sum(a.nbytes for a in memory._kept) <= KEPT_BYTES_MAX
 
 
+def test_as_many_as_are_in_use_at_the_same_time_are_used_again() -> None:
+    size = MIB + 200_000
+    memory = ReusedMemory(int(1.25 * 100 * size))
+    addresses = {b.address for b in [memory.take(size) for _ in range(100)]}
+    assert {b.address for b in [memory.take(size) for _ in range(100)]} == addresses
+
+
+def test_a_little_more_fits_into_what_is_kept() -> None:
+    memory = ReusedMemory()
+    address = memory.take(9 * MIB + 1).address
+    assert memory.take(10 * MIB).address == address
+
+
 def test_a_small_one_and_one_larger_than_the_limit() -> None:
     memory = ReusedMemory()
     assert memory.take(REUSED_BYTES_MIN - 1).size == REUSED_BYTES_MIN - 1
