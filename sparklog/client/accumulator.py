@@ -7,6 +7,7 @@ neighbours. With it (there is a `session`) several are, and `sequences` keeps th
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -147,7 +148,7 @@ class Accumulator:
         self.linger_s = linger_s
         self.max_block_s = max_block_s
         self.delivery_timeout_s = delivery_timeout_s
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.memory_freed = threading.Condition(self.lock)
         self.used_bytes = 0
         self.waiting = 0
@@ -161,7 +162,7 @@ class Accumulator:
 
     def reset_after_fork(self) -> None:
         """In a forked child: the producer belongs to the parent."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.memory_freed = threading.Condition(self.lock)
         self.refusal = ClosedError("this producer belongs to the parent process: create one in the child")
         self.closing = True
@@ -206,6 +207,11 @@ class Accumulator:
         self.wake_sender()
 
     # -- callers' side
+
+    def release_if_held(self) -> None:
+        """For who acquired `lock` without `with`, and does not know how far that went before an exception."""
+        with contextlib.suppress(RuntimeError):
+            self.lock.release()
 
     def locked_reserve(self, size_bytes: int) -> None:
         """Takes memory, waiting for it up to max.block.ms. Raises BufferExhaustedError or ClosedError."""

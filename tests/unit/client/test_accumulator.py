@@ -1,5 +1,7 @@
 """Batches that are being filled: their memory, and what few records have."""
 
+import threading
+
 import pytest
 
 from sparklog.client.accumulator import ROOM_BYTES, Accumulator, OpenBatch, PartitionQueue
@@ -79,3 +81,25 @@ def test_a_full_batch_of_the_next_partition_takes_no_more(fake4: FakeBroker) -> 
         producer.send("events", bytes(10_000))
     sizes = [decode_header(batch).record_count for batches in fake4.logs.values() for batch in batches]
     assert sizes == [1] * 5
+
+
+def test_an_interrupted_call_leaves_nothing_behind(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    with Producer(fake.address) as producer:
+        producer.send("events", b"1")
+        with monkeypatch.context() as patched:
+            patched.setattr("sparklog.client.producer.time_ns", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.send("events", b"2")
+        assert producer.send("events", b"3").result(5).offset == 1
+
+
+def test_only_who_holds_the_lock_releases_it() -> None:
+    on = accumulator(1 << 20)
+    with on.lock:
+        other = threading.Thread(target=on.release_if_held)
+        other.start()
+        other.join()
+    on.release_if_held()
