@@ -7,13 +7,17 @@ neighbours. With it (there is a `session`) several are, and `sequences` keeps th
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+import pyarrow as pa
+
 from sparklog.client.cluster import TopicInfo
-from sparklog.client.encoding import ROW_OVERHEAD_BYTES, EncodedBatch, Headers
+from sparklog.client.encoding import EncodedBatch, Headers, envelope_batch
 from sparklog.client.futures import Delivery
 from sparklog.client.sequences import (
     BATCHES_IN_FLIGHT_MAX,
@@ -31,23 +35,73 @@ PARTITION_REQUEST_BYTES = 8 * MIB
 """How much of one partition goes into one request, unless a single batch is larger."""
 PIPELINED_BYTES_MIN = 128 * 1024
 """A request of less does not follow one that is under way: meanwhile more may come that travels with it."""
+ROOM_BYTES = 16 * 1024
+"""How much memory a batch that is being filled reserves at a time."""
 BATCHES_MAX = 100_000
 """How many batches of one partition go into one request without idempotence."""
 
 
-class OpenBatch:
-    """Records of one partition that are still being collected, as columns of Python objects."""
+Rest = tuple[bytes | None, Headers | None, int | None]
+"""What a record has beside its value: key, headers, timestamp in ms."""
 
-    __slots__ = ("created", "delivery", "headers", "keys", "size_bytes", "timestamps_us", "values")
+
+class OpenBatch:
+    """Records of one partition that are still being collected, as columns of Python objects.
+
+    Of the `reserved_bytes` of `buffer.memory` no record has taken the `room_bytes` yet. What few records have is not
+    touched for the others: `keys` may be shorter than `values`, `headers` and `given_timestamps_ms` go by row.
+    """
+
+    __slots__ = (
+        "created",
+        "delivery",
+        "given_timestamps_ms",
+        "headers",
+        "keys",
+        "reserved_bytes",
+        "room_bytes",
+        "timestamps_ns",
+        "values",
+    )
 
     def __init__(self, tp: TopicPartition) -> None:
         self.created = time.monotonic()
         self.delivery = Delivery(tp)
         self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] | None = None
-        self.headers: list[Headers | None] | None = None
-        self.timestamps_us: list[int] = []
-        self.size_bytes = 0
+        self.keys: list[bytes | None] = []
+        self.headers: dict[int, Headers] = {}
+        self.timestamps_ns: list[int] = []
+        self.given_timestamps_ms: dict[int, int] = {}
+        self.reserved_bytes = 0
+        self.room_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.reserved_bytes - self.room_bytes
+
+    def set_rest(self, row: int, rest: Rest) -> None:
+        """What the next row has beside its value."""
+        key, headers, timestamp_ms = rest
+        if key is not None:
+            keys = self.keys
+            if len(keys) != row:
+                keys[row:] = [None] * (row - len(keys))
+            keys.append(key)
+        if headers:
+            self.headers[row] = headers
+        if timestamp_ms is not None:
+            self.given_timestamps_ms[row] = timestamp_ms
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The rows; tells the delivery their timestamps."""
+        n = len(self.values)
+        stamps = np.array(self.timestamps_ns[:n], np.int64) // 1000
+        for row, timestamp_ms in self.given_timestamps_ms.items():
+            stamps[row] = timestamp_ms * 1000
+        self.delivery.timestamps_us = stamps
+        keys = self.keys[:n] + [None] * (n - len(self.keys)) if self.keys else None
+        headers = [self.headers.get(row) for row in range(n)] if self.headers else None
+        return envelope_batch(self.values, keys, headers, stamps)
 
 
 class PendingBatch(SequencedBatch):
@@ -94,7 +148,7 @@ class Accumulator:
         self.linger_s = linger_s
         self.max_block_s = max_block_s
         self.delivery_timeout_s = delivery_timeout_s
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.memory_freed = threading.Condition(self.lock)
         self.used_bytes = 0
         self.waiting = 0
@@ -108,7 +162,7 @@ class Accumulator:
 
     def reset_after_fork(self) -> None:
         """In a forked child: the producer belongs to the parent."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.memory_freed = threading.Condition(self.lock)
         self.refusal = ClosedError("this producer belongs to the parent process: create one in the child")
         self.closing = True
@@ -154,10 +208,17 @@ class Accumulator:
 
     # -- callers' side
 
+    def release_if_held(self) -> None:
+        """For who acquired `lock` without `with`, and does not know how far that went before an exception."""
+        with contextlib.suppress(RuntimeError):
+            self.lock.release()
+
     def locked_reserve(self, size_bytes: int) -> None:
         """Takes memory, waiting for it up to max.block.ms. Raises BufferExhaustedError or ClosedError."""
         deadline = None
         while self.used_bytes and self.used_bytes + size_bytes > self.buffer_bytes:
+            if self._locked_take_room_back():
+                continue
             if deadline is None:
                 deadline = time.monotonic() + self.max_block_s
             remaining = deadline - time.monotonic()
@@ -175,6 +236,26 @@ class Accumulator:
             self.check_open()
         self.used_bytes += size_bytes
 
+    def _locked_take_room_back(self) -> bool:
+        """Gives what batches have reserved and not used to those that need it. False: there is nothing."""
+        before = self.used_bytes
+        for queue in self.active.values():
+            if queue.open is not None:
+                self.used_bytes -= queue.open.room_bytes
+                queue.open.reserved_bytes -= queue.open.room_bytes
+                queue.open.room_bytes = 0
+        return self.used_bytes < before
+
+    def locked_give_room(self, batch: OpenBatch, size_bytes: int, target_bytes: int) -> None:
+        """Room for a record of `size_bytes`, which are reserved already, and if there is memory for those that follow: the
+        accounts are not kept per record. The batch stays within `target_bytes`, unless the record alone is larger."""
+        self.used_bytes -= batch.room_bytes
+        more = min(ROOM_BYTES, target_bytes - batch.size_bytes - size_bytes, self.buffer_bytes - self.used_bytes)
+        more = max(0, more)
+        self.used_bytes += more
+        batch.reserved_bytes = batch.size_bytes + size_bytes + more
+        batch.room_bytes = size_bytes + more
+
     def locked_open(self, queue: PartitionQueue) -> OpenBatch:
         """A new batch to collect records in."""
         batch = queue.open = OpenBatch(queue.tp)
@@ -189,10 +270,10 @@ class Accumulator:
         if rows is None:
             return
         queue.open = None
+        self.used_bytes -= rows.room_bytes
         rows.delivery.record_count = len(rows.values)
         pending = PendingBatch(rows.delivery, rows.size_bytes, rows.created + self.delivery_timeout_s)
         pending.rows = rows
-        rows.delivery.timestamps_us = rows.timestamps_us
         queue.batches.append(pending)
 
     def enqueue(self, queue: PartitionQueue, encoded: EncodedBatch) -> Delivery:
@@ -374,11 +455,3 @@ class Accumulator:
 
 def _holds(queue: PartitionQueue) -> bool:
     return queue.sequences is not None and bool(queue.sequences.held)
-
-
-def row_bytes(value: bytes | None, key: bytes | None, headers: Headers | None) -> int:
-    """About how many bytes a record adds to a batch."""
-    size = ROW_OVERHEAD_BYTES + (len(value) if value else 0) + (len(key) if key else 0)
-    if headers:
-        size += sum(16 + len(name) + (len(content) if content else 0) for name, content in headers)
-    return size

@@ -52,12 +52,12 @@ def envelope_batch(
     values: list[bytes | None],
     keys: list[bytes | None] | None,
     headers: list[Headers | None] | None,
-    timestamps_us: list[int],
+    timestamps_us: np.ndarray,
 ) -> pa.RecordBatch:
     """Rows of an envelope topic from Python lists (None: no record has any)."""
     n = len(values)
     # from a buffer: pa.array of a NumPy array imports pandas
-    stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, n, [None, pa.py_buffer(np.array(timestamps_us, np.int64))])
+    stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, n, [None, pa.py_buffer(timestamps_us)])
     return pa.RecordBatch.from_arrays(
         [
             pa.array(keys, pa.binary()) if keys is not None else null_column(n, pa.binary()),

@@ -11,13 +11,13 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
+from time import time_ns
 from types import TracebackType
 from typing import Any
 
-from sparklog.client.accumulator import Accumulator, PartitionQueue, row_bytes
-from sparklog.client.cluster import TopicInfo, cluster
+from sparklog.client.accumulator import Accumulator, OpenBatch, PartitionQueue
+from sparklog.client.cluster import cluster
 from sparklog.client.encoding import (
-    ENVELOPE_FIXED_BYTES_MAX,
     ENVELOPE_FIXED_BYTES_MIN,
     ROW_OVERHEAD_BYTES,
     BatchEncoder,
@@ -25,12 +25,11 @@ from sparklog.client.encoding import (
     pieces_of,
     rows_of,
     too_large,
-    without_key,
 )
 from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
 from sparklog.client.group_offsets import Offsets
-from sparklog.client.partitioner import StickyPartition, partition_for_key
 from sparklog.client.producer_settings import producer_settings
+from sparklog.client.producer_topic import ProducerTopic
 from sparklog.client.retry import RetryPolicy
 from sparklog.client.sender import Sender, SenderConfig
 from sparklog.client.sequences import Identity, WriteSession
@@ -52,47 +51,9 @@ __all__ = ["BatchFuture", "BatchMetadata", "Producer", "RecordFuture"]
 _log = logging.getLogger(__name__)
 
 EXIT_FLUSH_S = 10.0
-KEY_CACHE_ENTRIES_MAX = 65_536
-KEY_CACHE_KEY_BYTES_MAX = 128
 _ACKS = {"0": 0, "1": 1, "all": -1}
 
 _live: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-
-class _Topic:
-    """What the producer keeps per topic."""
-
-    __slots__ = (
-        "info",
-        "is_compacted",
-        "is_envelope",
-        "key_partitions",
-        "max_bytes",
-        "queues",
-        "sticky",
-        "target_bytes",
-    )
-
-    def __init__(self, info: TopicInfo, batch_size_bytes: int, queues: list[PartitionQueue]) -> None:
-        self.info = info
-        self.is_envelope = info.is_envelope
-        self.is_compacted = info.is_compacted
-        self.queues = queues
-        self.sticky = StickyPartition(info.partitions)
-        self.max_bytes = info.max_message_bytes
-        self.target_bytes = max(1, min(batch_size_bytes, self.max_bytes - ENVELOPE_FIXED_BYTES_MAX))
-        self.key_partitions: dict[bytes, int] = {}
-
-    def partition_of(self, key: bytes) -> int:
-        """The key's partition; recent short keys are remembered, because hashing costs more than all the rest of a send."""
-        if self.info.partitions == 1:
-            return 0
-        found = partition_for_key(key, self.info.partitions)
-        if len(key) <= KEY_CACHE_KEY_BYTES_MAX:
-            if len(self.key_partitions) >= KEY_CACHE_ENTRIES_MAX:
-                self.key_partitions.clear()
-            self.key_partitions[key] = found
-        return found
 
 
 class Producer:
@@ -112,7 +73,7 @@ class Producer:
         config: dict[str, Any] = producer_settings(settings)
         self.settings = config
         self._cluster = cluster(bootstrap_servers)
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, ProducerTopic] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._batch_size_bytes = config["batch.size.bytes"]
         self._encoder = BatchEncoder(
@@ -173,59 +134,61 @@ class Producer:
         Raises TypeError, SchemaMismatchError (a typed topic), UnknownTopicOrPartitionError, InvalidPartitionsError,
         MessageTooLargeError, BufferExhaustedError, ClosedError.
         """
-        state = self._topics.get(topic) or self._topic(topic)
+        try:
+            state = self._topics[topic]
+        except KeyError:
+            state = self._topic(topic)
         if (
-            (value is not None and value.__class__ is not bytes)
-            or (key is not None and key.__class__ is not bytes)
-            or headers
-            or timestamp_ms is not None
-            or not state.is_envelope
-            or (key is None and state.is_compacted)
+            type(value) is bytes
+            and key is None
+            and partition is None
+            and headers is None
+            and timestamp_ms is None
+            and state.takes_values_alone
         ):
-            value, key, headers = _check_record(state, topic, value, key, headers, timestamp_ms)
-        if partition is not None:
-            state.info.check_partition(partition)
-        elif key is not None:
-            partition = state.key_partitions.get(key)
-            if partition is None:
-                partition = state.partition_of(key)
-        size = len(value) + ROW_OVERHEAD_BYTES if value is not None else ROW_OVERHEAD_BYTES
-        if key is not None or headers:
-            size = row_bytes(value, key, headers)
-        if size > state.max_bytes - ENVELOPE_FIXED_BYTES_MIN:
-            raise too_large(topic, size, state.max_bytes)
+            size, rest = len(value) + ROW_OVERHEAD_BYTES, None
+        else:
+            value, size, partition, rest = state.checked(value, key, headers, timestamp_ms, partition)
         accumulator = self._accumulator
-        with accumulator.lock:
+        lock = accumulator.lock
+        try:  # not `with`, which costs more than acquiring and releasing
+            lock.acquire()
             if accumulator.refusal is not None:
                 accumulator.check_open()
-            if accumulator.used_bytes + size > accumulator.buffer_bytes:
-                accumulator.locked_reserve(size)
-            else:
-                accumulator.used_bytes += size
-            queue = state.queues[state.sticky.current if partition is None else partition]
-            batch = queue.open
-            if batch is None:
-                batch = accumulator.locked_open(queue)
-            elif batch.size_bytes + size > state.target_bytes:
-                accumulator.locked_close_open(queue)
-                if partition is None:
-                    state.sticky.advance()
-                    queue = state.queues[state.sticky.current]
-                batch = queue.open or accumulator.locked_open(queue)
+            batch = state.queues[state.sticky.current if partition is None else partition].open
+            if batch is None or batch.room_bytes < size:
+                batch = self._locked_batch(state, partition, size)
+            batch.room_bytes -= size
             values = batch.values
-            index = len(values)
-            if key is not None or batch.keys is not None:
-                if batch.keys is None:
-                    batch.keys = [None] * index
-                batch.keys.append(key)
-            if headers or batch.headers is not None:
-                if batch.headers is None:
-                    batch.headers = [None] * index
-                batch.headers.append(headers)
-            values.append(value)
-            batch.timestamps_us.append(time.time_ns() // 1000 if timestamp_ms is None else timestamp_ms * 1000)
-            batch.size_bytes += size
-        return RecordFuture(batch.delivery, index)
+            future = RecordFuture()
+            future.delivery = batch.delivery
+            future.index = len(values)
+            now_ns = time_ns()
+            if rest is not None:
+                batch.set_rest(future.index, rest)
+            batch.timestamps_ns.append(now_ns)
+            values.append(value)  # last: before it nothing of the row counts, should a signal interrupt this
+            lock.release()
+        except BaseException:
+            accumulator.release_if_held()
+            raise
+        return future
+
+    def _locked_batch(self, state: ProducerTopic, partition: int | None, size_bytes: int) -> OpenBatch:
+        """The batch that takes the next record, with room for it: the open one, or a new one if that is full."""
+        if size_bytes > state.max_bytes - ENVELOPE_FIXED_BYTES_MIN:
+            raise too_large(state.info.name, size_bytes, state.max_bytes)
+        accumulator = self._accumulator
+        accumulator.locked_reserve(size_bytes)  # first: who waits for memory lets go of the lock
+        queue = state.queues[state.sticky.current if partition is None else partition]
+        while (batch := queue.open) is not None and batch.size_bytes + size_bytes > state.target_bytes:
+            accumulator.locked_close_open(queue)
+            if partition is None:
+                state.sticky.advance()
+                queue = state.queues[state.sticky.current]
+        batch = batch or accumulator.locked_open(queue)
+        accumulator.locked_give_room(batch, size_bytes, state.target_bytes)
+        return batch
 
     def send_batch(self, topic: str, data: Any, *, partition: int | None = None) -> BatchFuture:
         """Sends a table: anything with `__arrow_c_stream__` or `__arrow_c_array__` (PyArrow, polars, …), pandas, a dict
@@ -413,7 +376,7 @@ class Producer:
 
     # -- inside
 
-    def _topic(self, name: str) -> _Topic:
+    def _topic(self, name: str) -> ProducerTopic:
         """The topic's state, looked up again when its metadata are old or it was re-created."""
         info = self._cluster.topic(name)
         state = self._topics.get(name)
@@ -424,7 +387,7 @@ class Producer:
                     queue = self._queues.setdefault(tp, PartitionQueue(tp, info))
                     queue.info = info
                     queues.append(queue)
-                state = self._topics[name] = _Topic(info, self._batch_size_bytes, queues)
+                state = self._topics[name] = ProducerTopic(info, self._batch_size_bytes, queues)
         return state
 
     def _forget_topic(self, name: str) -> None:
@@ -443,43 +406,6 @@ class Producer:
             self.close(EXIT_FLUSH_S)
         except SparklogError as e:
             _log.error("records were lost at exit: %s", e)
-
-
-def _check_record(
-    state: _Topic, topic: str, value: Any, key: Any, headers: Any, timestamp_ms: Any
-) -> tuple[bytes | None, bytes | None, Headers | None]:
-    """The slow path of `send`: everything that is not plain bytes."""
-    if not state.is_envelope:
-        raise SchemaMismatchError(
-            f"topic {topic!r} is typed (columns {', '.join(state.info.schema.names)}): send tables with "
-            "send_batch(topic, data); send() is for envelope topics"
-        )
-    if key is None and state.is_compacted:
-        raise without_key(topic, 0)
-    checked = None
-    if headers:
-        if not isinstance(headers, Sequence) or isinstance(headers, str | bytes):
-            raise TypeError('headers must be a list of (str, bytes) pairs, for example [("source", b"web")]')
-        checked = [_check_header(h) for h in headers]
-    if timestamp_ms is not None and (isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int)):
-        raise TypeError(f"timestamp_ms must be an int (milliseconds since 1970), not {type(timestamp_ms).__name__}")
-    if timestamp_ms is not None and not 0 <= timestamp_ms < 2**53:
-        raise ValueError(f"timestamp_ms = {timestamp_ms} is out of bounds")
-    return _as_bytes(value, "value"), _as_bytes(key, "key"), checked
-
-
-def _check_header(header: Any) -> tuple[str, bytes | None]:
-    if not isinstance(header, Sequence) or len(header) != 2 or not isinstance(header[0], str):
-        raise TypeError(f"a header must be a (str, bytes) pair, not {header!r}")
-    return header[0], _as_bytes(header[1], "a header's value")
-
-
-def _as_bytes(content: Any, what: str) -> bytes | None:
-    if content is None or isinstance(content, bytes):
-        return content
-    if isinstance(content, bytearray | memoryview):
-        return bytes(content)
-    raise TypeError(f"{what} must be bytes, not {type(content).__name__}: encode it, for example text.encode()")
 
 
 def _flush_at_exit() -> None:

@@ -22,7 +22,7 @@ from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
 from sparklog.client.delivery_errors import STORED_NOTHING, TOPIC_CHANGED
-from sparklog.client.encoding import BatchEncoder, envelope_batch
+from sparklog.client.encoding import BatchEncoder
 from sparklog.client.outcomes import Entry, Outcomes
 from sparklog.client.sequences import Identity, WriteSession
 from sparklog.errors import (
@@ -233,9 +233,7 @@ class Sender:
         try:
             for batch in entry.batches:
                 if batch.encoded is None and batch.rows is not None:
-                    rows = batch.rows
-                    table = envelope_batch(rows.values, rows.keys, rows.headers, rows.timestamps_us)
-                    batch.encoded = self._encoder.encode(table, entry.queue.info)
+                    batch.encoded = self._encoder.encode(batch.rows.to_arrow(), entry.queue.info)
                     batch.rows = None
                 written_as = (batch.identity, batch.base_sequence)
                 if batch.identity is not None and batch.encoded is not None and batch.written_as != written_as:

@@ -103,17 +103,17 @@ def test_null_columns_store_no_children(t: pa.DataType) -> None:
 
 
 def test_envelope_from_lists() -> None:
-    batch = envelope_batch([b"v", None], [None, b"k"], [None, [("h", b"1"), ("h", None)]], [5, 6])
+    batch = envelope_batch([b"v", None], [None, b"k"], [None, [("h", b"1"), ("h", None)]], np.array([5, 6]))
     assert batch.schema.equals(ENVELOPE_SCHEMA)
     rows = batch.to_pylist()
     assert [(r["key"], r["value"]) for r in rows] == [(None, b"v"), (b"k", None)]
     assert [r["headers"] for r in rows] == [None, [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]]
     assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [5, 6]
-    assert envelope_batch([b"v"], None, None, [5]).column("headers").null_count == 1
+    assert envelope_batch([b"v"], None, None, np.array([5])).column("headers").null_count == 1
 
 
 def test_encoded_batches_carry_bounds_schema_and_attributes() -> None:
-    batch = envelope_batch([b"a", b"b"], None, None, [5_999, 2_000])
+    batch = envelope_batch([b"a", b"b"], None, None, np.array([5_999, 2_000]))
     topic = info(message_timestamp_type="LogAppendTime")
     encoded = BatchEncoder("zstd").encode(batch, topic)
     header = decode_header(encoded.payload)

@@ -1,0 +1,105 @@
+"""Batches that are being filled: their memory, and what few records have."""
+
+import threading
+
+import pytest
+
+from sparklog.client.accumulator import ROOM_BYTES, Accumulator, OpenBatch, PartitionQueue
+from sparklog.client.producer import Producer
+from sparklog.errors import BufferExhaustedError
+from sparklog.format.batch import decode_header
+from sparklog.types import TopicPartition
+from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.test_encoding import info
+
+
+def accumulator(buffer_bytes: int) -> Accumulator:
+    return Accumulator(buffer_bytes=buffer_bytes, linger_s=1, max_block_s=0, delivery_timeout_s=1)
+
+
+def opened(on: Accumulator, partition: int, size_bytes: int, target_bytes: int = 1 << 20) -> OpenBatch:
+    """A batch with one record."""
+    on.locked_reserve(size_bytes)
+    batch = on.locked_open(PartitionQueue(TopicPartition("t", partition), info()))
+    on.locked_give_room(batch, size_bytes, target_bytes)
+    batch.room_bytes -= size_bytes
+    batch.values.append(b"")
+    batch.timestamps_ns.append(0)
+    return batch
+
+
+def test_memory_that_batches_have_not_used_is_there_for_others() -> None:
+    on = accumulator(2 * ROOM_BYTES)
+    batches = [opened(on, p, 1000) for p in range(20)]
+    assert on.used_bytes == on.buffer_bytes
+    on.locked_reserve(2 * ROOM_BYTES - 20_000)
+    assert [b.size_bytes for b in batches] == [1000] * 20
+    with pytest.raises(BufferExhaustedError):
+        on.locked_reserve(1)
+
+
+def test_room_keeps_a_batch_within_its_size() -> None:
+    on = accumulator(1 << 20)
+    batch = opened(on, 0, 60, target_bytes=100)
+    assert (batch.size_bytes, batch.room_bytes) == (60, 40)
+    on.locked_reserve(50)
+    on.locked_give_room(batch, 50, 100)  # no more than the record needs, what was left is not added to it
+    assert (batch.size_bytes, batch.room_bytes, on.used_bytes) == (60, 50, 110)
+    large = opened(on, 1, 500, target_bytes=100)
+    assert (large.size_bytes, large.room_bytes, on.used_bytes) == (500, 0, 610)
+
+
+def test_a_closed_batch_keeps_only_what_its_records_take() -> None:
+    on = accumulator(1 << 20)
+    opened(on, 0, 60)
+    assert on.used_bytes == 60 + ROOM_BYTES
+    on.close_all_open()
+    assert on.used_bytes == 60
+
+
+def test_few_records_have_keys_headers_timestamps() -> None:
+    batch = OpenBatch(TopicPartition("t", 0))
+    rests = [None, (b"k", None, None), None, (None, [("h", b"1")], 7), (b"l", None, None), None]
+    for row, rest in enumerate(rests):
+        if rest is not None:
+            batch.set_rest(row, rest)
+        batch.timestamps_ns.append(row * 1000)
+        batch.values.append(b"%d" % row)
+    batch.set_rest(6, (b"of a call that was interrupted", None, None))
+    rows = batch.to_arrow()
+    assert rows.column("value").to_pylist() == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert rows.column("key").to_pylist() == [None, b"k", None, None, b"l", None]
+    assert [bool(h) for h in rows.column("headers").to_pylist()] == [False, False, False, True, False, False]
+    assert batch.delivery.timestamps_us is not None
+    assert batch.delivery.timestamps_us.tolist() == [0, 1, 2, 7000, 4, 5]
+
+
+def test_a_full_batch_of_the_next_partition_takes_no_more(fake4: FakeBroker) -> None:
+    with Producer(fake4.address, linger_ms=60_000, batch_size_bytes=16_384) as producer:
+        for partition in range(4):
+            producer.send("events", bytes(10_000), partition=partition)
+        producer.send("events", bytes(10_000))
+    sizes = [decode_header(batch).record_count for batches in fake4.logs.values() for batch in batches]
+    assert sizes == [1] * 5
+
+
+def test_an_interrupted_call_leaves_nothing_behind(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    with Producer(fake.address) as producer:
+        producer.send("events", b"1")
+        with monkeypatch.context() as patched:
+            patched.setattr("sparklog.client.producer.time_ns", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.send("events", b"2")
+        assert producer.send("events", b"3").result(5).offset == 1
+
+
+def test_only_who_holds_the_lock_releases_it() -> None:
+    on = accumulator(1 << 20)
+    with on.lock:
+        other = threading.Thread(target=on.release_if_held)
+        other.start()
+        other.join()
+    on.release_if_held()
