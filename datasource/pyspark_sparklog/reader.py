@@ -15,6 +15,7 @@ from pyspark_sparklog.options import SourceOptions
 from pyspark_sparklog.planning import OffsetRange, split_ranges
 from pyspark_sparklog.positions import resolve_ending, resolve_starting
 from pyspark_sparklog.schemas import ReadSchema
+from pyspark_sparklog.worker_process import imported_objects
 from sparklog.client.cluster import TopicInfo, cluster
 from sparklog.client.range_reader import read_range
 from sparklog.errors import DataLossError, OffsetOutOfRangeError, SparklogError, UnknownTopicOrPartitionError
@@ -89,6 +90,7 @@ class RangeRead:
                 wait.pause(e)
         if assembler is not None:
             yield from assembler.finish()
+        imported_objects.freeze()
 
     def _check_incarnation(self, tp: TopicPartition, task: RangePartition, position: int) -> TopicInfo:
         info = cluster(self.options.bootstrap_servers).topic(tp.topic, refresh=True)

@@ -15,6 +15,7 @@ from pyspark_sparklog.options import SinkOptions
 from pyspark_sparklog.producers import producers
 from pyspark_sparklog.publication import Publisher, SinkCommitMessage, task_place
 from pyspark_sparklog.sink_input import TopicBatch, split_by_topic
+from pyspark_sparklog.worker_process import imported_objects
 from sparklog.settings import MIB
 from sparklog.testing.faults import reach
 
@@ -61,6 +62,7 @@ class SinkTask:
             producers.discard(producer)
             raise
         reach("sink.after-write")
+        imported_objects.freeze()
         return message
 
     def _send(self, producer: Any, pieces: Iterator[TopicBatch], message: SinkCommitMessage) -> None:

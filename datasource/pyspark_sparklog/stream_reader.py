@@ -51,6 +51,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_start: Positions = {}
         self._batch_begun_s = -float("inf")
         self._asked = False
+        self._planned: tuple[SourceOffset, dict[str, str], dict[TopicPartition, Extent]] | None = None
 
     # -- offsets
 
@@ -113,6 +114,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch after `begin`, as things are now."""
         ids, extents = self._look(missing_is_error=False, reached=None if begin is None else begin.positions)
         self._latest = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
+        seen = extents
         if begin is None:
             return self._latest
         if self._frozen is not None:
@@ -121,7 +123,9 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._losses.report(losses)
         self._batch_start = start
         end = self._admit(start, available, limit)
-        return SourceOffset(end, {t: i for t, i in ids.items() if any(tp.topic == t for tp in end)})
+        found = SourceOffset(end, {t: i for t, i in ids.items() if any(tp.topic == t for tp in end)})
+        self._planned = (found, ids, seen)
+        return found
 
     def _counts(self, tp: TopicPartition, begin: SourceOffset) -> bool:
         """Whether a partition takes part in a Trigger.AvailableNow run: it was there when the run began."""
@@ -183,13 +187,20 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._position = last
         if last.initial is not None:
             first = SourceOffset(last.initial, last.ids)
-        topics = self._catalog.topics(self._options.subscription, missing_is_error=False)
-        here = {tp: o for tp, o in last.positions.items() if tp.topic in topics}
-        extents = self._catalog.extents(here, here)
-        ids = ids_of(topics)
+        ids, extents = self._seen_for(last)
         plan = readable_ranges(first.positions, first.ids, last.positions, last.ids, extents, ids)
         self._losses.report(plan.losses)
         return list(to_tasks(plan.ranges, self._options, ids))
+
+    def _seen_for(self, end: SourceOffset) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
+        """Ids and extents to plan the batch that ends at `end`: those that `latestOffset` has just seen, if it chose that end.
+        What is lost from then on the tasks find, as they do what is lost after planning."""
+        planned, self._planned = self._planned, None
+        if planned is not None and planned[0].same_place(end):
+            return planned[1], planned[2]
+        topics = self._catalog.topics(self._options.subscription, missing_is_error=False)
+        here = {tp: o for tp, o in end.positions.items() if tp.topic in topics}
+        return ids_of(topics), self._catalog.extents(here, here)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads one task's range."""

@@ -17,6 +17,7 @@ from pyspark_sparklog.publication import SinkCommitMessage, batch_publisher, che
 from pyspark_sparklog.schemas import arrow_schema_of
 from pyspark_sparklog.sink_input import check_input
 from pyspark_sparklog.sink_task import SinkTask
+from pyspark_sparklog.worker_process import imported_objects
 from sparklog.errors import InvalidConfigError, SparklogError
 from sparklog.format.schema import KIND_ENVELOPE
 
@@ -110,7 +111,9 @@ def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bo
     options = parse_sink_options(given, streaming=True)
     envelope = _check(options, schema, wait_ms=options.broker_wait_ms)
     checkpoint = next((v for k, v in given.items() if k.lower() == "checkpointlocation"), "")
-    return SparklogStreamWriter(SinkTask(options, envelope, stream_publisher(options, checkpoint)))
+    made = SparklogStreamWriter(SinkTask(options, envelope, stream_publisher(options, checkpoint)))
+    imported_objects.freeze()
+    return made
 
 
 def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> bool:

@@ -357,3 +357,27 @@ def test_a_reader_goes_to_the_tasks_by_pickle() -> None:
     made = SparklogStreamReader(parsed, full_schema(shape, include_headers=True, include_metadata=False), {"t": shape})
     assert isinstance(pickle.loads(pickle.dumps(made)), SparklogStreamReader)
     assert module.IDLE_WAIT_MS > 0
+
+
+def test_a_batch_is_planned_with_what_its_end_was_chosen_by(
+    catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.set("t", (0, 10))
+    query = reader(catalog)
+    start = query.initialOffset()
+    end = query.latestOffset(start, ALL)
+    asked: list[str] = []
+    topics = catalog.topics
+
+    def counted(subscription: Subscription, *, missing_is_error: bool) -> dict[str, TopicInfo]:
+        asked.append("topics")
+        return topics(subscription, missing_is_error=missing_is_error)
+
+    monkeypatch.setattr(catalog, "topics", counted)
+    (task,) = query.partitions(start, end)
+    assert isinstance(task, RangePartition)
+    assert (task.start, task.end, task.topic_id, asked) == (0, 10, "id-t", [])
+    catalog.set("t", (4, 10))
+    with pytest.raises(DataLossError):
+        query.partitions(start, end)  # the same batch again: things may have changed since
+    assert asked == ["topics"]

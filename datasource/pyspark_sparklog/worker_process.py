@@ -1,0 +1,39 @@
+"""Keeps Spark's Python processes quick between tasks.
+
+Spark's daemon runs a full garbage collection after everything a reused process has done. It walks over all that was ever
+imported (PySpark, Arrow, NumPy: 20 to 30 ms), in four processes per micro-batch, beside the next step of the batch.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+FREEZES_MAX = 4
+"""Per process: code that makes modules all the time must not take ever more objects out of garbage collection."""
+
+
+class ImportedObjects:
+    """What this process has imported, as far as it is out of garbage collection's sight already."""
+
+    def __init__(self) -> None:
+        self._modules = 0
+        self._freezes = 0
+
+    def freeze(self) -> None:
+        """Takes what is alive out of garbage collection if modules were imported since the last time. It is called at the
+        end of a task, when little but them is alive. Reference counting still frees those objects, and what comes later
+        is collected as ever. Does nothing in a process that Spark does not use again, or that is not Spark's.
+        """
+        if len(sys.modules) <= self._modules or self._freezes >= FREEZES_MAX:
+            return
+        if os.environ.get("SPARK_REUSE_WORKER") is None:
+            return
+        gc.collect()  # garbage that is frozen would stay
+        gc.freeze()
+        self._modules = len(sys.modules)
+        self._freezes += 1
+
+
+imported_objects = ImportedObjects()
