@@ -17,7 +17,15 @@ from .spark_child import RESULT
 
 START_TIMEOUT_S = 300.0
 COMMAND_TIMEOUT_S = 900.0
-CONFIGS = {
+
+
+def published_settings() -> dict[str, str]:
+    """What conf/spark-defaults.conf sets: the session has what a user is told to set, and both sources run in it."""
+    lines = (ROOT / "conf" / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    return dict(line.split(maxsplit=1) for line in lines if line.startswith("spark."))
+
+
+CONFIGS = published_settings() | {
     "spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",
     # Spark's resolver is not given this one: it is put beside as a file
     "spark.jars.excludes": "org.apache.spark:spark-token-provider-kafka-0-10_2.13",

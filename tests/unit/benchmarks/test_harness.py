@@ -18,6 +18,7 @@ from tests.benchmarks.machine import versions
 from tests.benchmarks.processes import MeasurementError, run, usage
 from tests.benchmarks.results import Goal, Measurement, RowResult
 from tests.benchmarks.rows import ROWS, Row, select
+from tests.benchmarks.spark_session import CONFIGS, published_settings
 
 
 def row_result(name: str = "a-row", **changes: Any) -> RowResult:
@@ -431,3 +432,10 @@ class TestQuick:
     def test_the_committed_file_is_of_todays_figures(self) -> None:
         committed = quick.read_committed()
         assert not committed or set(committed) == {figure.name for figure in quick.FIGURES}
+
+
+def test_the_spark_session_has_the_settings_that_users_are_told() -> None:
+    published = published_settings()
+    assert published["spark.sql.execution.arrow.maxBytesPerBatch"] == "2147483647"
+    differing = {name for name, value in published.items() if CONFIGS[name] != value}
+    assert differing == {"spark.sql.shuffle.partitions"}  # of local[2]
