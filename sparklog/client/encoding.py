@@ -13,7 +13,7 @@ import pyarrow as pa
 from sparklog.client.cluster import TopicInfo
 from sparklog.client.partitioner import StickyPartition, partitions_for_columns, partitions_for_keys
 from sparklog.client.reused_memory import KEPT_BYTES_MAX, ReusedMemory
-from sparklog.client.tabular import fit, null_column, to_table
+from sparklog.client.tabular import binary_array, fit, null_column, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE, fit_column, timestamp_bounds_ms
@@ -60,8 +60,8 @@ def envelope_batch(
     stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, n, [None, pa.py_buffer(timestamps_us)])
     return pa.RecordBatch.from_arrays(
         [
-            pa.array(keys, pa.binary()) if keys is not None else null_column(n, pa.binary()),
-            pa.array(values, pa.binary()),
+            binary_array(keys) if keys is not None else null_column(n, pa.binary()),
+            binary_array(values),
             _headers_array(headers) if headers is not None else null_column(n, HEADER_TYPE),
             stamps,
         ],
