@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 
@@ -70,7 +71,7 @@ class OpenBatch:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.headers: dict[int, Headers] = {}
-        self.timestamps_ns: list[int] = []
+        self.timestamps_ns = array("q")
         self.given_timestamps_ms: dict[int, int] = {}
         self.reserved_bytes = 0
         self.room_bytes = 0
@@ -95,7 +96,7 @@ class OpenBatch:
     def to_arrow(self) -> pa.RecordBatch:
         """The rows; tells the delivery their timestamps."""
         n = len(self.values)
-        stamps = np.array(self.timestamps_ns[:n], np.int64) // 1000
+        stamps = np.frombuffer(self.timestamps_ns, np.int64, n) // 1000
         for row, timestamp_ms in self.given_timestamps_ms.items():
             stamps[row] = timestamp_ms * 1000
         self.delivery.timestamps_us = stamps
