@@ -105,7 +105,7 @@ class TestRows:
         assert [r.name for r in select(["produce-100b"])] == [
             r.name for r in ROWS if r.name.startswith("produce-100b-")
         ]
-        assert [r.name for r in select(["start", "spark-typed-2"])] == ["spark-typed-2", "start"]
+        assert [r.name for r in select(["start", "spark-typed-filter"])] == ["spark-typed-filter", "start"]
 
     def test_a_beginning_ends_at_a_dash(self) -> None:
         assert "spark-write" in [r.name for r in select(["spark"])]
