@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -138,6 +139,8 @@ class Cluster:
         self._bootstrap = parse_bootstrap(bootstrap_servers)
         self._lock = threading.Lock()
         self._idle: dict[tuple[Endpoint, str], list[Connection]] = {}
+        # a consumer that outlives `forget` gives connections back here
+        weakref.finalize(self, _close_pools, self._idle).atexit = False
         self._topics: OrderedDict[str, tuple[TopicInfo, float]] = OrderedDict()
         self._brokers: dict[int, Endpoint] = {}
         self._no_local_until: dict[Endpoint, float] = {}
@@ -300,12 +303,11 @@ class Cluster:
     def close(self) -> None:
         """Closes the idle connections and forgets the metadata."""
         with self._lock:
-            idle = [c for pool in self._idle.values() for c in pool]
+            idle = dict(self._idle)
             self._idle.clear()
             self._topics.clear()
             self._brokers.clear()
-        for connection in idle:
-            connection.close()
+        _close_pools(idle)
 
     def _pools(self, endpoint: Endpoint | None, purpose: str) -> list[list[Connection]]:
         endpoints = [endpoint] if endpoint else self._bootstrap
@@ -345,6 +347,11 @@ class Cluster:
                 stale.append(connection)
         for c in stale:
             c.close()
+
+
+def _close_pools(pools: dict[tuple[Endpoint, str], list[Connection]]) -> None:
+    for connection in [c for pool in pools.values() for c in pool]:
+        connection.close()
 
 
 _clusters: OrderedDict[str, Cluster] = OrderedDict()

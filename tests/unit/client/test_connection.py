@@ -225,3 +225,13 @@ def test_old_metadata_are_used_while_the_broker_is_away(fake: FakeBroker) -> Non
     shared.expire("events")
     fake.hook = lambda api, message: None
     assert shared.topic("events") is not first
+
+
+def test_connections_given_back_after_forget_end_with_the_cluster(fake: FakeBroker) -> None:
+    shared = cluster(fake.address)
+    forget(fake.address)
+    with shared.connection() as connection:  # by a consumer that is still at work
+        pass
+    assert not connection.closed
+    del shared
+    assert connection.closed
