@@ -30,7 +30,7 @@ from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SUFFIX, parse_segment_name, segment_name
 from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.swap import SWAP_SUFFIX
-from sparklog.log.inspect_producers import check_producers
+from sparklog.log.inspect_producers import check_producers, read_if_there
 from sparklog.log.inspect_segment import Finding, Findings, Progress, SegmentCheck, check_segment
 from sparklog.log.log_directory import DELETED, STRAY
 from sparklog.log.repair import QUARANTINE_SUFFIX
@@ -158,7 +158,7 @@ def _verify_directory(
     findings = Findings()
     report.directories += 1
     around = _surroundings(path, findings)
-    meta = _read(path / META_FILE)
+    meta = read_if_there(path / META_FILE)
     if meta is None:
         findings.add(path / META_FILE, 0, META_FILE, "missing: whose directory this is cannot be told")
     elif decode(meta, DataDirMeta) is None:
@@ -184,7 +184,7 @@ def _verify_directory(
 
 def _surroundings(path: Path, findings: Findings) -> _Surroundings:
     """Reads the checkpoints of the log directory `path`, which may not be one."""
-    points_data, mark = _read(path / RECOVERY_POINTS_FILE), _read(path / CLEAN_SHUTDOWN_FILE)
+    points_data, mark = read_if_there(path / RECOVERY_POINTS_FILE), read_if_there(path / CLEAN_SHUTDOWN_FILE)
     points = decode(points_data, RecoveryPoints) if points_data is not None else None
     if points_data is not None and points is None:
         findings.add(path / RECOVERY_POINTS_FILE, 0, "checkpoint", "cannot be read; offsets are taken from the logs")
@@ -194,15 +194,8 @@ def _surroundings(path: Path, findings: Findings) -> _Surroundings:
     return _Surroundings(path, points_data or b"", points, clean)
 
 
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
 def _owner(directory: Path) -> PartitionMeta | None:
-    data = _read(directory / PARTITION_FILE)
+    data = read_if_there(directory / PARTITION_FILE)
     return decode(data, PartitionMeta) if data is not None else None
 
 
@@ -254,7 +247,7 @@ def _segments(directory: Path) -> list[Path]:
 
 def _gaps(directory: Path) -> frozenset[tuple[int, int]]:
     """Offsets that a repair has given up: (first missing, first that is there again)."""
-    return frozenset(decode_gaps(_read(directory / GAPS_FILE)))
+    return frozenset(decode_gaps(read_if_there(directory / GAPS_FILE)))
 
 
 def _look_at_partition(
@@ -286,7 +279,7 @@ def _look_at_partition(
 
 def _check_owner(directory: Path, checks: list[SegmentCheck], findings: Findings) -> None:
     path = directory / PARTITION_FILE
-    data = _read(path)
+    data = read_if_there(path)
     owner = decode(data, PartitionMeta) if data is not None else None
     if owner is None:
         what = "missing" if data is None else "cannot be read"
@@ -349,7 +342,7 @@ def _check_sequence(directory: Path, checks: list[SegmentCheck], around: _Surrou
 
 def _check_epochs(directory: Path, checks: list[SegmentCheck], findings: Findings) -> None:
     path = directory / LEADER_EPOCHS_FILE
-    data = _read(path)
+    data = read_if_there(path)
     if data is None:
         return
     entries = decode_epochs(data)
@@ -415,7 +408,7 @@ def _check_start(directory: Path, checks: list[SegmentCheck], around: _Surroundi
 def _check_journal(directory: Path, checks: list[SegmentCheck], findings: Findings) -> None:
     """The journal of what is in the object store can be read, and leads to where the local files begin."""
     path = directory / JOURNAL_FILE
-    data = _read(path)
+    data = read_if_there(path)
     if data is None:
         return
     try:

@@ -20,19 +20,33 @@ from sparklog.log.partition_producers import PartitionProducers
 _REPLAYED = "the next start replays the log's headers instead"
 
 
+def read_if_there(path: Path) -> bytes | None:
+    """What the file holds; None if there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findings, *, stopped_clean: bool) -> None:
     """Looks at the files in `directory`; `checks` are its segments. After a crash a file may be cut short."""
     report = findings.add if stopped_clean else findings.note
     aborted: dict[int, list[AbortedEntry]] = {}
     for path in sorted(directory.glob(f"*{txn_index.SUFFIX}")):
-        entries = decode_txn_index(path.read_bytes())
+        data = read_if_there(path)
+        if data is None:
+            continue
+        entries = decode_txn_index(data)
         if entries is None or not path.stem.isdigit():
             report(path, 0, "aborted transactions", f"cannot be read; {_REPLAYED}")
         else:
             aborted[int(path.stem)] = entries
     newest: ProducerSnapshot | None = None
     for path in sorted(directory.glob(f"*{producer_snapshot.SUFFIX}")):
-        snapshot = decode_snapshot(path.read_bytes())
+        data = read_if_there(path)
+        if data is None:  # a broker at work has replaced it by a newer one
+            continue
+        snapshot = decode_snapshot(data)
         if snapshot is None or snapshot_name(snapshot.offset) != path.name:
             report(path, 0, "producers", f"cannot be read; {_REPLAYED}")
         else:

@@ -58,6 +58,19 @@ def test_a_stopped_directory_is_sound(data_dir: Path) -> None:
     assert 0.9 * report.size_bytes < sum(told) < 1.1 * report.size_bytes
 
 
+def test_snapshots_that_a_broker_replaces_meanwhile_are_passed_over(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glob = Path.glob
+
+    def with_one_gone(directory: Path, pattern: str) -> list[Path]:
+        gone = [directory / f"{7:020}{pattern[1:]}"] if pattern in ("*.snapshot", "*.txnindex") else []
+        return [*glob(directory, pattern), *gone]
+
+    monkeypatch.setattr(Path, "glob", with_one_gone)
+    assert verify([data_dir]).damage == []
+
+
 def test_a_partition_and_a_segment_alone(data_dir: Path) -> None:
     report = verify([data_dir / "events-0"])
     assert (report.damage, report.notes, report.partitions, report.records) == ([], [], 1, 60)
