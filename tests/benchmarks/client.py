@@ -7,7 +7,9 @@ Only what a user's program does is timed: payloads are read and chosen before.
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
 import socket
 import sys
 import time
@@ -45,6 +47,21 @@ def sparklog_send_batch(
             producer.send_batch(topic, {"value": chosen.choices(pool, k=rest)})
         producer.flush()
         return _rate(records, begun)
+
+
+def raw_write(directory: str, bytes: int, files: int) -> dict[str, float]:
+    """Writes `bytes` in MiB to `files` new files in turn, which are removed afterwards."""
+    block = os.urandom(1024 * 1024)
+    Path(directory).mkdir()
+    descriptors = [os.open(Path(directory, str(i)), os.O_RDWR | os.O_CREAT) for i in range(files)]
+    begun = time.perf_counter()
+    for i in range(bytes // len(block)):
+        os.write(descriptors[i % files], block)
+    seconds = time.perf_counter() - begun
+    for descriptor in descriptors:
+        os.close(descriptor)
+    shutil.rmtree(directory)
+    return {"seconds": seconds}
 
 
 def sparklog_send(bootstrap: str, topic: str, records: int, payload: str, **settings: Any) -> dict[str, float]:

@@ -70,6 +70,17 @@ def perf_test(
         )
 
 
+def raw_write(context: Context, *, value_bytes: int, records: int) -> Measurement:
+    """As many bytes of values, written to new files in MiB by a loop that does nothing else: what the page cache takes."""
+    count = context.records(records)
+    directory = context.scratch / "raw-write"
+    return measured(
+        context.broker.pid,
+        lambda: context.client("raw_write", directory=str(directory), bytes=count * value_bytes, files=PARTITIONS),
+        lambda r: count / r["seconds"],
+    )
+
+
 def send_single(context: Context, *, records: int) -> Measurement:
     """`send`, one record at a time."""
     count = context.records(records)
@@ -147,6 +158,18 @@ ROWS = (
     _row("produce-100b-arrow", "produce 100 B, Arrow tables, acks=all", 8, 100, 10_000_000, columnar=True, acks="all"),
     _row("produce-1k-acks1", "produce 1 KiB, batches, acks=1", 5, 1024, 2_000_000, acks="1"),
     _row("produce-1k-acksall", "produce 1 KiB, batches, acks=all", 5, 1024, 2_000_000, acks="all"),
+    Row(
+        "produce-1k-write",
+        "produce 1 KiB, batches, acks=all, against a loop of write()",
+        "write() of the same bytes",
+        "records/s",
+        None,
+        partial(send_batch, value_bytes=1024, records=2_000_000, acks="all"),
+        partial(raw_write, value_bytes=1024, records=2_000_000),
+        {
+            "records": f"2,000,000 of 1,024 bytes, {PARTITIONS} partitions; the loop writes MiB after MiB to {PARTITIONS} new files"
+        },
+    ),
     Row(
         "produce-send-100b",
         "produce 100 B, one send() at a time from Python",
