@@ -194,6 +194,7 @@ def _rate(records: int, begun: float) -> dict[str, float]:
 
 
 _ALL: tuple[Callable[..., dict[str, float]], ...] = (
+    raw_write,
     sparklog_send_batch,
     sparklog_send,
     confluent_send,
