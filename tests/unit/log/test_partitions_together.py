@@ -1,0 +1,52 @@
+"""A topic's partitions are made together: where they go, and what is in their way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparklog.errors import StorageFullError
+from sparklog.types import TopicPartition
+from tests.unit.log.support import append, records
+from tests.unit.log.test_log_dirs import FOUR, TPS, FullFiles, places, started
+from tests.unit.log.test_log_manager import kill, spec
+
+
+def test_partitions_made_together_are_spread(tmp_path: Path) -> None:
+    manager = started(tmp_path, specs=[spec("other")])
+    manager.create_partitions(FOUR)
+    assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 3, "b": 2}
+    assert all(manager.get(tp).log_end_offset == 0 for tp in TPS)
+    logs = manager.logs
+    manager.create_partitions(FOUR)
+    assert manager.logs == logs
+    kill(manager)
+    again = started(tmp_path)
+    assert set(TPS) <= set(again.logs)
+    assert again.close()
+
+
+def test_partitions_made_together_go_where_there_is_room(tmp_path: Path) -> None:
+    files = FullFiles()
+    manager = started(tmp_path, specs=[], files=files)
+    files.full = tmp_path / "a"
+    manager.create_partitions(FOUR)
+    assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 0, "b": 4}
+    files.full = tmp_path
+    with pytest.raises(StorageFullError, match="disk is full"):
+        manager.create_partitions([spec("other", p) for p in range(4)])
+    assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 0, "b": 4}
+    files.full = None
+    assert manager.close()
+
+
+def test_of_partitions_made_together_a_leftover_of_another_topic_is_moved_aside(tmp_path: Path) -> None:
+    manager = started(tmp_path, specs=[spec("other", p) for p in range(2)])
+    append(manager.get(TopicPartition("other", 0)), records(3))
+    manager.close()
+    manager = started(tmp_path, specs=[])
+    manager.create_partitions([spec("other", p, topic_id="9" * 32) for p in range(4)])
+    assert [manager.get(TopicPartition("other", p)).log_end_offset for p in range(4)] == [0] * 4
+    assert sum(name.endswith("-stray") for found in places(tmp_path).values() for name in found) == 2
+    assert manager.close()
