@@ -11,6 +11,8 @@ from sparklog_broker.reply import Slice
 
 WRITE_BYTES_PER_EVENT = 8 * 1024 * 1024
 """A fast reader must not keep the loop to itself."""
+GATHERED_BYTES_MAX = 16 * 1024
+"""Up to this much goes out with one call: each call wakes the peer, which costs more than the copy."""
 _BYTES = (bytes, memoryview)
 
 
@@ -32,7 +34,14 @@ class OutQueue:
         return bool(self._parts)
 
     def extend(self, parts: Iterable[bytes | memoryview | Slice]) -> None:
-        self._parts.extend(parts)
+        """Takes over `parts`. Small ones are put together, slices of files among them read for that."""
+        for part in parts:
+            added = part if isinstance(part, _BYTES) else _read_if_small(part)
+            last = self._parts[-1] if self._parts else None
+            if isinstance(last, bytes) and isinstance(added, bytes) and len(last) + len(added) <= GATHERED_BYTES_MAX:
+                self._parts[-1] = last + added
+            else:
+                self._parts.append(added)
 
     def clear(self) -> None:
         """Gives up what is not sent."""
@@ -72,3 +81,17 @@ class OutQueue:
             # With more to follow, the kernel waits for it: header and data travel together.
             return sock.send(part[self._sent : self._sent + count], socket.MSG_MORE if len(self._parts) > 1 else 0)
         return os.sendfile(sock.fileno(), part.fileno(), part.position + self._sent, count)
+
+
+def _read_if_small(part: Slice) -> bytes | Slice:
+    """Its bytes, and then it is released; or itself: too much, or not to be read, which sending it will find too."""
+    if part.length_bytes > GATHERED_BYTES_MAX:
+        return part
+    try:
+        data = os.pread(part.fileno(), part.length_bytes, part.position)
+    except OSError:
+        return part
+    if len(data) < part.length_bytes:
+        return part
+    part.release()
+    return data

@@ -48,7 +48,11 @@ from sparklog.protocol.messages import (
 RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
 """A fetch response holds at most `fetch.max.bytes` or, if it is larger, one batch; both end at 1 GiB."""
 CONNECT_TIMEOUT_MS = 10_000
+READ_AHEAD_BYTES = 16 * 1024
+"""Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
 _IOV_MAX = 512
+_TIMEOUT_SLACK = 1 / 32
+"""A timeout may be longer by this part, so that the kernel need not be told for each request."""
 
 M = TypeVar("M", bound=Message)
 Part = bytes | bytearray | memoryview
@@ -83,6 +87,9 @@ class Connection:
         self._expected: deque[_Expected] = deque()
         self._closed = False
         self._memory = ReusedMemory()
+        self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
+        self._ahead_start = self._ahead_end = 0
+        self._timeouts_s = {socket.SO_SNDTIMEO: 0.0, socket.SO_RCVTIMEO: 0.0}
         self._socket = _connect(endpoint, local_socket, min(timeout_ms, CONNECT_TIMEOUT_MS))
         key = id(self)
         _open[key] = weakref.ref(self, lambda _: _open.pop(key, None))
@@ -101,6 +108,11 @@ class Connection:
     def in_flight(self) -> int:
         """Requests whose answers have not been received."""
         return len(self._expected)
+
+    @property
+    def has_read_ahead(self) -> bool:
+        """Whether (part of) the next answer has been read already: the socket does not become readable for it."""
+        return self._ahead_start < self._ahead_end
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -179,7 +191,7 @@ class Connection:
 
     def is_idle(self) -> bool:
         """Whether it can be used for a new request: open, nothing in flight, not closed by the broker."""
-        if self._closed or self._expected:
+        if self._closed or self._expected or self.has_read_ahead:
             return False
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
@@ -216,9 +228,14 @@ class Connection:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise TimeoutError
-        seconds = int(remaining)
-        timeval = struct.pack("@ll", seconds, max(int((remaining - seconds) * 1e6), 1))
+        longest = remaining * (1 + _TIMEOUT_SLACK)
+        if remaining <= self._timeouts_s[option] <= longest:
+            return
+        timeout_s = (remaining + longest) / 2
+        seconds = int(timeout_s)
+        timeval = struct.pack("@ll", seconds, max(int((timeout_s - seconds) * 1e6), 1))
         self._socket.setsockopt(socket.SOL_SOCKET, option, timeval)
+        self._timeouts_s[option] = timeout_s
 
     def _send_all(self, parts: Sequence[Part], deadline: float) -> None:
         views = [memoryview(p).cast("B") for p in parts if len(p)]
@@ -254,13 +271,27 @@ class Connection:
         return prefix, header, payload
 
     def _receive_into(self, view: memoryview, deadline: float) -> None:
-        received = 0
+        """Fills `view` with what has been read ahead and from the socket. Where little is missing, what else has come is
+        read with it."""
+        received = self._take_read_ahead(view)
         while received < len(view):
             self._set_timeout(socket.SO_RCVTIMEO, deadline)
-            count = self._socket.recv_into(view[received:], 0, socket.MSG_WAITALL)
+            missing = view[received:]
+            if len(missing) >= READ_AHEAD_BYTES:
+                count = self._socket.recv_into(missing, 0, socket.MSG_WAITALL)
+            else:
+                self._ahead_start, self._ahead_end = 0, self._socket.recv_into(self._ahead)
+                count = self._take_read_ahead(missing)
             if count == 0:
                 raise ConnectionResetError("closed by the broker")
             received += count
+
+    def _take_read_ahead(self, view: memoryview) -> int:
+        start = self._ahead_start
+        count = min(len(view), self._ahead_end - start)
+        view[:count] = self._ahead[start : start + count]
+        self._ahead_start += count
+        return count
 
     def _timed_out(self) -> SparklogError:
         return RequestTimedOutError(

@@ -102,10 +102,12 @@ class ConsumedBatch:
         column = self._stored_timestamps()
         if column.type.unit != "us":
             column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
-        micros = column.view(pa.int64())
-        if micros.null_count:
-            micros = micros.fill_null(header.max_timestamp_ms * 1000)
-        return np.asarray(micros.to_numpy(zero_copy_only=False) // 1000, np.int64)
+        if not len(column):
+            return np.empty(0, np.int64)
+        if column.null_count:
+            column = column.fill_null(pa.scalar(header.max_timestamp_ms * 1000, pa.int64()).cast(column.type))
+        # not `to_numpy`, which costs more than the rest where rows come one by one
+        return np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8) // 1000
 
     def _stored_timestamps(self) -> Any:
         index = self.data.schema.get_field_index(self._projection.timestamp_column)

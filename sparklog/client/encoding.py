@@ -58,15 +58,25 @@ def envelope_batch(
     n = len(values)
     # from a buffer: pa.array of a NumPy array imports pandas
     stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, n, [None, pa.py_buffer(timestamps_us)])
+    no_keys, no_headers = _no_keys_and_headers(n)
     return pa.RecordBatch.from_arrays(
         [
-            binary_array(keys) if keys is not None else null_column(n, pa.binary()),
+            binary_array(keys) if keys is not None else no_keys,
             binary_array(values),
-            _headers_array(headers) if headers is not None else null_column(n, HEADER_TYPE),
+            _headers_array(headers) if headers is not None else no_headers,
             stamps,
         ],
         schema=ENVELOPE_SCHEMA,
     )
+
+
+def _no_keys_and_headers(rows: int) -> tuple[Any, Any]:
+    return _kept_nulls(rows) if rows <= NULLS_KEPT_ROWS_MAX else _kept_nulls.__wrapped__(rows)
+
+
+@lru_cache(maxsize=4)  # batches of one size follow one another
+def _kept_nulls(rows: int) -> tuple[Any, Any]:
+    return null_column(rows, pa.binary()), null_column(rows, HEADER_TYPE)
 
 
 def _headers_array(headers: list[Headers | None]) -> Any:
@@ -236,16 +246,11 @@ def _envelope_rows(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
     return Rows(table, chosen)
 
 
-@lru_cache(maxsize=4)  # batches of one size follow one another
-def _no_keys_and_headers(rows: int) -> tuple[Any, Any]:
-    return null_column(rows, pa.binary()), null_column(rows, HEADER_TYPE)
-
-
 def _values_alone(values: Any) -> pa.Table:
     """What most send, without the steps that only other columns need."""
     n = len(values)
     stamps = pa.py_buffer(np.full(n, time.time_ns() // 1000, np.int64))
-    no_keys, no_headers = _no_keys_and_headers(n) if n <= NULLS_KEPT_ROWS_MAX else _no_keys_and_headers.__wrapped__(n)
+    no_keys, no_headers = _no_keys_and_headers(n)
     return pa.Table.from_arrays(
         [
             no_keys,

@@ -40,6 +40,7 @@ class Delivery:
         "_event",
         "append_time_ms",
         "base_offset",
+        "done",
         "error",
         "max_timestamp_ms",
         "record_count",
@@ -57,15 +58,17 @@ class Delivery:
         self.timestamps_us: np.ndarray | None = None
         self.error: BaseException | None = None
         self.seen = False
-        self._event = threading.Event()
+        self.done = False
+        self._event: threading.Event | None = None
         self._callbacks: list[Callable[[], None]] = []
 
-    @property
-    def done(self) -> bool:
-        return self._event.is_set()
-
     def wait(self, timeout_s: float | None = None) -> bool:
-        return self._event.wait(timeout_s)
+        """Whether it was done in time."""
+        with _callbacks_lock:  # most are never waited for: an event of their own would cost as much as the rest
+            if self.done:
+                return True
+            event = self._event = self._event or threading.Event()
+        return event.wait(timeout_s)
 
     def complete(self, base_offset: int, append_time_ms: int) -> None:
         """The broker has stored the batch. `append_time_ms` >= 0: its clock stamped the records."""
@@ -79,15 +82,18 @@ class Delivery:
 
     def _finish(self) -> None:
         with _callbacks_lock:
-            self._event.set()
+            self.done = True
             callbacks, self._callbacks = self._callbacks, []
+            event = self._event
+        if event is not None:
+            event.set()
         for callback in callbacks:
             callback()
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once, at completion (on the sender's thread) or now."""
         with _callbacks_lock:
-            if not self._event.is_set():
+            if not self.done:
                 self._callbacks.append(callback)
                 return
         callback()

@@ -157,7 +157,7 @@ class Sender:
                     self._wake_read.recv(4096)
                 self._woken = False
             else:
-                self._read_answer(key.data)
+                self._read_answers(key.data)
         now = time.monotonic()
         for endpoint, channel in list(self._channels.items()):
             if channel.in_flight and channel.in_flight[0][1] <= now:
@@ -275,6 +275,12 @@ class Sender:
             self._outcomes.stored(entry, ProduceResult(*entry.queue.tp, 0))
 
     # -- answers
+
+    def _read_answers(self, leader: Endpoint) -> None:
+        """What came with an answer has to be taken now: the selector does not tell of it."""
+        self._read_answer(leader)
+        while leader in self._channels and self._channels[leader].connection.has_read_ahead:
+            self._read_answer(leader)
 
     def _read_answer(self, leader: Endpoint) -> None:
         channel = self._channels.get(leader)

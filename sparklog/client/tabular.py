@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import fit_table, null_column
 
 _BINARY_BYTES_MAX = 2**31 - 1
+_FEW_ROWS = 32
 
 __all__ = ["binary_array", "fit", "null_column", "reusable", "to_table"]
 
@@ -84,6 +87,11 @@ def binary_array(values: Sequence[Any]) -> Any:
 def _joined(values: Sequence[Any]) -> Any:
     """Raises TypeError unless all are bytes or like them, and together below 2 GiB."""
     n, data = len(values), b"".join(values)
+    if n <= _FEW_ROWS and len(data) <= _BINARY_BYTES_MAX:  # without NumPy, whose calls cost more than a few steps
+        few = array("i", accumulate(map(len, values), initial=0))
+        if few[-1] != len(data):
+            raise TypeError("not only bytes")
+        return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(few), pa.py_buffer(data)])
     offsets = np.zeros(n + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, n), out=offsets[1:])
     if offsets[-1] != len(data) or len(data) > _BINARY_BYTES_MAX:  # a memoryview counts items

@@ -63,6 +63,8 @@ class FakeBroker:
         self.stable: dict[tuple[str, int], int] = {}
         """Last stable offsets, where a transaction is open."""
         self.aborted: dict[tuple[str, int], list[m.AbortedRange]] = {}
+        self.answers_at_once: dict[Api, int] = {}
+        """So many answers on a connection are sent in one piece."""
         self.data_dir_id = "the fake's"
         self._files = itertools.count()
         self._sockets: list[socket.socket] = []
@@ -122,6 +124,7 @@ class FakeBroker:
                 self._start(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
+        held: list[bytes] = []
         with connection, contextlib.suppress(OSError, EOFError):
             while not self._closing:
                 prefix = frames.decode_request_prefix(_read(connection, 16), 1 << 30)
@@ -146,8 +149,10 @@ class FakeBroker:
                 if answer is None:
                     continue
                 header = encode(answer)
-                start = frames.encode_response(api, 0, prefix.correlation_id, header, len(payload))
-                connection.sendall(start + payload)
+                held.append(frames.encode_response(api, 0, prefix.correlation_id, header, len(payload)) + payload)
+                if len(held) >= self.answers_at_once.get(api, 1):
+                    connection.sendall(b"".join(held))
+                    held.clear()
 
     def _answer(self, api: Api, message: Any, payload: bytearray, code: int) -> tuple[Any, bytes]:
         if api is Api.HANDSHAKE:

@@ -64,6 +64,19 @@ def test_requests_may_be_sent_ahead(fake: FakeBroker) -> None:
         connection.send(Api.METADATA, ALL)
 
 
+def test_an_answer_that_has_come_with_another_is_kept(fake: FakeBroker) -> None:
+    fake.answers_at_once[Api.METADATA] = 2
+    connection = Connection(endpoint(fake))
+    for names in (None, ["nope"]):
+        connection.send(Api.METADATA, topics.MetadataRequest(names))
+    assert not connection.has_read_ahead
+    assert connection.receive(topics.MetadataResponse)[0].topics[0].name == "events"
+    assert connection.has_read_ahead
+    assert connection.receive(topics.MetadataResponse)[0].topics[0].error_code == 3
+    assert not connection.has_read_ahead
+    connection.close()
+
+
 def test_an_error_answer_leaves_the_connection_open(fake: FakeBroker) -> None:
     connection = Connection(endpoint(fake))
     fake.hook = only(Api.METADATA, 3)

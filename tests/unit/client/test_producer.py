@@ -116,6 +116,23 @@ def test_a_failure_that_is_not_retriable_is_raised_once(fake: FakeBroker) -> Non
     producer.close()
 
 
+def test_answers_that_come_in_one_piece_are_all_taken(fake4: FakeBroker) -> None:
+    arrived = threading.Semaphore(0)
+
+    def hook(api: Api, message: Any) -> None:
+        if api is Api.PRODUCE:
+            arrived.release()
+
+    fake4.hook = hook
+    fake4.answers_at_once[Api.PRODUCE] = 3
+    with Producer(fake4.address, linger_ms=0) as producer:
+        futures = []
+        for partition in range(3):  # in a request each
+            futures.append(producer.send("events", b"v", partition=partition))
+            assert arrived.acquire(timeout=30)
+        assert [f.result(30).partition for f in futures] == [0, 1, 2]
+
+
 def test_close_raises_what_nobody_looked_at(fake: FakeBroker) -> None:
     fake.hook = Verdicts(2)
     with pytest.raises(CorruptBatchError), Producer(fake.address) as producer:
