@@ -3,8 +3,8 @@
 Reading: 16 bytes of prefix, then the body straight into the frame's own buffer, whose memory is reserved, and taken from
 the system, as bytes arrive, so that announcing a large frame costs the broker nothing. One request is processed at a time; meanwhile one more frame is
 read ahead and then the socket is left alone (TCP's window tells the peer), so a peer that goes away is noticed and its
-waiting fetch cancelled. Writing: bytes are sent, file slices go through `os.sendfile`; a slice whose file is shorter
-than announced ends the connection, for nothing may be padded.
+waiting fetch cancelled. Writing: bytes are sent, and with them slices of a few KiB; larger slices of files go through
+`os.sendfile`. A slice whose file is shorter than announced ends the connection, for nothing may be padded.
 
 States: open → (stop, a broken protocol) draining: what is queued is sent, nothing more is read → lingering: our side is
 shut down and what the peer still sends is thrown away for a moment, else the kernel would answer it with a reset that
