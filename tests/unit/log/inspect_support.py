@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from sparklog.format.segment import decode_seal
@@ -68,3 +70,19 @@ def blocks(path: Path) -> list[int]:
         seal = decode_seal(lambda p, n: os.pread(file.fileno(), n, p), path.stat().st_size)
     assert seal is not None
     return [*seal.positions.tolist(), seal.data_end]
+
+
+def stopped_directory(path: Path) -> Path:
+    """Two partitions of several segments, cleanly stopped."""
+    manager = started(path)
+    fill(manager)
+    assert manager.close()
+    assert len(segments(path)) > 3
+    return path
+
+
+def points(data_dir: Path, change: Callable[[dict[str, int]], None], name: str = "events-1") -> None:
+    path = data_dir / "recovery-points.json"
+    content = json.loads(path.read_bytes())
+    change(content["partitions"][name])
+    path.write_text(json.dumps(content, indent=2))
