@@ -11,9 +11,10 @@ import math
 import numbers
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
 
@@ -29,8 +30,7 @@ class Scope(Enum):
     CONSUMER = "consumer"
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One setting. `minimum`/`maximum` are inclusive; `choices` are the only allowed values."""
 
     name: str
