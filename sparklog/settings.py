@@ -6,7 +6,6 @@ Kafka's where Kafka has the setting. Python parameters are the same names with u
 
 from __future__ import annotations
 
-import difflib
 import math
 import numbers
 import os
@@ -241,6 +240,8 @@ def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Valu
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: the nearest known one, else all of them."""
+    import difflib  # for mistakes only
+
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f": did you mean {near[0]!r}?" if near else f" (known: {', '.join(names)})"

@@ -6,12 +6,15 @@ import subprocess
 import sys
 
 NOT_TO_START_WITH = (
+    "difflib",
     "email",
     "fsspec",
     "importlib.metadata",
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
+    "random",
+    "shutil",
     "typer",
     "zipfile",
 )

@@ -217,4 +217,6 @@ def test_no_password_goes_to_readers(tmp_path: Path) -> None:
 
 def test_secrets_are_not_in_the_configurations_text() -> None:
     config = make_config({"remote.log.storage.options": '{"secret": "hush"}'})
+    assert "hush" in config.remote_log_storage_options
     assert "hush" not in repr(config)
+    assert "hush" not in repr(config.__rich_repr__())
