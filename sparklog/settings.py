@@ -6,14 +6,14 @@ Kafka's where Kafka has the setting. Python parameters are the same names with u
 
 from __future__ import annotations
 
-import difflib
 import math
 import numbers
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
 
@@ -29,8 +29,7 @@ class Scope(Enum):
     CONSUMER = "consumer"
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One setting. `minimum`/`maximum` are inclusive; `choices` are the only allowed values."""
 
     name: str
@@ -241,6 +240,8 @@ def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Valu
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: the nearest known one, else all of them."""
+    import difflib  # for mistakes only
+
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f": did you mean {near[0]!r}?" if near else f" (known: {', '.join(names)})"

@@ -12,9 +12,10 @@ import logging
 import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from sparklog.errors import InvalidConfigError, SparklogError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from sparklog.format.schema_evolution import SchemaChange

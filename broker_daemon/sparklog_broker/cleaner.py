@@ -10,7 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sparklog.errors import SparklogError
 from sparklog.log.compaction.cleaner import CompactionResult, Due, compact_log, due_for_compaction
@@ -31,8 +32,7 @@ class _Stopped(Exception):  # noqa: N818  (not an error: the broker stops)
     """Ends a run in the middle."""
 
 
-@dataclass
-class _Trouble:
+class _Trouble(Struct):
     """A log that is not to be compacted before `retry_at_s` (None: not at all); `failures` in a row."""
 
     log: PartitionLog

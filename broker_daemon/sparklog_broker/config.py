@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, Value, check, flatten, resolve
@@ -18,8 +19,7 @@ from sparklog.settings import Scope, Value, check, flatten, resolve
 TOPIC_TABLE = "topic"
 
 
-@dataclass(frozen=True)
-class BrokerConfig:
+class BrokerConfig(Struct, frozen=True):
     """Every broker setting under its Python name, and the defaults of topic settings (Kafka names)."""
 
     broker_id: int
@@ -57,7 +57,7 @@ class BrokerConfig:
     group_consumer_heartbeat_interval_ms: int
     group_max_size: int
     remote_log_storage_url: str
-    remote_log_storage_options: str = field(repr=False)  # may hold secrets
+    remote_log_storage_options: str
     remote_log_manager_task_interval_ms: int
     remote_log_reader_threads: int
     remote_log_reader_cache_bytes: int
@@ -67,6 +67,13 @@ class BrokerConfig:
     def address(self) -> tuple[str, int]:
         """Host and port of `listen`."""
         return parse_address(self.listen)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """What is shown: without `remote_log_storage_options`, which may hold secrets."""
+        return [(f, getattr(self, f)) for f in self.__struct_fields__ if f != "remote_log_storage_options"]
+
+    def __repr__(self) -> str:
+        return f"BrokerConfig({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
 def load_config(
@@ -97,7 +104,7 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     by_parameter["log_dirs"] = parse_log_dirs(by_parameter["log_dirs"])
     by_parameter["topic_defaults"] = check(Scope.TOPIC, topic_defaults or {})
     # A setting without a field here belongs to a part of the program that reads it from the table itself.
-    return BrokerConfig(**{f.name: by_parameter[f.name] for f in fields(BrokerConfig)})
+    return BrokerConfig(**{f: by_parameter[f] for f in BrokerConfig.__struct_fields__})
 
 
 def parse_log_dirs(text: str) -> tuple[Path, ...]:

@@ -20,12 +20,12 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from enum import Enum
 from types import coroutine
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
+from msgspec import Struct
 
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
 from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
@@ -45,8 +45,7 @@ LINGER_S = 1.0
 _DISCARD = bytearray(64 * 1024)
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a connection may do; see the settings of the same names."""
 
     frame_bytes_max: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from sparklog.errors import (
     InvalidRequestError,
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RequestContext:
+class RequestContext(Struct, frozen=True):
     """What a handler may know besides the request: the broker, and who is connected to which of its addresses."""
 
     broker: Broker

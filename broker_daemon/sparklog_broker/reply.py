@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from sparklog.errors import SparklogError
 from sparklog.protocol.base import Message
@@ -24,8 +25,7 @@ class Slice(Protocol):
     def release(self) -> None: ...
 
 
-@dataclass
-class Response:
+class Response(Struct):
     """A handler's answer: the header message, and the payload's parts in order.
 
     `message` None: no answer is sent. `close`: the connection is closed afterwards.
@@ -41,8 +41,7 @@ class Response:
             part.release()
 
 
-@dataclass
-class Reply:
+class Reply(Struct):
     """A framed answer: what the connection writes, in order."""
 
     parts: list[bytes | memoryview | Slice]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
-import secrets
+import os
 import socket
 import sys
 from functools import partial
@@ -65,7 +65,7 @@ def bind_local() -> socket.socket | None:
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.bind(f"\0sparklog-{secrets.token_hex(16)}")
+        sock.bind(f"\0sparklog-{os.urandom(16).hex()}")
     except OSError:
         sock.close()
         return None

@@ -53,10 +53,10 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import crc32c
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError, InvalidRequestError
+from sparklog.format.checksum import crc32c
 from sparklog.format.flat import Bytes, record_batch_facts
 
 HEADER_KEY = b"sparklog"
@@ -399,6 +399,6 @@ def _write_stamp(
 
 
 def _crc(message: memoryview, stamp_position: int, size_bytes: int) -> int:
-    before: int = crc32c.crc32c(message[:stamp_position])
-    after: int = crc32c.crc32c(message[stamp_position + STAMP_CHARS : size_bytes], before)
+    before: int = crc32c(message[:stamp_position])
+    after: int = crc32c(message[stamp_position + STAMP_CHARS : size_bytes], before)
     return after

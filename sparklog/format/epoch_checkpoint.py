@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-import crc32c
 from msgspec import Struct
 
 from sparklog.format.checkpoint import decode, encode
+from sparklog.format.checksum import crc32c
 
 LEADER_EPOCHS_FILE = "leader-epochs.json"
 ENTRIES_MAX = 100_000
@@ -41,7 +41,7 @@ class _Content(Struct, frozen=True):
 
 
 def _checksum(entries: Sequence[tuple[int, int]]) -> str:
-    value: int = crc32c.crc32c(b"".join(_PAIR.pack(*e) for e in entries))
+    value: int = crc32c(b"".join(_PAIR.pack(*e) for e in entries))
     return f"{value:08x}"
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import struct
 
-import crc32c
+from sparklog.format.checksum import crc32c
 
 CHECKSUM_BYTES = 4
 
 
 def index_checksum(base_offset: int, content: bytes) -> bytes:
     """The checksum of `content`, of the segment that begins at `base_offset`: 4 bytes."""
-    return struct.pack("<I", crc32c.crc32c(content, crc32c.crc32c(struct.pack("<q", base_offset))))
+    return struct.pack("<I", crc32c(content, crc32c(struct.pack("<q", base_offset))))
 
 
 def entries_in(size_bytes: int, entry_bytes: int, trailer_bytes: int) -> int:

@@ -30,7 +30,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import crc32c
+from sparklog.format.checksum import crc32c
 
 SUFFIX = ".snapshot"
 MARK = b"SLPS"
@@ -111,7 +111,7 @@ def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
     parts += [_WAITING.pack(*w) for w in snapshot.waiting]
     parts += [_ABORTED_FILE.pack(*f) for f in snapshot.aborted_files]
     body = b"".join(parts)
-    return _HEAD.pack(MARK, crc32c.crc32c(body)) + body
+    return _HEAD.pack(MARK, crc32c(body)) + body
 
 
 def decode_snapshot(data: bytes) -> ProducerSnapshot | None:
@@ -123,7 +123,7 @@ def decode_snapshot(data: bytes) -> ProducerSnapshot | None:
     version, offset, producers, batches, waiting, files = _COUNTS.unpack_from(body)
     layout = ((_PRODUCER, producers), (_BATCH, batches), (_WAITING, waiting), (_ABORTED_FILE, files))
     size = _COUNTS.size + sum(part.size * count for part, count in layout)
-    if mark != MARK or version != VERSION or len(body) != size or crc32c.crc32c(body) != crc:
+    if mark != MARK or version != VERSION or len(body) != size or crc32c(body) != crc:
         return None
     tables = []
     position = _COUNTS.size

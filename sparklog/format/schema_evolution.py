@@ -18,10 +18,10 @@ struct), any change of a key column (equal keys would go to other partitions) an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
 from sparklog.format.schema import canonical_schema, canonical_type, null_column
@@ -43,8 +43,7 @@ def can_widen(source: Any, target: Any) -> bool:
     return any(source in f and target in f and f.index(source) < f.index(target) for f in _WIDTHS)
 
 
-@dataclass(frozen=True)
-class SchemaChange:
+class SchemaChange(Struct, frozen=True):
     """What is asked for: columns to append and columns to widen (their new type), or the whole schema as it shall be.
 
     Asking for what is already there changes nothing, so that a change can be asked for again after a lost answer.

@@ -28,12 +28,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format.batch import (
@@ -99,8 +99,7 @@ class ScanEnd(Enum):
     CORRUPT = "corrupt"
 
 
-@dataclass(frozen=True)
-class ScanResult:
+class ScanResult(Struct, frozen=True):
     """`position`: the first byte after the last good batch. `reason` is empty for END."""
 
     end: ScanEnd

@@ -27,8 +27,9 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import crc32c
 import numpy as np
+
+from sparklog.format.checksum import crc32c
 
 SUFFIX = ".txnindex"
 MARK = b"SLTI"
@@ -50,7 +51,7 @@ class AbortedEntry(NamedTuple):
 
 def entries_crc(entries: Sequence[AbortedEntry]) -> int:
     """Checksum of some entries' bytes."""
-    value: int = crc32c.crc32c(_pack(entries))
+    value: int = crc32c(_pack(entries))
     return value
 
 
@@ -61,7 +62,7 @@ def _pack(entries: Sequence[AbortedEntry]) -> bytes:
 def encode_txn_index(entries: Sequence[AbortedEntry]) -> bytes:
     """The file's bytes."""
     body = _COUNT.pack(VERSION, len(entries)) + _pack(entries)
-    return _HEAD.pack(MARK, crc32c.crc32c(body)) + body
+    return _HEAD.pack(MARK, crc32c(body)) + body
 
 
 def decode_txn_index(data: bytes) -> list[AbortedEntry] | None:
@@ -73,7 +74,7 @@ def decode_txn_index(data: bytes) -> list[AbortedEntry] | None:
     version, count = _COUNT.unpack_from(body)
     if mark != MARK or version != VERSION or len(body) != _COUNT.size + count * ENTRY_BYTES:
         return None
-    if crc32c.crc32c(body) != crc:
+    if crc32c(body) != crc:
         return None
     table = np.frombuffer(body, "<i8", 4 * count, _COUNT.size).reshape(count, 4)
     _, first, last, stable = table.T

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -260,6 +259,8 @@ class RealFiles:
             raise storage_error("remove", path, e) from e
 
     def remove_tree(self, path: Path) -> None:
+        import shutil  # with three libraries for compressed archives, which a start need not wait for
+
         try:
             shutil.rmtree(path)
         except OSError as e:

@@ -8,7 +8,8 @@ may have dropped what it could not write: the log takes no more appends.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sparklog.log.segment import LogSegment
 
@@ -16,8 +17,7 @@ FLUSH_MODES = ("none", "group")
 NEVER = -1
 
 
-@dataclass(frozen=True)
-class FlushPolicy:
+class FlushPolicy(Struct, frozen=True):
     """When a topic's appends are fsynced besides the background's interval."""
 
     messages: int = NEVER

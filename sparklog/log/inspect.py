@@ -7,9 +7,10 @@ like damage for a moment, so whatever is found in a partition is looked at again
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from sparklog.errors import LogCorruptError, StorageError
 from sparklog.format import offset_index, producer_snapshot, time_index, txn_index
@@ -43,8 +44,7 @@ __all__ = ["Finding", "VerifyReport", "bytes_to_check", "partition_directories",
 _LOOKS_MAX = 3
 
 
-@dataclass
-class VerifyReport:
+class VerifyReport(Struct):
     """What was checked, and what was found. `damage` is sorted by file and position."""
 
     directories: int = 0
@@ -67,8 +67,7 @@ class VerifyReport:
         self.size_bytes += check.size_bytes
 
 
-@dataclass(frozen=True)
-class _Surroundings:
+class _Surroundings(Struct, frozen=True):
     """What a log directory says of the partitions in it. Read before they are: a live log only moves on."""
 
     path: Path | None = None

@@ -11,11 +11,11 @@ import json
 import os
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import offset_index, time_index
@@ -49,8 +49,7 @@ FINDINGS_MAX = 1000
 _OF_THE_SAME_MEANING = "not the bytes this version writes, but of the same meaning"
 
 
-@dataclass(frozen=True, order=True)
-class Finding:
+class Finding(Struct, frozen=True, order=True):
     """Something wrong. `position` is a byte of the file `path`; `kind` what it is the damage of."""
 
     path: str
@@ -62,8 +61,7 @@ class Finding:
         return f"{self.path}, position {self.position}: {self.message}"
 
 
-@dataclass
-class Findings:
+class Findings(Struct):
     """Damage, and notes of what is unusual but allowed."""
 
     damage: list[Finding] = field(default_factory=list)
@@ -82,8 +80,7 @@ class Findings:
         self.notes += other.notes
 
 
-@dataclass
-class Batches:
+class Batches(Struct):
     """What a scan has found, column-wise. `epochs`: (leader epoch, base offset, last offset) where the epoch changes."""
 
     positions: array[int] = field(default_factory=lambda: array("q"))
@@ -97,8 +94,7 @@ class Batches:
         return len(self.positions)
 
 
-@dataclass
-class SegmentCheck:
+class SegmentCheck(Struct):
     """The result for one segment. `info` is None if the head cannot be read; `next_offset` is where its offsets end."""
 
     path: Path

@@ -10,8 +10,9 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from sparklog.errors import (
     SparklogError,
@@ -39,8 +40,7 @@ logger = logging.getLogger(__name__)
 _DATA_DIR_SETTING = "data.dir, --data-dir"
 
 
-@dataclass(frozen=True)
-class PartitionSpec:
+class PartitionSpec(Struct, frozen=True):
     """A partition that should have a log here. `schema_of` gives the topic's schema for an id (KeyError: unknown)."""
 
     owner: LogOwner
@@ -49,8 +49,7 @@ class PartitionSpec:
     newest_schema_id: int = 1
 
 
-@dataclass(frozen=True)
-class DirectoryFailure:
+class DirectoryFailure(Struct, frozen=True):
     """A log directory that has failed, why, and the partitions that are offline because of it."""
 
     path: Path

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sparklog.log.compaction.policy import CompactionPolicy
 from sparklog.log.flushing import FlushPolicy
@@ -14,8 +16,7 @@ from sparklog.settings import Scope, resolve
 from sparklog.types import TopicPartition
 
 
-@dataclass(frozen=True)
-class LogOwner:
+class LogOwner(Struct, frozen=True):
     """The partition a log belongs to.
 
     `timestamp_column`: the column that holds the records' timestamps ("timestamp" for an envelope topic); None: a
@@ -40,8 +41,7 @@ class LogOwner:
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True)
-class LogConfig:
+class LogConfig(Struct, frozen=True):
     """A topic's settings as the log uses them; see `sparklog.settings` for their meaning."""
 
     segment_bytes: int

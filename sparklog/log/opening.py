@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from sparklog.errors import LogCorruptError
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
@@ -29,8 +30,7 @@ from sparklog.log.truncation import TruncationMark
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class LogParts:
+class LogParts(Struct, frozen=True):
     """What a log is made of. `producers` is still empty: who loads them needs the rest."""
 
     directory: Path

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
 from sparklog.format import offset_index, time_index
@@ -54,8 +55,7 @@ logger = logging.getLogger(__name__)
 SchemaOf = Callable[[int], pa.Schema]
 
 
-@dataclass(frozen=True)
-class LoadContext:
+class LoadContext(Struct, frozen=True):
     """What all segments of a log are loaded with."""
 
     directory: Path
@@ -76,8 +76,7 @@ class LoadContext:
         return f"restore the file from a copy, or keep what is intact: sparklog log repair {self.directory}"
 
 
-@dataclass(frozen=True)
-class LoadedLog:
+class LoadedLog(Struct, frozen=True):
     """Segments in offset order, and those among them that may not be on the disk yet."""
 
     segments: list[LogSegment]

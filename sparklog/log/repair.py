@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
 from sparklog.format.batch import (
@@ -62,8 +62,7 @@ QUARANTINE_SUFFIX = ".corrupt"
 _COPY_BYTES = 4 << 20
 
 
-@dataclass(frozen=True)
-class RepairFinding:
+class RepairFinding(Struct, frozen=True):
     """Something wrong in `file`: `length_bytes` bytes from `position` on. `quarantine`: the file they go to, if any."""
 
     file: str
@@ -73,8 +72,7 @@ class RepairFinding:
     quarantine: str | None = None
 
 
-@dataclass
-class RepairReport:
+class RepairReport(Struct):
     """What a repair found and has done, or, after a dry run, would do."""
 
     directory: Path
@@ -93,8 +91,7 @@ class RepairReport:
         return bool(self.findings or self.gaps)
 
 
-@dataclass
-class _Kept:
+class _Kept(Struct):
     """An intact batch, and the offset it belongs at."""
 
     position: int
@@ -106,8 +103,7 @@ class _Kept:
         return self.base_offset + self.header.last_offset_delta + 1
 
 
-@dataclass
-class _Segment:
+class _Segment(Struct):
     base: int
     path: Path
     size: int

@@ -12,9 +12,11 @@ Segments go oldest first; the first one that stays ends it, so that a log never 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
 
@@ -26,8 +28,7 @@ POLICY_DELETE = "delete"
 POLICY_COMPACT = "compact"
 
 
-@dataclass(frozen=True)
-class RetentionPolicy:
+class RetentionPolicy(Struct, frozen=True):
     """How long and how much a partition keeps; -1 without limit. `deletes`: cleanup.policy contains `delete`."""
 
     deletes: bool
@@ -48,8 +49,7 @@ class Retained(Protocol):
     def data_bytes(self) -> int: ...
 
 
-@dataclass(frozen=True)
-class Expired:
+class Expired(Struct, frozen=True):
     """The oldest `count` segments can go; how many for which reason (a segment counts for the first that fits)."""
 
     count: int

@@ -32,18 +32,19 @@ _INTERVAL_BYTES = 4096
 """Of rebuilt indexes: the default of `index.interval.bytes`."""
 
 
-class BatchStart(NamedTuple):
-    """Where a batch begins: its base offset and its position in the file."""
-
-    base_offset: int
-    position: int
-
-
 class SegmentEnd(NamedTuple):
     """Where a segment's batches end: the offset after the last record and the position after the last batch."""
 
     next_offset: int
     position: int
+
+
+class BatchStart(NamedTuple):
+    """Where a batch begins: its base offset and its position in the file; and where it ends, if its header was read."""
+
+    base_offset: int
+    position: int
+    end: SegmentEnd | None = None
 
 
 class Tail:
@@ -245,7 +246,8 @@ class SegmentView:
             if lies:
                 return None
             if header.next_offset > offset:
-                return BatchStart(header.base_offset, position)
+                end = SegmentEnd(header.next_offset, position + header.size_bytes)
+                return BatchStart(header.base_offset, position, end)
         return None
 
     def drop_indexes(self) -> bool:
@@ -279,6 +281,8 @@ class SegmentView:
                 if position > start.position:
                     return SegmentEnd(self.base_offset + tail.relative_offsets[i - tail.known_from], position)
                 return None
+        if start.end is not None and start.end.position > limit:
+            return None
         index: OffsetIndex = self.indexes.offsets
         entry = index.floor_position(limit)
         if entry is not None and entry.position > start.position:
@@ -286,8 +290,8 @@ class SegmentView:
             if next(self.headers_from(entry.position))[1].base_offset == self.base_offset + entry.relative_offset:
                 return SegmentEnd(self.base_offset + entry.relative_offset, entry.position)
             limit = entry.position  # the batch before it tells which of the two is right
-        best = None
-        for position, header in self.headers_from(start.position):
+        best = start.end
+        for position, header in self.headers_from(start.position if best is None else best.position):
             end = position + header.size_bytes
             if end > limit:
                 break
@@ -296,6 +300,8 @@ class SegmentView:
 
     def batch_end(self, start: BatchStart) -> SegmentEnd:
         """The end of the batch that begins at `start`. Raises LogCorruptError."""
+        if start.end is not None:
+            return start.end
         header = next(self.headers_from(start.position))[1]
         return SegmentEnd(header.next_offset, start.position + header.size_bytes)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sparklog.errors import InvalidConfigError, InvalidPartitionsError, InvalidTopicError
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, canonical_schema, require_columns
@@ -26,8 +27,7 @@ ENVELOPE_SCHEMA_ID = 1
 made for a topic that has been deleted and made anew with other columns is refused, not misread."""
 
 
-@dataclass(frozen=True)
-class TopicSpec:
+class TopicSpec(Struct, frozen=True):
     """A topic to be created. `schema` None: an envelope topic, which has no key columns or timestamp column to name.
 
     `configs` are topic settings under Kafka's names.
@@ -41,8 +41,7 @@ class TopicSpec:
     configs: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Topic:
+class Topic(Struct, frozen=True):
     """A topic as it is stored. `schemas` by id, the newest last; `configs` only what was set for the topic."""
 
     name: str

@@ -8,8 +8,9 @@ Limits of list lengths are part of the types (`Annotated[..., Meta(max_length=â€
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -353,9 +354,23 @@ APIS: dict[Api, ApiSpec] = {
 }
 
 _ENCODER = msgspec.msgpack.Encoder()
-_REQUEST_DECODERS = {api: msgspec.msgpack.Decoder(spec.request) for api, spec in APIS.items()}
-_RESPONSE_DECODERS = {api: msgspec.msgpack.Decoder(spec.response) for api, spec in APIS.items()}
 _ERROR_DECODER = msgspec.msgpack.Decoder(ErrorBody)
+
+
+class _Decoders(dict[Api, msgspec.msgpack.Decoder[Any]]):
+    """Made when first needed: all of them, from the messages' annotations, take longer than everything else here."""
+
+    def __init__(self, type_of: Callable[[ApiSpec], type[Message]]) -> None:
+        super().__init__()
+        self._type_of = type_of
+
+    def __missing__(self, api: Api) -> msgspec.msgpack.Decoder[Any]:
+        decoder = self[api] = msgspec.msgpack.Decoder(self._type_of(APIS[api]))
+        return decoder
+
+
+_REQUEST_DECODERS = _Decoders(lambda spec: spec.request)
+_RESPONSE_DECODERS = _Decoders(lambda spec: spec.response)
 
 M = TypeVar("M", bound=Message)
 

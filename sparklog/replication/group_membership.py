@@ -18,8 +18,10 @@ Everything that changes is put into `out` as records; `from_values` makes the sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from sparklog.errors import (
     FencedInstanceIdError,
@@ -64,8 +66,7 @@ class Safeguards:
     """A transaction's offset does not replace one that was written after it."""
 
 
-@dataclass(frozen=True)
-class GroupConfig:
+class GroupConfig(Struct, frozen=True):
     """What the broker's settings say about groups."""
 
     session_timeout_ms: int = 45_000
@@ -74,8 +75,7 @@ class GroupConfig:
     offsets_retention_ms: int = 10_080 * 60_000
 
 
-@dataclass
-class Member:
+class Member(Struct):
     """One member. Times are the broker's monotonic ms; `revoke_by_ms` is set while it is revoking."""
 
     member_id: str
@@ -117,8 +117,7 @@ class HeartbeatAnswer(NamedTuple):
     assigned: frozenset[TopicPartition] | None
 
 
-@dataclass
-class Group:
+class Group(Struct):
     """A group with members, now or once. `basis` is what `targets` was made of."""
 
     group_id: str
@@ -419,8 +418,7 @@ class Group:
         return [(records.group_key(self.group_id), None)]
 
 
-@dataclass
-class GroupValues:
+class GroupValues(Struct):
     """What the log holds of one group."""
 
     group: GroupValue | None = None

@@ -8,8 +8,9 @@ any part of what is not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from sparklog.client.membership import MemberConfig, Membership
 from sparklog.errors import RequestTimedOutError, SparklogError

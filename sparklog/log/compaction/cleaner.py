@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sparklog.format.checkpoint import decode, encode
 from sparklog.log.batch_times import roll_time_ms
@@ -52,8 +52,7 @@ class Due(NamedTuple):
     point: CleanerPoint
 
 
-@dataclass
-class CompactionResult:
+class CompactionResult(Struct):
     """What a run has done. `next_dirty_offset` is where the next one begins."""
 
     next_dirty_offset: int

@@ -7,7 +7,7 @@ among a billion do with a probability of about 10^-21.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -35,7 +35,8 @@ class HashSeeds(NamedTuple):
 
     @classmethod
     def draw(cls) -> HashSeeds:
-        return cls(*(secrets.randbits(64) for _ in range(2)), *(secrets.randbits(64) | 1 for _ in range(2)))
+        drawn = np.frombuffer(os.urandom(32), np.uint64).tolist()
+        return cls(drawn[0], drawn[1], drawn[2] | 1, drawn[3] | 1)
 
 
 class KeyHashes(NamedTuple):

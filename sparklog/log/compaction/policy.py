@@ -12,8 +12,9 @@ A log is due when the dirty part has `min.cleanable.dirty.ratio` of the bytes of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
 
@@ -22,8 +23,7 @@ CLEANER_POINT_FILE = "cleaner-point.json"
 """See `sparklog.log.compaction.cleaner`."""
 
 
-@dataclass(frozen=True)
-class CompactionPolicy:
+class CompactionPolicy(Struct, frozen=True):
     """A topic's settings for compaction. `compacts`: cleanup.policy contains `compact`."""
 
     compacts: bool
@@ -51,8 +51,7 @@ class Cleanable(Protocol):
 S = TypeVar("S", bound=Cleanable)
 
 
-@dataclass(frozen=True)
-class DirtySection:
+class DirtySection(Struct, frozen=True):
     """The parts of a log, by offset and size. `first_uncleanable_offset` is never below `first_dirty_offset`."""
 
     first_dirty_offset: int

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from sparklog.errors import CorruptBatchError, LogCorruptError, StorageError
 from sparklog.format.batch import (
@@ -66,8 +66,7 @@ def pass_freely(size_bytes: int) -> None:
     """The throttle that lets everything pass."""
 
 
-@dataclass(frozen=True)
-class RunContext:
+class RunContext(Struct, frozen=True):
     """What one run over one log works with. `throttle` is called with the bytes about to be read or written; it may wait,
     and raises to end the run. `now_ms` is the time of the run."""
 
@@ -185,8 +184,7 @@ def horizon_of(header: BatchHeader) -> int:
     return header.min_timestamp_ms if header.attributes & ATTRIBUTE_DELETE_HORIZON else NO_HORIZON
 
 
-@dataclass
-class GroupPlan:
+class GroupPlan(Struct):
     """What becomes of a group of segments, which will be one."""
 
     segments: Sequence[LogSegment]

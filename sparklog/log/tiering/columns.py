@@ -22,12 +22,12 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import crc32c
 import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import PREFIX_BYTES, BatchHeader, decode_header
+from sparklog.format.checksum import crc32c
 from sparklog.format.flat import record_batch_buffers
 from sparklog.format.segment import PositionedRead
 from sparklog.log.tiering.layout import COLUMNS_SUFFIX, object_name
@@ -100,7 +100,7 @@ def encode_columns(
         head = bytes(batch[:size])
         body = batch[size:]
         buffers = record_batch_buffers(head, PREFIX_BYTES)
-        checksums.append(np.array([crc32c.crc32c(body[o : o + n]) for o, n in buffers.tolist()], "<u4"))
+        checksums.append(np.array([crc32c(body[o : o + n]) for o, n in buffers.tolist()], "<u4"))
         heads.append(head)
         if len(checksums[-1]) != len(checksums[0]):
             return None
@@ -196,7 +196,7 @@ class ColumnReader:
                     continue
                 i = int(np.searchsorted(firsts, position, "right")) - 1
                 piece = memoryview(parts[i])[position - ranges[i][0] :][:size]
-                if crc32c.crc32c(piece) != int(batch.checksums[number]):
+                if crc32c(piece) != int(batch.checksums[number]):
                     raise CorruptBatchError(
                         f"{self._store.url}/{key} is damaged: a column of the batch at offset {batch.header.base_offset} "
                         f"does not have the checksum it was written with"

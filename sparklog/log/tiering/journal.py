@@ -24,10 +24,10 @@ import logging
 import struct
 from pathlib import Path
 
-import crc32c
 import msgspec
 
 from sparklog.errors import LogCorruptError, SparklogError, StorageError
+from sparklog.format.checksum import crc32c
 from sparklog.log.files import File, FileSystem, read_whole
 from sparklog.log.tiering.state import Event, RemoteLogState
 
@@ -48,7 +48,7 @@ _DECODER = msgspec.msgpack.Decoder(Event)
 def encode_record(event: Event) -> bytes:
     """One record."""
     data = _ENCODER.encode(event)
-    return _RECORD.pack(len(data), crc32c.crc32c(data)) + data
+    return _RECORD.pack(len(data), crc32c(data)) + data
 
 
 def encode_journal(state: RemoteLogState) -> bytes:
@@ -86,7 +86,7 @@ def _decode_record(data: bytes, position: int) -> tuple[Event | None, int]:
     if not 0 < length <= min(EVENT_BYTES_MAX, len(data) - start):
         return None, 0
     event = data[start : start + length]
-    if crc32c.crc32c(event) != checksum:
+    if crc32c(event) != checksum:
         return None, 0
     try:
         return _DECODER.decode(event), _RECORD.size + length

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import crc32c
-
 from sparklog.errors import CorruptBatchError, InvalidConfigError, RemoteStorageError, SparklogError
+from sparklog.format.checksum import crc32c
 from sparklog.log.tiering.state import ObjectInfo
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class ObjectStore:
                 for part in parts:
                     f.write(part)
                     size += len(part)
-                    checksum = crc32c.crc32c(part, checksum)
+                    checksum = crc32c(part, checksum)
             self._settle(key)
             arrived = self._fs.info(self.path(key))["size"]
         if arrived != size:
@@ -119,9 +118,9 @@ class ObjectStore:
         """A whole small object, checked. Raises RemoteStorageError, CorruptBatchError."""
         with self._failing("read", key):
             data = bytes(self._fs.cat_file(self.path(key)))
-        if len(data) != info.size_bytes or crc32c.crc32c(data) != info.crc32c:
+        if len(data) != info.size_bytes or crc32c(data) != info.crc32c:
             raise CorruptBatchError(
-                f"{self.url}/{key} is damaged: {len(data)} bytes with checksum {crc32c.crc32c(data):08x}, "
+                f"{self.url}/{key} is damaged: {len(data)} bytes with checksum {crc32c(data):08x}, "
                 f"{info.size_bytes} with {info.crc32c:08x} were written"
             )
         return data

@@ -9,8 +9,9 @@ parts together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
 from sparklog.log.retention import POLICY_COMPACT, UNLIMITED, Retained, RetentionPolicy, expired
@@ -21,8 +22,7 @@ AS_RETENTION = -2
 """Of `local.retention.*`: the same as `retention.*`."""
 
 
-@dataclass(frozen=True)
-class TieringPolicy:
+class TieringPolicy(Struct, frozen=True):
     """`enabled`: sealed segments are copied. `local`: what stays on the local disk of the part that is copied."""
 
     enabled: bool

@@ -13,10 +13,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
-import crc32c
 import numpy as np
 
 from sparklog.errors import CorruptBatchError, SparklogError
+from sparklog.format.checksum import crc32c
 from sparklog.log.files import File, FileSystem, RealFiles
 from sparklog.log.slices import SharedFile
 from sparklog.log.tiering.layout import CHECKSUMS_SUFFIX, PIECE_BYTES, decode_checksums, object_name
@@ -81,7 +81,7 @@ class CachedFile:
         data = memoryview(self._store.read_ranges(key, [(position, end)])[0])
         for i in range(first, behind):
             at = (i - first) * PIECE_BYTES
-            found = crc32c.crc32c(data[at : at + PIECE_BYTES])
+            found = crc32c(data[at : at + PIECE_BYTES])
             if found != int(self._checksums[i]):
                 raise CorruptBatchError(
                     f"{self._store.url}/{key} is damaged: the bytes from {i * PIECE_BYTES} on have checksum {found:08x}, "

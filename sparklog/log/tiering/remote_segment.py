@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from sparklog.errors import CorruptBatchError, LogCorruptError, RemoteStorageError
 from sparklog.format import offset_index, time_index
@@ -22,8 +23,7 @@ from sparklog.log.tiering.read_cache import CachedFile, ReadCache
 from sparklog.log.tiering.state import RemoteSegmentMetadata
 
 
-@dataclass(frozen=True)
-class RemoteAccess:
+class RemoteAccess(Struct, frozen=True):
     """How a broker reads and writes its tier. Without a store (`remote.log.storage.url` is empty) nothing is copied, and
     reading what was copied before raises RemoteStorageError."""
 

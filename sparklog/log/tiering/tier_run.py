@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import crc32c
-
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
+from sparklog.format.checksum import crc32c
 from sparklog.format.segment import SealedBlocks, decode_seal
 from sparklog.log.clock import Clock
 from sparklog.log.files import File, FileSystem
@@ -193,7 +192,7 @@ def _pieces(read: Callable[[int, int], bytes], size: int, checksums: list[int], 
     for position in range(0, size, PIECE_BYTES):
         stop()
         piece = read(position, min(PIECE_BYTES, size - position))
-        checksums.append(crc32c.crc32c(piece))
+        checksums.append(crc32c(piece))
         yield piece
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from sparklog.errors import ConcurrentTransactionsError, SparklogError
 from sparklog.types import SHARED_PREFIX, TopicPartition
@@ -76,8 +78,7 @@ class Safeguards:
     """A transaction is complete when all markers are in, not before."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Settings of the broker, in milliseconds."""
 
     timeout_max_ms: int = 900_000
@@ -224,8 +225,7 @@ class WriteMarkers(NamedTuple):
 Action = Answer | Refuse | WriteMarkers
 
 
-@dataclass
-class Effects:
+class Effects(Struct):
     """See the module. `decided`: whose markers are due, for the coordinator itself; `completed`: whose are all in."""
 
     records: list[tuple[bytes, bytes | None]] = field(default_factory=list)

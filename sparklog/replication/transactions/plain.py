@@ -7,7 +7,8 @@ and is refused. `previous` is the identity before: an END_TXN that is repeated w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sparklog.errors import (
     ConcurrentTransactionsError,
@@ -44,8 +45,7 @@ from sparklog.types import TopicPartition
 NOBODY = Identity(NO_ID, NO_ID)
 
 
-@dataclass
-class _Plain:
+class _Plain(Struct):
     """One transactional id. `next_producer_id`: the id that follows this one, whose epochs are used up."""
 
     transactional_id: str

@@ -8,7 +8,8 @@ tickets order it among the others. A newer run fences the older ones for good, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sparklog.errors import (
     InvalidProducerIdMappingError,
@@ -49,8 +50,7 @@ NEVER = -1
 """Version that is committed before any has been."""
 
 
-@dataclass
-class _Transaction:
+class _Transaction(Struct):
     """The newest transaction of an application, open or ended."""
 
     version: int
@@ -70,8 +70,7 @@ class _Transaction:
         return self.state is State.ONGOING
 
 
-@dataclass
-class _Application:
+class _Application(Struct):
     """`run_id` and `ticket`: the newest run there was; `older_runs`: those it and its predecessors have fenced."""
 
     transactional_id: str

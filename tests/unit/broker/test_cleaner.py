@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sparklog_broker.cleaner import Cleaner
 
 from sparklog.log.compaction.policy import FAILURES_MAX

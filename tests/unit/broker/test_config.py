@@ -27,7 +27,7 @@ def test_every_broker_setting_has_its_field_and_default() -> None:
             assert value == ()
         else:
             assert value == setting.default
-    assert set(BrokerConfig.__dataclass_fields__) == {s.parameter for s in settings_of(Scope.BROKER).values()} | {
+    assert set(BrokerConfig.__struct_fields__) == {s.parameter for s in settings_of(Scope.BROKER).values()} | {
         "topic_defaults"
     }
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sparklog_broker import tierer as tierer_module
 from sparklog_broker.broker import Broker
@@ -206,7 +207,7 @@ def test_a_deleted_topic_is_deleted_in_the_store_when_that_is_back(tmp_path: Pat
 
 def test_no_password_goes_to_readers(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext, tierer: Tierer, store: FailingStore) -> None:
-        object.__setattr__(broker.config, "remote_log_storage_url", "ftp://user:secret@host/tier")
+        msgspec.structs.force_setattr(broker.config, "remote_log_storage_url", "ftp://user:secret@host/tier")
         with pytest.raises(LocalReadUnavailableError, match="not offered") as raised:
             await locate_remote(LocateRemoteRequest("t", 0, 0, 30), NOTHING, context)
         assert "secret" not in str(raised.value)
@@ -216,4 +217,6 @@ def test_no_password_goes_to_readers(tmp_path: Path) -> None:
 
 def test_secrets_are_not_in_the_configurations_text() -> None:
     config = make_config({"remote.log.storage.options": '{"secret": "hush"}'})
+    assert "hush" in config.remote_log_storage_options
     assert "hush" not in repr(config)
+    assert "hush" not in repr(config.__rich_repr__())

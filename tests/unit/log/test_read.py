@@ -9,6 +9,7 @@ import pytest
 
 from sparklog.errors import LogCorruptError, OffsetOutOfRangeError
 from sparklog.format.batch import iterate_batches
+from sparklog.log.files import RealFile
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import append, open_log, read_all, records, segment_files, values
 
@@ -43,6 +44,27 @@ def test_sealed_reopened_and_unsealed_segments_read_alike(tmp_path: Path) -> Non
     append(log, records(1))  # un-seals
     assert read_all(log)[:-1] == expected
     assert read_all(log, 3000)[:-1] == expected
+
+
+def test_a_sealed_segment_is_looked_up_with_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(tmp_path, **{"index.interval.bytes": 1})
+    log.roll()
+    expected = read_all(log, 1)  # loads the indexes
+    reads: list[int] = []
+    read = RealFile.read
+
+    def noted(self: RealFile, position: int, size_bytes: int) -> bytes:
+        reads.append(position)
+        return read(self, position, size_bytes)
+
+    monkeypatch.setattr(RealFile, "read", noted)
+    for header, _ in expected:
+        reads.clear()
+        found = log.read(header.base_offset, 1)  # the batch is larger: it is found, measured, and given whole
+        assert found is not None
+        found.release()
+        assert reads == [found.position]
+        assert (found.base_offset, found.next_offset) == (header.base_offset, header.next_offset)
 
 
 def test_nothing_yet_and_out_of_range(tmp_path: Path) -> None:
