@@ -320,7 +320,7 @@ def _pieces(
             position += part.num_rows
             for partition, its_rows in _by_partition(part, part_where, sticky.partitions):
                 for piece in split_by_size(its_rows, target_bytes, topic.max_message_bytes, topic.name):
-                    yield (sticky.take(int(piece.nbytes), target_bytes) if partition < 0 else partition), piece
+                    yield (sticky.take(estimated_bytes(piece), target_bytes) if partition < 0 else partition), piece
 
 
 def _by_partition(
