@@ -211,8 +211,8 @@ _ENVELOPE_INPUT = ENVELOPE_SCHEMA.append(pa.field("partition", pa.int32()))
 
 def _envelope_rows(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
     table = to_table(data, _ENVELOPE_INPUT, topic.name)
-    if table.column_names == ["value"] and table.column(0).type == pa.binary() and not topic.is_compacted:
-        return Rows(_values_alone(table.column(0)), partition)
+    if not topic.is_compacted and _has_values_alone(table):
+        return Rows(_values_alone(table.column("value")), partition)
     if "value" not in table.column_names:
         raise SchemaMismatchError(
             f"data do not fit topic {topic.name!r}: an envelope topic needs a column 'value' (and takes key, headers, "
@@ -234,6 +234,17 @@ def _envelope_rows(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
     if explicit is not None:
         chosen = np.where(explicit >= 0, explicit, chosen)
     return Rows(table, chosen)
+
+
+def _has_values_alone(table: pa.Table) -> bool:
+    names = sorted(table.column_names)
+    if names == ["key", "value"]:  # as rows copied from a topic without keys have them
+        key = table.column("key")
+        if key.null_count < len(key):
+            return False
+    elif names != ["value"]:
+        return False
+    return bool(table.column("value").type == pa.binary())
 
 
 @lru_cache(maxsize=4)  # batches of one size follow one another
