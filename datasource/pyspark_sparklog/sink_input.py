@@ -123,3 +123,12 @@ def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) 
     indices = encoded.indices.to_numpy(zero_copy_only=False)
     for i, name in enumerate(topics):
         yield TopicBatch(name, data.take(pa.array(np.flatnonzero(indices == i))))
+
+
+def names_partitions(batch: pa.RecordBatch) -> bool:
+    """Whether rows for envelope topics say where they go, by a key or a partition."""
+    schema = batch.schema
+    return any(
+        (i := schema.get_field_index(name)) >= 0 and batch.column(i).null_count < batch.num_rows
+        for name in ("key", "partition")
+    )

@@ -14,23 +14,27 @@ import pyarrow as pa
 from pyspark_sparklog.options import SinkOptions
 from pyspark_sparklog.producers import producers
 from pyspark_sparklog.publication import Publisher, SinkCommitMessage, task_place
-from pyspark_sparklog.sink_input import TopicBatch, split_by_topic
+from pyspark_sparklog.sink_input import TopicBatch, names_partitions, split_by_topic
 from pyspark_sparklog.worker_process import imported_objects
-from sparklog.settings import MIB
+from sparklog.settings import MIB, Scope, settings_of
 from sparklog.testing.faults import reach
 
-GATHERED_BYTES = 4 * MIB
-"""Rows are gathered to about this size before they are handed to the producer: Spark's batches are small."""
-IN_FLIGHT_MAX = 32
-"""Hand-overs of that size whose outcome has not been looked at."""
+SPREAD_BYTES = 4 * MIB
+"""Rows that go to several partitions or topics are gathered to about this size, so that each gets more than a few. Others are
+gathered to one batch of the log: what is held longer leaves the processor's caches, and libc gives memory that is freed by
+more than two Arrow batches at a time back to the kernel, which costs a page fault per 4 KiB of the next ones."""
+IN_FLIGHT_MAX = 128
+"""Hand-overs whose outcome has not been looked at; `buffer.memory` bounds their bytes."""
+_BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
 
 
 @dataclass(frozen=True)
 class SinkTask:
-    """Goes to the tasks by pickle."""
+    """Goes to the tasks by pickle. `keyed`: the topic is typed and has key columns."""
 
     options: SinkOptions
     envelope: bool
+    keyed: bool
     publisher: Publisher
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
@@ -69,23 +73,28 @@ class SinkTask:
         pending: deque[Any] = deque()
         for topic, rows in pieces:
             pending.append(producer.send_batch(topic, rows))
+            del rows  # encoded by now: not to be held while Spark's next batch is read
             if len(pending) > IN_FLIGHT_MAX:
                 _take_result(message, pending.popleft())
         while pending:
             _take_result(message, pending.popleft())
 
     def _gathered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[TopicBatch]:
-        """The rows per topic in pieces of about GATHERED_BYTES, in order within a topic."""
+        """The rows per topic in pieces as large as the producer can use at once, in order within a topic."""
         held: dict[str, list[pa.RecordBatch]] = {}
-        size = 0
+        size, spread = 0, self.keyed
+        one_batch = int(str(self.options.producer.get(_BATCH_SIZE.name, _BATCH_SIZE.default)))
         for batch in batches:
             for topic, rows in split_by_topic(batch, self.options.topic, envelope=self.envelope):
                 if rows.num_rows:
                     held.setdefault(topic, []).append(rows)
-            size += batch.nbytes
-            if size >= GATHERED_BYTES:
+            more = batch.nbytes
+            size += more
+            spread = spread or len(held) > 1 or (self.envelope and names_partitions(batch))
+            # as near to one batch as whole ones of Spark's come, supposing that the next is like this one
+            if size >= SPREAD_BYTES if spread else size + more // 2 >= one_batch:
                 yield from (TopicBatch(t, pa.Table.from_batches(b)) for t, b in held.items())
-                held, size = {}, 0
+                held, size, spread = {}, 0, self.keyed
         yield from (TopicBatch(t, pa.Table.from_batches(b)) for t, b in held.items())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -93,8 +94,8 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
             'a topic cannot be overwritten: use .mode("append"), or delete and create the topic before'
         )
     options = parse_sink_options(given, streaming=False)
-    envelope = _check(options, schema, wait_ms=0)
-    return SparklogBatchWriter(SinkTask(options, envelope, batch_publisher(options)))
+    kind = _check(options, schema, wait_ms=0)
+    return SparklogBatchWriter(SinkTask(options, *kind, batch_publisher(options)))
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SparklogStreamWriter:
@@ -109,19 +110,28 @@ def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bo
             "writing a stream to sparklog needs PySpark 4.1 or newer (batch writes and reads work)"
         )
     options = parse_sink_options(given, streaming=True)
-    envelope = _check(options, schema, wait_ms=options.broker_wait_ms)
+    kind = _check(options, schema, wait_ms=options.broker_wait_ms)
     checkpoint = next((v for k, v in given.items() if k.lower() == "checkpointlocation"), "")
-    made = SparklogStreamWriter(SinkTask(options, envelope, stream_publisher(options, checkpoint)))
+    made = SparklogStreamWriter(SinkTask(options, *kind, stream_publisher(options, checkpoint)))
     imported_objects.freeze()
     return made
 
 
-def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> bool:
-    """Whether the rows go to envelope topics. Raises SchemaMismatchError if they do not fit."""
-    shape = None
-    if options.topic is not None:
-        catalog = Catalog(options.bootstrap_servers, wait_ms)
-        topics = catalog.topics(Subscription(topics=(options.topic,)), missing_is_error=True)
-        shape = shapes_of(topics)[options.topic]
+class _Kind(NamedTuple):
+    """Whether the rows go to envelope topics, and whether to a typed one that has key columns."""
+
+    envelope: bool
+    keyed: bool
+
+
+def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
+    """What the rows go to. Raises SchemaMismatchError if they do not fit."""
+    if options.topic is None:
+        check_input(arrow_schema_of(schema), None, None)
+        return _Kind(envelope=True, keyed=False)
+    catalog = Catalog(options.bootstrap_servers, wait_ms)
+    topics = catalog.topics(Subscription(topics=(options.topic,)), missing_is_error=True)
+    shape = shapes_of(topics)[options.topic]
     check_input(arrow_schema_of(schema), options.topic, shape)
-    return shape is None or shape.kind == KIND_ENVELOPE
+    envelope = shape.kind == KIND_ENVELOPE
+    return _Kind(envelope, keyed=not envelope and bool(topics[options.topic].key_columns))

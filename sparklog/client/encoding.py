@@ -221,8 +221,8 @@ _ENVELOPE_INPUT = ENVELOPE_SCHEMA.append(pa.field("partition", pa.int32()))
 
 def _envelope_rows(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
     table = to_table(data, _ENVELOPE_INPUT, topic.name)
-    if table.column_names == ["value"] and table.column(0).type == pa.binary() and not topic.is_compacted:
-        return Rows(_values_alone(table.column(0)), partition)
+    if not topic.is_compacted and _has_values_alone(table):
+        return Rows(_values_alone(table.column("value")), partition)
     if "value" not in table.column_names:
         raise SchemaMismatchError(
             f"data do not fit topic {topic.name!r}: an envelope topic needs a column 'value' (and takes key, headers, "
@@ -244,6 +244,17 @@ def _envelope_rows(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
     if explicit is not None:
         chosen = np.where(explicit >= 0, explicit, chosen)
     return Rows(table, chosen)
+
+
+def _has_values_alone(table: pa.Table) -> bool:
+    names = sorted(table.column_names)
+    if names == ["key", "value"]:  # as rows copied from a topic without keys have them
+        key = table.column("key")
+        if key.null_count < len(key):
+            return False
+    elif names != ["value"]:
+        return False
+    return bool(table.column("value").type == pa.binary())
 
 
 def _values_alone(values: Any) -> pa.Table:
@@ -325,7 +336,7 @@ def _pieces(
             position += part.num_rows
             for partition, its_rows in _by_partition(part, part_where, sticky.partitions):
                 for piece in split_by_size(its_rows, target_bytes, topic.max_message_bytes, topic.name):
-                    yield (sticky.take(int(piece.nbytes), target_bytes) if partition < 0 else partition), piece
+                    yield (sticky.take(estimated_bytes(piece), target_bytes) if partition < 0 else partition), piece
 
 
 def _by_partition(

@@ -229,3 +229,16 @@ def test_encoded_batches_do_not_share_memory_while_somebody_holds_them() -> None
     again = encoder.encode(rows[0], topic).payload
     assert [decode_batch(p, ENVELOPE_SCHEMA) for p in held] == [rows[0], rows[2], rows[3]]
     assert decode_batch(again, ENVELOPE_SCHEMA) == rows[0]
+
+
+@pytest.mark.parametrize("names", [["key", "value"], ["value", "key"]])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.null()])
+def test_a_key_column_without_keys_is_no_key(names: list[str], kind: pa.DataType) -> None:
+    columns = {"key": pa.nulls(2, kind), "value": pa.array([b"a", None], pa.binary())}
+    rows = rows_of(pa.table({n: columns[n] for n in names}), info(), None)
+    assert rows.partition is None
+    assert rows.table.schema.equals(ENVELOPE_SCHEMA)
+    found = rows.table.drop_columns(["timestamp"]).to_pylist()
+    assert found == [{"key": None, "value": v, "headers": None} for v in (b"a", None)]
+    with pytest.raises(SchemaMismatchError, match="compacted"):
+        rows_of(pa.table(columns), info(cleanup_policy="compact"), None)

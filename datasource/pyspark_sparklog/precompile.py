@@ -1,0 +1,93 @@
+"""`python -m pyspark_sparklog.precompile`: puts bytecode into Spark's `pyspark.zip`, so that Python processes start sooner.
+
+Every Python process that Spark starts (one per start of a stream that has a Python source, one per kind of worker, and
+workers again after a minute without work) imports PySpark from `$SPARK_HOME/python/lib/pyspark.zip`, also where PySpark
+was installed with pip. The archive has sources only, and Python keeps no bytecode of what it imports from archives: each
+process compiles a hundred modules, about a second. Bytecode inside the archive is used. Python compares it with the source
+beside it and with its own version, so it can never be wrong, at worst of no use: then this has to be run again, as after an
+installation of Spark. Pass the directory of Spark as an argument if it is not that of the PySpark that is imported here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import py_compile
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def spark_home() -> Path:
+    """SPARK_HOME, else the directory of the PySpark that this Python imports."""
+    given = os.environ.get("SPARK_HOME")
+    if given:
+        return Path(given)
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+def precompile(archive: Path) -> int:
+    """Writes the archive again with the bytecode of this Python beside its sources; returns of how many modules.
+
+    The new archive takes the old one's place at once; processes that have it open go on with the old one. Raises OSError
+    (it cannot be written) and zipfile.BadZipFile.
+    """
+    compiled = 0
+    with tempfile.TemporaryDirectory(prefix=f".{archive.name}.", dir=archive.parent) as directory:
+        made = Path(directory, archive.name)
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as out, zipfile.ZipFile(archive) as given:
+            for entry in given.infolist():
+                if entry.filename.endswith(".pyc"):
+                    continue  # of an earlier run, perhaps of another Python
+                content = given.read(entry)
+                out.writestr(entry, content)
+                if not entry.filename.endswith(".py") or "/tests/" in entry.filename:
+                    continue
+                bytecode = _bytecode(content, f"{archive}/{entry.filename}", Path(directory))
+                if bytecode is not None:  # not compressed: it is there to be quick
+                    out.writestr(zipfile.ZipInfo(f"{entry.filename}c", entry.date_time), bytecode)
+                    compiled += 1
+        made.chmod(archive.stat().st_mode & 0o777)
+        made.replace(archive)
+    return compiled
+
+
+def _bytecode(source: bytes, name: str, directory: Path) -> bytes | None:
+    """The content of the .pyc of `source`, which is called `name` in tracebacks; None: it is no valid Python (a template)."""
+    module, compiled = directory / "module.py", directory / "module.pyc"
+    module.write_bytes(source)
+    # by the source's hash: an archive has times without a time zone
+    mode = py_compile.PycInvalidationMode.CHECKED_HASH
+    try:
+        py_compile.compile(str(module), str(compiled), name, doraise=True, invalidation_mode=mode)
+    except py_compile.PyCompileError:
+        return None
+    return compiled.read_bytes()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m pyspark_sparklog.precompile", description=__doc__)
+    parser.add_argument(
+        "spark_home", nargs="?", type=Path, help="Spark's directory (default: SPARK_HOME, else PySpark's)"
+    )
+    home: Path = parser.parse_args(arguments).spark_home or spark_home()
+    archives = sorted((home / "python" / "lib").glob("*.zip"))
+    if not archives:
+        print(f"error: no python/lib/*.zip in {home}: name the directory that Spark is installed in", file=sys.stderr)
+        return 1
+    for archive in archives:
+        try:
+            print(f"{archive}: bytecode of {precompile(archive)} modules")
+        except (OSError, zipfile.BadZipFile) as e:
+            print(f"error: {archive} stays as it was: {e}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
