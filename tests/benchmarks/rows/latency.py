@@ -205,6 +205,6 @@ SPARK_ROWS = (
         2_000,
         CONNECTOR,
         trigger="default",
-        Spark="local[2], conf/spark-defaults.conf, one session for both",
+        Spark="local[2], conf/spark-defaults.conf, bytecode in Spark's archives, one session for both",
     ),
 )

@@ -281,7 +281,8 @@ def ceiling_write(context: Context, *, typed: bool) -> Measurement:
 
 def _row(name: str, title: str, goal: float | None, ours: Any, theirs: Any, peer: str = CONNECTOR, **more: str) -> Row:
     settings = {
-        "Spark": "local[2], one session for both, 4 GiB driver, conf/spark-defaults.conf",
+        "Spark": "local[2], one session for both, 4 GiB driver, conf/spark-defaults.conf, bytecode in Spark's archives "
+        "(python -m pyspark_sparklog.precompile, as make does)",
         "topic": f"{PARTITIONS} partitions",
     }
     return Row(name, title, peer, "rows/s", None if goal is None else at_least(goal), ours, theirs, settings | more)
