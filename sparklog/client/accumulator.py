@@ -262,7 +262,8 @@ class Accumulator:
         batch = queue.open = OpenBatch(queue.tp)
         self.outstanding[batch.delivery] = None
         self.active[queue.tp] = queue
-        self.wake_sender()
+        if not self._waits_for_answer(queue):
+            self.wake_sender()
         return batch
 
     def locked_close_open(self, queue: PartitionQueue) -> None:
@@ -338,8 +339,8 @@ class Accumulator:
                 if self.closing or not (self.linger_s or queue.under_way):
                     self.locked_close_open(queue)
             elif queue.open is not None:
-                if not self.linger_s and queue.under_way and not (self.waiting or self.closing):
-                    continue  # what is sent meanwhile travels together
+                if self._waits_for_answer(queue):
+                    continue
                 due = max(queue.retry_at, 0.0 if self.waiting or self.closing else queue.open.created + self.linger_s)
             else:
                 continue
@@ -349,6 +350,10 @@ class Accumulator:
                 wait_until = min(due, queue.batches[0].deadline) if queue.batches else due
                 next_at = wait_until if next_at is None else min(next_at, wait_until)
         return ready, next_at
+
+    def _waits_for_answer(self, queue: PartitionQueue) -> bool:
+        """Without linger.ms, what is sent while a request is under way travels together when its answer has come."""
+        return not self.linger_s and bool(queue.under_way) and not (self.waiting or self.closing)
 
     @staticmethod
     def _better_wait(queue: PartitionQueue) -> bool:
@@ -448,6 +453,8 @@ class Accumulator:
                 queue.under_way -= 1
                 queue.attempts = 0
                 queue.retry_at = 0.0
+                if queue.open is not None:
+                    self.wake_sender()  # it was not told when that was opened
             if not queue.batches and queue.open is None and not queue.under_way and not _holds(queue):
                 self.active.pop(queue.tp, None)
             if self.waiting:

@@ -96,7 +96,7 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """Makes the thread look at the accumulator. Cheap when it has been woken already."""
+        """Makes the thread look at the accumulator. Cheap when it is going to do that anyway."""
         if not self._woken:
             self._woken = True
             with contextlib.suppress(OSError):
@@ -138,6 +138,7 @@ class Sender:
             self._wake_write.close()
 
     def _step(self) -> None:
+        self._woken = False  # before looking: what changes from now on has to wake us
         self._outcomes.expire()
         with self._accumulator.lock:
             ready, next_at = self._accumulator.locked_ready(time.monotonic())
@@ -151,11 +152,12 @@ class Sender:
         if next_at is not None:
             deadlines.append(next_at)
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-        for key, _ in self._selector.select(timeout):
+        events = self._selector.select(timeout)
+        self._woken = True
+        for key, _ in events:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     self._wake_read.recv(4096)
-                self._woken = False
             else:
                 self._read_answers(key.data)
         now = time.monotonic()

@@ -217,6 +217,23 @@ def test_acks_0_has_no_offsets_and_no_answers(fake: FakeBroker) -> None:
     assert [r.acks for r in produce_requests(fake)] == [0, 0]
 
 
+@pytest.mark.parametrize("acks", [0, "all"])
+def test_what_is_sent_while_a_request_is_under_way_follows_it(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, acks: Any
+) -> None:
+    """The sender is not told of it then: it has to look itself."""
+    more: list[Any] = []
+
+    def reached(step: str) -> None:
+        if step == "producer.after-send" and not more:
+            more.append(producer.send("events", b"second"))
+
+    monkeypatch.setattr("sparklog.client.sender.reach", reached)
+    with Producer(fake.address, acks=acks, linger_ms=0) as producer:
+        producer.send("events", b"first").result(30)
+        more[0].result(30)
+
+
 @pytest.mark.parametrize(("given", "wire"), [(1, 1), ("all", -1), (-1, -1)])
 def test_acks(fake: FakeBroker, given: Any, wire: int) -> None:
     with Producer(fake.address, acks=given) as producer:
