@@ -170,7 +170,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("transactional.id", _P, "", "Name of a transactional producer, which outlives its process: a new one with the same name fences the old one. Empty: no transactions."),
     Setting("transaction.timeout.ms", _P, 60_000, "A transaction that has not ended after this time is aborted.", "ms", 1, _DAY_MS),
     Setting("linger.ms", _P, 5, "How long a batch waits for more records.", "ms", 0, 3_600_000),
-    Setting("batch.size.bytes", _P, MIB, "A batch is sent when it has this size.", "bytes", 1, 512 * MIB),
+    Setting("batch.size.bytes", _P, MIB, "A batch is sent when it has this size, before compression.", "bytes", 1, 512 * MIB),
     Setting("compression", _P, "none", "How batches are compressed (Arrow buffer compression).", choices=("none", "lz4", "zstd")),
     Setting("buffer.memory", _P, 128 * MIB, "Memory for records not yet acknowledged; when full, send blocks.", "bytes", 64 * 1024, 64 * 1024 * MIB),
     Setting("max.block.ms", _P, 60_000, "How long send blocks for memory or metadata before it raises.", "ms", 0, _DAY_MS),

@@ -114,6 +114,8 @@ STREAM_OVERHEAD_BYTES = 8192
 """More than the schema's message and the header's need in most streams."""
 
 COMPRESSIONS = ("none", "lz4", "zstd")
+_ZSTD_LEVEL = 3
+"""zstd's own default, and Kafka's; Arrow's is 1, which looks back half a MiB only."""
 _OFFSET_MAX = 2**63 - 2  # the offset after it must still be an i64
 
 
@@ -186,7 +188,7 @@ def encode_batch(
     if compression not in COMPRESSIONS:
         raise InvalidRequestError(f"unknown compression {compression!r}: use one of {', '.join(COMPRESSIONS)}")
     placeholder = VERSION_MARK + b"A" * (STAMP_CHARS + SEAL_CHARS)
-    options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression, use_threads=False)
+    options = pa.ipc.IpcWriteOptions(compression=_codec(compression), use_threads=False)
     stream = _write_stream(batch, placeholder, options, allocate=allocate if compression == "none" else None)
     # what the stream holds: schema message, our message, 8 bytes end-of-stream
     schema_bytes = PREFIX_BYTES + _PREFIX.unpack_from(stream, 0)[1]
@@ -203,6 +205,12 @@ def encode_batch(
     crc = _crc(message, stamp_position, len(message)) if checksum else 0
     _write_stamp(message, stamp_position, crc, base_offset, leader_epoch, append_time_ms)
     return message
+
+
+def _codec(compression: str) -> Any:
+    if compression == "zstd":
+        return pa.Codec(compression, _ZSTD_LEVEL)
+    return None if compression == "none" else compression
 
 
 def _write_stream(
