@@ -237,11 +237,13 @@ class KafkaServer:
         return sum(directory_bytes(d, "*.log") for d in self.data.glob(f"{topic}-[0-9]*"))
 
     @contextlib.contextmanager
-    def topic(self, partitions: int, configs: Mapping[str, str] | None = None) -> Iterator[str]:
-        """A new topic for the time of the block."""
+    def topic(self, partitions: int, configs: Mapping[str, str] | None = None, *, wait: bool = True) -> Iterator[str]:
+        """A new topic for the time of the block, all of whose partitions have leaders (not with `wait=False`)."""
         name = f"t{uuid.uuid4().hex[:12]}"
         self.create_topic(name, partitions, configs)
         try:
+            if wait:
+                self.wait_for_partitions(name, range(partitions))
             yield name
         finally:
             self.delete_topic(name)
@@ -256,7 +258,12 @@ class KafkaServer:
         arguments = ["--topic", topic, "--num-records", str(records), "--throughput", str(rate)]
         arguments += ["--payload-file", str(payload_file), "--producer.config", str(config)]
         done = self._tool("ProducerPerformance", *arguments)
-        return parse_producer_performance(done.stdout), done
+        found = parse_producer_performance(done.stdout)
+        if found["records"] < records:
+            raise MeasurementError(
+                f"Kafka acknowledged {found['records']:.0f} of {records} records: {done.stdout[-300:]!r}"
+            )
+        return found, done
 
     def consume(self, topic: str, records: int) -> tuple[dict[str, float], Finished]:
         """kafka-consumer-perf-test with fetches of 10 MiB; the rate while fetching, without the group's rebalance."""
