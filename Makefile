@@ -109,6 +109,6 @@ touch $(VENV)/.installing; \
 echo "installing sparklog[$(1)] into $(VENV) (the first time this downloads Spark and its company, some 600 MB)"; \
 if [ -n "$$uv" ]; then uv pip install --quiet --python $(PY) -e '.[$(1)]'; \
 else $(PY) -m pip install --quiet --disable-pip-version-check -e '.[$(1)]'; fi; \
-$(PY) -m pyspark_sparklog.precompile >/dev/null; \
+env -u SPARK_HOME $(PY) -m pyspark_sparklog.precompile >/dev/null; \
 rm -f $(VENV)/.installing
 endef
