@@ -18,6 +18,10 @@ COMPRESSED_BATCH_BYTES = 4 * BATCH_BYTES
 _KAFKA_SETTINGS = ", ".join(f"{k}={v}" for k, v in PRODUCER_SETTINGS.items())
 
 
+def _batch_bytes(compression: str) -> int:
+    return BATCH_BYTES if compression == "none" else COMPRESSED_BATCH_BYTES
+
+
 def send_batch(
     context: Context,
     *,
@@ -31,7 +35,7 @@ def send_batch(
 ) -> Measurement:
     """`send_batch` with a batch at a time; `configs` are the topic's."""
     count = context.records(records)
-    batch_bytes = BATCH_BYTES if compression == "none" else COMPRESSED_BATCH_BYTES
+    batch_bytes = _batch_bytes(compression)
     with context.topic(partitions, configs=configs) as topic:
         return measured(
             context.broker.pid,
@@ -129,7 +133,7 @@ def _row(
 ) -> Row:
     size: dict[str, Any] = {"value_bytes": value_bytes, "records": records}
     given = "Arrow tables" if columnar else "lists of bytes"
-    batch_mib = 4 if "compression" in more else 1
+    batch_mib = _batch_bytes(more.get("compression", "none")) // (1024 * 1024)
     return Row(
         name,
         title,
