@@ -66,6 +66,11 @@ class Broker:
             self._process.kill()
             self._process.wait()
 
+    def wait_for_end_of(self, life: int) -> None:
+        """Waits until that life, counted from 1, is over."""
+        if self._process is not None and self.lives == life:
+            self._process.wait(ENDED_IN_ORDER_S)
+
     def signal(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)

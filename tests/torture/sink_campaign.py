@@ -436,7 +436,10 @@ class SinkCampaign:
         self._broker.kill()
         mark = self._mark()
         self._broker.start(self._fault(step, mark))
+        life = self._broker.lives
         self._wait_for_mark(step, mark)
+        self._broker.wait_for_end_of(life)  # it leaves its mark before it dies
+        self._revive()
 
     def _mark(self) -> str:
         return str(self._directory / f"mark-{next(self._marks)}")
