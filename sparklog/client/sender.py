@@ -38,8 +38,9 @@ from sparklog.testing.faults import reach
 
 _log = logging.getLogger(__name__)
 
-REQUEST_BYTES = 32 * MIB
-"""A request takes no further partition beyond this size."""
+REQUEST_BYTES = 8 * MIB
+"""A request takes no further partition beyond this size: a few of them fit into what the broker keeps of its receive
+buffers, so that none of them costs fresh memory."""
 REQUEST_HEADER_BYTES = MIB
 
 

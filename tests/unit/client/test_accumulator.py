@@ -4,7 +4,15 @@ import threading
 
 import pytest
 
-from sparklog.client.accumulator import ROOM_BYTES, Accumulator, OpenBatch, PartitionQueue
+from sparklog.client.accumulator import (
+    PARTITION_REQUEST_BYTES,
+    ROOM_BYTES,
+    Accumulator,
+    OpenBatch,
+    PartitionQueue,
+    PendingBatch,
+)
+from sparklog.client.futures import Delivery
 from sparklog.client.producer import Producer
 from sparklog.errors import BufferExhaustedError
 from sparklog.format.batch import decode_header
@@ -55,6 +63,16 @@ def test_a_closed_batch_keeps_only_what_its_records_take() -> None:
     assert on.used_bytes == 60 + ROOM_BYTES
     on.close_all_open()
     assert on.used_bytes == 60
+
+
+@pytest.mark.parametrize(
+    ("sizes", "taken"), [([900, 900, 900], 2), ([1024, 1024, 1], 2), ([5000, 1], 1), ([1, 5000], 1)]
+)
+def test_a_request_takes_a_few_batches_of_a_partition_or_one_that_is_larger(sizes: list[int], taken: int) -> None:
+    on = accumulator(1 << 30)
+    queue = PartitionQueue(TopicPartition("t", 0), info())
+    queue.batches.extend(PendingBatch(Delivery(queue.tp), size * PARTITION_REQUEST_BYTES // 2048, 0) for size in sizes)
+    assert len(on.locked_take(queue, 0)) == taken
 
 
 def test_few_records_have_keys_headers_timestamps() -> None:
