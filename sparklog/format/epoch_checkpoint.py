@@ -1,5 +1,6 @@
 """leader-epochs.json: which leader epoch began at which offset of a partition. One JSON object, written whole
-(temporary file, fsync, rename, fsync of the directory) before the first batch of a new epoch is appended::
+(temporary file, fsync, rename, fsync of the directory) before the first batch of a new epoch is appended. A partition's
+first one is made with its directory, so that its first append need not wait for it::
 
     {"entries": [[0, 0], [3, 1200]], "crc32c": "89abcdef", "version": 1}
 
@@ -32,6 +33,10 @@ class EpochEntry(NamedTuple):
 
     epoch: int
     start_offset: int
+
+
+FIRST_ENTRIES = (EpochEntry(0, 0),)
+"""Of a new partition."""
 
 
 class _Content(Struct, frozen=True):

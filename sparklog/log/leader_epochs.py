@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparklog.errors import FencedLeaderEpochError
-from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE, EpochEntry, decode_epochs, encode_epochs
+from sparklog.format.epoch_checkpoint import (
+    FIRST_ENTRIES,
+    LEADER_EPOCHS_FILE,
+    EpochEntry,
+    decode_epochs,
+    encode_epochs,
+)
 from sparklog.log.files import FileSystem, read_whole
 from sparklog.log.segment import LogSegment
 
@@ -89,11 +95,17 @@ class LeaderEpochs:
 
 
 class LeaderEpochCache(LeaderEpochs):
-    """The epochs of the log in `directory`. Changes that must not be lost are written before they are made."""
+    """The epochs of the log in `directory`. Changes that must not be lost are written before they are made.
 
-    def __init__(self, files: FileSystem, directory: Path, entries: Iterable[EpochEntry] = ()) -> None:
+    `file_is_first`: the file says what it does in a new partition.
+    """
+
+    def __init__(
+        self, files: FileSystem, directory: Path, entries: Iterable[EpochEntry] = (), *, file_is_first: bool = False
+    ) -> None:
         self._files = files
         self._path = directory / LEADER_EPOCHS_FILE
+        self._file_is_first = file_is_first
         super().__init__(entries)
 
     def begin(self, epoch: int, log_end_offset: int) -> None:
@@ -110,7 +122,8 @@ class LeaderEpochCache(LeaderEpochs):
             )
         changed = LeaderEpochs(self.entries)
         changed.assign(epoch, log_end_offset)
-        self._write(changed.entries)
+        if not (self._file_is_first and changed.entries == FIRST_ENTRIES):
+            self._write(changed.entries)
         self.entries = changed.entries
 
     def cut(self, log_end_offset: int) -> None:
@@ -125,6 +138,7 @@ class LeaderEpochCache(LeaderEpochs):
             self._write(())
 
     def _write(self, entries: Sequence[EpochEntry]) -> None:
+        self._file_is_first = False
         self._files.write_atomic(self._path, encode_epochs(entries))
 
 
@@ -148,7 +162,7 @@ def load_epochs(
         if cache.entries:
             cache._write(cache.entries)
     else:
-        cache = LeaderEpochCache(files, directory, entries)
+        cache = LeaderEpochCache(files, directory, entries, file_is_first=entries == [*FIRST_ENTRIES])
         cache.truncate_from_end(bounds[1])
     cache.truncate_from_start(bounds[0])
     return cache

@@ -29,6 +29,7 @@ from sparklog.format.checkpoint import (
     decode,
     encode,
 )
+from sparklog.format.epoch_checkpoint import FIRST_ENTRIES, LEADER_EPOCHS_FILE, encode_epochs
 from sparklog.format.segment import parse_segment_name
 from sparklog.log.files import File, FileSystem, read_whole
 from sparklog.log.model import LogOwner
@@ -171,9 +172,11 @@ class LogDirectory:
     def make_partitions(self, owners: Iterable[LogOwner]) -> None:
         """Makes the directories of new partitions, durable on return. Leaves nothing behind if it fails, as far as the disk
         lets it. Raises StorageFullError, StorageError."""
+        epochs = encode_epochs(FIRST_ENTRIES)
         wanted = {
             self.path / owner.directory_name: {
-                PARTITION_FILE: encode(PartitionMeta(owner.topic, owner.topic_id, owner.partition))
+                PARTITION_FILE: encode(PartitionMeta(owner.topic, owner.topic_id, owner.partition)),
+                LEADER_EPOCHS_FILE: epochs,
             }
             for owner in owners
         }

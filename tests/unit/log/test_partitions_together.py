@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparklog.errors import StorageFullError
+from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE
 from sparklog.types import TopicPartition
 from tests.unit.log.support import append, records
 from tests.unit.log.test_log_dirs import FOUR, TPS, FullFiles, places, started
@@ -50,3 +51,21 @@ def test_of_partitions_made_together_a_leftover_of_another_topic_is_moved_aside(
     assert [manager.get(TopicPartition("other", p)).log_end_offset for p in range(4)] == [0] * 4
     assert sum(name.endswith("-stray") for found in places(tmp_path).values() for name in found) == 2
     assert manager.close()
+
+
+def test_the_first_append_to_partitions_made_together_writes_no_epoch(tmp_path: Path) -> None:
+    specs = [spec("other", p) for p in range(3)]
+    manager = started(tmp_path, specs=[])
+    manager.create_partitions(specs)
+    paths = {p: next(tmp_path.glob(f"*/other-{p}")) / LEADER_EPOCHS_FILE for p in range(3)}
+    before = {p: path.stat().st_ino for p, path in paths.items()}  # replaced, the file would be another one
+    for partition, epoch in enumerate((0, 0, 4)):
+        manager.get(TopicPartition("other", partition)).append(records(3), leader_epoch=epoch)
+    assert [paths[p].stat().st_ino == before[p] for p in range(3)] == [True, True, False]
+    manager.get(TopicPartition("other", 1)).append(records(3), leader_epoch=5)
+    kill(manager)
+    again = started(tmp_path, specs=specs)
+    found = [again.get(TopicPartition("other", p)) for p in range(3)]
+    assert [log.end_offset_for(log.leader_epoch) for log in found] == [(0, 3), (5, 6), (4, 3)]
+    assert found[1].end_offset_for(0) == (0, 3)
+    assert again.close()
