@@ -193,7 +193,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("isolation.level", _C, "read_uncommitted", "Which records are read. read_committed gives only records of committed transactions and those of none, up to the first transaction that is open; read_uncommitted gives all.", choices=("read_uncommitted", "read_committed")),
     Setting("fetch.min.bytes", _C, 1, "A fetch waits until this much is there.", "bytes", 1, 1024 * MIB),
     Setting("fetch.max.wait.ms", _C, 500, "How long a fetch waits for fetch.min.bytes.", "ms", 0, 60_000),
-    Setting("fetch.max.bytes", _C, 50 * MIB, "Most bytes of one fetch.", "bytes", 1024, 1024 * MIB),
+    Setting("fetch.max.bytes", _C, 10 * MIB, "Most bytes of one fetch.", "bytes", 1024, 1024 * MIB),
     Setting("max.partition.fetch.bytes", _C, 8 * MIB, "Most bytes per partition of one fetch (one batch is always returned).", "bytes", 1024, 1024 * MIB),
     Setting("max.poll.records", _C, 500, "Most records one poll returns.", "records", 1, 10_000_000),
     Setting("prefetch.bytes", _C, 64 * MIB, "Memory for batches fetched ahead of poll.", "bytes", 0, 16 * 1024 * MIB),

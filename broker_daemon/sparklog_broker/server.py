@@ -12,6 +12,7 @@ import sys
 from functools import partial
 
 from sparklog.errors import TooManyConnectionsError
+from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.settings import MIB
 from sparklog_broker.config import BrokerConfig, format_address
 from sparklog_broker.connection import Addresses, Answer, Connection, Limits
@@ -162,7 +163,11 @@ class Server:
                 self._loop.remove_reader(listener.fileno())
                 self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listener)
                 return
-            self._add(sock, self._addresses_of_local() if listener is self._local else None)
+            if listener is self._local:
+                enlarge_send_buffer(sock)
+                self._add(sock, self._addresses_of_local())
+            else:
+                self._add(sock, None)
 
     def _addresses_of_local(self) -> Addresses:
         """A Unix socket's peer is on this host, and would reach us by TCP where we listen."""

@@ -35,6 +35,7 @@ from sparklog.errors import (
 )
 from sparklog.protocol import frames
 from sparklog.protocol.base import Message
+from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.protocol.messages import (
     APIS,
     Api,
@@ -348,6 +349,7 @@ def _connect(endpoint: Endpoint, local_socket: str, timeout_ms: int) -> socket.s
 def _connect_local(name: str, timeout_ms: int) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        enlarge_send_buffer(sock)
         sock.settimeout(timeout_ms / 1000)
         sock.connect(f"\0{name}")
         sock.settimeout(None)

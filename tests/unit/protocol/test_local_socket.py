@@ -1,0 +1,27 @@
+"""What a Unix socket may have on its way."""
+
+from __future__ import annotations
+
+import socket
+
+from sparklog.protocol.local_socket import enlarge_send_buffer
+
+
+def fits(sock: socket.socket) -> int:
+    """How many bytes the kernel takes while nobody reads."""
+    sock.setblocking(False)
+    taken = 0
+    try:
+        while True:
+            taken += sock.send(b"x" * 16_384)
+    except BlockingIOError:
+        return taken
+
+
+def test_more_fits_into_an_enlarged_socket() -> None:
+    before = [*socket.socketpair()]
+    after = [*socket.socketpair()]
+    enlarge_send_buffer(after[0])
+    assert fits(after[0]) > fits(before[0])
+    for sock in before + after:
+        sock.close()
