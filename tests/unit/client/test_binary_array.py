@@ -35,6 +35,12 @@ def test_bytes_are_joined(values: list[bytes]) -> None:
     assert _joined(values).to_pylist() == values
 
 
+@pytest.mark.parametrize("n", [32, 33, 1 << 16, (1 << 16) + 1])
+def test_any_number_of_bytes_is_joined(n: int) -> None:
+    values = [b"x" * (i % 7) for i in range(n)]
+    assert _joined(values).equals(pa.array(values, pa.binary()))
+
+
 @pytest.mark.parametrize("wrong", [[1], [b"a", 1.5], [b"a", {}], [float("nan")]])
 def test_refuses_what_arrow_refuses(wrong: list[Any]) -> None:
     with pytest.raises((pa.ArrowException, TypeError)):
