@@ -20,6 +20,7 @@ import pyarrow as pa
 from sparklog.client.cluster import TopicInfo
 from sparklog.client.encoding import EncodedBatch, Headers, envelope_batch
 from sparklog.client.futures import Delivery
+from sparklog.client.parallel_encoding import Encoding
 from sparklog.client.sequences import (
     BATCHES_IN_FLIGHT_MAX,
     Identity,
@@ -107,10 +108,10 @@ class OpenBatch:
 
 
 class PendingBatch(SequencedBatch):
-    """A complete batch: encoded, or records that the sender encodes. `alone`: to be sent in a request of its own.
-    `written_as`: the identity and sequence that the encoded bytes hold."""
+    """A complete batch: encoded, being encoded, or records that the sender encodes. `alone`: to be sent in a request of its
+    own. `written_as`: the identity and sequence that the encoded bytes hold."""
 
-    __slots__ = ("alone", "deadline", "delivery", "encoded", "error", "rows", "size_bytes", "written_as")
+    __slots__ = ("alone", "deadline", "delivery", "encoded", "encoding", "error", "rows", "size_bytes", "written_as")
 
     def __init__(self, delivery: Delivery, size_bytes: int, deadline: float) -> None:
         super().__init__(delivery.record_count)
@@ -119,6 +120,7 @@ class PendingBatch(SequencedBatch):
         self.deadline = deadline
         self.rows: OpenBatch | None = None
         self.encoded: EncodedBatch | None = None
+        self.encoding: Encoding | None = None
         self.alone = False
         self.error: BaseException | None = None
         self.written_as: tuple[Identity | None, int] = (None, -1)
@@ -281,22 +283,37 @@ class Accumulator:
 
     def enqueue(self, queue: PartitionQueue, encoded: EncodedBatch) -> Delivery:
         """Appends an encoded batch behind what was sent before. Raises BufferExhaustedError or ClosedError."""
-        size = len(encoded.payload)
         delivery = Delivery(queue.tp)
         delivery.record_count = encoded.record_count
         delivery.max_timestamp_ms = encoded.max_timestamp_ms
         with self.lock:
-            self.check_open()
-            self.locked_reserve(size)
-            self.locked_close_open(queue)
-            pending = PendingBatch(delivery, size, time.monotonic() + self.delivery_timeout_s)
-            pending.encoded = encoded
-            queue.batches.append(pending)
-            self.outstanding[delivery] = None
-            self.active[queue.tp] = queue
-            if self.locked_room(queue, time.monotonic()) and not self._better_wait(queue):
-                self.wake_sender()
+            self._locked_admit(len(encoded.payload))
+            self._locked_append(queue, delivery, len(encoded.payload)).encoded = encoded
         return delivery
+
+    def enqueue_encoding(self, queue: PartitionQueue, encoding: Encoding) -> Delivery:
+        """`enqueue` of a batch whose encoding is started here, when there is memory for it."""
+        delivery = Delivery(queue.tp)
+        delivery.record_count = encoding.record_count
+        with self.lock:
+            self._locked_admit(encoding.size_bytes)
+            encoding.start()
+            self._locked_append(queue, delivery, encoding.size_bytes).encoding = encoding
+        return delivery
+
+    def _locked_admit(self, size_bytes: int) -> None:
+        self.check_open()
+        self.locked_reserve(size_bytes)
+
+    def _locked_append(self, queue: PartitionQueue, delivery: Delivery, size_bytes: int) -> PendingBatch:
+        self.locked_close_open(queue)
+        pending = PendingBatch(delivery, size_bytes, time.monotonic() + self.delivery_timeout_s)
+        queue.batches.append(pending)
+        self.outstanding[delivery] = None
+        self.active[queue.tp] = queue
+        if self.locked_room(queue, time.monotonic()) and not self._better_wait(queue):
+            self.wake_sender()
+        return pending
 
     def close_all_open(self) -> list[Delivery]:
         """Makes everything collected ready; returns what is under way."""

@@ -105,8 +105,15 @@ class BatchEncoder:
         # a quarter more: sizes are rounded up, and there are those being encoded
         self._memory = ReusedMemory(memory_bytes + memory_bytes // 4)
 
+    @property
+    def compresses(self) -> bool:
+        return self._compression != "none"
+
     def encode(self, batch: pa.RecordBatch, topic: TopicInfo) -> EncodedBatch:
         """One batch of any size."""
+        return self._encode(batch, topic, self._compression)
+
+    def _encode(self, batch: pa.RecordBatch, topic: TopicInfo, compression: str) -> EncodedBatch:
         column = "timestamp" if topic.is_envelope else topic.timestamp_column
         if column is None:
             low = high = now_ms()
@@ -117,12 +124,18 @@ class BatchEncoder:
             schema_id=topic.schema_id,
             min_timestamp_ms=low,
             max_timestamp_ms=high,
-            compression=self._compression,
+            compression=compression,
             attributes=ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0,
             checksum=self._checksum,
             allocate=self._memory.take,
         )
         return EncodedBatch(payload, batch.num_rows, low, high, topic.log_append_time)
+
+    def encode_whole(self, batch: pa.RecordBatch, topic: TopicInfo) -> EncodedBatch:
+        """`encode` of rows that the topic takes as one batch, not compressed; they stay so if compression makes them more
+        than it takes."""
+        encoded = self.encode(batch, topic)
+        return encoded if len(encoded.payload) <= topic.max_message_bytes else self._encode(batch, topic, "none")
 
     def encode_within(self, batch: pa.RecordBatch, topic: TopicInfo) -> Iterator[EncodedBatch]:
         """`encode`, in two batches or more should one come out over the topic's limit after all.

@@ -22,19 +22,21 @@ from sparklog.client.encoding import (
     ROW_OVERHEAD_BYTES,
     BatchEncoder,
     Headers,
+    Rows,
     pieces_of,
     rows_of,
     too_large,
 )
 from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
 from sparklog.client.group_offsets import Offsets
+from sparklog.client.parallel_encoding import Encoding, parallel_encoder
 from sparklog.client.producer_settings import producer_settings
 from sparklog.client.producer_topic import ProducerTopic
 from sparklog.client.retry import RetryPolicy
 from sparklog.client.sender import Sender, SenderConfig
 from sparklog.client.sequences import Identity, WriteSession
 from sparklog.client.shared_transaction import Participant
-from sparklog.client.tabular import reusable
+from sparklog.client.tabular import holds_objects, reusable
 from sparklog.client.transaction_state import State
 from sparklog.client.transactions import Transactions
 from sparklog.errors import (
@@ -81,6 +83,7 @@ class Producer:
             checksum=not config["enable.idempotence"],
             memory_bytes=config["buffer.memory"],
         )
+        self._parallel = parallel_encoder(self._encoder)
         self._accumulator = Accumulator(
             buffer_bytes=config["buffer.memory"],
             linger_s=config["linger.ms"] / 1000,
@@ -195,10 +198,12 @@ class Producer:
         of columns or a list of dicts. Columns are matched to the topic's by name; envelope topics take `value` and
         optionally `key`, `headers`, `timestamp` and `partition`.
 
-        Tables are fitted to the topic's newest schema. Rows go to `partition`, else by their key columns, else sticky; they are stored in batches of about
-        `batch.size.bytes`, encoded on the calling thread. The future's result is one BatchMetadata per stored batch, in
-        partition order; no rows, no batches. Raises SchemaMismatchError (nothing was sent), MessageTooLargeError
-        (nothing was sent), BufferExhaustedError (the message says how many rows had been taken), and as `send`.
+        Tables are fitted to the topic's newest schema. Rows go to `partition`, else by their key columns, else sticky;
+        they are stored in batches of about `batch.size.bytes`, encoded on the calling thread, or with compression on
+        threads beside it (of `data` that is no copy, before this returns). The future's result is one BatchMetadata per
+        stored batch, in partition order; no rows, no batches. Raises SchemaMismatchError (nothing was sent),
+        MessageTooLargeError (nothing was sent), BufferExhaustedError (the message says how many rows had been taken),
+        and as `send`.
         """
         self._accumulator.check_open()
         state = self._topic(topic)
@@ -215,19 +220,36 @@ class Producer:
             rows = rows_of(data, state.info, partition)
         deliveries: list[Delivery] = []
         if rows.table.num_rows:
-            taken = 0
-            try:
-                for chosen, piece in pieces_of(rows, state.info, state.sticky, self._batch_size_bytes):
-                    for encoded in self._encoder.encode_within(piece, state.info):
-                        deliveries.append(self._accumulator.enqueue(state.queues[chosen], encoded))
-                        taken += encoded.record_count
-            except SparklogError as e:
-                if taken:
-                    raise type(e)(
-                        f"{e} ({taken} of the {rows.table.num_rows} rows had been taken and may be stored)"
-                    ) from e
-                raise
+            self._enqueue(rows, state, deliveries, wait=not holds_objects(data))
         return BatchFuture(deliveries)
+
+    def _enqueue(self, rows: Rows, state: ProducerTopic, deliveries: list[Delivery], *, wait: bool) -> None:
+        """Hands over what `rows` hold. With `wait` their memory is not looked at any more when this returns."""
+        parallel = self._parallel
+        if wait and rows.table.nbytes <= self._batch_size_bytes:  # one batch: there is nothing to do beside it
+            parallel = None
+        encodings: list[Encoding] = []
+        taken = 0
+        try:
+            for chosen, piece in pieces_of(rows, state.info, state.sticky, self._batch_size_bytes):
+                queue = state.queues[chosen]
+                encoding = None if parallel is None else parallel.encoding_of(piece, state.info)
+                if encoding is not None:
+                    encodings.append(encoding)
+                    deliveries.append(self._accumulator.enqueue_encoding(queue, encoding))
+                    taken += piece.num_rows
+                    continue
+                for encoded in self._encoder.encode_within(piece, state.info):
+                    deliveries.append(self._accumulator.enqueue(queue, encoded))
+                    taken += encoded.record_count
+        except SparklogError as e:
+            if taken:
+                total = rows.table.num_rows
+                raise type(e)(f"{e} ({taken} of the {total} rows had been taken and may be stored)") from e
+            raise
+        finally:
+            for encoding in encodings if wait else ():
+                encoding.wait()
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Sends what is collected and waits for everything accepted so far.
@@ -360,6 +382,8 @@ class Producer:
             self.flush(timeout_s)
         finally:
             self._sender.stop(5.0)
+            if self._parallel is not None:
+                self._parallel.close()
 
     def __enter__(self) -> Producer:
         return self

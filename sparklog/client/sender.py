@@ -231,10 +231,13 @@ class Sender:
                 return
 
     def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
-        """Encodes records that were collected by `send`, and puts in what was decided when the batches were taken. False
-        if that failed and the entry is settled."""
+        """Encodes records that were collected by `send`, waits for those that others encode, and puts in what was decided
+        when the batches were taken. False if that failed and the entry is settled."""
         try:
             for batch in entry.batches:
+                if batch.encoding is not None:
+                    batch.encoded, batch.encoding = batch.encoding.result(), None
+                    batch.delivery.max_timestamp_ms = batch.encoded.max_timestamp_ms
                 if batch.encoded is None and batch.rows is not None:
                     batch.encoded = self._encoder.encode(batch.rows.to_arrow(), entry.queue.info)
                     batch.rows = None

@@ -21,7 +21,7 @@ _FEW_ROWS = 32
 _PACKED_ROWS_MAX = 1 << 16
 """All lengths are Python objects for a moment."""
 
-__all__ = ["binary_array", "fit", "null_column", "reusable", "to_table"]
+__all__ = ["binary_array", "fit", "holds_objects", "null_column", "reusable", "to_table"]
 
 
 def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
@@ -73,6 +73,13 @@ def fit(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
                 empty = null_column(table.num_rows, field.type)
                 table = table.set_column(found[0], pa.field(field.name, field.type), empty)
     return fit_table(table, schema, topic)
+
+
+def holds_objects(data: Any) -> bool:
+    """Whether Arrow data made of this `data` are a copy of Python objects, and not somebody else's memory."""
+    if isinstance(data, Mapping):
+        return all(isinstance(values, list | tuple) for values in data.values())
+    return isinstance(data, list | tuple)
 
 
 def binary_array(values: Sequence[Any]) -> Any:
