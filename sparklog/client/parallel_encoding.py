@@ -47,11 +47,15 @@ class Encoding:
         """Raises RuntimeError after the threads have been told to end."""
         self._future = self._threads.submit(self._encoder.encode_whole, self._rows, self._topic)
 
+    @property
+    def done(self) -> bool:
+        return self._future is not None and self._future.done()
+
     def wait(self) -> None:
-        """Returns when the rows are not looked at (any more)."""
-        if self._future is not None:
-            with suppress(CancelledError):
-                self._future.exception()
+        """Returns when the rows are not looked at any more."""
+        assert self._future is not None
+        with suppress(CancelledError):
+            self._future.exception()
 
     def result(self) -> EncodedBatch:
         """Waits for it. Raises SparklogError if it cannot be encoded, ClosedError if it was given up."""

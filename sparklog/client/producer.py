@@ -10,6 +10,7 @@ import os
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from time import time_ns
 from types import TracebackType
@@ -228,16 +229,19 @@ class Producer:
         parallel = self._parallel
         if wait and rows.table.nbytes <= self._batch_size_bytes:  # one batch: there is nothing to do beside it
             parallel = None
-        encodings: list[Encoding] = []
+        unfinished: deque[Encoding] = deque()
         taken = 0
         try:
             for chosen, piece in pieces_of(rows, state.info, state.sticky, self._batch_size_bytes):
                 queue = state.queues[chosen]
                 encoding = None if parallel is None else parallel.encoding_of(piece, state.info)
                 if encoding is not None:
-                    encodings.append(encoding)
                     deliveries.append(self._accumulator.enqueue_encoding(queue, encoding))
                     taken += piece.num_rows
+                    while unfinished and unfinished[0].done:
+                        unfinished.popleft()
+                    if wait:
+                        unfinished.append(encoding)
                     continue
                 for encoded in self._encoder.encode_within(piece, state.info):
                     deliveries.append(self._accumulator.enqueue(queue, encoded))
@@ -248,7 +252,7 @@ class Producer:
                 raise type(e)(f"{e} ({taken} of the {total} rows had been taken and may be stored)") from e
             raise
         finally:
-            for encoding in encodings if wait else ():
+            for encoding in unfinished:
                 encoding.wait()
 
     def flush(self, timeout_s: float | None = None) -> None:
