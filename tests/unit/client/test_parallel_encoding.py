@@ -75,6 +75,15 @@ def test_calls_keep_their_order(fake: FakeBroker, compression: str) -> None:
     assert sum(h.size_bytes for h in headers) < len(expected) * 60
 
 
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_what_cannot_be_compressed_is_stored_as_well(fake: FakeBroker, compression: str) -> None:
+    given = [random.Random(i).randbytes(2000) for i in range(500)]
+    with Producer(fake.address, compression=compression, batch_size_bytes=BATCH_BYTES) as producer:
+        producer.send_batch("events", {"value": given})
+        producer.flush()
+    assert [v for batch in stored(fake) for v in batch] == given
+
+
 def test_a_batch_that_is_done_sooner_waits_for_those_before_it(fake: FakeBroker) -> None:
     with Producer(fake.address, compression="lz4", batch_size_bytes=BATCH_BYTES) as producer:
         assert producer._parallel is not None
