@@ -132,6 +132,7 @@ class Driver:
         self.lives = 0
 
     def start(self, fault: Mapping[str, str] | None = None) -> None:
+        self._end_python()  # one that has ended by itself still has its pipe
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
