@@ -11,8 +11,6 @@ import contextlib
 import itertools
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,15 +26,15 @@ from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse
 from tests.checker.history import UNKNOWN_OFFSET, Kind, Operation, Outcome, Sent, read_history
 from tests.torture.client import Assignment, partition_of
-from tests.torture.processes import ROOT, Broker, CampaignError, Client, die_with_parent, environment
+from tests.torture.processes import Broker, CampaignError, Client
 from tests.torture.spark_driver import Pipeline
+from tests.torture.spark_process import Driver, send_signal
 
 PARTITIONS = 3
 KEYS = 12
 RECORDS_PER_ROUND = 300
 RECORDS_PER_BATCH = 90
 PROGRESS_S = 180.0
-ENDED_IN_ORDER_S = 240.0
 LOOK_S = 0.02
 STILL_S = (0.05, 3.0)
 COMMIT_STEP, ABORT_STEP = "sink.before-commit", "sink.before-abort"
@@ -119,107 +117,6 @@ class SinkOutcome:
             f"{done}; died at: {steps or '-'}; {self.driver_lives} lives of the driver, {self.batches} batches, "
             f"{self.records} records, {self.seconds:.0f} s"
         )
-
-
-class Driver:
-    """The Spark driver: a Python process, its JVM, and the JVM's Python workers, in a session of their own."""
-
-    def __init__(self, pipeline: Pipeline, log: Path) -> None:
-        self._pipeline = pipeline
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
-        self._left: list[psutil.Process] = []
-        self.lives = 0
-
-    def start(self, fault: Mapping[str, str] | None = None) -> None:
-        self._end_python()  # one that has ended by itself still has its pipe
-        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.torture.spark_driver", self._pipeline.as_argument()],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                env=environment(fault) | python,
-                preexec_fn=die_with_parent,
-                start_new_session=True,
-            )
-        self.lives += 1
-
-    @property
-    def ended(self) -> bool:
-        return self._process is None or self._process.poll() is not None
-
-    def jvm(self) -> psutil.Process | None:
-        return next((p for p in self._all() if _name(p) == "java"), None)
-
-    def workers(self) -> list[psutil.Process]:
-        """The Python processes that the JVM has started, without the daemon that forks the others."""
-        jvm = self.jvm()
-        if jvm is None:
-            return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return [p for p in jvm.children(recursive=True) if _name(p).startswith("python") and not p.children()]
-        return []
-
-    def kill(self) -> None:
-        """Kills the JVM alone: its workers find out by themselves, and may go on for a while."""
-        self._left = [p for p in [*self._left, *self._all()] if p.is_running()]
-        jvm = self.jvm()
-        if jvm is not None:
-            _signal(jvm, signal.SIGKILL)
-        self._end_python()
-
-    def kill_everything(self) -> None:
-        """Ends what there is of this driver's lives, stopped or not. For the end of a campaign."""
-        for process in [*self._all(), *self._left]:
-            _signal(process, signal.SIGKILL)
-        self._end_python()
-
-    def finish(self) -> None:
-        """Copies the rest and ends. Raises CampaignError."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            code = self._process.wait(ENDED_IN_ORDER_S)
-        except subprocess.TimeoutExpired as e:
-            raise CampaignError(f"the driver does not end:\n{self.tail()}") from e
-        if code != 0:
-            raise CampaignError(f"the driver ended with {code}:\n{self.tail()}")
-
-    def tail(self) -> str:
-        return self._log.read_text(errors="replace")[-4000:] if self._log.exists() else ""
-
-    def _end_python(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-
-    def _all(self) -> list[psutil.Process]:
-        if self._process is None or self._process.poll() is not None:
-            return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self._process.pid).children(recursive=True)
-        return []
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return process.name()
-    except psutil.NoSuchProcess:
-        return ""
-
-
-def _signal(process: psutil.Process, number: int) -> bool:
-    try:
-        process.send_signal(number)
-    except psutil.NoSuchProcess:
-        return False
-    return True
 
 
 class SinkCampaign:
@@ -365,7 +262,7 @@ class SinkCampaign:
 
     def _kill_worker(self) -> None:
         workers = self._wait_for_workers()
-        while not _signal(self._rng.choice(workers), signal.SIGKILL):
+        while not send_signal(self._rng.choice(workers), signal.SIGKILL):
             workers = self._wait_for_workers()
 
     def _kill_broker(self) -> None:
@@ -386,14 +283,14 @@ class SinkCampaign:
         self._broker.signal(signal.SIGCONT)
 
     def _pause(self, process: psutil.Process) -> None:
-        if _signal(process, signal.SIGSTOP):
+        if send_signal(process, signal.SIGSTOP):
             time.sleep(self._rng.uniform(*STILL_S))
-            _signal(process, signal.SIGCONT)
+            send_signal(process, signal.SIGCONT)
 
     def _zombie_worker(self) -> None:
         """A worker sleeps while its driver dies and the next one goes on; then it wakes up."""
         worker = self._rng.choice(self._wait_for_workers())
-        _signal(worker, signal.SIGSTOP)
+        send_signal(worker, signal.SIGSTOP)
         self._kill_driver()
         self._go_on_and_wake(worker)
 
@@ -402,7 +299,7 @@ class SinkCampaign:
         jvm = self._driver.jvm()
         if jvm is None:
             return
-        _signal(jvm, signal.SIGSTOP)
+        send_signal(jvm, signal.SIGSTOP)
         old, self._driver = self._driver, self._new_driver()
         self._driver.start()
         self._go_on_and_wake(jvm)
@@ -413,7 +310,7 @@ class SinkCampaign:
         self._feed()
         self._wait_for_batches(self._batches() + 2)
         self._feed()
-        _signal(sleeper, signal.SIGCONT)
+        send_signal(sleeper, signal.SIGCONT)
 
     def _wait_for_workers(self) -> list[psutil.Process]:
         deadline = time.monotonic() + PROGRESS_S
