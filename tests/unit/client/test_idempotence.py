@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -106,13 +105,22 @@ def test_without_idempotence_it_would_be_stored_twice(fake: FakeBroker) -> None:
 def test_several_requests_of_a_partition_are_under_way_and_at_most_five_batches(fake: FakeBroker) -> None:
     with Producer(fake.address, request_timeout_ms=500, retry_backoff_ms=1) as producer:
         producer.send("events", b"first").result(5)
-        fake.hook = lambda api, message: "silent" if api is Api.PRODUCE else None
+        five_came = threading.Event()
+        came = 0
+
+        def silent(api: Api, message: Any) -> str | None:
+            nonlocal came
+            if api is not Api.PRODUCE:
+                return None
+            came += message.partitions[0].length_bytes // 200_000
+            if came >= 5:
+                five_came.set()
+            return "silent"
+
+        fake.hook = silent
         futures = [producer.send_batch("events", {"value": [b"%d" % i + bytes(200_000)]}) for i in range(20)]
-        sequences = producer._queues[("events", 0)].sequences  # type: ignore[index]
-        deadline = time.monotonic() + 5
-        while len(sequences.in_flight) < 5:  # type: ignore[union-attr]
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        assert five_came.wait(5)
+        assert len(producer._queues[("events", 0)].sequences.in_flight) == 5  # type: ignore[index, union-attr]
         fake.hook = lambda api, message: None
         assert [f.result(5)[0].offset for f in futures] == list(range(1, 21))
     assert [v[:5].rstrip(b"\0") for v in stored(fake)] == [b"first"] + [b"%d" % i for i in range(20)]
