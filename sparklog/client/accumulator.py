@@ -30,6 +30,8 @@ from sparklog.client.sequences import (
     WriteSession,
 )
 from sparklog.errors import BufferExhaustedError, ClosedError, SparklogError
+from sparklog.format.small_batch import ROWS_MAX as SMALL_ROWS_MAX
+from sparklog.format.small_batch import SmallRows
 from sparklog.settings import MIB
 from sparklog.types import TopicPartition
 
@@ -94,6 +96,20 @@ class OpenBatch:
             self.headers[row] = headers
         if timestamp_ms is not None:
             self.given_timestamps_ms[row] = timestamp_ms
+
+    def small_rows(self) -> SmallRows | None:
+        """The rows, if they are few and simple; tells the delivery their timestamps."""
+        n = len(self.values)
+        if n > SMALL_ROWS_MAX or self.headers or len(self.keys) not in (0, n):
+            return None
+        values, keys = ([v for v in column if v is not None] for column in (self.values, self.keys))
+        if len(values) != n or len(keys) != len(self.keys):
+            return None
+        stamps = [ns // 1000 for ns in self.timestamps_ns[:n]]
+        for row, timestamp_ms in self.given_timestamps_ms.items():
+            stamps[row] = timestamp_ms * 1000
+        self.delivery.timestamps_us = stamps
+        return SmallRows(values, keys or None, stamps)
 
     def to_arrow(self) -> pa.RecordBatch:
         """The rows; tells the delivery their timestamps."""

@@ -13,10 +13,12 @@ import pyarrow as pa
 from sparklog.client.cluster import TopicInfo
 from sparklog.client.partitioner import StickyPartition, partitions_for_columns, partitions_for_keys
 from sparklog.client.reused_memory import KEPT_BYTES_MAX, ReusedMemory
+from sparklog.client.sequences import Identity
 from sparklog.client.tabular import binary_array, fit, null_column, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
-from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, encode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE, fit_column, timestamp_bounds_ms
+from sparklog.format.small_batch import SmallRows, encode_small_batch
 from sparklog.settings import MIB
 
 ROW_OVERHEAD_BYTES = 24
@@ -130,6 +132,19 @@ class BatchEncoder:
             allocate=self._memory.take,
         )
         return EncodedBatch(payload, batch.num_rows, low, high, topic.log_append_time)
+
+    def encode_small(
+        self, rows: SmallRows, topic: TopicInfo, identity: Identity | None, base_sequence: int, *, transactional: bool
+    ) -> EncodedBatch:
+        """`encode` of few envelope rows, not compressed, as the producer `identity` sends them."""
+        attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
+        who = (-1, -1, -1)
+        if identity is not None:
+            who = (identity.producer_id, identity.producer_epoch, base_sequence)
+            attributes |= ATTRIBUTE_TRANSACTIONAL if transactional else 0
+        payload = encode_small_batch(rows, topic.schema_id, attributes, *who)
+        stamps = rows.timestamps_us
+        return EncodedBatch(payload, len(rows.values), min(stamps) // 1000, max(stamps) // 1000, topic.log_append_time)
 
     def encode_whole(self, batch: pa.RecordBatch, topic: TopicInfo) -> EncodedBatch:
         """`encode` of rows that the topic takes as one batch, not compressed; they stay so if compression makes them more

@@ -10,7 +10,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ class Delivery:
         self.base_offset = -1
         self.append_time_ms = -1
         self.max_timestamp_ms = -1
-        self.timestamps_us: np.ndarray | None = None
+        self.timestamps_us: Sequence[int] | np.ndarray | None = None
         self.error: BaseException | None = None
         self.seen = False
         self.done = False

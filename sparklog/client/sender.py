@@ -233,22 +233,30 @@ class Sender:
     def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
         """Encodes records that were collected by `send`, waits for those that others encode, and puts in what was decided
         when the batches were taken. False if that failed and the entry is settled."""
+        transactional = session is not None and session.transactional_id is not None
         try:
             for batch in entry.batches:
                 if batch.encoding is not None:
                     batch.encoded, batch.encoding = batch.encoding.result(), None
                     batch.delivery.max_timestamp_ms = batch.encoded.max_timestamp_ms
-                if batch.encoded is None and batch.rows is not None:
-                    batch.encoded = self._encoder.encode(batch.rows.to_arrow(), entry.queue.info)
-                    batch.rows = None
                 written_as = (batch.identity, batch.base_sequence)
+                if batch.encoded is None and batch.rows is not None:
+                    small = None if self._encoder.compresses else batch.rows.small_rows()
+                    if small is None:
+                        batch.encoded = self._encoder.encode(batch.rows.to_arrow(), entry.queue.info)
+                    else:
+                        batch.encoded = self._encoder.encode_small(
+                            small, entry.queue.info, *written_as, transactional=transactional
+                        )
+                        batch.written_as = written_as
+                    batch.rows = None
                 if batch.identity is not None and batch.encoded is not None and batch.written_as != written_as:
                     assign_producer(
                         batch.encoded.payload,
                         producer_id=batch.identity.producer_id,
                         producer_epoch=batch.identity.producer_epoch,
                         base_sequence=batch.base_sequence,
-                        transactional=session is not None and session.transactional_id is not None,
+                        transactional=transactional,
                     )
                     batch.written_as = written_as
         except SparklogError as e:

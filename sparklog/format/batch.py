@@ -152,8 +152,28 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta
 
     @property
+    def is_dense(self) -> bool:
+        """Whether row i has the offset base_offset + i, up to the last offset."""
+        return not self.attributes & ATTRIBUTE_OFFSET_COLUMN and self.last_offset_delta == self.record_count - 1
+
+    @property
     def next_offset(self) -> int:
         return self.base_offset + self.last_offset_delta + 1
+
+
+class Seal(NamedTuple):
+    """The header's fields that a producer writes, in their order."""
+
+    attributes: int
+    schema_id: int
+    record_count: int
+    last_offset_delta: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    body_length_bytes: int
 
 
 def encode_batch(
@@ -196,15 +216,22 @@ def encode_batch(
     metadata_length = _PREFIX.unpack_from(message, 0)[1]
     mark = _find_mark(message, 0, metadata_length)
     delta = batch.num_rows - 1 if last_offset_delta is None else last_offset_delta
-    seal = _SEAL.pack(
+    seal = Seal(
         attributes, schema_id, batch.num_rows, delta, min_timestamp_ms, max_timestamp_ms,
-        producer_id, producer_epoch, base_sequence, len(message) - PREFIX_BYTES - metadata_length, 0,
+        producer_id, producer_epoch, base_sequence, len(message) - PREFIX_BYTES - metadata_length,
     )  # fmt: skip
-    stamp_position = mark + 4
-    message[stamp_position + STAMP_CHARS : mark + HEADER_CHARS] = binascii.b2a_base64(seal, newline=False)
-    crc = _crc(message, stamp_position, len(message)) if checksum else 0
-    _write_stamp(message, stamp_position, crc, base_offset, leader_epoch, append_time_ms)
+    crc = seal_batch(message, mark + 4, seal, checksum=checksum)
+    _write_stamp(message, mark + 4, crc, base_offset, leader_epoch, append_time_ms)
     return message
+
+
+def seal_batch(message: memoryview, stamp_position: int, seal: Seal, *, checksum: bool = True) -> int:
+    """Writes the part of the header that the producer decides, and the CRC (returned; 0 without `checksum`)."""
+    start = stamp_position + STAMP_CHARS
+    message[start : start + SEAL_CHARS] = binascii.b2a_base64(_SEAL.pack(*seal, 0), newline=False)
+    crc = _crc(message, stamp_position, len(message)) if checksum else 0
+    _write_stamp(message, stamp_position, crc, 0, 0, 0)
+    return crc
 
 
 def _codec(compression: str) -> Any:

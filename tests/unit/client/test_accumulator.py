@@ -11,11 +11,13 @@ from sparklog.client.accumulator import (
     OpenBatch,
     PartitionQueue,
     PendingBatch,
+    Rest,
 )
 from sparklog.client.futures import Delivery
 from sparklog.client.producer import Producer
 from sparklog.errors import BufferExhaustedError
 from sparklog.format.batch import decode_header
+from sparklog.format.small_batch import ROWS_MAX
 from sparklog.types import TopicPartition
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.test_encoding import info
@@ -90,6 +92,41 @@ def test_few_records_have_keys_headers_timestamps() -> None:
     assert [bool(h) for h in rows.column("headers").to_pylist()] == [False, False, False, True, False, False]
     assert batch.delivery.timestamps_us is not None
     assert batch.delivery.timestamps_us.tolist() == [0, 1, 2, 7000, 4, 5]
+
+
+def collected(records: list[tuple[bytes | None, Rest | None]]) -> OpenBatch:
+    batch = OpenBatch(TopicPartition("t", 0))
+    for row, (value, rest) in enumerate(records):
+        if rest is not None:
+            batch.set_rest(row, rest)
+        batch.timestamps_ns.append(row * 1000 + 999)
+        batch.values.append(value)
+    return batch
+
+
+def test_few_simple_records_need_no_arrow() -> None:
+    batch = collected([(b"0", None), (b"1", (None, None, 7)), (b"2", None)])
+    assert batch.small_rows() == ([b"0", b"1", b"2"], None, [0, 7000, 2])
+    assert batch.delivery.timestamp_ms(1) == 7
+    keyed = collected([(b"0", (b"k", None, None)), (b"1", (b"", None, None))])
+    assert keyed.small_rows() == ([b"0", b"1"], [b"k", b""], [0, 1])
+    keyed.set_rest(2, (b"of a call that was interrupted", None, None))
+    assert keyed.small_rows() is None
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [(None, None)],
+        [(b"0", (b"k", None, None)), (b"1", None)],
+        [(b"0", None), (b"1", (b"k", None, None))],
+        [(b"0", (None, [("h", b"1")], None))],
+        [(b"0", None)] * (ROWS_MAX + 1),
+    ],
+    ids=["no value", "no second key", "no first key", "headers", "many"],
+)
+def test_other_records_do(records: list[tuple[bytes | None, Rest | None]]) -> None:
+    assert collected(records).small_rows() is None
 
 
 def test_a_full_batch_of_the_next_partition_takes_no_more(fake4: FakeBroker) -> None:

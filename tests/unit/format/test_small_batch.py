@@ -1,0 +1,121 @@
+"""Small batches are byte for byte what Arrow writes, and what Arrow reads."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparklog.client.encoding import envelope_batch
+from sparklog.errors import CorruptBatchError
+from sparklog.format.batch import (
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    assign_producer,
+    decode_batch,
+    decode_header,
+    encode_batch,
+    verify_batch,
+)
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.format.small_batch import ROWS_MAX, SmallRows, decode_small_batch, encode_small_batch
+
+BYTES = st.binary(max_size=40)
+
+
+@st.composite
+def small_rows(draw: st.DrawFn) -> SmallRows:
+    n = draw(st.integers(1, ROWS_MAX))
+    column = st.lists(BYTES, min_size=n, max_size=n)
+    stamps = draw(st.lists(st.integers(-(2**60), 2**60), min_size=n, max_size=n))
+    return SmallRows(draw(column), draw(st.none() | column), stamps)
+
+
+def by_arrow(rows: SmallRows, *, compression: str = "none", headers: Any = None) -> memoryview:
+    batch = envelope_batch(list(rows.values), rows.keys and list(rows.keys), headers, np.array(rows.timestamps_us))
+    bounds = {
+        "min_timestamp_ms": min(rows.timestamps_us) // 1000,
+        "max_timestamp_ms": max(rows.timestamps_us) // 1000,
+    }
+    attributes = ATTRIBUTE_LOG_APPEND_TIME
+    return encode_batch(batch, schema_id=7, compression=compression, attributes=attributes, **bounds)
+
+
+@given(small_rows(), st.booleans())
+def test_they_are_what_arrow_writes(rows: SmallRows, transactional: bool) -> None:
+    expected = by_arrow(rows)
+    assign_producer(expected, producer_id=5, producer_epoch=2, base_sequence=77, transactional=transactional)
+    attributes = ATTRIBUTE_LOG_APPEND_TIME | (ATTRIBUTE_TRANSACTIONAL if transactional else 0)
+    assert bytes(encode_small_batch(rows, 7, attributes, 5, 2, 77)) == bytes(expected)
+
+
+@given(small_rows())
+def test_what_was_written_is_read(rows: SmallRows) -> None:
+    data = encode_small_batch(rows, 7)
+    header = decode_header(data)
+    verify_batch(data, 0, header)
+    behind = b"12345678" + bytes(data)
+    assert decode_small_batch(behind, 8, header) == (rows.values, rows.keys, tuple(rows.timestamps_us))
+    assert decode_batch(data, ENVELOPE_SCHEMA).column("value").to_pylist() == rows.values
+
+
+@pytest.mark.parametrize(
+    "given_rows",
+    [
+        {"compression": "lz4"},
+        {"headers": [[("h", b"1")], None]},
+        {"values": [b"a", None]},
+        {"keys": [b"a", None]},
+    ],
+    ids=str,
+)
+def test_others_are_left_to_arrow(given_rows: dict[str, Any]) -> None:
+    columns = {name: given_rows.pop(name, default) for name, default in (("values", [b"v" * 99] * 2), ("keys", None))}
+    data = by_arrow(SmallRows(columns["values"], columns["keys"], [0, 1]), **given_rows)
+    assert decode_small_batch(data, 0, decode_header(data)) is None
+
+
+def test_batches_of_other_columns_are_left_to_arrow() -> None:
+    batch = pa.record_batch({"value": pa.array([b"1"], pa.binary())})
+    data = encode_batch(batch, schema_id=1, min_timestamp_ms=0, max_timestamp_ms=0)
+    assert decode_small_batch(data, 0, decode_header(data)) is None
+
+
+@given(small_rows(), st.data())
+def test_damage_is_corruption_and_nothing_else(rows: SmallRows, draw: st.DataObject) -> None:
+    good = encode_small_batch(rows, 7)
+    header = decode_header(good)
+    data = bytearray(good)
+    for _ in range(draw.draw(st.integers(1, 4))):
+        at = draw.draw(st.integers(8, len(data) - 1))
+        data[at] = draw.draw(st.integers(0, 255))
+    try:
+        found = decode_small_batch(data, 0, header)
+    except CorruptBatchError:
+        return
+    if found is not None:
+        assert len(found.values) == len(found.timestamps_us) == header.record_count
+        assert sum(map(len, found.values)) <= header.body_length_bytes
+
+
+@pytest.mark.parametrize("position", range(0, 1200, 4))
+def test_any_number_that_is_wrong(position: int) -> None:
+    """Every 4 bytes of a message become the largest and the smallest numbers there are."""
+    good = encode_small_batch(SmallRows([b"abc", b"defg"], [b"k", b"l"], [1, 2]), 7)
+    header = decode_header(good)
+    if position >= len(good):
+        return
+    for wrong in (b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\xff\xff\xff\xff", bytes(4)):
+        data = bytearray(good)
+        data[position : position + 4] = wrong
+        try:
+            found = decode_small_batch(data, 0, header)
+        except CorruptBatchError:
+            continue
+        if found is not None:
+            assert all(len(v) <= header.body_length_bytes for v in itertools.chain(found.values, found.keys or ()))
