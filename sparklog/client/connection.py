@@ -111,6 +111,11 @@ class Connection:
         return len(self._expected)
 
     @property
+    def due(self) -> float:
+        """When the next answer has to be there (monotonic time); only while one is in flight."""
+        return self._expected[0].deadline
+
+    @property
     def has_read_ahead(self) -> bool:
         """Whether (part of) the next answer has been read already: the socket does not become readable for it."""
         return self._ahead_start < self._ahead_end

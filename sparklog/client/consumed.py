@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import count, repeat
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,16 @@ from sparklog.format.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_LOG_APPEND_TIME,
     BatchHeader,
-    decode_header,
     verify_batch,
 )
 from sparklog.format.offset_column import decode_rows, rows_between
+from sparklog.format.small_batch import ROWS_MAX as SMALL_ROWS_MAX
+from sparklog.format.small_batch import SmallRows, decode_small_batch
+from sparklog.types import Record
 
-__all__ = ["ConsumedBatch", "Projection", "decode_batches", "decode_one"]
+__all__ = ["ConsumedBatch", "Projection", "decode_batches", "decode_one", "records_of"]
+
+_new_record = partial(tuple.__new__, Record)
 
 
 class ConsumedBatch:
@@ -32,13 +38,13 @@ class ConsumedBatch:
     """
 
     __slots__ = (
+        "_data",
         "_first_row",
         "_header",
         "_offsets",
         "_projection",
         "_source",
         "base_offset",
-        "data",
         "next_offset",
         "schema_id",
         "tp",
@@ -48,26 +54,47 @@ class ConsumedBatch:
         self,
         tp: Any,
         base_offset: int,
-        data: pa.RecordBatch,
+        data: pa.RecordBatch | None,
         header: BatchHeader,
         *,
         first_row: int,
-        source: tuple[Any, pa.Schema],
+        source: tuple[Any, pa.Schema | None],
         projection: Projection,
         next_offset: int,
         offsets: np.ndarray | None = None,
     ) -> None:
-        """`offsets` None: dense from `base_offset` on."""
+        """`offsets` None: dense from `base_offset` on. `data` None: all of the message in `source`, decoded when it is asked
+        for."""
         self.tp = tp
         self.base_offset = base_offset
         self.next_offset = next_offset
-        self.data = data
+        self._data = data
         self._offsets = offsets
         self.schema_id = header.schema_id
         self._header = header
         self._first_row = first_row
         self._source = source
         self._projection = projection
+
+    @property
+    def data(self) -> pa.RecordBatch:
+        """The rows. Raises CorruptBatchError."""
+        if self._data is None:
+            message, _ = self._source
+            self._data, schema, _ = self._projection.decode(message, self._header)
+            self._source = (message, schema)
+        return self._data
+
+    def small_rows(self) -> SmallRows | None:
+        """The rows without Arrow, if they are few and simple enough. Raises CorruptBatchError."""
+        if self._data is not None or self._projection.columns is not None:
+            return None
+        return decode_small_batch(memoryview(self._source[0]), 0, self._header)
+
+    @property
+    def append_time_ms(self) -> int | None:
+        """The time of all rows, where it is the broker's."""
+        return self._header.append_time_ms if self._header.attributes & ATTRIBUTE_LOG_APPEND_TIME else None
 
     @property
     def topic(self) -> str:
@@ -83,7 +110,7 @@ class ConsumedBatch:
 
     @property
     def num_rows(self) -> int:
-        return int(self.data.num_rows)
+        return self._header.record_count if self._data is None else int(self._data.num_rows)
 
     def offsets(self) -> np.ndarray:
         """Every row's offset, int64; compaction leaves gaps."""
@@ -95,8 +122,8 @@ class ConsumedBatch:
         """Every row's stored timestamp in ms since 1970, int64: the broker's clock for LogAppendTime topics, else the
         topic's timestamp column (a row without one has the batch's largest), else the time of sending."""
         header = self._header
-        if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
-            return np.full(self.num_rows, header.append_time_ms, np.int64)
+        if self.append_time_ms is not None:
+            return np.full(self.num_rows, self.append_time_ms, np.int64)
         if self._projection.timestamp_column is None:
             return np.full(self.num_rows, header.max_timestamp_ms, np.int64)
         column = self._stored_timestamps()
@@ -114,6 +141,7 @@ class ConsumedBatch:
         if index >= 0:
             return self.data.column(index)
         data, schema = self._source  # the column was not wanted, so it has not been decoded
+        assert schema is not None  # `data` has been asked for
         column = schema.get_field_index(self._projection.timestamp_column)
         whole, _ = decode_rows(data, schema, self._header, [column])
         return whole.column(0).slice(self._first_row, self.num_rows)
@@ -150,25 +178,22 @@ class ConsumedBatch:
 
 
 def decode_batches(
-    data: Any,
+    data: pa.Buffer,
+    headers: Iterable[tuple[int, BatchHeader]],
     tp: Any,
     projection: Projection,
     start_offset: int,
     end_offset: int | None = None,
     *,
     check_crcs: bool = True,
-    first_position: int = 0,
     aborted: Aborted = NOTHING_ABORTED,
 ) -> Iterator[ConsumedBatch]:
-    """The rows of [start_offset, end_offset) in `data` (whole batches back to back), as batches; without those that are
-    `aborted`.
+    """The rows of [start_offset, end_offset) in the batches of `data` at these positions; without those that are `aborted`.
 
     Raises CorruptBatchError (its note names the offset) and UnknownSchemaError, after the batches before it.
     """
     view = memoryview(data).cast("B")
-    position = first_position
-    while position < len(view):
-        header = decode_header(view, position)
+    for position, header in headers:
         batch = decode_one(
             data,
             view,
@@ -183,7 +208,6 @@ def decode_batches(
         )
         if batch is not None:
             yield batch
-        position += header.size_bytes
 
 
 def decode_one(
@@ -211,6 +235,18 @@ def decode_one(
     if aborted.covers(header):
         return None
     message = data.slice(position, header.size_bytes)
+    whole = start_offset <= header.base_offset and end == header.next_offset and header.is_dense
+    if whole and header.record_count <= SMALL_ROWS_MAX and projection.knows_envelope(header.schema_id):
+        return ConsumedBatch(
+            tp,
+            header.base_offset,
+            None,
+            header,
+            first_row=0,
+            source=(message, None),
+            projection=projection,
+            next_offset=end,
+        )
     rows, schema, offsets = projection.decode(message, header)
     first, last = rows_between(header, offsets, start_offset, end)
     if first >= last:
@@ -228,3 +264,44 @@ def decode_one(
         next_offset=end,
         offsets=None if offsets is None else offsets[first:last],
     )
+
+
+def records_of(batch: ConsumedBatch) -> list[Record]:
+    """The batch's rows as records, column by column."""
+    small = batch.small_rows()
+    if small is not None:
+        return _records_of_small(batch, small)
+    n = batch.num_rows
+    stamps = batch.timestamps_ms().tolist()
+    offsets = batch.offsets().tolist()
+    data = batch.data
+    keys: Iterable[Any] = repeat(None, n)
+    values: Iterable[Any] = repeat(None, n)
+    headers: Iterable[Any] = [[] for _ in range(n)]
+    if batch.is_envelope:
+        names = data.schema.names
+        if "key" in names and data.column("key").null_count < n:
+            keys = data.column("key").to_pylist()
+        if "value" in names:
+            values = data.column("value").to_pylist()
+        if "headers" in names and data.column("headers").null_count < n:
+            rows = data.column("headers").to_pylist()
+            headers = [[(h["key"], h["value"]) for h in row] if row else [] for row in rows]
+    else:
+        values = data.to_pylist()
+    return list(
+        map(
+            _new_record,
+            zip(
+                repeat(batch.topic, n), repeat(batch.partition, n), offsets, stamps, keys, values, headers, strict=True
+            ),
+        )
+    )
+
+
+def _records_of_small(batch: ConsumedBatch, rows: SmallRows) -> list[Record]:
+    topic, partition = batch.tp
+    append_time_ms = batch.append_time_ms
+    stamps = [us // 1000 for us in rows.timestamps_us] if append_time_ms is None else repeat(append_time_ms)
+    columns = zip(count(batch.base_offset), stamps, rows.keys or repeat(None), rows.values)
+    return [_new_record((topic, partition, *head, key, value, [])) for *head, key, value in columns]

@@ -8,13 +8,12 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import repeat
 from types import TracebackType
 from typing import Any
 
 from sparklog.client.cluster import cluster
 from sparklog.client.committer import Callback
-from sparklog.client.consumed import ConsumedBatch, Projection
+from sparklog.client.consumed import ConsumedBatch, Projection, records_of
 from sparklog.client.fetcher import RESET_TO, Fetcher, FetcherConfig
 from sparklog.client.group_consumer import GroupConsumer, Listener, require_group
 from sparklog.client.group_offsets import Offsets, checked_offsets
@@ -44,7 +43,6 @@ CONVERT_ROWS = 10_000
 """Rows that `poll` turns into records at once."""
 
 _live: weakref.WeakSet[Consumer] = weakref.WeakSet()
-_new_record = partial(tuple.__new__, Record)
 
 
 class Consumer:
@@ -170,8 +168,8 @@ class Consumer:
         for tp in partitions:
             old = self._assigned(tp)
             with self._fetcher.changed:
-                new = positions[old.tp] = Position(old.tp, old.projection.copy(), old.consumed, old.reset_to)
-                new.paused, new.waiting = True, old.waiting
+                new = positions[old.tp] = old.afresh()
+                new.paused, new.error = True, None
         self._replace(positions)
 
     def resume(self, *partitions: TopicPartition) -> None:
@@ -275,17 +273,19 @@ class Consumer:
             fetched = self._take(timeout_ms)
             if fetched is None:
                 return []
-            batch = fetched.batch
+            batch, rest = fetched.batch, None
             if batch.num_rows > CONVERT_ROWS:
-                self._rest = fetched._replace(batch=batch.slice(CONVERT_ROWS, batch.num_rows - CONVERT_ROWS))
+                rest = fetched._replace(batch=batch.slice(CONVERT_ROWS, batch.num_rows - CONVERT_ROWS))
                 batch = batch.slice(0, CONVERT_ROWS)
-            self._records, self._records_taken, self._records_batch = records_of(batch), 0, batch
-            self._records_position = fetched.position
-        chosen = self._records[self._records_taken : self._records_taken + limit]
-        self._records_taken += len(chosen)
+            records = records_of(batch)
+            self._records_position, self._records_batch = fetched.position, batch
+            self._records, self._records_taken, self._rest = records, 0, rest
+        end = min(self._records_taken + limit, len(self._records))
+        chosen = self._records[self._records_taken : end]
         assert self._records_position is not None
         assert self._records_batch is not None
-        self._records_position.consumed = self._records_batch.offset_at(self._records_taken)
+        self._records_position.consumed = self._records_batch.offset_at(end)
+        self._records_taken = end  # last: until then an exception (Ctrl-C) leaves them to the next poll
         return chosen
 
     def poll_batches(self, timeout_ms: int = 1000) -> list[ConsumedBatch]:
@@ -413,7 +413,7 @@ class _ForGroup:
                     position.offset = position.consumed = offset
                     position.reset_to = RESET_TO.get(self._consumer._reset)
                     position.waiting = False
-            self._consumer._fetcher.changed.notify_all()
+            self._consumer._fetcher.wake()
 
     def start_again(self, after: type[SparklogError]) -> None:
         """Partitions that have failed so wait for `start_at` again."""
@@ -445,36 +445,6 @@ class _ForGroup:
 
 def _checked(offsets: Offsets | None) -> Offsets | None:
     return None if offsets is None else checked_offsets(offsets)
-
-
-def records_of(batch: ConsumedBatch) -> list[Record]:
-    """The batch's rows as records, column by column."""
-    n = batch.num_rows
-    stamps = batch.timestamps_ms().tolist()
-    offsets = batch.offsets().tolist()
-    data = batch.data
-    keys: Iterable[Any] = repeat(None, n)
-    values: Iterable[Any] = repeat(None, n)
-    headers: Iterable[Any] = [[] for _ in range(n)]
-    if batch.is_envelope:
-        names = data.schema.names
-        if "key" in names and data.column("key").null_count < n:
-            keys = data.column("key").to_pylist()
-        if "value" in names:
-            values = data.column("value").to_pylist()
-        if "headers" in names and data.column("headers").null_count < n:
-            rows = data.column("headers").to_pylist()
-            headers = [[(h["key"], h["value"]) for h in row] if row else [] for row in rows]
-    else:
-        values = data.to_pylist()
-    return list(
-        map(
-            _new_record,
-            zip(
-                repeat(batch.topic, n), repeat(batch.partition, n), offsets, stamps, keys, values, headers, strict=True
-            ),
-        )
-    )
 
 
 def _drop_after_fork() -> None:

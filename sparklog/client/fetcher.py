@@ -9,30 +9,24 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import NamedTuple
-
-import pyarrow as pa
 
 from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
-from sparklog.client.consumed import ConsumedBatch, decode_batches
+from sparklog.client.consumed import ConsumedBatch
+from sparklog.client.fetch_answer import Part, UnderWay
+from sparklog.client.fetch_turn import SPARSE_BYTES, FetchTurn
 from sparklog.client.file_fetcher import PROBE_BYTES, FileFetcher, FileFetcherConfig, Piece
-from sparklog.client.isolation import Aborted
 from sparklog.client.offsets import list_offsets
-from sparklog.client.position import Fetched, Position
+from sparklog.client.position import Fetched, Position, ReadyBatches
 from sparklog.errors import (
-    CorruptBatchError,
-    InvalidRequestError,
     OffsetOutOfRangeError,
     SparklogError,
     error_from_code,
 )
-from sparklog.format.batch import decode_header
-from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResult
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -58,47 +52,28 @@ class FetcherConfig(NamedTuple):
     local_read: bool = True
 
 
-class _UnderWay(NamedTuple):
-    """A request without an answer yet: what it asked for, and on which connection."""
-
-    leader: Endpoint
-    connection: Connection
-    asked: list[tuple[Position, FetchPartition]]
-
-    @property
-    def positions(self) -> list[Position]:
-        return [position for position, _ in self.asked]
-
-
-@dataclass(slots=True)
-class _Part:
-    """One partition's part of an answer, of which what is below `offset` was not asked for or has been taken. It goes up
-    to `next_offset` (None: that cannot be told before everything is checked)."""
-
-    position: Position
-    offset: int
-    result: FetchResult
-    data: pa.Buffer
-    next_offset: int | None
-
-
 class Fetcher:
     """Starts its thread with the first assignment; `changed` guards and announces all shared state."""
 
     def __init__(self, cluster: Cluster, config: FetcherConfig) -> None:
         self._cluster = cluster
         self._config = config
-        self.changed = threading.Condition()
+        lock = threading.RLock()
+        self.changed = threading.Condition(lock)
+        self._turn = FetchTurn(lock)
         self.positions: dict[TopicPartition, Position] = {}
-        self.ready: deque[Fetched] = deque()
-        self.ready_bytes = 0
-        self.polling = 0
+        self.ready = ReadyBatches()
         self.failure: BaseException | None = None
         self._closed = False
         self._connection: Connection | None = None
         self._aborted: list[Connection] = []
-        self._under_way: _UnderWay | None = None
-        """The thread's own: the request that went ahead."""
+        self._under_way: UnderWay | None = None
+        """The request that went ahead; belongs to whose turn it is."""
+        self._in_background = False
+        """The background thread is at work."""
+        self._backoff_s = BACKOFF_S
+        self._resume_at = 0.0
+        self._told = ""
         self._thread: threading.Thread | None = None
         files = FileFetcherConfig(
             config.partition_max_bytes, config.request_timeout_ms, config.check_crcs, config.isolation
@@ -111,25 +86,25 @@ class Fetcher:
         """Sets the assignment; partitions that are not in it, or whose Position is another object, start afresh."""
         with self.changed:
             self.positions = positions
-            kept = [f for f in self.ready if positions.get(f.position.tp) is f.position]
-            self.ready = deque(kept)
-            self.ready_bytes = sum(f.size_bytes for f in kept)
+            self.ready.keep(positions)
+            self._resume_at = 0.0
             if self._thread is None and positions:
                 self._thread = threading.Thread(target=self._run, name="sparklog-consumer", daemon=True)
                 self._thread.start()
             self._abort_fetch()
-            self.changed.notify_all()
+            self._tell()
 
     def close(self) -> None:
         with self.changed:
             self._closed = True
-            self.ready.clear()
+            self.ready.keep({})
             self._abort_fetch()
-            self.changed.notify_all()
+            self._tell()
         if self._thread is not None:
             self._thread.join(CLOSE_S_MAX)
         if self._files is not None:
             self._files.close(CLOSE_S_MAX)
+        self._turn.close()
 
     def _abort_fetch(self) -> None:
         """Ends a request that may be waiting for data of positions that are gone. Its thread closes the connection."""
@@ -142,33 +117,70 @@ class Fetcher:
         """The next batch, waiting for one up to `timeout_s`, or until `interrupted` says so after a `wake`. Raises what a
         partition failed with."""
         deadline = time.monotonic() + timeout_s
+        looked = False
         with self.changed:
-            self.polling += 1
-            try:
-                while True:
+            if self._turn.poll_receives or self.ready.has_lost(self.positions):
+                self._start_over()
+            self._turn.begin_poll()
+        try:
+            while True:
+                with self.changed:
                     if self.ready:
-                        fetched = self.ready.popleft()
                         self._tell_of_room()
-                        self.ready_bytes -= fetched.size_bytes
-                        return fetched
+                        return self.ready.take()
                     self._raise_failure()
                     remaining = deadline - time.monotonic()
-                    if remaining <= 0 or interrupted():
+                    if (remaining <= 0 and looked) or interrupted():
                         return None
-                    self._tell_of_room()
-                    self.changed.wait(remaining)
-            finally:
-                self.polling -= 1
+                    looked = True
+                    under_way = self._left_to_poll()
+                    if under_way is None:
+                        self._tell_of_room()
+                        self.changed.wait(max(remaining, 0))
+                        continue
+                    self._turn.go_to_socket()
+                self._receive_here(under_way, remaining)
+        finally:
+            with self.changed:
+                self._turn.end_poll()
+
+    def _left_to_poll(self) -> UnderWay | None:
+        """The request whose answer poll receives, if it is poll's turn."""
+        under_way = self._under_way
+        if under_way is None or self._in_background or self._aborted or self._closed:
+            return None
+        return under_way if self._turn.is_polls(under_way.connection) else None
+
+    def _receive_here(self, under_way: UnderWay, timeout_s: float) -> None:
+        """Receives the answer on the polling thread, if it comes in time."""
+        if self._turn.is_readable(under_way.connection, timeout_s):
+            self._under_way = None
+            self._step(under_way.positions, under_way)
+        with self.changed:
+            self._turn.leave_socket()
+            if self._left_to_poll() is None:
+                self._tell()
+
+    def _start_over(self) -> None:
+        """An exception has ended a poll in the middle: everything is read again from behind what was returned."""
+        self._turn.leave_socket()
+        self._under_way = None
+        self.replace({tp: position.afresh() for tp, position in self.positions.items()})
 
     def _tell_of_room(self) -> None:
         """Wakes the threads if they may be waiting for memory: to wake them for each batch would cost more than it has."""
-        if self.ready_bytes >= self._config.prefetch_bytes:
-            self.changed.notify_all()
+        if self.ready.size_bytes >= self._config.prefetch_bytes:
+            self._tell()
+
+    def _tell(self) -> None:
+        """All look again: with `changed` held."""
+        self.changed.notify_all()
+        self._turn.tell()
 
     def wake(self) -> None:
         """Lets a `take` that waits, and the thread, look again."""
         with self.changed:
-            self.changed.notify_all()
+            self._tell()
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -180,34 +192,10 @@ class Fetcher:
     # -- the thread
 
     def _run(self) -> None:
-        backoff = BACKOFF_S
-        told = ""
         try:
-            while True:
+            while (wanted := self._wait_for_work()) is not None:
                 ahead, self._under_way = self._under_way, None
-                wanted = self._wait_for_work() if ahead is None else ahead.positions
-                if wanted is None:
-                    return
-                try:
-                    if ahead is None:
-                        self._fetch_once(wanted)
-                    else:
-                        self._take_answer(ahead)
-                    backoff, told = BACKOFF_S, ""
-                except SparklogError as e:
-                    self._under_way = None
-                    if not self._drop_connection() and self._is_current(wanted):
-                        if not e.retriable:
-                            self._fail(wanted, e)
-                            continue
-                        _log.log(logging.INFO if str(e) == told else logging.WARNING, "%s; trying again", e)
-                        told = str(e)
-                        for topic in {p.tp.topic for p in wanted}:
-                            self._cluster.expire(topic)
-                        with self.changed:
-                            if not self._closed:
-                                self.changed.wait(backoff)
-                        backoff = min(2 * backoff, BACKOFF_S_MAX)
+                self._step(wanted, ahead)
         except BaseException as e:  # noqa: BLE001  poll raises it
             _log.exception("the consumer's fetch thread failed")
             self.fail(e)
@@ -215,14 +203,50 @@ class Fetcher:
             self._drop_connection()
 
     def _wait_for_work(self) -> list[Position] | None:
-        """The positions to fetch for, least recently served first, when there is memory for more; None at the end."""
+        """The positions of the request under way, or those to fetch for, least recently served first, when there is memory
+        for more; None at the end."""
         with self.changed:
+            self._in_background = False
+            if self._turn.is_polling:
+                self.changed.notify_all()  # it may be poll's turn
             while not self._closed:
+                now = time.monotonic()
+                if self._turn.poll_receives or self._left_to_poll() is not None:
+                    self._turn.leave_to_poll()
+                    continue
                 wanted = [p for p in self.positions.values() if p.is_fetchable]
-                if wanted and self.has_room():
+                if self._under_way is not None:
+                    wanted = self._under_way.positions
+                elif now < self._resume_at:
+                    self._turn.wait_in_background(self._resume_at - now)
+                    continue
+                if self._under_way is not None or (wanted and self.has_room()):
+                    self._in_background = True
                     return wanted
-                self.changed.wait()
+                self._turn.wait_in_background()
         return None
+
+    def _step(self, wanted: list[Position], ahead: UnderWay | None) -> None:
+        """Receives what `ahead` asked for, or asks for what is `wanted`; deals with what goes wrong."""
+        try:
+            if ahead is None:
+                self._fetch_once(wanted)
+            else:
+                self._take_answer(ahead)
+            self._backoff_s, self._told = BACKOFF_S, ""
+        except SparklogError as e:
+            self._under_way = None
+            if self._drop_connection() or not self._is_current(wanted):
+                return
+            if not e.retriable:
+                self._fail(wanted, e)
+                return
+            _log.log(logging.INFO if str(e) == self._told else logging.WARNING, "%s; trying again", e)
+            self._told = str(e)
+            for topic in {p.tp.topic for p in wanted}:
+                self._cluster.expire(topic)
+            self._resume_at = time.monotonic() + self._backoff_s
+            self._backoff_s = min(2 * self._backoff_s, BACKOFF_S_MAX)
 
     def _is_current(self, positions: list[Position]) -> bool:
         with self.changed:
@@ -232,7 +256,7 @@ class Fetcher:
         with self.changed:
             for position in positions:
                 position.error = error
-            self.changed.notify_all()
+            self._tell()
 
     def _drop_connection(self) -> bool:
         """Whether it had been broken by `replace`: nothing is wrong then."""
@@ -283,7 +307,7 @@ class Fetcher:
             for position in positions:
                 if position.tp in found and position.offset is None:  # `position()` may have asked, too
                     position.offset = position.consumed = found[position.tp].offset
-            self.changed.notify_all()
+            self._tell()
 
     def _fetch_from(self, leader: Endpoint, positions: list[Position], *, wait: bool) -> None:
         under_way = self._ask(leader, positions, self._config.max_wait_ms if wait else 0)
@@ -292,11 +316,11 @@ class Fetcher:
 
     def _ask(
         self, leader: Endpoint, positions: list[Position], wait_ms: int, *, taken_bytes: int = 0
-    ) -> _UnderWay | None:
+    ) -> UnderWay | None:
         """Sends a request; None when the positions are gone. `taken_bytes` of prefetch.bytes are spoken for."""
         config = self._config
         with self.changed:
-            room = max(config.prefetch_bytes - self.ready_bytes - taken_bytes, 1)
+            room = max(config.prefetch_bytes - self.ready.size_bytes - taken_bytes, 1)
         max_bytes = max(min(config.max_bytes, room), 1)
         part_bytes = min(config.partition_max_bytes, max_bytes)
         asked = [
@@ -309,27 +333,19 @@ class Fetcher:
         if not self._is_current(positions):
             return None
         connection.send(Api.FETCH, request, timeout_ms=config.request_timeout_ms + config.max_wait_ms)
-        return _UnderWay(leader, connection, asked)
+        return UnderWay(leader, connection, asked)
 
-    def _take_answer(self, under_way: _UnderWay, *, go_ahead: bool = True) -> None:
+    def _take_answer(self, under_way: UnderWay, *, go_ahead: bool = True) -> None:
         """Receives and decodes; with `go_ahead` the next request is sent in between, if nothing is wrong or has changed."""
-        connection = under_way.connection
-        response, payload = connection.receive(FetchResponse)
-        results = response.results
-        if len(results) != len(under_way.asked) or sum(r.length_bytes for r in results) != payload.size:
-            connection.close()
-            raise InvalidRequestError("the answer to a fetch does not have the announced parts")
+        parts, size_bytes = under_way.receive()
         again: SparklogError | None = None
-        parts, start = [], 0
-        for (position, wanted), result in zip(under_way.asked, results, strict=True):
-            data = payload.slice(start, result.length_bytes)
-            parts.append(_Part(position, wanted.fetch_offset, result, data, _next_offset(data, wanted.fetch_offset)))
-            position.is_new = False
-            start += result.length_bytes
+        for part in parts:
+            part.position.is_new = False
         self._rotate([p.position for p in parts if p.result.length_bytes])
         behind = self._leave_to_files(parts)
-        if go_ahead and payload.size and all(r.error_code == 0 for r in results) and self._advance(parts):
-            self._go_ahead(under_way, payload.size)
+        self._turn.is_sparse = size_bytes <= SPARSE_BYTES
+        if go_ahead and all(p.result.error_code == 0 for p in parts) and self._advance(parts):
+            self._go_ahead(under_way, size_bytes)
         for part in parts:
             position = part.position
             try:
@@ -349,7 +365,7 @@ class Fetcher:
         if again is not None:
             raise again
 
-    def _advance(self, parts: list[_Part]) -> bool:
+    def _advance(self, parts: list[Part]) -> bool:
         """Moves the positions behind what has come; False when that cannot be told before everything is checked."""
         if any(p.next_offset is None for p in parts):
             return False
@@ -358,24 +374,24 @@ class Fetcher:
                 part.position.offset = part.next_offset
         return True
 
-    def _step_back(self, part: _Part) -> None:
+    def _step_back(self, part: Part) -> None:
         """What has come has not been taken, or not all of it: the rest is fetched again."""
         with self.changed:
             part.position.offset = part.offset
 
-    def _go_ahead(self, last: _UnderWay, taken_bytes: int) -> None:
+    def _go_ahead(self, last: UnderWay, taken_bytes: int) -> None:
         """Sends the request that follows `last`, for the partitions that stay with the socket, if there will be room for its answer."""
         with self.changed:
             wanted = [p for p in self.positions.values() if p.is_fetchable]
             asked = {id(p) for p in last.positions if not p.from_files}
-            is_room = self.ready_bytes + taken_bytes < self._config.prefetch_bytes
+            is_room = self.ready.size_bytes + taken_bytes < self._config.prefetch_bytes
         if not is_room or not wanted or {id(p) for p in wanted} != asked:
             return
         with contextlib.suppress(SparklogError):  # the next request meets it again, when what has come is safe
             if all(self._cluster.leader(p.tp) == last.leader for p in wanted):
                 self._under_way = self._ask(last.leader, wanted, self._config.max_wait_ms, taken_bytes=taken_bytes)
 
-    def _take_part(self, part: _Part) -> None:
+    def _take_part(self, part: Part) -> None:
         position, offset, result = part.position, part.offset, part.result
         if position.error is not None:
             return
@@ -389,27 +405,15 @@ class Fetcher:
         batches: list[ConsumedBatch] = []
         failure: SparklogError | None = None
         try:
-            for batch in self._decoded(part):
+            for batch in part.decode(check_crcs=self._config.check_crcs):
                 batches.append(batch)
-            if part.next_offset is None:
-                raise CorruptBatchError(f"{position.tp} at offset {offset}: the batches do not fill the answer")
-            end = part.next_offset
+            end = part.end_offset
         except SparklogError as e:  # what is before is intact
             failure, end = e, batches[-1].next_offset if batches else offset
-        self.deliver(position, Piece(batches, offset, end, result.length_bytes))
+        self._deliver(position, Piece(batches, offset, end, result.length_bytes))
         part.offset = end
         if failure is not None:
             raise failure
-
-    def _decoded(self, part: _Part) -> Iterator[ConsumedBatch]:
-        return decode_batches(
-            part.data,
-            part.position.tp,
-            part.position.projection,
-            part.offset,
-            check_crcs=self._config.check_crcs,
-            aborted=Aborted(part.result.aborted),
-        )
 
     def _rotate(self, served: list[Position]) -> None:
         """Puts partitions that got data behind those that did not, so that none starves."""
@@ -435,7 +439,7 @@ class Fetcher:
     def _is_probe(self, position: Position) -> bool:
         return self._files is not None and position.is_new and self._files.may_read(position.tp)
 
-    def _leave_to_files(self, parts: list[_Part]) -> dict[Position, float]:
+    def _leave_to_files(self, parts: list[Part]) -> dict[Position, float]:
         """The partitions that this answer has not brought to their ends, so that reading files pays, with their bytes per
         offset; they are not fetched from now on."""
         behind: dict[Position, float] = {}
@@ -453,20 +457,24 @@ class Fetcher:
         return behind
 
     def has_room(self) -> bool:
-        return self.ready_bytes < self._config.prefetch_bytes or bool(self.polling and not self.ready)
+        return self.ready.size_bytes < self._config.prefetch_bytes or (self._turn.is_polling and not self.ready)
 
     def is_wanted(self, position: Position) -> bool:
         return not self._closed and self.positions.get(position.tp) is position
 
     def deliver(self, position: Position, piece: Piece) -> None:
         with self.changed:
+            self._deliver(position, piece)
+            self._tell()
+
+    def _deliver(self, position: Position, piece: Piece) -> None:
+        with self.changed:
             if not self.is_wanted(position):
                 return
             position.end_at(piece.batches, piece.start_offset, piece.end_offset)
-            size = piece.size_bytes // len(piece.batches) if piece.batches else 0
-            self.ready.extend(Fetched(position, b, size) for b in piece.batches)
-            self.ready_bytes += size * len(piece.batches)
-            self.changed.notify_all()
+            self.ready.add(position, piece.batches, piece.size_bytes)
+            if not self._turn.poll_receives:  # else who waits for it is here
+                self.changed.notify_all()
 
     def take_back(self, position: Position) -> None:
         with self.changed:
@@ -475,23 +483,9 @@ class Fetcher:
             if any(p.is_fetchable for p in self.positions.values()):
                 self._abort_fetch()  # it may wait for the others alone for long
             position.from_files = False
-            self.changed.notify_all()
+            self._tell()
 
     def fail(self, error: BaseException) -> None:
         with self.changed:
             self.failure = error
-            self.changed.notify_all()
-
-
-def _next_offset(data: pa.Buffer, fetch_offset: int) -> int | None:
-    """The offset after the last of the batches in `data`; None if they are damaged."""
-    view = memoryview(data)
-    position, next_offset = 0, fetch_offset
-    try:
-        while position < len(view):
-            header = decode_header(view, position)
-            next_offset = max(next_offset, header.next_offset)
-            position += header.size_bytes
-    except CorruptBatchError:
-        return None
-    return next_offset
+            self._tell()

@@ -6,6 +6,8 @@ one is recognised (its object is no longer the current one) and dropped.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from sparklog.client.consumed import ConsumedBatch, Projection
@@ -45,6 +47,12 @@ class Position:
         self.from_files = False
         self.is_new = True
 
+    def afresh(self) -> Position:
+        """Another one, behind what poll has returned: nothing that was read for this one counts any more."""
+        new = Position(self.tp, self.projection.copy(), self.consumed, self.reset_to)
+        new.error, new.paused, new.waiting = self.error, self.paused, self.waiting
+        return new
+
     @property
     def is_fetchable(self) -> bool:
         return not (self.error or self.paused or self.waiting or self.from_files)
@@ -83,3 +91,41 @@ class Fetched(NamedTuple):
     position: Position
     batch: ConsumedBatch
     size_bytes: int
+
+
+class ReadyBatches:
+    """What has been fetched and waits for poll."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Fetched] = deque()
+        self.size_bytes = 0
+        self._taken: Fetched | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def add(self, position: Position, batches: list[ConsumedBatch], size_bytes: int) -> None:
+        """Batches of one position, which are of `size_bytes` together."""
+        each = size_bytes // len(batches) if batches else 0
+        self._batches.extend(Fetched(position, b, each) for b in batches)
+        self.size_bytes += each * len(batches)
+
+    def take(self) -> Fetched:
+        """The next one; whoever takes it moves the position's `consumed` behind it."""
+        taken = self._taken = self._batches[0]
+        self.size_bytes -= taken.size_bytes
+        return self._batches.popleft()
+
+    def has_lost(self, positions: Mapping[TopicPartition, Position]) -> bool:
+        """Whether the position was not moved: an exception (Ctrl-C) has ended a poll in between. Asked before the next one
+        is taken."""
+        taken = self._taken
+        if taken is None or positions.get(taken.position.tp) is not taken.position:
+            return False
+        return (taken.position.consumed or 0) < taken.batch.next_offset
+
+    def keep(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Drops what belongs to none of these."""
+        kept = [f for f in self._batches if positions.get(f.position.tp) is f.position]
+        self._batches = deque(kept)
+        self.size_bytes = sum(f.size_bytes for f in kept)

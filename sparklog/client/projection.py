@@ -95,6 +95,10 @@ class Projection:
         decoded, offsets = decode_rows(data, known.schema, header, known.adapter.indexes if some else None)
         return known.adapter.adapt(decoded), known.schema, offsets
 
+    def knows_envelope(self, schema_id: int) -> bool:
+        """Whether batches of this schema are an envelope topic's, and nothing has to be asked to decode them."""
+        return self.info.is_envelope and schema_id in self.info.schemas
+
     def stored_schema(self, schema_id: int) -> pa.Schema:
         """The schema that batches with this id were written with. Raises UnknownSchemaError."""
         known = self._known.get(schema_id) or self._learn(schema_id)

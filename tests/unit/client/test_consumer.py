@@ -241,8 +241,8 @@ def test_prefetch_is_bounded(fake: FakeBroker) -> None:
     size = len(fake.logs[("events", 0)][0])
     with Consumer(fake.address, prefetch_bytes=3 * size, max_partition_fetch_bytes=2 * size) as consumer:
         consumer.assign([TP0])
-        until(lambda: consumer._fetcher.ready_bytes >= 3 * size)
-        assert consumer._fetcher.ready_bytes <= 5 * size
+        until(lambda: consumer._fetcher.ready.size_bytes >= 3 * size)
+        assert consumer._fetcher.ready.size_bytes <= 5 * size
         assert len(drain(consumer, 5000, max_records=10_000)) == 5000
     with Consumer(fake.address, prefetch_bytes=0) as consumer:
         consumer.assign([TP0])

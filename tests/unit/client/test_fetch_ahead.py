@@ -39,7 +39,7 @@ def test_it_goes_out_before_anything_is_decoded(fake: FakeBroker, monkeypatch: p
         consumer.assign([TP0])
         consumer.seek(TP0, 0)
         assert values(drain(consumer, 30), 0) == list(range(30))
-    assert seen == [10, 20, 30]
+    assert seen[-3:] == [10, 20, 30]  # `assign` may have read something before `seek`
 
 
 def test_what_cannot_be_decoded_yet_is_fetched_again(fake4: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,9 +87,9 @@ def test_nothing_goes_ahead_of_a_full_prefetch(fake: FakeBroker) -> None:
     size = len(fake.logs[("events", 0)][0])
     with Consumer(fake.address, max_partition_fetch_bytes=1024, prefetch_bytes=size) as consumer:
         consumer.assign([TP0])
-        until(lambda: consumer._fetcher.ready_bytes >= size)
+        until(lambda: consumer._fetcher.ready.size_bytes >= size)
         assert values(drain(consumer, 100), 0) == list(range(100))
-        assert consumer._fetcher.ready_bytes <= 2 * size
+        assert consumer._fetcher.ready.size_bytes <= 2 * size
 
 
 def test_a_partition_that_is_resumed_is_not_forgotten(fake4: FakeBroker) -> None:

@@ -1,0 +1,102 @@
+"""Who receives a consumer's fetches: its background thread, or the thread that polls.
+
+Where much comes, the background thread reads ahead while the application works on what it has. Where little comes, it would
+only hand each record on to another thread that has to be woken for it: then the request that is under way is left to the next
+poll, which waits at the socket itself. The background thread takes it up again when poll is not called for a while (IDLE_S),
+when more comes (SPARSE_BYTES), when an answer is late, and for whatever else there is to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from sparklog.client.connection import Connection
+
+SPARSE_BYTES = 64 * 1024
+"""Who gets answers up to this size keeps up, and has nothing to read ahead."""
+IDLE_S = 1.0
+"""After this time without a poll the background thread goes on."""
+
+
+class FetchTurn:
+    """Guarded by the fetcher's lock, which must be held for everything but `is_readable`."""
+
+    def __init__(self, lock: threading.RLock, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told = threading.Condition(lock)
+        self._polled_at = -IDLE_S
+        self._waker: tuple[socket.socket, socket.socket] | None = None
+        self.is_sparse = False
+        """Whether the last answer was."""
+        self.is_polling = False
+        self.poll_receives = False
+        """Still so when the next poll begins: an exception (Ctrl-C) has ended the last one in the middle."""
+
+    def begin_poll(self) -> None:
+        """The application waits for data."""
+        self.is_polling = True
+
+    def end_poll(self) -> None:
+        """It has something to do, or something else."""
+        self.is_polling = False
+        self._polled_at = self._clock()
+
+    def is_polls(self, connection: Connection) -> bool:
+        """Whether the answer on `connection` is left to poll. One that is late is not: it is for the background thread to
+        find out what is the matter."""
+        now = self._clock()
+        return self.is_sparse and (self.is_polling or now < self._polled_at + IDLE_S) and now < connection.due
+
+    def leave_to_poll(self) -> None:
+        """Waits for `tell`, or until it may be that poll is not called any more; of the background thread."""
+        self._told.wait(IDLE_S)
+
+    def wait_in_background(self, timeout_s: float | None = None) -> None:
+        """Until `tell`; of the background thread."""
+        self._told.wait(timeout_s)
+
+    def tell(self) -> None:
+        """Something has changed: the background thread and a poll at the socket look again."""
+        self._told.notify_all()
+        if self.poll_receives and self._waker is not None:
+            with contextlib.suppress(OSError):
+                self._waker[1].send(b"w")
+
+    def go_to_socket(self) -> None:
+        """From now on poll receives."""
+        if self._waker is None:
+            self._waker = socket.socketpair()
+            for end in self._waker:
+                end.setblocking(False)
+        self.poll_receives = True
+
+    def leave_socket(self) -> None:
+        """It has received, or nothing came."""
+        self.poll_receives = False
+
+    def is_readable(self, connection: Connection, timeout_s: float) -> bool:
+        """Waits for the answer on `connection` to begin to come: up to `timeout_s`, until it is late, or until `tell`."""
+        if connection.has_read_ahead:
+            return True
+        assert self._waker is not None
+        wake_read = self._waker[0]
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        poll.register(wake_read, select.POLLIN)
+        timeout_s = max(0.0, min(timeout_s, connection.due - self._clock()))
+        ready = [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
+        if wake_read.fileno() in ready:
+            with contextlib.suppress(OSError):
+                wake_read.recv(4096)
+        return connection.fileno() in ready
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        for end in self._waker or ():
+            end.close()
+        self._waker = None
