@@ -22,6 +22,8 @@ RECEIVE_TIMEOUT_S = 180.0
 ROUND_TRIPS = 10_000
 MANY_PARTITIONS = 1_000
 ACKNOWLEDGED_RATE = 5_000
+LINGER_MS = 5
+_LINGERS = "acks=all, linger.ms=5, the default of both"
 
 
 def end_to_end(context: Context, *, rate: int, peer: bool, linger_ms: int = 0) -> Measurement:
@@ -44,7 +46,8 @@ def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
             }
         context.spark.call("start_stream", source=read | {"select": ["key", "value"]}, sink=sink)
         try:
-            found = _measure(context, server, source, target, rate, "confluent" if peer else "sparklog")
+            client = "confluent" if peer else "sparklog"
+            found = _measure(context, server, source, target, rate, client, LINGER_MS)
         finally:
             stopped = context.spark.call("stop_stream")
         found.extra.update(stopped)
@@ -190,10 +193,10 @@ ROWS = (
         "latency-20k-linger",
         "end to end, 1 KiB at 20,000 records/s, linger.ms=5",
         None,
-        partial(end_to_end, linger_ms=5),
+        partial(end_to_end, linger_ms=LINGER_MS),
         20_000,
         CONFLUENT,
-        sender="acks=all, linger.ms=5, the default of both",
+        sender=_LINGERS,
     ),
 )
 SPARK_ROWS = (
@@ -204,6 +207,7 @@ SPARK_ROWS = (
         through_spark,
         2_000,
         CONNECTOR,
+        sender=_LINGERS,
         trigger="default",
         Spark="local[2], conf/spark-defaults.conf, bytecode in Spark's archives, one session for both",
     ),
