@@ -97,10 +97,17 @@ class OpenBatch:
         if timestamp_ms is not None:
             self.given_timestamps_ms[row] = timestamp_ms
 
+    def drop_unfinished(self) -> None:
+        """Removes what is there of a row that was not finished, because an exception (Ctrl-C) ended the call."""
+        n = len(self.values)
+        del self.keys[n:], self.timestamps_ns[n:]
+        for column in (self.headers, self.given_timestamps_ms):
+            column.pop(n, None)
+
     def small_rows(self) -> SmallRows | None:
         """The rows, if they are few and simple; tells the delivery their timestamps."""
         n = len(self.values)
-        if n > SMALL_ROWS_MAX or self.headers or len(self.keys) not in (0, n):
+        if not 0 < n <= SMALL_ROWS_MAX or self.headers or len(self.keys) not in (0, n):
             return None
         values, keys = ([v for v in column if v is not None] for column in (self.values, self.keys))
         if len(values) != n or len(keys) != len(self.keys):

@@ -174,6 +174,10 @@ class Producer:
             values.append(value)  # last: before it nothing of the row counts, should a signal interrupt this
             lock.release()
         except BaseException:
+            with lock:
+                for queue in state.queues:
+                    if queue.open is not None:
+                        queue.open.drop_unfinished()
             accumulator.release_if_held()
             raise
         return future

@@ -111,8 +111,8 @@ def _check_timestamp(timestamp_ms: Any) -> None:
 
 
 def _as_bytes(content: Any, what: str) -> bytes | None:
-    if content is None or isinstance(content, bytes):
+    if content is None or type(content) is bytes:
         return content
-    if isinstance(content, bytearray | memoryview):
+    if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     raise TypeError(f"{what} must be bytes, not {type(content).__name__}: encode it, for example text.encode()")

@@ -112,7 +112,8 @@ def encode_small_batch(
 
 
 def decode_small_batch(data: Bytes, position: int, header: BatchHeader) -> SmallRows | None:
-    """The records of the batch at `position` of `data`; None if it is none of those (or compressed): Arrow reads it.
+    """The records of the batch at `position` of `data`; None if it is none of those, compressed, or not as Arrow would write
+    it: Arrow reads it, or says what is wrong.
 
     Raises CorruptBatchError.
     """
@@ -126,8 +127,11 @@ def decode_small_batch(data: Bytes, position: int, header: BatchHeader) -> Small
         if nodes[::2] != (n, n, n, 0, 0, 0, n) or no_keys not in (0, n) or nodes[3::2] != (0, n, 0, 0, 0, 0):
             return None
         buffers = _BUFFERS_STRUCT.unpack_from(data, layout.buffers)
-        if min(buffers) < 0:
-            raise CorruptBatchError("the Arrow metadata of the batch is damaged")
+        places = zip(buffers[::2], buffers[1::2], strict=True)
+        if any(at % 8 or at < 0 or not 0 <= size <= header.body_length_bytes - at for at, size in places):
+            return None
+        if buffers[9] < 4 * (n + 1) or (not no_keys and buffers[3] < 4 * (n + 1)) or buffers[33] < 8 * n:
+            return None
         body = memoryview(data)[position + header.size_bytes - header.body_length_bytes : position + header.size_bytes]
         stamps = struct.unpack_from(f"<{n}q", body, buffers[32])
         keys = None if no_keys else _cut(body, n, buffers[2], *buffers[4:6])
@@ -142,7 +146,7 @@ def _offsets(values: Sequence[bytes]) -> bytes:
 
 def _cut(body: memoryview, n: int, offsets_at: int, data_at: int, size: int) -> list[bytes]:
     offsets = struct.unpack_from(f"<{n + 1}i", body, offsets_at)
-    if offsets[0] < 0 or offsets[-1] > size or data_at + size > len(body) or any(a > b for a, b in pairwise(offsets)):
+    if offsets[0] < 0 or offsets[-1] > size or any(a > b for a, b in pairwise(offsets)):
         raise CorruptBatchError("the offsets of a column are damaged")
     data = bytes(body[data_at : data_at + size])
     return [data[a:b] for a, b in pairwise(offsets)]

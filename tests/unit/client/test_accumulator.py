@@ -1,6 +1,8 @@
 """Batches that are being filled: their memory, and what few records have."""
 
+import contextlib
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +17,7 @@ from sparklog.client.accumulator import (
 )
 from sparklog.client.futures import Delivery
 from sparklog.client.producer import Producer
-from sparklog.errors import BufferExhaustedError
+from sparklog.errors import BufferExhaustedError, InvalidRequestError
 from sparklog.format.batch import decode_header
 from sparklog.format.small_batch import ROWS_MAX
 from sparklog.types import TopicPartition
@@ -149,6 +151,45 @@ def test_an_interrupted_call_leaves_nothing_behind(fake: FakeBroker, monkeypatch
             with pytest.raises(KeyboardInterrupt):
                 producer.send("events", b"2")
         assert producer.send("events", b"3").result(5).offset == 1
+
+
+def test_a_key_of_an_interrupted_call_is_nobodys(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Producer(fake.address, linger_ms=60_000) as producer:
+        producer.send("events", b"1", key=b"k")
+        batch = producer._queues[TopicPartition("events", 0)].open
+        assert batch is not None
+        with monkeypatch.context() as patched:
+            patched.setattr("sparklog.client.accumulator.OpenBatch.set_rest", then(OpenBatch.set_rest, interrupted))
+            with pytest.raises(KeyboardInterrupt):
+                producer.send("events", b"2", key=b"l", headers=[("h", b"1")], timestamp_ms=7)
+        assert (batch.keys, batch.headers, batch.given_timestamps_ms) == ([b"k"], {}, {})
+
+
+def then(first: Callable[..., object], second: Callable[..., object]) -> Callable[..., object]:
+    def both(*given: object) -> None:
+        first(*given)
+        second(*given)
+
+    return both
+
+
+def test_a_batch_that_an_interrupted_call_has_opened_fails_alone(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    with Producer(fake.address) as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr("sparklog.client.producer.time_ns", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.send("events", b"1")
+        with contextlib.suppress(InvalidRequestError):
+            producer.flush()
+        assert producer.send("events", b"2").result(5).offset == 0
 
 
 def test_only_who_holds_the_lock_releases_it() -> None:

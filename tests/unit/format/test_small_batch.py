@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from sparklog.format.batch import (
     encode_batch,
     verify_batch,
 )
+from sparklog.format.flat import root_table, table_field
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.small_batch import ROWS_MAX, SmallRows, decode_small_batch, encode_small_batch
 
@@ -84,6 +86,32 @@ def test_batches_of_other_columns_are_left_to_arrow() -> None:
     batch = pa.record_batch({"value": pa.array([b"1"], pa.binary())})
     data = encode_batch(batch, schema_id=1, min_timestamp_ms=0, max_timestamp_ms=0)
     assert decode_small_batch(data, 0, decode_header(data)) is None
+
+
+@pytest.mark.parametrize("number", range(34))
+@pytest.mark.parametrize("by", [-8, -1, 1, 7, 1 << 20])
+def test_buffers_that_are_elsewhere_are_left_to_arrow(number: int, by: int) -> None:
+    """A buffer that does not begin at a multiple of 8, is too short for the rows, or not within the body; else what is read
+    is what Arrow reads."""
+    data = encode_small_batch(SmallRows([b"abc", b"defg"], [b"k", b"l"], [1, 2]), 7)
+    at = record_batch_position(data) + 8 * number
+    value = struct.unpack_from("<q", data, at)[0] + by
+    struct.pack_into("<q", data, at, value)
+    try:
+        found = decode_small_batch(data, 0, decode_header(data))
+    except CorruptBatchError:
+        return
+    if found is not None:
+        arrow = decode_batch(data, ENVELOPE_SCHEMA)
+        assert found.values == arrow.column("value").to_pylist()
+        assert found.keys == arrow.column("key").to_pylist()
+        assert list(found.timestamps_us) == arrow.column("timestamp").cast(pa.int64()).to_pylist()
+
+
+def record_batch_position(data: memoryview) -> int:
+    """Where the list of buffers is."""
+    batch = root_table(data, table_field(data, root_table(data, 8), 2))
+    return root_table(data, table_field(data, batch, 2)) + 4
 
 
 @given(small_rows(), st.data())
