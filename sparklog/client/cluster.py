@@ -163,6 +163,12 @@ class Cluster:
                 self._topics.popitem(last=False)
         return response
 
+    def knows(self, name: str) -> bool:
+        """Whether the topic can be told without asking the broker."""
+        with self._lock:
+            cached = self._topics.get(name)
+        return cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S
+
     def topic(self, name: str, *, refresh: bool = False, timeout_ms: int = 30_000) -> TopicInfo:
         """The topic, from the cache if it is not older than 5 minutes, or if the broker does not answer.
 

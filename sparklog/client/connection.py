@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import socket
 import struct
+import termios
 import time
 import weakref
 from collections import deque
@@ -52,6 +54,7 @@ CONNECT_TIMEOUT_MS = 10_000
 READ_AHEAD_BYTES = 16 * 1024
 """Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
 _IOV_MAX = 512
+_LENGTH = struct.Struct("=I")
 _TIMEOUT_SLACK = 1 / 32
 """A timeout may be longer by this part, so that the kernel need not be told for each request."""
 
@@ -120,6 +123,23 @@ class Connection:
         """Whether (part of) the next answer has been read already: the socket does not become readable for it."""
         return self._ahead_start < self._ahead_end
 
+    def has_answer(self, max_bytes: int) -> bool:
+        """Whether `receive` would not wait: all of the next answer has come, of at most `max_bytes`, or the connection is
+        broken."""
+        if self.has_read_ahead:
+            return False
+        try:
+            start = self._socket.recv(_LENGTH.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            if len(start) < _LENGTH.size:
+                return not start
+            size = _LENGTH.size + _LENGTH.unpack(start)[0]
+            (there,) = _LENGTH.unpack(fcntl.ioctl(self._socket, termios.FIONREAD, bytes(_LENGTH.size)))
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return bool(size <= min(max_bytes, there))
+
     def fileno(self) -> int:
         return self._socket.fileno()
 
@@ -172,8 +192,11 @@ class Connection:
         """Waits for the answer of the oldest request that has none yet. Raises as `request`."""
         self._check_open()
         expected = self._expected.popleft()
+        deadline = expected.deadline
+        if time.monotonic() >= deadline and self._is_readable():  # it has come in time, and nobody has looked
+            deadline = time.monotonic() + self.timeout_ms / 1000
         try:
-            prefix, header, payload = self._receive_frame(expected.deadline)
+            prefix, header, payload = self._receive_frame(deadline)
             if prefix.api != expected.api or prefix.correlation_id != expected.correlation_id:
                 raise InvalidRequestError(
                     f"{self.endpoint} answered request {prefix.correlation_id} of API {prefix.api} where "
@@ -197,11 +220,12 @@ class Connection:
 
     def is_idle(self) -> bool:
         """Whether it can be used for a new request: open, nothing in flight, not closed by the broker."""
-        if self._closed or self._expected or self.has_read_ahead:
-            return False
+        return not (self._closed or self._expected or self._is_readable())
+
+    def _is_readable(self) -> bool:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
+        return self.has_read_ahead or bool(poll.poll(0))
 
     def close(self) -> None:
         """Closes the socket; again is fine."""

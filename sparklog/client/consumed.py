@@ -78,12 +78,18 @@ class ConsumedBatch:
 
     @property
     def data(self) -> pa.RecordBatch:
-        """The rows. Raises CorruptBatchError."""
+        """The rows."""
+        if self._data is None:
+            self.decode()
+        return self._data
+
+    def decode(self) -> None:
+        """Makes `data` now rather than when it is asked for. Raises CorruptBatchError."""
         if self._data is None:
             message, _ = self._source
-            self._data, schema, _ = self._projection.decode(message, self._header)
+            data, schema, _ = self._projection.decode(message, self._header)
             self._source = (message, schema)
-        return self._data
+            self._data = data
 
     def small_rows(self) -> SmallRows | None:
         """The rows without Arrow, if they are few and simple enough. Raises CorruptBatchError."""

@@ -277,7 +277,10 @@ class Consumer:
             if batch.num_rows > CONVERT_ROWS:
                 rest = fetched._replace(batch=batch.slice(CONVERT_ROWS, batch.num_rows - CONVERT_ROWS))
                 batch = batch.slice(0, CONVERT_ROWS)
-            records = records_of(batch)
+            try:
+                records = records_of(batch)
+            except Exception as e:
+                raise self._unreadable(fetched, e) from e
             self._records_position, self._records_batch = fetched.position, batch
             self._records, self._records_taken, self._rest = records, 0, rest
         end = min(self._records_taken + limit, len(self._records))
@@ -294,16 +297,36 @@ class Consumer:
         if self._group is not None:
             self._group.before_poll()
         batches: list[ConsumedBatch] = []
+        moved: dict[Position, int | None] = {}
+        try:
+            self._take_batches(timeout_ms, batches, moved)
+        except BaseException:  # the application does not get them
+            self._rest = None
+            for position, consumed in moved.items():
+                position.consumed = consumed
+            raise
+        return batches
+
+    def _take_batches(self, timeout_ms: int, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
+        """Fills `batches`; tells of positions before it moves them."""
         if self._records_taken < len(self._records) and self._records_batch is not None:
             rest = self._records_batch.slice(self._records_taken, len(self._records) - self._records_taken)
             assert self._records_position is not None
+            moved[self._records_position] = self._records_position.consumed
             self._records_position.consumed = rest.next_offset
             batches.append(rest)
         self._drop_records()
         while (fetched := self._take(0 if batches else timeout_ms, only_ready=bool(batches))) is not None:
+            try:
+                fetched.batch.decode()
+            except SparklogError as e:
+                error = self._unreadable(fetched, e)
+                if batches:
+                    return  # the next calls raise it
+                raise error from e
+            moved.setdefault(fetched.position, fetched.position.consumed)
             fetched.position.consumed = fetched.batch.next_offset
             batches.append(fetched.batch)
-        return batches
 
     def close(self) -> None:
         """Stops reading; of a group commits (enable.auto.commit) and leaves it. Again is fine."""
@@ -350,6 +373,21 @@ class Consumer:
             if taken is not None or left_s <= 0:
                 return taken
             group.update()
+
+    def _unreadable(self, fetched: Fetched, error: Exception) -> SparklogError:
+        """What poll raises for the partition from now on."""
+        batch, position = fetched.batch, fetched.position
+        if not isinstance(error, SparklogError):
+            error = SparklogError(
+                f"{batch.tp}: the batch at offset {batch.base_offset} cannot be made Python objects ({error}): seek there "
+                f"and read it with poll_batches, or seek to offset {batch.next_offset}"
+            )
+        positions = dict(self._fetcher.positions)
+        if positions.get(position.tp) is position:
+            failed = positions[position.tp] = position.afresh()
+            failed.error = error
+            self._replace(positions)
+        return error
 
     def _position(self, tp: TopicPartition, offset: int | None, reset_to: int | None) -> Position:
         newest = partial(self._cluster.topic, tp.topic, refresh=True)

@@ -19,8 +19,10 @@ from sparklog.client.connection import Connection
 
 SPARSE_BYTES = 64 * 1024
 """Who gets answers up to this size keeps up, and has nothing to read ahead."""
+ANSWER_BYTES_MAX = 2 * SPARSE_BYTES
+"""What poll receives is not larger, with its header."""
 IDLE_S = 1.0
-"""After this time without a poll the background thread goes on."""
+"""After this time without a poll at the socket the background thread goes on."""
 
 
 class FetchTurn:
@@ -38,27 +40,32 @@ class FetchTurn:
         """Still so when the next poll begins: an exception (Ctrl-C) has ended the last one in the middle."""
 
     def begin_poll(self) -> None:
-        """The application waits for data."""
+        """The application waits for data, and there are none."""
         self.is_polling = True
 
     def end_poll(self) -> None:
-        """It has something to do, or something else."""
+        """It has got something, or has something else to do."""
+        if self.is_polling:
+            self._polled_at = self._clock()
         self.is_polling = False
-        self._polled_at = self._clock()
 
     def is_polls(self, connection: Connection) -> bool:
         """Whether the answer on `connection` is left to poll. One that is late is not: it is for the background thread to
-        find out what is the matter."""
-        now = self._clock()
-        return self.is_sparse and (self.is_polling or now < self._polled_at + IDLE_S) and now < connection.due
+        find out what is the matter, which without polls it does in time."""
+        return self.is_sparse and self._left_s(connection) > 0
 
-    def leave_to_poll(self) -> None:
-        """Waits for `tell`, or until it may be that poll is not called any more; of the background thread."""
-        self._told.wait(IDLE_S)
+    def _left_s(self, connection: Connection) -> float:
+        due = connection.due
+        until = due if self.is_polling else min(self._polled_at + IDLE_S, (self._polled_at + due) / 2)
+        return until - self._clock()
 
     def wait_in_background(self, timeout_s: float | None = None) -> None:
         """Until `tell`; of the background thread."""
         self._told.wait(timeout_s)
+
+    def leave_to_poll(self, connection: Connection | None) -> None:
+        """Waits as long as the answer on `connection` is surely left to poll (None: it is being received), or until `tell`."""
+        self._told.wait(IDLE_S if connection is None else min(IDLE_S / 2, max(self._left_s(connection), 0)))
 
     def tell(self) -> None:
         """Something has changed: the background thread and a poll at the socket look again."""

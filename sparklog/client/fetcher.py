@@ -17,15 +17,11 @@ from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
 from sparklog.client.consumed import ConsumedBatch
 from sparklog.client.fetch_answer import Part, UnderWay
-from sparklog.client.fetch_turn import SPARSE_BYTES, FetchTurn
+from sparklog.client.fetch_turn import ANSWER_BYTES_MAX, SPARSE_BYTES, FetchTurn
 from sparklog.client.file_fetcher import PROBE_BYTES, FileFetcher, FileFetcherConfig, Piece
 from sparklog.client.offsets import list_offsets
 from sparklog.client.position import Fetched, Position, ReadyBatches
-from sparklog.errors import (
-    OffsetOutOfRangeError,
-    SparklogError,
-    error_from_code,
-)
+from sparklog.errors import OffsetOutOfRangeError, SparklogError, error_from_code
 from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResult
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, TopicPartition
 
@@ -104,7 +100,8 @@ class Fetcher:
             self._thread.join(CLOSE_S_MAX)
         if self._files is not None:
             self._files.close(CLOSE_S_MAX)
-        self._turn.close()
+        with self.changed:
+            self._turn.close()
 
     def _abort_fetch(self) -> None:
         """Ends a request that may be waiting for data of positions that are gone. Its thread closes the connection."""
@@ -121,7 +118,6 @@ class Fetcher:
         with self.changed:
             if self._turn.poll_receives or self.ready.has_lost(self.positions):
                 self._start_over()
-            self._turn.begin_poll()
         try:
             while True:
                 with self.changed:
@@ -133,6 +129,7 @@ class Fetcher:
                     if (remaining <= 0 and looked) or interrupted():
                         return None
                     looked = True
+                    self._turn.begin_poll()
                     under_way = self._left_to_poll()
                     if under_way is None:
                         self._tell_of_room()
@@ -152,10 +149,15 @@ class Fetcher:
         return under_way if self._turn.is_polls(under_way.connection) else None
 
     def _receive_here(self, under_way: UnderWay, timeout_s: float) -> None:
-        """Receives the answer on the polling thread, if it comes in time."""
-        if self._turn.is_readable(under_way.connection, timeout_s):
-            self._under_way = None
-            self._step(under_way.positions, under_way)
+        """Receives the answer on the polling thread, if it comes in time, all of it, and nothing has to be asked for."""
+        connection, positions = under_way.connection, under_way.positions
+        if self._turn.is_readable(connection, timeout_s):
+            known = all(self._cluster.knows(topic) for topic in {p.tp.topic for p in positions})
+            if known and connection.has_answer(ANSWER_BYTES_MAX):
+                self._under_way = None
+                self._step(positions, under_way)
+            else:
+                self._turn.is_sparse = False
         with self.changed:
             self._turn.leave_socket()
             if self._left_to_poll() is None:
@@ -163,9 +165,10 @@ class Fetcher:
 
     def _start_over(self) -> None:
         """An exception has ended a poll in the middle: everything is read again from behind what was returned."""
-        self._turn.leave_socket()
-        self._under_way = None
         self.replace({tp: position.afresh() for tp, position in self.positions.items()})
+        self._under_way = None
+        self._turn.leave_socket()
+        self._tell()
 
     def _tell_of_room(self) -> None:
         """Wakes the threads if they may be waiting for memory: to wake them for each batch would cost more than it has."""
@@ -211,8 +214,9 @@ class Fetcher:
                 self.changed.notify_all()  # it may be poll's turn
             while not self._closed:
                 now = time.monotonic()
-                if self._turn.poll_receives or self._left_to_poll() is not None:
-                    self._turn.leave_to_poll()
+                left = self._left_to_poll()
+                if self._turn.poll_receives or left is not None:
+                    self._turn.leave_to_poll(None if left is None else left.connection)
                     continue
                 wanted = [p for p in self.positions.values() if p.is_fetchable]
                 if self._under_way is not None:
@@ -245,7 +249,9 @@ class Fetcher:
             self._told = str(e)
             for topic in {p.tp.topic for p in wanted}:
                 self._cluster.expire(topic)
-            self._resume_at = time.monotonic() + self._backoff_s
+            with self.changed:
+                if self._is_current(wanted):
+                    self._resume_at = time.monotonic() + self._backoff_s
             self._backoff_s = min(2 * self._backoff_s, BACKOFF_S_MAX)
 
     def _is_current(self, positions: list[Position]) -> bool:
@@ -418,9 +424,10 @@ class Fetcher:
     def _rotate(self, served: list[Position]) -> None:
         """Puts partitions that got data behind those that did not, so that none starves."""
         with self.changed:
-            for position in served:
-                if self.positions.get(position.tp) is position:
-                    self.positions[position.tp] = self.positions.pop(position.tp)
+            current = self.positions  # others copy it without a lock, so it is never changed itself
+            moved = {p.tp: p for p in served if current.get(p.tp) is p}
+            if len(moved) < len(current):
+                self.positions = {tp: p for tp, p in current.items() if tp not in moved} | moved
 
     def _out_of_range(self, position: Position, result: FetchResult) -> None:
         where = f"offset {position.offset} of {position.tp} is outside of {result.log_start_offset} to {result.high_watermark}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -49,6 +51,16 @@ def test_nobody_listens() -> None:
     port = free_port()
     with pytest.raises(BrokerNotAvailableError, match=f"127.0.0.1:{port}.*sparklog broker"):
         Connection(Endpoint("127.0.0.1", port))
+
+
+def test_an_answer_that_nobody_has_looked_at_is_not_late(fake: FakeBroker) -> None:
+    connection = Connection(endpoint(fake))
+    connection.send(Api.METADATA, ALL, timeout_ms=1)
+    assert select.select([connection], [], [], 10)[0]
+    while time.monotonic() <= connection.due:
+        time.sleep(0.001)
+    assert connection.receive(topics.MetadataResponse)[0].topics[0].name == "events"
+    connection.close()
 
 
 def test_requests_may_be_sent_ahead(fake: FakeBroker) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import linecache
 import socket
 import sys
@@ -11,11 +13,17 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sparklog.client import fetch_turn, fetcher
+from sparklog.client.connection import Connection
+from sparklog.client.consumed import records_of
 from sparklog.client.consumer import Consumer
 from sparklog.client.fetch_turn import FetchTurn
+from sparklog.errors import CorruptBatchError, SparklogError
+from sparklog.format.batch import encode_batch
+from sparklog.protocol.frames import encode_response
 from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker
@@ -150,6 +158,116 @@ def test_what_another_partition_needs_is_not_forgotten(fake4: FakeBroker) -> Non
         assert offsets(drain(consumer, 17)) == list(range(3, 20))
 
 
+def test_what_comes_only_in_parts_or_is_large_is_received_in_the_background(
+    fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with caught_up(fake) as consumer:
+        monkeypatch.setattr("sparklog.client.connection.Connection.has_answer", lambda *_: False)
+        steps.clear()
+        fill(fake, 1)
+        assert offsets(drain(consumer, 10)) == list(range(10, 20))
+        assert set(steps) == {"sparklog-consumer"}
+
+
+def test_nothing_is_asked_for_on_the_polling_thread(
+    fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with caught_up(fake) as consumer:
+        consumer._cluster.expire("events")
+        fill(fake, 1)
+        steps.clear()
+        assert offsets(drain(consumer, 10)) == list(range(10, 20))
+        assert set(steps) == {"sparklog-consumer"}
+
+
+def test_an_answer_is_there_when_all_of_it_is() -> None:
+    ours, theirs = socket.socketpair()
+    connection = Connection.__new__(Connection)
+    connection._socket, connection._ahead_start, connection._ahead_end = ours, 0, 0
+    answer = encode_response(Api.FETCH, 0, 1, b"header", 7)
+    with ours, theirs:
+        assert not connection.has_answer(1000)
+        for part in (answer[:2], answer[2:], b"123456"):
+            theirs.send(part)
+            assert not connection.has_answer(1000)
+        theirs.send(b"7")
+        assert connection.has_answer(len(answer) + 7)
+        assert not connection.has_answer(len(answer) + 6)
+        assert ours.recv(100) == answer + b"1234567"  # it was only looked at
+        theirs.shutdown(socket.SHUT_RDWR)
+        assert connection.has_answer(1000)  # `receive` says that it is broken
+
+
+def test_a_failed_partition_does_not_hold_up_the_others(fake4: FakeBroker) -> None:
+    with caught_up(fake4) as consumer:
+        consumer.assign([TP0, TP1])
+        fake4.fetch_codes[("events", 1)] = CorruptBatchError.code
+        with pytest.raises(CorruptBatchError):
+            drain(consumer, 1)
+        found: list[Any] = []
+        for _ in range(5):
+            fill(fake4, 1, rows=1)
+            found += drain_anyway(consumer, 1)
+        assert [(r.partition, r.offset) for r in found] == [(0, 10 + i) for i in range(5)]
+
+
+def test_who_works_long_on_what_came_leaves_the_rest_to_the_background(
+    fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_turn, "IDLE_S", 0.05)
+    with caught_up(fake, local_read="off") as consumer:
+        fill(fake, 3)
+        found = offsets(consumer.poll(5000))
+        for _ in range(2):  # poll takes what is there, and does not look at the socket
+            until(lambda: bool(consumer._fetcher.ready))
+            found += offsets(consumer.poll(5000))
+            fill(fake, 1)
+        until(lambda: bool(consumer._fetcher.ready))
+        assert found == list(range(10, 10 + len(found)))
+        found += offsets(drain(consumer, 50 - len(found)))
+        assert found == list(range(10, 60))
+    assert "sparklog-consumer" in steps
+
+
+def test_rows_that_python_cannot_represent_fail_their_partition_alone(fake4: FakeBroker) -> None:
+    schema = pa.schema([("at", pa.timestamp("us"))])
+    fake4.add_topic("typed", 2, schema)
+    bad, good = TopicPartition("typed", 0), TopicPartition("typed", 1)
+
+    def append(partition: int, at: int) -> None:
+        rows = pa.record_batch([pa.array([at], pa.int64()).cast(schema.types[0])], schema=schema)
+        data = encode_batch(rows, schema_id=1, min_timestamp_ms=0, max_timestamp_ms=0)
+        fake4.append(bytearray(data), "typed", partition)
+
+    append(0, 2**62)
+    append(0, 1)
+    with Consumer(fake4.address) as consumer:
+        consumer.assign([bad, good])
+        with pytest.raises(SparklogError, match=r"typed-0: the batch at offset 0 cannot .* seek to offset 1"):
+            drain(consumer, 1)
+        connections = fake4.connections
+        for i in range(3):
+            append(1, i)
+            assert offsets(drain_anyway(consumer, 1)) == [i]
+        with pytest.raises(SparklogError, match="offset 0"):
+            drain(consumer, 1)
+        assert fake4.connections <= connections + 1
+        consumer.seek(bad, 0)
+        assert consumer.poll_batches(5000)[0].data.column("at").cast(pa.int64()).to_pylist() == [2**62]
+        consumer.seek(bad, 1)
+        assert [r.value for r in drain(consumer, 1)] == [{"at": datetime.datetime(1970, 1, 1, 0, 0, 0, 1)}]
+
+
+def drain_anyway(consumer: Consumer, count: int) -> list[Any]:
+    """`drain`, whatever a partition fails with."""
+    found: list[Any] = []
+    deadline = time.monotonic() + 10
+    while len(found) < count and time.monotonic() < deadline:
+        with contextlib.suppress(SparklogError):
+            found += consumer.poll(0)
+    return found
+
+
 class Stopped(BaseException):
     """As KeyboardInterrupt, which pytest would take for its own."""
 
@@ -165,15 +283,18 @@ MODULES = (
 )
 
 
-def stop_at(line: int, reached: list[bool]) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that raises at the `line`-th line of the client's modules, but for that with which poll returns."""
+RETURNS = ("return chosen", "return batches")
+
+
+def stop_at(line: int, modules: tuple[str, ...], reached: list[bool]) -> Callable[[FrameType, str, Any], Any]:
+    """A trace function that raises at the `line`-th line of these modules, but for that with which poll returns."""
     left = line
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.endswith(MODULES):
+        if not frame.f_code.co_filename.endswith(modules):
             return None
-        if event == "line" and linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() != "return chosen":
+        if event == "line" and linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() not in RETURNS:
             left -= 1
             if left == 0:
                 reached.append(True)
@@ -183,7 +304,10 @@ def stop_at(line: int, reached: list[bool]) -> Callable[[FrameType, str, Any], A
     return trace
 
 
-def test_a_poll_that_is_interrupted_anywhere_loses_nothing(fake: FakeBroker) -> None:
+@pytest.mark.parametrize(("call", "modules"), [("poll", MODULES), ("poll_batches", ("consumer.py", "position.py"))])
+def test_a_poll_that_is_interrupted_anywhere_loses_nothing(
+    fake: FakeBroker, call: str, modules: tuple[str, ...]
+) -> None:
     """Ctrl-C at each line that a poll runs through, as long as there are lines; the records that were not returned come with
     the next polls."""
     with caught_up(fake, local_read="off") as consumer:
@@ -195,20 +319,21 @@ def test_a_poll_that_is_interrupted_anywhere_loses_nothing(fake: FakeBroker) -> 
             reached: list[bool] = []
             found: list[Any] = []
             previous = sys.gettrace()
-            sys.settrace(stop_at(line, reached))
+            sys.settrace(stop_at(line, modules, reached))
             try:
-                found = consumer.poll(2000)
+                found = getattr(consumer, call)(2000)
             except Stopped:
                 interrupted += 1
             finally:
                 sys.settrace(previous)
+            found = [r for f in found for r in (records_of(f) if call == "poll_batches" else [f])]
             found += drain(consumer, 3 - len(found))
             assert offsets(found) == list(range(expected, expected + 3)), f"interrupted at line {line}"
             expected += 3
             line += 1
             if not reached:
                 break
-    assert interrupted > 100
+    assert interrupted > 20
 
 
 def test_the_answer_is_waited_for_no_longer_than_it_may_take() -> None:
@@ -222,7 +347,7 @@ def test_the_answer_is_waited_for_no_longer_than_it_may_take() -> None:
         def fileno(self) -> int:
             return self._sock.fileno()
 
-    now = 99.0
+    now = 98.0
     lock = threading.RLock()
     turn = FetchTurn(lock, lambda: now)
     ours, theirs = socket.socketpair()
@@ -241,8 +366,12 @@ def test_the_answer_is_waited_for_no_longer_than_it_may_take() -> None:
         turn.leave_socket()
         turn.end_poll()
         assert turn.is_polls(connection)
-        now = 99.9 + fetch_turn.IDLE_S
+        now = 98.9
+        assert turn.is_polls(connection)
+        now = 99.1  # poll is not called, and the background thread needs time before the answer is late
         assert not turn.is_polls(connection)
         turn.begin_poll()
-        assert not turn.is_polls(connection)  # late
+        assert turn.is_polls(connection)
+        now = 100.1
+        assert not turn.is_polls(connection)
         turn.close()
