@@ -217,7 +217,7 @@ def test_records_that_time_out_fail_the_transaction_for_good(fake: FakeBroker) -
 
 
 def test_an_end_that_nobody_answers_can_be_asked_for_again_but_not_turned_round(fake: FakeBroker) -> None:
-    with producer(fake, max_block_ms=50) as p:
+    with producer(fake, max_block_ms=1000) as p:
         p.init_transactions()
         p.begin_transaction()
         p.send("events", b"a").result(5)
