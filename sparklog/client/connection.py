@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import select
 import socket
 import struct
-import termios
 import time
 import weakref
 from collections import deque
@@ -54,7 +52,7 @@ CONNECT_TIMEOUT_MS = 10_000
 READ_AHEAD_BYTES = 16 * 1024
 """Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
 _IOV_MAX = 512
-_LENGTH = struct.Struct("=I")
+_LENGTH = struct.Struct("<I")
 _TIMEOUT_SLACK = 1 / 32
 """A timeout may be longer by this part, so that the kernel need not be told for each request."""
 
@@ -123,22 +121,21 @@ class Connection:
         """Whether (part of) the next answer has been read already: the socket does not become readable for it."""
         return self._ahead_start < self._ahead_end
 
-    def has_answer(self, max_bytes: int) -> bool:
-        """Whether `receive` would not wait: all of the next answer has come, of at most `max_bytes`, or the connection is
-        broken."""
-        if self.has_read_ahead:
-            return False
-        try:
-            start = self._socket.recv(_LENGTH.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            if len(start) < _LENGTH.size:
-                return not start
-            size = _LENGTH.size + _LENGTH.unpack(start)[0]
-            (there,) = _LENGTH.unpack(fcntl.ioctl(self._socket, termios.FIONREAD, bytes(_LENGTH.size)))
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return bool(size <= min(max_bytes, there))
+    def read_ahead(self) -> bool:
+        """Reads what has come of the next answer, without waiting. Whether `receive` will not wait either: all of it is
+        there (it is not larger than READ_AHEAD_BYTES), or the connection is broken."""
+        if not self.has_read_ahead:
+            self._ahead_start = self._ahead_end = 0
+            try:
+                self._ahead_end = self._socket.recv_into(self._ahead, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+        there = self._ahead_end - self._ahead_start
+        if there < _LENGTH.size:
+            return there == 0
+        return bool(_LENGTH.size + _LENGTH.unpack_from(self._ahead, self._ahead_start)[0] <= there)
 
     def fileno(self) -> int:
         return self._socket.fileno()

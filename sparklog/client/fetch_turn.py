@@ -15,12 +15,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from sparklog.client.connection import Connection
+from sparklog.client.connection import READ_AHEAD_BYTES, Connection
 
-SPARSE_BYTES = 64 * 1024
-"""Who gets answers up to this size keeps up, and has nothing to read ahead."""
-ANSWER_BYTES_MAX = 2 * SPARSE_BYTES
-"""What poll receives is not larger, with its header."""
+SPARSE_BYTES = READ_AHEAD_BYTES
+"""Who gets answers up to this size keeps up, and has nothing to read ahead. Poll takes such an answer with one call."""
+PART_HEADER_BYTES = 128
+"""What an answer has for each partition beside the data, or a little more."""
 IDLE_S = 1.0
 """After this time without a poll at the socket the background thread goes on."""
 

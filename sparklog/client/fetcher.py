@@ -17,7 +17,7 @@ from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
 from sparklog.client.consumed import ConsumedBatch
 from sparklog.client.fetch_answer import Part, UnderWay
-from sparklog.client.fetch_turn import ANSWER_BYTES_MAX, SPARSE_BYTES, FetchTurn
+from sparklog.client.fetch_turn import PART_HEADER_BYTES, SPARSE_BYTES, FetchTurn
 from sparklog.client.file_fetcher import PROBE_BYTES, FileFetcher, FileFetcherConfig, Piece
 from sparklog.client.offsets import list_offsets
 from sparklog.client.position import Fetched, Position, ReadyBatches
@@ -151,9 +151,10 @@ class Fetcher:
     def _receive_here(self, under_way: UnderWay, timeout_s: float) -> None:
         """Receives the answer on the polling thread, if it comes in time, all of it, and nothing has to be asked for."""
         connection, positions = under_way.connection, under_way.positions
-        if self._turn.is_readable(connection, timeout_s):
+        is_there = connection.read_ahead()
+        if is_there or self._turn.is_readable(connection, timeout_s):
             known = all(self._cluster.knows(topic) for topic in {p.tp.topic for p in positions})
-            if known and connection.has_answer(ANSWER_BYTES_MAX):
+            if known and (is_there or connection.read_ahead()):
                 self._under_way = None
                 self._step(positions, under_way)
             else:
@@ -349,7 +350,7 @@ class Fetcher:
             part.position.is_new = False
         self._rotate([p.position for p in parts if p.result.length_bytes])
         behind = self._leave_to_files(parts)
-        self._turn.is_sparse = size_bytes <= SPARSE_BYTES
+        self._turn.is_sparse = size_bytes + len(parts) * PART_HEADER_BYTES <= SPARSE_BYTES
         if go_ahead and all(p.result.error_code == 0 for p in parts) and self._advance(parts):
             self._go_ahead(under_way, size_bytes)
         for part in parts:

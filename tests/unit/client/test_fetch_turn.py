@@ -17,10 +17,11 @@ import pyarrow as pa
 import pytest
 
 from sparklog.client import fetch_turn, fetcher
-from sparklog.client.connection import Connection
+from sparklog.client.connection import READ_AHEAD_BYTES, Connection
 from sparklog.client.consumed import records_of
 from sparklog.client.consumer import Consumer
 from sparklog.client.fetch_turn import FetchTurn
+from sparklog.client.reused_memory import ReusedMemory
 from sparklog.errors import CorruptBatchError, SparklogError
 from sparklog.format.batch import encode_batch
 from sparklog.protocol.frames import encode_response
@@ -162,7 +163,7 @@ def test_what_comes_only_in_parts_or_is_large_is_received_in_the_background(
     fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with caught_up(fake) as consumer:
-        monkeypatch.setattr("sparklog.client.connection.Connection.has_answer", lambda *_: False)
+        monkeypatch.setattr("sparklog.client.connection.Connection.read_ahead", lambda *_: False)
         steps.clear()
         fill(fake, 1)
         assert offsets(drain(consumer, 10)) == list(range(10, 20))
@@ -184,18 +185,23 @@ def test_an_answer_is_there_when_all_of_it_is() -> None:
     ours, theirs = socket.socketpair()
     connection = Connection.__new__(Connection)
     connection._socket, connection._ahead_start, connection._ahead_end = ours, 0, 0
-    answer = encode_response(Api.FETCH, 0, 1, b"header", 7)
+    connection._ahead, connection._memory = memoryview(bytearray(READ_AHEAD_BYTES)), ReusedMemory()
+    connection._timeouts_s = {socket.SO_RCVTIMEO: 0.0}
+    answer = encode_response(Api.FETCH, 0, 1, b"header", 7) + b"1234567"
     with ours, theirs:
-        assert not connection.has_answer(1000)
-        for part in (answer[:2], answer[2:], b"123456"):
-            theirs.send(part)
-            assert not connection.has_answer(1000)
-        theirs.send(b"7")
-        assert connection.has_answer(len(answer) + 7)
-        assert not connection.has_answer(len(answer) + 6)
-        assert ours.recv(100) == answer + b"1234567"  # it was only looked at
+        assert not connection.read_ahead()
+        for cut in (len(answer), 2, len(answer) - 1):
+            theirs.send(answer[:cut])
+            assert connection.read_ahead() is (cut == len(answer))
+            theirs.send(answer[cut:])
+            _, header, payload = connection._receive_frame(time.monotonic() + 10)
+            assert (header, payload.to_pybytes()) == (b"header", b"1234567")
+        theirs.send(encode_response(Api.FETCH, 0, 1, b"header", READ_AHEAD_BYTES))
+        theirs.send(bytes(READ_AHEAD_BYTES))
+        assert not connection.read_ahead()  # too large
+        connection._receive_frame(time.monotonic() + 10)
         theirs.shutdown(socket.SHUT_RDWR)
-        assert connection.has_answer(1000)  # `receive` says that it is broken
+        assert connection.read_ahead()  # `receive` says that it is broken
 
 
 def test_a_failed_partition_does_not_hold_up_the_others(fake4: FakeBroker) -> None:
