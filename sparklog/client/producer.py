@@ -16,7 +16,7 @@ from time import time_ns
 from types import TracebackType
 from typing import Any
 
-from sparklog.client.accumulator import Accumulator, OpenBatch, PartitionQueue
+from sparklog.client.accumulator import Accumulator, PartitionQueue
 from sparklog.client.cluster import cluster
 from sparklog.client.encoding import (
     ENVELOPE_FIXED_BYTES_MIN,
@@ -30,6 +30,7 @@ from sparklog.client.encoding import (
 )
 from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
 from sparklog.client.group_offsets import Offsets
+from sparklog.client.open_batch import OpenBatch
 from sparklog.client.parallel_encoding import Encoding, parallel_encoder
 from sparklog.client.producer_settings import producer_settings
 from sparklog.client.producer_topic import ProducerTopic

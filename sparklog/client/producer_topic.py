@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sparklog.client.accumulator import PartitionQueue, Rest
+from sparklog.client.accumulator import PartitionQueue
 from sparklog.client.cluster import TopicInfo
 from sparklog.client.encoding import ENVELOPE_FIXED_BYTES_MAX, ROW_OVERHEAD_BYTES, Headers, without_key
+from sparklog.client.open_batch import Rest
 from sparklog.client.partitioner import StickyPartition, partition_for_key
 from sparklog.errors import SchemaMismatchError
 

@@ -10,12 +10,11 @@ from sparklog.client.accumulator import (
     PARTITION_REQUEST_BYTES,
     ROOM_BYTES,
     Accumulator,
-    OpenBatch,
     PartitionQueue,
     PendingBatch,
-    Rest,
 )
 from sparklog.client.futures import Delivery
+from sparklog.client.open_batch import OpenBatch, Rest
 from sparklog.client.producer import Producer
 from sparklog.errors import BufferExhaustedError, InvalidRequestError
 from sparklog.format.batch import decode_header
@@ -162,7 +161,7 @@ def test_a_key_of_an_interrupted_call_is_nobodys(fake: FakeBroker, monkeypatch: 
         batch = producer._queues[TopicPartition("events", 0)].open
         assert batch is not None
         with monkeypatch.context() as patched:
-            patched.setattr("sparklog.client.accumulator.OpenBatch.set_rest", then(OpenBatch.set_rest, interrupted))
+            patched.setattr("sparklog.client.open_batch.OpenBatch.set_rest", then(OpenBatch.set_rest, interrupted))
             with pytest.raises(KeyboardInterrupt):
                 producer.send("events", b"2", key=b"l", headers=[("h", b"1")], timestamp_ms=7)
         assert (batch.keys, batch.headers, batch.given_timestamps_ms) == ([b"k"], {}, {})
