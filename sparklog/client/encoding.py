@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,21 +13,22 @@ from sparklog.client.cluster import TopicInfo
 from sparklog.client.partitioner import StickyPartition, partitions_for_columns, partitions_for_keys
 from sparklog.client.reused_memory import KEPT_BYTES_MAX, ReusedMemory
 from sparklog.client.sequences import Identity
-from sparklog.client.tabular import binary_array, fit, null_column, to_table
+from sparklog.client.tabular import binary_array, fit, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, encode_batch
+from sparklog.format.envelope_layout import no_keys_and_headers
+from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE, fit_column, timestamp_bounds_ms
 from sparklog.format.small_batch import SmallRows, encode_small_batch
 from sparklog.settings import MIB
 
 ROW_OVERHEAD_BYTES = 24
-"""What an envelope row needs beside its key and value: three offsets, a timestamp, validity."""
+"""What an envelope row needs at most beside its key and value: three offsets, a timestamp, validity."""
 ENVELOPE_FIXED_BYTES_MIN, ENVELOPE_FIXED_BYTES_MAX = 640, 1024
 """What an envelope batch of any size needs beside its rows: at least, and at most."""
 HEADER_BYTES = 192
 """What sparklog's header adds to an Arrow message."""
 COMBINE_ROWS = 8192
-NULLS_KEPT_ROWS_MAX = 65_536
 SPREAD_BYTES_MIN, SPREAD_BYTES_MAX = 4 * MIB, 64 * MIB
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -60,7 +60,7 @@ def envelope_batch(
     n = len(values)
     # from a buffer: pa.array of a NumPy array imports pandas
     stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, n, [None, pa.py_buffer(timestamps_us)])
-    no_keys, no_headers = _no_keys_and_headers(n)
+    no_keys, no_headers = no_keys_and_headers(n)
     return pa.RecordBatch.from_arrays(
         [
             binary_array(keys) if keys is not None else no_keys,
@@ -70,15 +70,6 @@ def envelope_batch(
         ],
         schema=ENVELOPE_SCHEMA,
     )
-
-
-def _no_keys_and_headers(rows: int) -> tuple[Any, Any]:
-    return _kept_nulls(rows) if rows <= NULLS_KEPT_ROWS_MAX else _kept_nulls.__wrapped__(rows)
-
-
-@lru_cache(maxsize=4)  # batches of one size follow one another
-def _kept_nulls(rows: int) -> tuple[Any, Any]:
-    return null_column(rows, pa.binary()), null_column(rows, HEADER_TYPE)
 
 
 def _headers_array(headers: list[Headers | None]) -> Any:
@@ -116,6 +107,18 @@ class BatchEncoder:
         return self._encode(batch, topic, self._compression)
 
     def _encode(self, batch: pa.RecordBatch, topic: TopicInfo, compression: str) -> EncodedBatch:
+        attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
+        if topic.is_envelope and compression == "none":
+            packed = encode_packed_batch(
+                batch,
+                schema_id=topic.schema_id,
+                attributes=attributes,
+                checksum=self._checksum,
+                allocate=self._memory.take,
+            )
+            if packed is not None:
+                payload, low, high = packed
+                return EncodedBatch(payload, batch.num_rows, low, high, topic.log_append_time)
         column = "timestamp" if topic.is_envelope else topic.timestamp_column
         if column is None:
             low = high = now_ms()
@@ -127,7 +130,7 @@ class BatchEncoder:
             min_timestamp_ms=low,
             max_timestamp_ms=high,
             compression=compression,
-            attributes=ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0,
+            attributes=attributes,
             checksum=self._checksum,
             allocate=self._memory.take,
         )
@@ -169,7 +172,7 @@ class BatchEncoder:
 
 
 def estimated_bytes(batch: pa.RecordBatch) -> int:
-    """The size of the batch encoded without compression, or a few bytes more."""
+    """The size of the batch encoded without compression, or a few bytes more; 16 a record, where it is packed."""
     return HEADER_BYTES + int(pa.ipc.get_record_batch_size(batch))
 
 
@@ -289,7 +292,7 @@ def _values_alone(values: Any) -> pa.Table:
     """What most send, without the steps that only other columns need."""
     n = len(values)
     stamps = pa.py_buffer(np.full(n, time.time_ns() // 1000, np.int64))
-    no_keys, no_headers = _no_keys_and_headers(n)
+    no_keys, no_headers = no_keys_and_headers(n)
     return pa.Table.from_arrays(
         [
             no_keys,

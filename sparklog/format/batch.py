@@ -7,7 +7,8 @@ Layout of a batch (all sizes multiples of 8, little-endian)::
     4       4      metadata_length i32, a multiple of 8                        (Arrow)
     8       m      Message flatbuffer: RecordBatch; its custom_metadata holds
                    the key "sparklog" with the header below as its value       (Arrow)
-    8+m     b      body: the columns' buffers, compressed or not               (Arrow)
+    8+m     b      body: the columns' buffers, compressed or not, or those
+                   packed that repeat themselves (packed_batch.py)             (Arrow)
 
 The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, BatchHeader, decode_batch
+from sparklog.format.packed_batch import decode_packed_batch
 
 OFFSET_COLUMN = "__offset"
 OFFSET_FIELD = pa.field(OFFSET_COLUMN, pa.int64(), nullable=False)
@@ -49,6 +50,9 @@ def decode_rows(
     """The rows of a batch in the topic's `schema` (or only `columns`, ascending), and the offsets of a compacted batch's
     rows; None: they are dense. Raises CorruptBatchError."""
     if not header.attributes & ATTRIBUTE_OFFSET_COLUMN:
+        packed = decode_packed_batch(data, schema, header, columns)
+        if packed is not None:
+            return packed, None
         return decode_batch(data, schema, None if columns is None else list(columns)), None
     stored = with_offset_column(schema)
     rows = decode_batch(data, stored, None if columns is None else [*columns, len(schema)])

@@ -19,27 +19,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from sparklog.errors import CorruptBatchError
-from sparklog.format.batch import PREFIX_BYTES, BatchHeader, Seal, decode_header, encode_batch, seal_batch
-from sparklog.format.flat import Bytes, root_table, table_field
-from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE, null_column
+from sparklog.format.batch import BatchHeader, Seal, seal_batch
+from sparklog.format.envelope_layout import BUFFERS_STRUCT, I64, NODES_STRUCT, layout_of, template
+from sparklog.format.flat import Bytes
 
 ROWS_MAX = 64
 """Of more rows Arrow is cheaper."""
-_NODES = 7
-_BUFFERS = 17
-_NODES_STRUCT = struct.Struct(f"<{2 * _NODES}q")
-_BUFFERS_STRUCT = struct.Struct(f"<{2 * _BUFFERS}q")
 _NO_ENTRIES = (b"", b"", bytes(4), b"", b"", bytes(4), b"")
 """The buffers of the headers' children, of which there are none."""
-_I64 = struct.Struct("<q")
-_U32 = struct.Struct("<I")
 
 
 class SmallRows(NamedTuple):
@@ -48,23 +39,6 @@ class SmallRows(NamedTuple):
     values: Sequence[bytes]
     keys: Sequence[bytes] | None
     timestamps_us: Sequence[int]
-
-
-class _Layout(NamedTuple):
-    """Where the numbers of a RecordBatch message stand, from its first byte on."""
-
-    body_length: int
-    rows: int
-    nodes: int
-    buffers: int
-
-
-class _Template(NamedTuple):
-    """Prefix and metadata of a message of one record."""
-
-    head: bytes
-    layout: _Layout
-    stamp_position: int
 
 
 def encode_small_batch(
@@ -78,13 +52,13 @@ def encode_small_batch(
     """What `encode_batch` and `assign_producer` make of these records, CRC set, not stamped. Returns a writable view."""
     values, keys, stamps = rows
     n = len(values)
-    template = _template(keys is not None)
-    layout = template.layout
+    form = template("none")
+    layout = form.layout
     no_bits, no_offsets = bytes((n + 7) // 8), bytes(4 * (n + 1))
     of_keys = (no_bits, no_offsets, b"") if keys is None else (b"", _offsets(keys), b"".join(keys))
     of_values = (b"", _offsets(values), b"".join(values))
     buffers: list[int] = []
-    parts = [template.head]
+    parts = [form.head]
     size = 0
     for part in (*of_keys, *of_values, no_bits, no_offsets, *_NO_ENTRIES, b"", struct.pack(f"<{n}q", *stamps)):
         length = len(part)
@@ -95,14 +69,14 @@ def encode_small_batch(
         size += length + padding
     message = bytearray().join(parts)
     no_keys = 0 if keys is not None else n
-    _I64.pack_into(message, layout.body_length, size)
-    _I64.pack_into(message, layout.rows, n)
-    _NODES_STRUCT.pack_into(message, layout.nodes, n, no_keys, n, 0, n, n, 0, 0, 0, 0, 0, 0, n, 0)
-    _BUFFERS_STRUCT.pack_into(message, layout.buffers, *buffers)
+    I64.pack_into(message, layout.body_length, size)
+    I64.pack_into(message, layout.rows, n)
+    NODES_STRUCT.pack_into(message, layout.nodes, n, no_keys, n, 0, n, n, 0, 0, 0, 0, 0, 0, n, 0)
+    BUFFERS_STRUCT.pack_into(message, layout.buffers, *buffers)
     view = memoryview(message)
     seal_batch(
         view,
-        template.stamp_position,
+        form.stamp_position,
         Seal(
             attributes, schema_id, n, n - 1, min(stamps) // 1000, max(stamps) // 1000,
             producer_id, producer_epoch, base_sequence, size,
@@ -118,15 +92,15 @@ def decode_small_batch(data: Bytes, position: int, header: BatchHeader) -> Small
     Raises CorruptBatchError.
     """
     try:
-        layout = _layout(data, position)
-        if layout is None:
+        layout = layout_of(data, position)
+        if layout is None or layout.compression:
             return None
-        nodes = _NODES_STRUCT.unpack_from(data, layout.nodes)
+        nodes = NODES_STRUCT.unpack_from(data, layout.nodes)
         n = header.record_count
         no_keys = nodes[1]
         if nodes[::2] != (n, n, n, 0, 0, 0, n) or no_keys not in (0, n) or nodes[3::2] != (0, n, 0, 0, 0, 0):
             return None
-        buffers = _BUFFERS_STRUCT.unpack_from(data, layout.buffers)
+        buffers = BUFFERS_STRUCT.unpack_from(data, layout.buffers)
         places = zip(buffers[::2], buffers[1::2], strict=True)
         if any(at % 8 or at < 0 or not 0 <= size <= header.body_length_bytes - at for at, size in places):
             return None
@@ -150,30 +124,3 @@ def _cut(body: memoryview, n: int, offsets_at: int, data_at: int, size: int) -> 
         raise CorruptBatchError("the offsets of a column are damaged")
     data = bytes(body[data_at : data_at + size])
     return [data[a:b] for a, b in pairwise(offsets)]
-
-
-@cache
-def _template(has_keys: bool) -> _Template:
-    zeros = pa.py_buffer(bytes(8))  # `pa.array` imports pandas
-    empty = pa.Array.from_buffers(pa.binary(), 1, [None, zeros, zeros])
-    key = empty if has_keys else null_column(1, pa.binary())
-    headers = null_column(1, HEADER_TYPE)
-    timestamp = pa.Array.from_buffers(TIMESTAMP_TYPE, 1, [None, zeros])
-    sample = pa.RecordBatch.from_arrays([key, empty, headers, timestamp], schema=ENVELOPE_SCHEMA)
-    message = encode_batch(sample, schema_id=0, min_timestamp_ms=0, max_timestamp_ms=0)
-    header = decode_header(message)
-    layout = _layout(message, 0)
-    assert layout is not None
-    return _Template(bytes(message[: header.size_bytes - header.body_length_bytes]), layout, header.stamp_position)
-
-
-def _layout(data: Bytes, position: int) -> _Layout | None:
-    """Of the message at `position`; None if it is compressed or has other columns."""
-    message = root_table(data, position + PREFIX_BYTES)
-    record_batch = root_table(data, table_field(data, message, 2))
-    if table_field(data, record_batch, 3):
-        return None
-    nodes, buffers = (root_table(data, table_field(data, record_batch, field)) for field in (1, 2))
-    if (_U32.unpack_from(data, nodes)[0], _U32.unpack_from(data, buffers)[0]) != (_NODES, _BUFFERS):
-        return None
-    return _Layout(table_field(data, message, 3), table_field(data, record_batch, 0), nodes + 4, buffers + 4)

@@ -29,14 +29,13 @@ from sparklog.format.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_OFFSET_COLUMN,
     ATTRIBUTE_TRANSACTIONAL,
-    PREFIX_BYTES,
     BatchHeader,
     decode_header,
     encode_batch,
     verify_batch,
 )
-from sparklog.format.flat import compression_of
 from sparklog.format.offset_column import OFFSET_FIELD, decode_rows, row_offsets, with_offset_column
+from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.format.segment import SegmentInfo, encode_head, segment_name
 from sparklog.log.compaction.key_hash import HashSeeds, KeyHashes, hash_keys
@@ -331,7 +330,7 @@ def _encode(data: bytes, plan: BatchPlan, context: RunContext) -> memoryview:
         schema_id=header.schema_id,
         min_timestamp_ms=low_ms,
         max_timestamp_ms=high_ms,
-        compression=compression_of(data, PREFIX_BYTES),
+        compression=compression_of_batch(data),
         attributes=attributes,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.client.consumed import ConsumedBatch, Projection, decode_batches, records_of
+from sparklog.client.encoding import envelope_batch
 from sparklog.errors import CorruptBatchError
-from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, iterate_batches
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch, iterate_batches
+from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.small_batch import SmallRows, encode_small_batch
 from tests.unit.client.test_consumer import TP0
 from tests.unit.client.test_encoding import info
@@ -43,6 +45,20 @@ def test_some_columns_and_some_rows() -> None:
     assert consumed(data, ["key"]).timestamps_ms().tolist() == [1, 2, 3]
     assert [(r.offset, r.key) for r in records_of(consumed(data, start=1))] == [(1, b"l"), (2, b"m")]
     assert [(r.offset, r.key) for r in records_of(consumed(data).slice(2, 1))] == [(2, b"m")]
+
+
+@pytest.mark.parametrize("keys", [None, [b"k%d" % i for i in range(300)]])
+@pytest.mark.parametrize("columns", [None, ["value"], ["key", "timestamp"], ["headers"], []])
+def test_packed_ones_are_read_as_others(keys: list[bytes | None] | None, columns: list[str] | None) -> None:
+    rows = envelope_batch([b"%d" % i for i in range(300)], keys, None, np.arange(300) // 50 * 1000)
+    packed = encode_packed_batch(rows, schema_id=info().schema_id)
+    assert packed is not None
+    plain = encode_batch(rows, schema_id=info().schema_id, min_timestamp_ms=0, max_timestamp_ms=5)
+    for start in (0, 100):
+        found, expected = (consumed(data, columns, start) for data in (packed.payload, plain))
+        assert found.data.equals(expected.data) and found.num_rows == 300 - start
+        assert np.array_equal(found.timestamps_ms(), expected.timestamps_ms())
+        assert records_of(found) == records_of(expected)
 
 
 def test_what_cannot_be_decoded_says_so_whenever_it_is_asked_for() -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from sparklog.errors import StorageFullError
 from sparklog.format.batch import BatchHeader, decode_batch, encode_batch, iterate_batches
+from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.files import File, FileSystem, RealFile, RealFiles
 from sparklog.log.model import LogConfig, LogOwner
@@ -61,6 +62,13 @@ def batch(
             compression=compression,
         )
     )
+
+
+def packed(rows: pa.RecordBatch) -> bytearray:
+    """One packed batch of these rows."""
+    found = encode_packed_batch(rows, schema_id=1)
+    assert found is not None
+    return bytearray(found.payload)
 
 
 def records(count: int, *, first_ms: int = 0, **more: object) -> bytearray:

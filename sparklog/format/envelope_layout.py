@@ -1,0 +1,116 @@
+"""Where the numbers of an envelope's RecordBatch message stand, for who writes and reads it without Arrow's library.
+
+The metadata of every envelope batch are the same but for some numbers: rows, body length, how many of a column are
+null, where each buffer is. So they are taken over from a message that Arrow has written, and the numbers are changed.
+Its columns have 7 nodes (headers have children: the entry, its name, its value) and 17 buffers, numbered as here::
+
+    column     buffers
+    key        0 validity, 1 offsets, 2 bytes
+    value      3 validity, 4 offsets, 5 bytes
+    headers    6 validity, 7 offsets, and of the children 8 validity, 9 to 11, 12 to 14 as for key
+    timestamp  15 validity, 16 µs
+
+Arrow's Message.fbs and Columnar.rst have the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from sparklog.format.batch import PREFIX_BYTES, SEAL_CHARS, STAMP_CHARS, decode_header, encode_batch
+from sparklog.format.flat import Bytes, root_table, table_field
+from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE, null_column
+
+NODES = 7
+BUFFERS = 17
+NODES_STRUCT = struct.Struct(f"<{2 * NODES}q")
+"""Of each: rows, and how many of them are null."""
+BUFFERS_STRUCT = struct.Struct(f"<{2 * BUFFERS}q")
+"""Of each: position in the body, and length without what fills it up to a multiple of 8."""
+I64 = struct.Struct("<q")
+
+_NULLS_KEPT_ROWS_MAX = 65_536
+_U32 = struct.Struct("<I")
+
+
+class Layout(NamedTuple):
+    """Positions; `compression` is that of the BodyCompression table, 0 if there is none."""
+
+    body_length: int
+    rows: int
+    nodes: int
+    buffers: int
+    compression: int
+
+
+class Template(NamedTuple):
+    """Prefix and metadata of a message. `fixed`: (position, bytes) of all that is no number to be changed."""
+
+    head: bytes
+    layout: Layout
+    stamp_position: int
+    fixed: tuple[tuple[int, bytes], ...]
+
+    def fits(self, head: bytes) -> bool:
+        """Whether a message begins like this one."""
+        return len(head) == len(self.head) and all(head.startswith(piece, at) for at, piece in self.fixed)
+
+
+def layout_of(data: Bytes, position: int) -> Layout | None:
+    """Of the message at `position`; None if it has other columns. Raises struct.error and IndexError for damage."""
+    message = root_table(data, position + PREFIX_BYTES)
+    record_batch = root_table(data, table_field(data, message, 2))
+    nodes, buffers = (root_table(data, table_field(data, record_batch, field)) for field in (1, 2))
+    if (_U32.unpack_from(data, nodes)[0], _U32.unpack_from(data, buffers)[0]) != (NODES, BUFFERS):
+        return None
+    compression = table_field(data, record_batch, 3)
+    return Layout(
+        table_field(data, message, 3),
+        table_field(data, record_batch, 0),
+        nodes + 4,
+        buffers + 4,
+        root_table(data, compression) if compression else 0,
+    )
+
+
+@cache
+def template(compression: str) -> Template:
+    """What Arrow writes of one record. FlatBuffers leaves out numbers that are 0: none that is changed is 0 in it."""
+    zeros = pa.py_buffer(bytes(8))  # `pa.array` imports pandas
+    empty = pa.Array.from_buffers(pa.binary(), 1, [None, zeros, zeros])
+    headers = null_column(1, HEADER_TYPE)
+    timestamp = pa.Array.from_buffers(TIMESTAMP_TYPE, 1, [None, zeros])
+    sample = pa.RecordBatch.from_arrays([empty, empty, headers, timestamp], schema=ENVELOPE_SCHEMA)
+    message = encode_batch(sample, schema_id=0, min_timestamp_ms=0, max_timestamp_ms=0, compression=compression)
+    header = decode_header(message)
+    layout = layout_of(message, 0)
+    assert layout is not None and layout.body_length and layout.rows
+    head = bytes(message[: header.size_bytes - header.body_length_bytes])
+    changed = sorted(
+        (
+            (header.stamp_position, STAMP_CHARS + SEAL_CHARS),
+            (layout.body_length, 8),
+            (layout.rows, 8),
+            (layout.nodes, NODES_STRUCT.size),
+            (layout.buffers, BUFFERS_STRUCT.size),
+        )
+    )
+    fixed, start = [], 0
+    for at, size in (*changed, (len(head), 0)):
+        fixed.append((start, head[start:at]))
+        start = at + size
+    return Template(head, layout, header.stamp_position, tuple(fixed))
+
+
+def no_keys_and_headers(rows: int) -> tuple[Any, Any]:
+    """The columns of a batch in which no record has a key, and none headers."""
+    return _kept_nulls(rows) if rows <= _NULLS_KEPT_ROWS_MAX else _kept_nulls.__wrapped__(rows)
+
+
+@lru_cache(maxsize=4)  # batches of one size follow one another
+def _kept_nulls(rows: int) -> tuple[Any, Any]:
+    return null_column(rows, pa.binary()), null_column(rows, HEADER_TYPE)

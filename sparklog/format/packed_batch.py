@@ -1,0 +1,329 @@
+"""Uncompressed envelope batches of many records, in which the buffers that only repeat themselves are packed.
+
+An envelope record has 20 bytes beside key and value: three offsets i32 and a timestamp. In most batches no record has a
+key or headers, and the timestamps are those of a few calls; then 16 of these bytes say nothing. Such a batch is stored
+with Arrow's own means: its message's BodyCompression is LZ4_FRAME with the method BUFFER, so each buffer that is not
+empty begins with an i64, the length of what follows once it is decompressed, or -1: what follows is not compressed.
+Every Arrow reader reads it, and slices what stands behind a -1 out of the message without a copy::
+
+    column     buffers
+    key        if no record has one:  n zero bits, packed; n + 1 zero offsets, packed; no bytes
+               if all have one:       no bits; n + 1 offsets i32 behind -1; bytes behind -1
+    value      no bits; n + 1 offsets i32 behind -1; bytes behind -1
+    headers    n zero bits, packed; n + 1 zero offsets, packed; of its empty children one offset each, behind -1
+    timestamp  no bits; i64, µs: packed if they seldom change, else behind -1
+
+What is packed is an LZ4 frame behind its length. Batches are written so where nobody has asked for compression, all
+records have a value and a timestamp, none has headers, and either all have a key or none has. Keys and values are not
+compressed in them, so neither is the batch for who asks (`compression_of_batch`). Compaction writes what it leaves of
+one as `encode_batch` does: with its offset column it is no envelope any more.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError
+from sparklog.format.batch import PREFIX_BYTES, BatchHeader, Seal, seal_batch
+from sparklog.format.envelope_layout import (
+    BUFFERS_STRUCT,
+    I64,
+    NODES_STRUCT,
+    layout_of,
+    no_keys_and_headers,
+    template,
+)
+from sparklog.format.flat import Bytes, compression_of
+from sparklog.format.lz4_repeats import pattern_of, repeated
+from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE
+
+PACKED_ROWS_MIN = 256
+"""Of fewer rows it costs more time than it saves."""
+REPEATS_MIN = 8
+"""Timestamps are packed if they change no more often than each so many records."""
+
+_KEY, _VALUE, _HEADERS, _TIMESTAMP = range(4)
+_CODEC = pa.Codec("lz4")
+_AS_IT_IS = I64.pack(-1)
+_ONE_OFFSET = _AS_IT_IS + bytes(4)
+_CHILDREN_SIZES = (0, 0, len(_ONE_OFFSET), 0, 0, len(_ONE_OFFSET), 0)
+_CHILDREN = 2 * (_ONE_OFFSET + bytes(4))
+
+
+class PackedBatch(NamedTuple):
+    """A batch as `encode_batch` returns it, and the times in its header."""
+
+    payload: memoryview
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+
+
+class _Nulls(NamedTuple):
+    """The buffers of a column of variable length in which all is null, packed; `both` as they stand in the body."""
+
+    validity: bytes
+    offsets: bytes
+    both: bytes
+
+
+class _Column(NamedTuple):
+    """A binary column without nulls: where its values begin and end, and the bytes from the first one's begin on."""
+
+    offsets: np.ndarray
+    data: np.ndarray
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Of its buffers in the body."""
+        return 0, 8 + self.offsets.nbytes, 8 + self.data.nbytes if self.data.nbytes else 0
+
+
+class _Timestamps(NamedTuple):
+    """What stands before the bytes in their buffer, and these."""
+
+    before: bytes
+    data: Any
+    low: int
+    high: int
+
+
+def encode_packed_batch(
+    batch: pa.RecordBatch,
+    *,
+    schema_id: int,
+    attributes: int = 0,
+    checksum: bool = True,
+    allocate: Callable[[int], Any] = pa.allocate_buffer,
+) -> PackedBatch | None:
+    """What `encode_batch` makes of rows of an envelope topic, with the bounds of their timestamps, but packed; None if
+    they are not such rows. The arguments are those of `encode_batch`.
+
+    It is always smaller: the headers alone save more than the lengths before the buffers add.
+    """
+    n = batch.num_rows
+    if n < PACKED_ROWS_MIN:
+        return None
+    keys, values, headers, stamps = batch.columns
+    no_keys = keys.null_count
+    if no_keys not in (0, n) or values.null_count or headers.null_count < n or stamps.null_count:
+        return None
+    nulls = _nulls(n)
+    null_sizes = len(nulls.validity), len(nulls.offsets)
+    key, value, time = None if no_keys else _column(keys), _column(values), _timestamps(stamps)
+    key_sizes = (*null_sizes, 0) if key is None else key.sizes
+    sizes = (*key_sizes, *value.sizes, *null_sizes, *_CHILDREN_SIZES, 0, len(time.before) + len(time.data))
+    buffers: list[int] = []
+    end = 0
+    for size in sizes:
+        buffers += (end, size)
+        end += size + 7 & ~7
+    form = template("lz4")
+    start = len(form.head)
+    message = memoryview(allocate(start + end)).cast("B")
+    message[:start] = form.head
+    I64.pack_into(message, form.layout.body_length, end)
+    I64.pack_into(message, form.layout.rows, n)
+    NODES_STRUCT.pack_into(message, form.layout.nodes, n, no_keys, n, 0, n, n, 0, 0, 0, 0, 0, 0, n, 0)
+    BUFFERS_STRUCT.pack_into(message, form.layout.buffers, *buffers)
+    body = message[start:]
+    if key is None:
+        _put(body, 0, nulls.both)
+    else:
+        _put_column(body, buffers[2:6], key)
+    _put_column(body, buffers[8:12], value)
+    _put(body, buffers[12], nulls.both, _CHILDREN)
+    _put(body, buffers[32], time.before, time.data)
+    low, high = time.low // 1000, time.high // 1000
+    seal = Seal(attributes, schema_id, n, n - 1, low, high, -1, -1, -1, end)
+    seal_batch(message, form.stamp_position, seal, checksum=checksum)
+    return PackedBatch(message, low, high)
+
+
+@lru_cache(maxsize=16)  # batches of one size follow one another
+def _nulls(rows: int) -> _Nulls:
+    validity, offsets = (I64.pack(n) + repeated(bytes(8), n) for n in ((rows + 7) // 8, 4 * (rows + 1)))
+    return _Nulls(validity, offsets, b"".join(part + bytes(-len(part) % 8) for part in (validity, offsets)))
+
+
+def _column(array: Any) -> _Column:
+    _, offsets, data = array.buffers()
+    where = np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset)
+    first, size = int(where[0]), int(where[-1] - where[0])
+    return _Column(where, np.frombuffer(data, np.uint8, size, first) if size else np.empty(0, np.uint8))
+
+
+def _timestamps(array: Any) -> _Timestamps:
+    n = len(array)
+    stamps = np.frombuffer(array.buffers()[1], np.int64, n, 8 * array.offset)
+    low, high = int(stamps.min()), int(stamps.max())
+    if low == high:
+        return _Timestamps(I64.pack(stamps.nbytes), repeated(I64.pack(low), stamps.nbytes), low, high)
+    if np.count_nonzero(stamps[1:] != stamps[:-1]) * REPEATS_MIN <= n:
+        frame = _CODEC.compress(stamps, asbytes=True)
+        if len(frame) < stamps.nbytes:
+            return _Timestamps(I64.pack(stamps.nbytes), frame, low, high)
+    return _Timestamps(_AS_IT_IS, stamps.data.cast("B"), low, high)
+
+
+def _put_column(body: memoryview, places: Sequence[int], column: _Column) -> None:
+    """`places`: position and length of the offsets, then of the bytes. The offsets written begin with 0."""
+    at, size, data_at, data_size = places
+    I64.pack_into(body, at + (size - 1 & ~7), 0)  # what fills it up
+    I64.pack_into(body, at, -1)
+    np.subtract(column.offsets, column.offsets[0], out=np.frombuffer(body, np.int32, len(column.offsets), at + 8))
+    if data_size:
+        I64.pack_into(body, data_at + (data_size - 1 & ~7), 0)
+        I64.pack_into(body, data_at, -1)
+        np.copyto(np.frombuffer(body, np.uint8, data_size - 8, data_at + 8), column.data)
+
+
+def _put(body: memoryview, at: int, *parts: Any) -> None:
+    for part in parts:
+        body[at : at + len(part)] = part
+        at += len(part)
+    if at % 8:
+        body[at : at + 8 - at % 8] = bytes(8 - at % 8)
+
+
+def decode_packed_batch(
+    data: Any, schema: pa.Schema, header: BatchHeader, columns: Sequence[int] | None = None
+) -> pa.RecordBatch | None:
+    """What `decode_batch` makes of a packed batch, with neither threads nor copies of what is not packed; None for any
+    other batch, and for one that is not as it is written here: Arrow reads it, or says what is wrong.
+
+    Raises CorruptBatchError.
+    """
+    form = template("lz4")
+    start, n = len(form.head), header.record_count
+    if header.metadata_length_bytes != start - PREFIX_BYTES or not n:
+        return None
+    buffer = pa.py_buffer(data)
+    head = bytes(memoryview(buffer)[:start])
+    if (
+        not form.fits(head)
+        or buffer.size < header.size_bytes
+        or not schema.equals(ENVELOPE_SCHEMA, check_metadata=True)
+    ):
+        return None
+    (rows,), (body_length,) = (I64.unpack_from(head, at) for at in (form.layout.rows, form.layout.body_length))
+    nodes = NODES_STRUCT.unpack_from(head, form.layout.nodes)
+    if (rows, body_length, *nodes) != (n, header.body_length_bytes, n, nodes[1], n, 0, n, n, 0, 0, 0, 0, 0, 0, n, 0):
+        return None
+    body = _Body(buffer.slice(start, body_length), BUFFERS_STRUCT.unpack_from(head, form.layout.buffers), n)
+    try:
+        return body.decode(columns, has_keys=nodes[1] == 0) if nodes[1] in (0, n) else None
+    except (pa.ArrowException, OSError) as e:
+        raise CorruptBatchError(f"Arrow cannot read the batch: {e}") from e
+
+
+class _Body:
+    """Reads the columns of a packed batch of `rows`. Its methods return None for what is not as it is written here."""
+
+    def __init__(self, body: pa.Buffer, buffers: Sequence[int], rows: int) -> None:
+        self._body = body
+        self._buffers = buffers
+        self._rows = rows
+
+    def decode(self, columns: Sequence[int] | None, *, has_keys: bool) -> pa.RecordBatch | None:
+        if self._buffers[9] < 8 + 4 * (self._rows + 1) or self._stored(4) is None:
+            return None  # else there are not more rows than the body has room for
+        if columns is not None and not columns:  # only `select` keeps how many rows there are
+            one = self.decode([_HEADERS], has_keys=has_keys)
+            return None if one is None else one.select([])
+        found = []
+        for column in range(len(ENVELOPE_SCHEMA)) if columns is None else columns:
+            if column == _TIMESTAMP:
+                array = self._timestamps()
+            elif column == _VALUE or (column == _KEY and has_keys):
+                array = self._binary(3 * column)
+            else:
+                array = self._nulls(3 * column)
+            if array is None:
+                return None
+            found.append(array)
+        return pa.RecordBatch.from_arrays(found, schema=_schema_of(None if columns is None else tuple(columns)))
+
+    def _stored(self, number: int) -> pa.Buffer | None:
+        """A buffer as it stands in the body."""
+        at, size = self._buffers[2 * number : 2 * number + 2]
+        return self._body.slice(at, size) if at >= 0 and not at % 8 and 0 <= size <= self._body.size - at else None
+
+    def _raw(self, number: int, size_min: int) -> pa.Buffer | None:
+        """A buffer that is not packed."""
+        stored = self._stored(number)
+        if stored is None or stored.size < 8 + size_min or I64.unpack_from(stored)[0] != -1:
+            return None
+        return stored.slice(8)
+
+    def _binary(self, first: int) -> Any:
+        offsets = self._raw(first + 1, 4 * (self._rows + 1))
+        data = self._raw(first + 2, 0) if self._buffers[2 * first + 5] else self._stored(first + 2)
+        if offsets is None or data is None:
+            return None
+        return pa.Array.from_buffers(pa.binary(), self._rows, [None, offsets, data], 0)
+
+    def _nulls(self, first: int) -> Any:
+        nulls, view = _nulls(self._rows), memoryview(self._body)
+        for number, expected in ((first, nulls.validity), (first + 1, nulls.offsets)):
+            at, size = self._buffers[2 * number : 2 * number + 2]
+            if size != len(expected) or at < 0 or bytes(view[at : at + size]) != expected:
+                return None
+        return no_keys_and_headers(self._rows)[first == 3 * _HEADERS]
+
+    def _timestamps(self) -> Any:
+        size = 8 * self._rows
+        stored = self._stored(16)
+        if stored is None or stored.size < 8:
+            return None
+        (length,) = I64.unpack_from(stored)
+        if length == -1 and stored.size >= 8 + size:
+            stamps = stored.slice(8)
+        elif length == size:
+            stamps = _unpacked(stored.slice(8), size)
+        else:
+            return None
+        return pa.Array.from_buffers(TIMESTAMP_TYPE, self._rows, [None, stamps], 0) if stamps.size >= size else None
+
+
+def _unpacked(frame: pa.Buffer, size: int) -> pa.Buffer:
+    """What the frame holds, at most one byte more than `size`, whatever it says itself. Raises OSError."""
+    pattern = pattern_of(frame.to_pybytes(), size)
+    if pattern is not None:
+        return pa.py_buffer(np.full(size // 8, I64.unpack(pattern)[0], np.int64))
+    # not the codec's `decompress`, which does not tell how much there was
+    with pa.CompressedInputStream(pa.BufferReader(frame), "lz4") as stream:
+        found = stream.read_buffer(size + 1)
+    return found if found.size == size else found.slice(0, 0)
+
+
+@cache
+def _schema_of(columns: tuple[int, ...] | None) -> pa.Schema:
+    return ENVELOPE_SCHEMA if columns is None else pa.schema([ENVELOPE_SCHEMA.field(i) for i in columns])
+
+
+def compression_of_batch(data: Bytes) -> str:
+    """How the one batch in `data` is compressed, for who writes it again: none (a packed one, too), lz4 or zstd.
+
+    In a packed batch the values' offsets stand behind a -1; Arrow's writer, told to compress, compresses every buffer.
+    Raises CorruptBatchError.
+    """
+    compression = compression_of(data, PREFIX_BYTES)
+    return "none" if compression == "lz4" and _is_packed(data) else compression
+
+
+def _is_packed(data: Bytes) -> bool:
+    try:
+        layout = layout_of(data, 0)
+        if layout is None:
+            return False
+        body = PREFIX_BYTES + struct.unpack_from("<i", data, 4)[0]
+        at, size = BUFFERS_STRUCT.unpack_from(data, layout.buffers)[8:10]
+        return bool(size >= 8 and at >= 0 and I64.unpack_from(data, body + at)[0] == -1)
+    except (struct.error, IndexError) as e:
+        raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e
