@@ -47,6 +47,8 @@ async def append_each(broker: Broker, writes: Sequence[Write]) -> Outcomes:
     """
     if not writes:
         return []
+    if len(writes) == 1 and broker.may_append_inline((writes[0].partition,), writes[0].size_bytes):
+        return [_append_inline(broker, writes[0])]
     by_thread: dict[int, _Numbered] = {}
     for i, write in enumerate(writes):
         by_thread.setdefault(write.partition.thread, []).append((i, write))
@@ -82,6 +84,15 @@ async def append_each(broker: Broker, writes: Sequence[Write]) -> Outcomes:
     return outcomes
 
 
+def _append_inline(broker: Broker, write: Write) -> AppendInfo | Exception:
+    """What the only append of a request comes to, without the steps that several on several threads need."""
+    started_at = broker.loop.time()
+    outcome = _outcome(write)
+    _after_append(write.partition, outcome)
+    broker.note_inline_append(started_at)
+    return outcome
+
+
 def _delivered(
     deliver: Callable[[_Numbered, Outcomes], None], group: _Numbered, results: Outcomes, _: Exception | None
 ) -> None:
@@ -90,13 +101,14 @@ def _delivered(
 
 def _run_each(group: _Numbered) -> Outcomes:
     """On whatever thread."""
-    results: Outcomes = []
-    for _, write in group:
-        try:
-            results.append(write.run(write.log))
-        except Exception as e:  # noqa: BLE001 - becomes the partition's outcome
-            results.append(e)
-    return results
+    return [_outcome(write) for _, write in group]
+
+
+def _outcome(write: Write) -> AppendInfo | Exception:
+    try:
+        return write.run(write.log)
+    except Exception as e:  # noqa: BLE001 - becomes the partition's outcome
+        return e
 
 
 def _sync(group: _Numbered, results: Outcomes) -> Outcomes:

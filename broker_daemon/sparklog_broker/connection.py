@@ -18,10 +18,8 @@ import contextlib
 import errno
 import logging
 import socket
-import sys
 from collections.abc import Callable, Coroutine
 from enum import Enum
-from types import coroutine
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -33,6 +31,7 @@ from sparklog_broker.memory import MemoryBudget
 from sparklog_broker.out_queue import OutQueue, ShortFileError
 from sparklog_broker.receive_buffers import ReceiveBuffers
 from sparklog_broker.reply import Reply, error_reply
+from sparklog_broker.running_request import RunningRequest
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +126,7 @@ class Connection:
         self._reading: _Frame | None = None
         self._ready: _Frame | None = None
         self._current: _Frame | None = None
-        self._task: asyncio.Task[Reply | None] | None = None
+        self._running: RunningRequest[Reply | None] | None = None
         self._out = OutQueue()
         self._last_words: Reply | None = None
         self._state = State.OPEN
@@ -252,37 +251,21 @@ class Connection:
     def _process(self, frame: _Frame) -> None:
         self._current = frame
         work = self._answer(frame.prefix, frame.view(0, frame.prefix.body_bytes), self)
-        try:
-            waits_for = work.send(None)
-        except StopIteration as done:  # most requests never wait: no task is needed
-            self._send(done.value)
-            return
-        except Exception:  # noqa: BLE001 - logged there
-            self._on_defect(sys.exc_info())
-            return
-        self._task = self._loop.create_task(_go_on(work, waits_for))
-        self._task.add_done_callback(self._on_answered)
+        self._running = RunningRequest(work, self._loop, self._on_answered)
+        self._running.start()
 
-    def _on_answered(self, task: asyncio.Task[Reply | None]) -> None:
-        self._task = None
-        if task.cancelled():
-            self.close()
-            return
-        error = task.exception()
+    def _on_answered(self, reply: Reply | None, error: BaseException | None) -> None:
+        self._running = None
         if error is not None:
-            self._on_defect((type(error), error, error.__traceback__))
-            return
-        reply = task.result()
-        if self._state is State.CLOSED:
-            if reply is not None:
-                reply.release()
-            return
-        self._send(reply)
-
-    def _on_defect(self, error: Any) -> None:
-        """`answer` turns errors into replies; that one comes out of it is a defect of the broker."""
-        log.error("%s: a request ended with an error nobody caught", self.peer_name, exc_info=error)
-        self.close()
+            if not isinstance(
+                error, asyncio.CancelledError
+            ):  # `answer` turns errors into replies: a defect of the broker
+                log.error("%s: a request ended with an error nobody caught", self.peer_name, exc_info=error)
+            self.close()
+        elif self._state is not State.CLOSED:
+            self._send(reply)
+        elif reply is not None:
+            reply.release()
 
     def _send(self, reply: Reply | None) -> None:
         if reply is not None:
@@ -395,8 +378,8 @@ class Connection:
         self._state = State.CLOSED
         self._pause_reading()
         self._stop_writer()
-        if self._task is not None:
-            self._task.cancel()
+        if self._running is not None:
+            self._running.cancel()
         self._out.clear()
         for frame in (self._reading, self._ready, self._current):
             if frame is not None:
@@ -405,21 +388,6 @@ class Connection:
         self._reading = self._ready = self._current = None
         self._sock.close()
         self._on_close(self)
-
-
-@coroutine
-def _go_on(work: Coroutine[Any, Any, Reply | None], waits_for: Any) -> Any:
-    """Continues, inside a task, a coroutine that has been started outside and waits for the future `waits_for`."""
-    while True:
-        try:
-            try:
-                value = yield waits_for
-            except BaseException as e:  # noqa: BLE001 - handed on to the coroutine
-                waits_for = work.throw(e)
-            else:
-                waits_for = work.send(value)
-        except StopIteration as done:
-            return done.value
 
 
 def _addresses(sock: socket.socket) -> Addresses:

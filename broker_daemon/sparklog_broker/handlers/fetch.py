@@ -33,16 +33,19 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
     reading = _Reading(context.broker, request)
     reading.read()
     await reading.read_remote()
+    fresh = False
     if not reading.complete:
+        fresh = not reading.slices
         reading.release()
         await context.broker.fetches.wait(reading.keys, reading.satisfied, request.max_wait_ms / 1000)
         reading.read()
         await reading.read_remote()
-    try:
-        reading.drop(await page_cache.warm(reading.slices, context.broker.io))
-    except BaseException:
-        reading.release()
-        raise
+    if not fresh:  # else all of it has just been written
+        try:
+            reading.drop(await page_cache.warm(reading.slices, context.broker.io))
+        except BaseException:
+            reading.release()
+            raise
     return Response(FetchResponse(reading.results), list(reading.slices))
 
 
