@@ -46,7 +46,7 @@ from sparklog_broker.transactions import TransactionCoordinator
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.db"
-INLINE_APPEND_BYTES = 64 * 1024
+INLINE_APPEND_BYTES = 256 * 1024
 """Smaller appends are done on the event loop: going to a thread and back costs more than the append itself."""
 INLINE_SLOW_S = 0.05
 """An append on the loop that took this long: the disk is busy, so the threads do it for a while."""

@@ -37,6 +37,8 @@ PIPELINED_BYTES_MIN = 128 * 1024
 """A request of less does not follow one that is under way: meanwhile more may come that travels with it."""
 ROOM_BYTES = 16 * 1024
 """How much memory a batch that is being filled reserves at a time."""
+TIMER_S = 0.001
+"""What the sender's timer counts in, rounding up: a batch is due that much before its linger is over, not after it."""
 BATCHES_MAX = 100_000
 """How many batches of one partition go into one request without idempotence."""
 
@@ -84,6 +86,7 @@ class Accumulator:
     def __init__(self, *, buffer_bytes: int, linger_s: float, max_block_s: float, delivery_timeout_s: float) -> None:
         self.buffer_bytes = buffer_bytes
         self.linger_s = linger_s
+        self._due_s = linger_s - min(TIMER_S, linger_s / 2)
         self.max_block_s = max_block_s
         self.delivery_timeout_s = delivery_timeout_s
         self.lock = threading.RLock()
@@ -293,7 +296,7 @@ class Accumulator:
             elif queue.open is not None:
                 if self._waits_for_answer(queue):
                     continue
-                due = max(queue.retry_at, 0.0 if self.waiting or self.closing else queue.open.created + self.linger_s)
+                due = max(queue.retry_at, 0.0 if self.waiting or self.closing else queue.open.created + self._due_s)
             else:
                 continue
             if due <= now:
@@ -322,7 +325,7 @@ class Accumulator:
             if self.locked_sequences(queue) is None:
                 assert session.identity is not None
                 queue.sequences = PartitionSequences(session.identity)
-        if not queue.batches or (queue.open and now >= queue.open.created + self.linger_s):
+        if not queue.batches or (queue.open and now >= queue.open.created + self._due_s):
             self.locked_close_open(queue)
         room = self.locked_room(queue, now)
         taken = [queue.batches.popleft()]

@@ -27,8 +27,8 @@ from sparklog.format.batch import BatchHeader, Seal, seal_batch
 from sparklog.format.envelope_layout import BUFFERS_STRUCT, I64, NODES_STRUCT, layout_of, template
 from sparklog.format.flat import Bytes
 
-ROWS_MAX = 64
-"""Of more rows Arrow is cheaper."""
+ROWS_MAX = 255
+"""Of more rows Arrow is cheaper, and there is something to pack."""
 _NO_ENTRIES = (b"", b"", bytes(4), b"", b"", bytes(4), b"")
 """The buffers of the headers' children, of which there are none."""
 

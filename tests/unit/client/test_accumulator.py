@@ -60,6 +60,18 @@ def test_room_keeps_a_batch_within_its_size() -> None:
     assert (large.size_bytes, large.room_bytes, on.used_bytes) == (500, 0, 610)
 
 
+@pytest.mark.parametrize(("linger_s", "due_s"), [(0.005, 0.004), (0.001, 0.0005), (0, 0)])
+def test_a_timer_that_counts_in_ms_and_rounds_up_is_not_late(linger_s: float, due_s: float) -> None:
+    on = Accumulator(buffer_bytes=1 << 20, linger_s=linger_s, max_block_s=0, delivery_timeout_s=1)
+    batch = opened(on, 0, 60)
+    (queue,) = on.active.values()
+    created, queue.open = 100.0, batch
+    batch.created = created
+    assert on.locked_ready(created + due_s) == ([queue], None)
+    if due_s:
+        assert on.locked_ready(created + due_s / 2) == ([], created + due_s)
+
+
 def test_a_closed_batch_keeps_only_what_its_records_take() -> None:
     on = accumulator(1 << 20)
     opened(on, 0, 60)
