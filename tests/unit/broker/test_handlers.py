@@ -236,6 +236,7 @@ def test_a_slow_disk_sends_small_appends_to_the_threads(tmp_path: Path) -> None:
         partition = broker.partition("t", 0)
         assert broker.may_append_inline([partition], 100)
         assert not broker.may_append_inline([partition], broker_module.INLINE_APPEND_BYTES + 1)
+        assert not broker.may_append_inline([partition] * 2, broker_module.INLINE_APPENDS_BYTES + 1)
         broker.note_inline_append(loop.time())
         assert broker.may_append_inline([partition], 100)
         broker.note_inline_append(loop.time() - 2 * broker_module.INLINE_SLOW_S)
