@@ -47,7 +47,7 @@ async def append_each(broker: Broker, writes: Sequence[Write]) -> Outcomes:
     """
     if not writes:
         return []
-    if len(writes) == 1 and broker.may_append_inline([writes[0].partition], writes[0].size_bytes):
+    if len(writes) == 1 and broker.may_append_inline([writes[0].partition], writes[0].size_bytes, alone=True):
         return [_append_inline(broker, writes[0])]
     by_thread: dict[int, _Numbered] = {}
     for i, write in enumerate(writes):
@@ -68,7 +68,8 @@ async def append_each(broker: Broker, writes: Sequence[Write]) -> Outcomes:
             done.set_result(None)
 
     for thread, group in by_thread.items():
-        inline = broker.may_append_inline([w.partition for _, w in group], sum(w.size_bytes for _, w in group))
+        size = sum(w.size_bytes for _, w in group)
+        inline = broker.may_append_inline((w.partition for _, w in group), size, alone=len(writes) == 1)
         for _, write in group:
             write.partition.appends_pending += 1
         if inline:

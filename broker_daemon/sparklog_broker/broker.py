@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 METADATA_FILE = "metadata.db"
 INLINE_APPEND_BYTES = 256 * 1024
 """A smaller append is done on the event loop: going to a thread and back costs more than the append itself."""
-INLINE_APPENDS_BYTES = 64 * 1024
-"""Of several together: what each costs whatever its size keeps the loop longer than the bytes."""
+INLINE_SEVERAL = 4
+"""Of several appends together that part of it: what each costs whatever its size keeps the loop longer than the bytes."""
 INLINE_SLOW_S = 0.05
 """An append on the loop that took this long: the disk is busy, so the threads do it for a while."""
 INLINE_PAUSE_S = 1.0
@@ -172,10 +172,11 @@ class Broker:
         """The topic's schemas by id as Arrow IPC schema messages, the newest last."""
         return self._schema_bytes[topic.name]
 
-    def may_append_inline(self, partitions: Sequence[Partition], size_bytes: int) -> bool:
-        """Whether the event loop may append itself: little, a quick disk, and nothing on the way to the threads."""
+    def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int, *, alone: bool) -> bool:
+        """Whether the event loop may append itself: little, a quick disk, and nothing on the way to the threads. `alone`: the
+        request appends to no other partition."""
         return (
-            size_bytes <= (INLINE_APPEND_BYTES if len(partitions) == 1 else INLINE_APPENDS_BYTES)
+            size_bytes <= INLINE_APPEND_BYTES // (1 if alone else INLINE_SEVERAL)
             and self._loop.time() >= self._inline_after
             and not any(p.appends_pending or p.waits_for_disk for p in partitions)
         )

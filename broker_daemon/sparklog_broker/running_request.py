@@ -61,3 +61,5 @@ class RunningRequest(Generic[T]):
                 return
             self._waits_for = waits_for
             waits_for.add_done_callback(self._go_on)
+            if self._cancelled:  # meanwhile, by itself
+                waits_for.cancel()

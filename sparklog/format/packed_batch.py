@@ -325,5 +325,5 @@ def _is_packed(data: Bytes) -> bool:
         body = PREFIX_BYTES + struct.unpack_from("<i", data, 4)[0]
         at, size = BUFFERS_STRUCT.unpack_from(data, layout.buffers)[8:10]
         return bool(size >= 8 and at >= 0 and I64.unpack_from(data, body + at)[0] == -1)
-    except (struct.error, IndexError) as e:
+    except (struct.error, IndexError, OverflowError) as e:
         raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e

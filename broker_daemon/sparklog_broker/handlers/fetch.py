@@ -35,7 +35,8 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
     await reading.read_remote()
     fresh = False
     if not reading.complete:
-        fresh = not reading.slices
+        # a transaction that ends makes visible what may have been written long before
+        fresh = not reading.slices and request.isolation != READ_COMMITTED
         reading.release()
         await context.broker.fetches.wait(reading.keys, reading.satisfied, request.max_wait_ms / 1000)
         reading.read()

@@ -98,13 +98,13 @@ def test_without_it_nothing_is_fsynced_and_small_appends_stay_on_the_loop(
         for _ in range(5):
             await append(context)
         assert synced == []
-        assert broker.may_append_inline([broker.partition("t", 0)], 100)
+        assert broker.may_append_inline([broker.partition("t", 0)], 100, alone=True)
         await broker.alter_topic("t", {"flush.mode": "group"})
-        assert not broker.may_append_inline([broker.partition("t", 0)], 100)
+        assert not broker.may_append_inline([broker.partition("t", 0)], 100, alone=True)
         await append(context)
         assert len(synced) == 1
         await broker.alter_topic("t", {"flush.mode": None})
-        assert broker.may_append_inline([broker.partition("t", 0)], 100)
+        assert broker.may_append_inline([broker.partition("t", 0)], 100, alone=True)
 
     run(tmp_path, {}, scenario)
 

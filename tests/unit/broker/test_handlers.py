@@ -31,6 +31,7 @@ from sparklog.protocol.messages import (
     ProduceResult,
 )
 from sparklog.replication.partition import PartitionReplicas
+from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED
 from tests.benchmarks.broker_raw import envelope_batch
 
 BATCH = envelope_batch(10, 20)
@@ -71,8 +72,8 @@ async def append(
     return response.message.results
 
 
-async def read(context: RequestContext, wait_ms: int = 0) -> Response:
-    request = FetchRequest(wait_ms, 1, 1 << 20, 0, [FetchPartition("t", 0, 0, 1 << 20)])
+async def read(context: RequestContext, wait_ms: int = 0, isolation: int = READ_UNCOMMITTED) -> Response:
+    request = FetchRequest(wait_ms, 1, 1 << 20, isolation, [FetchPartition("t", 0, 0, 1 << 20)])
     return await fetch(request, memoryview(b""), context)
 
 
@@ -182,6 +183,29 @@ def test_a_cancelled_fetch_leaves_nothing_behind(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
+def test_what_came_while_a_fetch_waited_is_warm_unless_a_transaction_hid_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: int
+) -> None:
+    warmed: list[Any] = []
+
+    async def warm(slices: list[Any], _: Any) -> dict[Any, Any]:
+        warmed.extend(slices)
+        return {}
+
+    monkeypatch.setattr("sparklog_broker.page_cache.warm", warm)
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        waiting = asyncio.ensure_future(read(context, wait_ms=60_000, isolation=isolation))
+        while broker.fetches.waiting_count == 0:
+            await asyncio.sleep(0)
+        await append(context)
+        (await waiting).release()
+        assert bool(warmed) == (isolation == READ_COMMITTED)
+
+    run(tmp_path, scenario)
+
+
 def test_slices_are_released_when_warming_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
@@ -234,13 +258,13 @@ def test_a_slow_disk_sends_small_appends_to_the_threads(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         loop = asyncio.get_running_loop()
         partition = broker.partition("t", 0)
-        assert broker.may_append_inline([partition], 100)
-        assert not broker.may_append_inline([partition], broker_module.INLINE_APPEND_BYTES + 1)
-        assert not broker.may_append_inline([partition] * 2, broker_module.INLINE_APPENDS_BYTES + 1)
+        assert broker.may_append_inline([partition], 100, alone=True)
+        assert not broker.may_append_inline([partition], broker_module.INLINE_APPEND_BYTES + 1, alone=True)
+        assert not broker.may_append_inline([partition], broker_module.INLINE_APPEND_BYTES // 2, alone=False)
         broker.note_inline_append(loop.time())
-        assert broker.may_append_inline([partition], 100)
+        assert broker.may_append_inline([partition], 100, alone=True)
         broker.note_inline_append(loop.time() - 2 * broker_module.INLINE_SLOW_S)
-        assert not broker.may_append_inline([partition], 100)
+        assert not broker.may_append_inline([partition], 100, alone=True)
 
     run(tmp_path, scenario)
 

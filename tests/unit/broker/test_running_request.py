@@ -89,6 +89,18 @@ def test_it_is_cancelled_where_it_waits_and_may_wait_while_it_cleans_up() -> Non
     assert seen == ["cleaned up"]
 
 
+def test_who_cancels_itself_waits_for_nothing_more() -> None:
+    found: list[RunningRequest[Any]] = []
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        found[0].cancel()
+        await asyncio.get_running_loop().create_future()
+
+    ((_, error),) = run(work, lambda running, ends: found.append(running))
+    assert isinstance(error, asyncio.CancelledError)
+
+
 def test_it_is_cancelled_even_if_what_it_waits_for_is_there() -> None:
     """The future is done, and the coroutine has not been resumed yet."""
     future: list[asyncio.Future[None]] = []

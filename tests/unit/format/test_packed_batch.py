@@ -30,6 +30,7 @@ from sparklog.format.batch import (
     stamp_batch,
     verify_batch,
 )
+from sparklog.format.envelope_layout import I64, layout_of
 from sparklog.format.flat import record_batch_buffers
 from sparklog.format.offset_column import decode_rows
 from sparklog.format.packed_batch import (
@@ -235,6 +236,19 @@ def test_what_does_not_shrink_is_still_compressed_for_who_asks() -> None:
     assert compression_of_batch(data) == "lz4"
     typed = encode_batch(typed_rows(0, 300), schema_id=1, min_timestamp_ms=0, max_timestamp_ms=0, compression="lz4")
     assert compression_of_batch(typed) == "lz4"
+
+
+@pytest.mark.parametrize("position", [2**63 - 8, 2**40, -8])
+def test_a_position_behind_everything_is_damage(position: int) -> None:
+    data = bytearray(packed(rows_of(300)))
+    layout = layout_of(data, 0)
+    assert layout is not None
+    I64.pack_into(data, layout.buffers + 4 * 16, position)
+    if position < 0:
+        assert compression_of_batch(data) == "lz4"
+    else:
+        with pytest.raises(CorruptBatchError):
+            compression_of_batch(data)
 
 
 def test_other_tools_read_them_in_a_segment(tmp_path: Path) -> None:
