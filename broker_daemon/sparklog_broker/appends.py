@@ -69,7 +69,7 @@ async def append_each(broker: Broker, writes: Sequence[Write]) -> Outcomes:
 
     for thread, group in by_thread.items():
         size = sum(w.size_bytes for _, w in group)
-        inline = broker.may_append_inline((w.partition for _, w in group), size, alone=len(writes) == 1)
+        inline = len(writes) > 1 and broker.may_append_inline((w.partition for _, w in group), size, alone=False)
         for _, write in group:
             write.partition.appends_pending += 1
         if inline:

@@ -257,9 +257,8 @@ class Connection:
     def _on_answered(self, reply: Reply | None, error: BaseException | None) -> None:
         self._running = None
         if error is not None:
-            if not isinstance(
-                error, asyncio.CancelledError
-            ):  # `answer` turns errors into replies: a defect of the broker
+            if not isinstance(error, asyncio.CancelledError):
+                # `answer` turns errors into replies, so this is a defect of the broker
                 log.error("%s: a request ended with an error nobody caught", self.peer_name, exc_info=error)
             self.close()
         elif self._state is not State.CLOSED:

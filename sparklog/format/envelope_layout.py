@@ -16,6 +16,7 @@ Arrow's Message.fbs and Columnar.rst have the layout.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -54,6 +55,16 @@ class Template(NamedTuple):
     layout: Layout
     stamp_position: int
     fixed: tuple[tuple[int, bytes], ...]
+
+    def write_numbers(
+        self, message: Any, rows: int, rows_without_key: int, buffers: Sequence[int], body_bytes: int
+    ) -> None:
+        """Writes into a message that begins with `head` what differs from it; `buffers`: position and length of each."""
+        n, layout = rows, self.layout
+        I64.pack_into(message, layout.body_length, body_bytes)
+        I64.pack_into(message, layout.rows, n)
+        NODES_STRUCT.pack_into(message, layout.nodes, n, rows_without_key, n, 0, n, n, 0, 0, 0, 0, 0, 0, n, 0)
+        BUFFERS_STRUCT.pack_into(message, layout.buffers, *buffers)
 
     def fits(self, head: bytes) -> bool:
         """Whether a message begins like this one."""

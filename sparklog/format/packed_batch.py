@@ -127,10 +127,7 @@ def encode_packed_batch(
     start = len(form.head)
     message = memoryview(allocate(start + end)).cast("B")
     message[:start] = form.head
-    I64.pack_into(message, form.layout.body_length, end)
-    I64.pack_into(message, form.layout.rows, n)
-    NODES_STRUCT.pack_into(message, form.layout.nodes, n, no_keys, n, 0, n, n, 0, 0, 0, 0, 0, 0, n, 0)
-    BUFFERS_STRUCT.pack_into(message, form.layout.buffers, *buffers)
+    form.write_numbers(message, n, no_keys, buffers, end)
     body = message[start:]
     if key is None:
         _put(body, 0, nulls.both)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import BatchHeader, Seal, seal_batch
-from sparklog.format.envelope_layout import BUFFERS_STRUCT, I64, NODES_STRUCT, layout_of, template
+from sparklog.format.envelope_layout import BUFFERS_STRUCT, NODES_STRUCT, layout_of, template
 from sparklog.format.flat import Bytes
 
 ROWS_MAX = 255
@@ -53,7 +53,6 @@ def encode_small_batch(
     values, keys, stamps = rows
     n = len(values)
     form = template("none")
-    layout = form.layout
     no_bits, no_offsets = bytes((n + 7) // 8), bytes(4 * (n + 1))
     of_keys = (no_bits, no_offsets, b"") if keys is None else (b"", _offsets(keys), b"".join(keys))
     of_values = (b"", _offsets(values), b"".join(values))
@@ -69,10 +68,7 @@ def encode_small_batch(
         size += length + padding
     message = bytearray().join(parts)
     no_keys = 0 if keys is not None else n
-    I64.pack_into(message, layout.body_length, size)
-    I64.pack_into(message, layout.rows, n)
-    NODES_STRUCT.pack_into(message, layout.nodes, n, no_keys, n, 0, n, n, 0, 0, 0, 0, 0, 0, n, 0)
-    BUFFERS_STRUCT.pack_into(message, layout.buffers, *buffers)
+    form.write_numbers(message, n, no_keys, buffers, size)
     view = memoryview(message)
     seal_batch(
         view,
