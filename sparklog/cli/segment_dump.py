@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,12 +15,9 @@ import pyarrow as pa
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import batch as batches
 from sparklog.format import offset_index, segment, time_index
-from sparklog.format.flat import root_table, table_field
 from sparklog.format.index_checksum import entries_in
 from sparklog.format.offset_column import decode_rows, row_offsets, topic_schema
-
-_CODECS = {0: "lz4", 1: "zstd"}
-"""Message.fbs: enum CompressionType { LZ4_FRAME = 0, ZSTD = 1 }."""
+from sparklog.format.packed_batch import compression_of_batch
 
 
 @dataclass
@@ -192,7 +188,7 @@ def _batch_facts(
         timestamp_type="LogAppendTime" if by_broker else "CreateTime",
         leader_epoch=header.leader_epoch,
         schema_id=header.schema_id,
-        compression=_compression(read(position, batches.PREFIX_BYTES + header.metadata_length_bytes)),
+        compression=_compression(read(position, header.size_bytes)),
         crc=f"{header.crc:08x}",
         crc_ok=crc_ok,
         kind=_kind(header.attributes),
@@ -218,23 +214,12 @@ def _damaged(read: segment.PositionedRead, position: int, size: int) -> list[Bat
     return [_batch_facts(read, position, header, crc_ok=False)]
 
 
-def _compression(message: bytes) -> str:
-    """The codec that Arrow's metadata name: Message.header (2) is a RecordBatch, whose field 3 is BodyCompression.
-    The batch may be a damaged one: then the answer is "unknown"."""
+def _compression(batch: bytes) -> str:
+    """The batch may be a damaged one: then the answer is "unknown"."""
     try:
-        table = root_table(message, batches.PREFIX_BYTES)
-        record_batch = _follow(message, table_field(message, table, 2))
-        compression = table_field(message, record_batch, 3)
-        if not compression:
-            return "none"
-        codec = table_field(message, _follow(message, compression), 0)
-        return _CODECS.get(message[codec] if codec else 0, "unknown")
-    except (IndexError, ValueError, ArithmeticError, struct.error):
+        return compression_of_batch(batch)
+    except CorruptBatchError:
         return "unknown"
-
-
-def _follow(message: bytes, field_position: int) -> int:
-    return root_table(message, field_position)
 
 
 def _entries(segment: Path, index: ModuleType) -> int | None:

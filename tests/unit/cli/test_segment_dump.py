@@ -9,9 +9,12 @@ import pyarrow as pa
 import pytest
 
 from sparklog.cli.segment_dump import dump_segment, read_records, segment_paths
+from sparklog.client.encoding import envelope_batch
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import batch as batches
 from sparklog.format import segment
+from sparklog.format.packed_batch import encode_packed_batch
+from sparklog.format.schema import ENVELOPE_SCHEMA
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 INFO = segment.SegmentInfo("t", "0" * 32, 2, 10, 1)
@@ -101,3 +104,18 @@ def test_directories(tmp_path: Path) -> None:
     assert [segment.parse_segment_name(p.name) for p in segment_paths(partition)] == [0, 3, 20]
     with pytest.raises(LogCorruptError, match="partitions in it: t-0"):
         segment_paths(tmp_path)
+
+
+def test_a_packed_batch_is_not_called_compressed(tmp_path: Path) -> None:
+    rows = envelope_batch([b"v"] * 300, None, None, np.zeros(300, np.int64))
+    packed = encode_packed_batch(rows, schema_id=1)
+    assert packed is not None
+    path = tmp_path / segment.segment_name(10)
+    path.write_bytes(segment.encode_head(ENVELOPE_SCHEMA, INFO) + _stamped(packed.payload))
+    assert [(b.compression, b.records) for b in dump_segment(path).batches] == [("none", 300)]
+
+
+def _stamped(message: memoryview) -> bytes:
+    header = batches.decode_header(message)
+    batches.stamp_batch(message, 0, header, base_offset=10, leader_epoch=4, append_time_ms=5000)
+    return bytes(message)
