@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_sparklog.schemas import OFFSET, PARTITION, STORED, TIMESTAMP, TIMESTAMP_TYPE_ID, TOPIC, ReadSchema
+from sparklog.client.consumed import data_together
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import KIND_ENVELOPE, TIMESTAMP_TYPE
+from sparklog.format.schema_evolution import Rows
 from sparklog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -27,29 +29,34 @@ LOG_APPEND_TIME = 1
 
 
 class BatchAssembler:
-    """Makes the batches of one partition of a read. `add` and `finish` yield batches with exactly `schema.arrow`."""
+    """Makes the batches of one partition of a read. `add` and `finish` yield batches with exactly `schema.arrow`.
+
+    What is gathered is decoded together, and gets its other columns once: reading small batches must not cost as if each
+    were a large one. So `finish`, too, raises CorruptBatchError and SchemaMismatchError.
+    """
 
     def __init__(self, schema: ReadSchema, partition: TopicPartition, *, log_append_time: bool) -> None:
         self._schema = schema
+        self._stored = schema.stored_columns
         self._partition = partition
         self._log_append_time = log_append_time
         self._not_null = [f.name for f in schema.arrow if not f.nullable]
         self._constants: dict[str, Any] = {}
-        self._pending: list[pa.RecordBatch] = []
+        self._pending: list[ConsumedBatch] = []
         self._pending_rows = 0
         self._pending_bytes = 0
 
     def add(self, batch: ConsumedBatch) -> Iterator[pa.RecordBatch]:
         """Takes the next batch, in offset order; yields what is ready."""
-        rows = self._rows(batch)
-        if rows.num_rows >= ROWS_TARGET // 2:
+        if batch.num_rows >= ROWS_TARGET // 2:
             yield from self.finish()
+            rows = self._rows([batch], batch.data)
             for start in range(0, rows.num_rows, ROWS_TARGET):
                 yield rows.slice(start, ROWS_TARGET)
             return
-        self._pending.append(rows)
-        self._pending_rows += rows.num_rows
-        self._pending_bytes += rows.nbytes
+        self._pending.append(batch)
+        self._pending_rows += batch.num_rows
+        self._pending_bytes += batch.size_bytes
         if self._pending_rows >= ROWS_TARGET or self._pending_bytes >= GATHERED_BYTES_MAX:
             yield from self.finish()
 
@@ -58,41 +65,52 @@ class BatchAssembler:
         pending, self._pending = self._pending, []
         self._pending_rows = self._pending_bytes = 0
         if len(pending) == 1:
-            yield pending[0]
+            yield self._rows(pending, pending[0].data)
         elif pending:
-            yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
+            yield from self._rows(pending, data_together(pending, self._stored)).to_batches()
 
-    def _rows(self, batch: ConsumedBatch) -> pa.RecordBatch:
-        data, count = batch.data, batch.data.num_rows
+    def _rows(self, batches: list[ConsumedBatch], data: Rows) -> Rows:
+        """What Spark gets of `batches`, whose stored columns are in `data`."""
+        count = sum(b.num_rows for b in batches)
         columns = []
         for column in self._schema.columns:
             if column.origin == STORED:
-                columns.append(data.column(data.schema.get_field_index(column.name)))
+                columns.append(data.column(column.name))
             elif column.origin == OFFSET:
-                columns.append(pa.array(batch.offsets(), pa.int64()))
+                columns.append(pa.array(_offsets(batches, count), pa.int64()))
             elif column.origin == TIMESTAMP:
-                columns.append(self._timestamps(batch))
+                columns.append(self._timestamps(batches, data))
             else:
                 columns.append(self._constant(column.origin, count).slice(0, count))
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema.arrow)
-        for name in self._not_null:
-            nulls = rows.column(rows.schema.get_field_index(name)).null_count
-            if nulls:
-                raise SchemaMismatchError(
-                    f"column {name!r} is declared NOT NULL by the given schema, but {self._partition} has {nulls} nulls in "
-                    f"offsets {batch.base_offset} to {batch.next_offset - 1}: declare it nullable"
-                )
+        rows = type(data).from_arrays(columns, schema=self._schema.arrow)
+        self._check_not_null(batches, rows)
         return rows
 
-    def _timestamps(self, batch: ConsumedBatch) -> Any:
+    def _check_not_null(self, batches: list[ConsumedBatch], rows: Rows) -> None:
+        for name in self._not_null:
+            nulls = rows.column(name).null_count
+            if not nulls:
+                continue
+            if len(batches) > 1:  # which of them has it, is to be told
+                for batch in batches:
+                    self._rows([batch], batch.data)
+            raise SchemaMismatchError(
+                f"column {name!r} is declared NOT NULL by the given schema, but {self._partition} has {nulls} nulls in "
+                f"offsets {batches[0].base_offset} to {batches[-1].next_offset - 1}: declare it nullable"
+            )
+
+    def _timestamps(self, batches: list[ConsumedBatch], data: Rows) -> Any:
         if self._schema.kind == KIND_ENVELOPE and not self._log_append_time:
-            column = batch.data.column(batch.data.schema.get_field_index("timestamp"))
+            column = data.column("timestamp")
             if column.null_count == 0:
                 return column
-        return pa.array(np.asarray(batch.timestamps_ms()) * 1000, pa.int64()).cast(TIMESTAMP_TYPE)
+            if len(batches) > 1:  # what those without a null have stays as exact as it is
+                return pa.chunked_array([self._timestamps([b], b.data) for b in batches], TIMESTAMP_TYPE)
+        stamps = np.concatenate([b.timestamps_ms() for b in batches])
+        return pa.array(stamps * 1000, pa.int64()).cast(TIMESTAMP_TYPE)
 
     def _constant(self, origin: str, count: int) -> Any:
-        """A column of one value of at least `count` rows; built once and grown when a longer batch comes."""
+        """A column of one value of at least `count` rows; built once and grown when more come."""
         value: object
         if origin == TOPIC:
             value, kind = self._partition.topic, pa.string()
@@ -103,5 +121,15 @@ class BatchAssembler:
             value, kind = (LOG_APPEND_TIME if self._log_append_time else CREATE_TIME), pa.int32()
         made = self._constants.get(origin)
         if made is None or len(made) < count:
-            made = self._constants[origin] = pa.repeat(pa.scalar(value, kind), max(ROWS_TARGET, count))
+            made = self._constants[origin] = pa.repeat(
+                pa.scalar(value, kind), count if made is None else max(ROWS_TARGET, count)
+            )
         return made
+
+
+def _offsets(batches: list[ConsumedBatch], count: int) -> np.ndarray:
+    """Of `count` rows, int64. They rise: if there are as many as offsets, each offset has one."""
+    first, end = batches[0].base_offset, batches[-1].next_offset
+    if end - first == count:
+        return np.arange(first, end, dtype=np.int64)
+    return np.concatenate([b.offsets() for b in batches])

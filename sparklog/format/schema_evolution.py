@@ -18,7 +18,7 @@ struct), any change of a key column (equal keys would go to other partitions) an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from msgspec import Struct
@@ -26,6 +26,8 @@ from msgspec import Struct
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
 from sparklog.format.schema import canonical_schema, canonical_type, null_column
 from sparklog.settings import did_you_mean
+
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 SCHEMA_VERSIONS_MAX = 1000
 SCHEMA_VERSIONS_BYTES_MAX = 8 * 1024 * 1024
@@ -158,7 +160,7 @@ class RowAdapter:
                 )
         self._unchanged = [f.name for f in wanted] == written.names and wanted.types == written.types
 
-    def adapt(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def adapt(self, batch: Rows) -> Rows:
         """`batch` has the columns of `written`, or only those of `indexes`, by name."""
         if self._unchanged:
             return batch
@@ -171,4 +173,4 @@ class RowAdapter:
             else:
                 column = batch.column(batch.schema.get_field_index(f.name))
                 columns.append(column if column.type == f.type else column.cast(f.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self.wanted)
+        return type(batch).from_arrays(columns, schema=self.wanted)

@@ -23,10 +23,14 @@ ENVELOPE = full_schema(TopicShape("envelope", ENVELOPE_SCHEMA), include_headers=
 class Consumed:
     """What the range reader yields, as far as the assembler looks at it."""
 
+    decoder = None
+
     def __init__(self, data: pa.RecordBatch, base_offset: int, append_time_ms: int = 1_000) -> None:
         self.data = data
         self.base_offset = base_offset
         self.next_offset = base_offset + data.num_rows
+        self.num_rows = data.num_rows
+        self.size_bytes = data.nbytes
         self._append_time_ms = append_time_ms
 
     def offsets(self) -> Any:
@@ -106,8 +110,10 @@ def test_constant_columns_grow_with_the_batches() -> None:
 def test_a_null_in_a_column_declared_not_null_is_refused() -> None:
     schema = project(TYPED, StructType([StructField("n", LongType(), nullable=False)]))
     with_null = Consumed(pa.record_batch({"n": pa.array([1, None], pa.int64())}), 0)
-    with pytest.raises(
-        SchemaMismatchError, match=r"'n' is declared NOT NULL .* events-3 has 1 nulls in offsets 0 to 1"
-    ):
+    refused = r"'n' is declared NOT NULL .* events-3 has 1 nulls in offsets 0 to 1"
+    with pytest.raises(SchemaMismatchError, match=refused):
         run(schema, with_null)
+    after = numbers(2, 5)
+    with pytest.raises(SchemaMismatchError, match=refused):
+        run(schema, with_null, after)
     assert [b.num_rows for b in run(schema, numbers(0, 3))] == [3]

@@ -40,8 +40,12 @@ class Cluster:
 
 
 class Batch:
+    decoder = None
+
     def __init__(self, start: int, end: int) -> None:
         self.data = pa.record_batch({"n": pa.array(np.arange(start, end))})
+        self.num_rows = end - start
+        self.size_bytes = self.data.nbytes
         self.base_offset = start
         self.next_offset = end
 
