@@ -6,7 +6,7 @@ that off for all sources, so this module imports PySpark only; the rest comes in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
@@ -24,6 +24,12 @@ __all__ = ["DefaultSource"]
 
 class DefaultSource(DataSource):
     """Reads and writes sparklog topics, in batches and as a stream; options as Spark's Kafka source and sink have them."""
+
+    _was_sent = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._was_sent = True
 
     @classmethod
     def name(cls) -> str:
@@ -54,7 +60,8 @@ class DefaultSource(DataSource):
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Appends a streaming query's rows."""
+        """Appends a streaming query's rows. Spark makes a new source for a micro-batch's tasks to write with, and has a copy
+        of the query's sent to the process that commits (pyspark/sql/worker/python_streaming_sink_runner.py)."""
         from pyspark_sparklog.writer import stream_writer
 
-        return stream_writer(self.options, schema, overwrite=overwrite)
+        return stream_writer(self.options, schema, overwrite=overwrite, ends_only=self._was_sent)

@@ -42,6 +42,8 @@ log = logging.getLogger("pyspark_sparklog")
 T = TypeVar("T")
 
 RUNS_REMEMBERED_MAX = 1_000
+AT_LEAST_ONCE = -1
+"""Stands for a ticket."""
 
 
 class TaskPlace(NamedTuple):
@@ -127,14 +129,15 @@ _runs = _Runs()
 class Publisher:
     """The transaction of one write, on the driver and in its tasks; goes to them by pickle.
 
-    `ticket` -1: at-least-once, there is no transaction. `app_id` None: the query's and batch's, which only tasks know.
+    `ticket` AT_LEAST_ONCE: there is no transaction; None: nothing is written with it, it only ends what others wrote, and
+    draws a ticket should it need one. `app_id` None: the query's and batch's, which only tasks know.
     `checkpoint` "": the query's is not known.
     """
 
     bootstrap_servers: str
     timeout_ms: int
     wait_ms: int
-    ticket: int
+    ticket: int | None
     run_id: str = ""
     app_id: str | None = None
     version: int = 0
@@ -146,7 +149,9 @@ class Publisher:
 
     def transaction_of(self, place: TaskPlace) -> SharedTransaction | None:
         """The transaction a task at `place` writes in. Raises SparklogError if Spark does not say which batch it is."""
-        if self.ticket < 0:
+        if self.ticket is None:
+            raise SparklogError("this writer was made to end a batch, tasks cannot write with it")
+        if self.ticket == AT_LEAST_ONCE:
             return None
         if self.app_id is not None:
             return SharedTransaction(self.app_id, self.version, self.run_id, self.ticket)
@@ -194,17 +199,17 @@ class Publisher:
         """Throws away what the tasks have written, unless it is committed: Spark aborts after a failed commit, too. Raises
         nothing: what cannot be aborted now ends with the next run, or by its timeout."""
         found = next((m.transaction for m in messages if isinstance(m, SinkCommitMessage)), None)
-        if found is None:
-            found = self._transaction_of_nobody(batch_id)
-        if found is None:
-            if self.ticket >= 0:
-                log.warning(
-                    "no task said which transaction failed: it is aborted when the batch is run again, or after %d ms",
-                    self.timeout_ms,
-                )
-            return
-        reach("sink.before-abort")
         try:
+            if found is None:
+                found = self._transaction_of_nobody(batch_id)
+            if found is None:
+                if self.ticket != AT_LEAST_ONCE:
+                    log.warning(
+                        "no task said which transaction failed: it is aborted when the batch is run again, or after %d ms",
+                        self.timeout_ms,
+                    )
+                return
+            reach("sink.before-abort")
             committed = end_shared_transaction(
                 cluster(self.bootstrap_servers), found, committed=False, policy=self._policy
             )
@@ -217,12 +222,15 @@ class Publisher:
     def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
         """The transaction of a write in which no task has reported, as far as it is known here. A newer run is in no danger:
         the coordinator knows the run as an older one."""
-        if self.ticket < 0:
+        if self.ticket == AT_LEAST_ONCE:
             return None
         if self.app_id is not None:
-            return SharedTransaction(self.app_id, self.version, self.run_id, self.ticket)
+            return SharedTransaction(self.app_id, self.version, self.run_id, self._own_ticket())
         run = _runs.of(self.checkpoint)
-        return None if run is None else run._replace(version=batch_id, ticket=self.ticket)
+        return None if run is None else run._replace(version=batch_id, ticket=self._own_ticket())
+
+    def _own_ticket(self) -> int:
+        return _draw(self.bootstrap_servers, self.wait_ms) if self.ticket is None else self.ticket
 
     def _tell(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
         """The answer, with errors that name the next step."""
@@ -248,22 +256,29 @@ def _describe(transaction: SharedTransaction | None) -> str:
     return "the write" if transaction is None else f"version {transaction.version} of {transaction.app_id}"
 
 
-def stream_publisher(options: SinkOptions, checkpoint: str = "") -> Publisher:
-    """For one micro-batch: draws its ticket. `checkpoint`: its location, if the query was given one."""
-    return replace(_publisher(options, app_id=None, version=0, run_id=""), checkpoint=checkpoint)
+def stream_publisher(options: SinkOptions, checkpoint: str = "", *, ends_only: bool = False) -> Publisher:
+    """For one micro-batch: draws its ticket. `checkpoint`: its location, if the query was given one. `ends_only`: no task
+    writes with it, so it needs no ticket yet."""
+    ticket = None if ends_only and options.exactly_once else _ticket(options)
+    return replace(_publisher(options, ticket, app_id=None, version=0, run_id=""), checkpoint=checkpoint)
 
 
 def batch_publisher(options: SinkOptions) -> Publisher:
     """For one batch write: under txnAppId and txnVersion if they are given, else under a name that nobody uses again."""
     run_id = uuid.uuid4().hex
     app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
-    return _publisher(options, app_id=app_id, version=options.txn_version, run_id=run_id)
+    return _publisher(options, _ticket(options), app_id=app_id, version=options.txn_version, run_id=run_id)
 
 
-def _publisher(options: SinkOptions, *, app_id: str | None, version: int, run_id: str) -> Publisher:
-    ticket = -1
-    if options.exactly_once:
-        ticket = draw_ticket(cluster(options.bootstrap_servers), RetryPolicy(timeout_ms=options.broker_wait_ms))
+def _ticket(options: SinkOptions) -> int:
+    return _draw(options.bootstrap_servers, options.broker_wait_ms) if options.exactly_once else AT_LEAST_ONCE
+
+
+def _draw(bootstrap_servers: str, wait_ms: int) -> int:
+    return draw_ticket(cluster(bootstrap_servers), RetryPolicy(timeout_ms=wait_ms))
+
+
+def _publisher(options: SinkOptions, ticket: int | None, *, app_id: str | None, version: int, run_id: str) -> Publisher:
     return Publisher(
         options.bootstrap_servers,
         options.transaction_timeout_ms,

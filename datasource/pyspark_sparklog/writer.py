@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -55,12 +56,23 @@ class SparklogBatchWriter(DataSourceArrowWriter):
 class SparklogStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream`: appends every micro-batch once. Spark makes one to write, and another one to commit."""
 
-    def __init__(self, task: SinkTask) -> None:
+    def __init__(self, task: SinkTask, make_task: Callable[[], SinkTask] | None = None) -> None:
+        """With `make_task` the `task` is good to commit and abort only; to write, it makes another one."""
         self._task = task
+        self._make_task = make_task
+
+    def __getstate__(self) -> dict[str, Any]:
+        """On its way to the tasks, all of which write with one ticket."""
+        return {"_task": self._writing_task(), "_make_task": None}
+
+    def _writing_task(self) -> SinkTask:
+        if self._make_task is not None:
+            self._task, self._make_task = self._make_task(), None
+        return self._task
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Writes one task's rows."""
-        return self._task.write(iterator)
+        return self._writing_task().write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks of the micro-batch have written: makes it visible. Raises ProducerFencedError,
@@ -98,8 +110,13 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
     return SparklogBatchWriter(SinkTask(options, *kind, batch_publisher(options)))
 
 
-def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SparklogStreamWriter:
-    """The writer of one micro-batch. Raises InvalidConfigError or SchemaMismatchError before anything is written."""
+def stream_writer(
+    given: Mapping[str, str], schema: StructType, *, overwrite: bool, ends_only: bool = False
+) -> SparklogStreamWriter:
+    """The writer of one micro-batch. Raises InvalidConfigError or SchemaMismatchError before anything is written.
+
+    `ends_only`: it will only be asked to commit or abort, so the broker is asked nothing yet.
+    """
     if overwrite:
         raise InvalidConfigError(
             'outputMode("complete") replaces the whole result with every batch, a topic can only be appended to: use '
@@ -110,11 +127,22 @@ def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bo
             "writing a stream to sparklog needs PySpark 4.1 or newer (batch writes and reads work)"
         )
     options = parse_sink_options(given, streaming=True)
-    kind = _check(options, schema, wait_ms=options.broker_wait_ms)
     checkpoint = next((v for k, v in given.items() if k.lower() == "checkpointlocation"), "")
-    made = SparklogStreamWriter(SinkTask(options, *kind, stream_publisher(options, checkpoint)))
+    make_task = partial(_stream_task, options, schema, checkpoint)
+    if ends_only:
+        ending = SinkTask(
+            options, envelope=True, keyed=False, publisher=stream_publisher(options, checkpoint, ends_only=True)
+        )
+        made = SparklogStreamWriter(ending, make_task)
+    else:
+        made = SparklogStreamWriter(make_task())
     imported_objects.freeze()
     return made
+
+
+def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str) -> SinkTask:
+    kind = _check(options, schema, wait_ms=options.broker_wait_ms)
+    return SinkTask(options, *kind, stream_publisher(options, checkpoint))
 
 
 class _Kind(NamedTuple):

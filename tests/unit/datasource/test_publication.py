@@ -188,6 +188,41 @@ def test_an_abort_without_a_message_goes_by_the_run_that_has_committed_last(coor
     assert coordinator.asked[1:] == [("abort", ("query", 8, "run", last.ticket), ())]
 
 
+def test_who_only_ends_a_batch_draws_no_ticket_until_it_needs_one(coordinator: Coordinator) -> None:
+    options = parse_sink_options(WRITE, streaming=True)
+    ends = stream_publisher(options, "/ended", ends_only=True)
+    ends.commit([wrote(5), EMPTY])
+    ends.abort([wrote(5)])
+    assert (ends.ticket, coordinator.tickets) == (None, 40)
+    assert coordinator.asked == [("commit", BATCH, (5,)), ("abort", BATCH, ())]
+    ends.abort([None], 8)
+    assert coordinator.asked[2:] == [("abort", ("query", 8, "run", 41), ())], (
+        "a ticket later than that of the batch's tasks"
+    )
+    with pytest.raises(SparklogError, match="made to end a batch"):
+        ends.transaction_of(PLACE)
+
+
+def test_an_abort_that_gets_no_ticket_raises_nothing(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends = stream_publisher(parse_sink_options(WRITE, streaming=True), "/away", ends_only=True)
+    ends.commit([wrote(5)])
+
+    def away(cluster: Any, policy: Any) -> int:
+        raise BrokerNotAvailableError("no broker")
+
+    monkeypatch.setattr(publication, "draw_ticket", away)
+    ends.abort([None], 8)
+    assert "could not be aborted" in caplog.text and len(coordinator.asked) == 1
+
+
+def test_at_least_once_ends_without_a_ticket(coordinator: Coordinator) -> None:
+    options = parse_sink_options(WRITE | {"sparklog.delivery.guarantee": "at-least-once"}, streaming=True)
+    stream_publisher(options, ends_only=True).abort([None], 3)
+    assert (coordinator.asked, coordinator.tickets) == ([], 40)
+
+
 def test_a_batch_write_is_aborted_without_any_message(coordinator: Coordinator) -> None:
     publisher = batch(txnAppId="nightly", txnVersion="5")
     publisher.abort([None, None])
