@@ -15,7 +15,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import pyarrow as pa
@@ -45,6 +45,8 @@ IDLE_CONNECTIONS_MAX = 8
 """Per broker and purpose."""
 IDLE_S_MAX = 60.0
 CLUSTERS_MAX = 64
+SCHEMAS_DECODED_MAX = 128
+"""Of up to 2 MiB each (SCHEMA_BYTES_MAX), most of less than 1 KiB."""
 
 M = TypeVar("M", bound=Message)
 
@@ -114,7 +116,7 @@ class TopicInfo:
 
 def topic_info(state: TopicState) -> TopicInfo:
     """Decodes a topic's state."""
-    schemas = {s.schema_id: pa.ipc.read_schema(pa.py_buffer(s.arrow_schema)).remove_metadata() for s in state.schemas}
+    schemas = {s.schema_id: _decoded_schema(s.arrow_schema) for s in state.schemas}
     return TopicInfo(
         name=state.name,
         topic_id=state.topic_id,
@@ -129,6 +131,12 @@ def topic_info(state: TopicState) -> TopicInfo:
         broker_defaults=dict(state.broker_defaults),
         partition_states=tuple(sorted(state.partitions, key=lambda p: p.partition)),
     )
+
+
+@lru_cache(maxsize=SCHEMAS_DECODED_MAX)
+def _decoded_schema(message: bytes) -> pa.Schema:
+    """Metadata are asked for again and again, and bring the same schemas."""
+    return pa.ipc.read_schema(pa.py_buffer(message)).remove_metadata()
 
 
 class Cluster:
