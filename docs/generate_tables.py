@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from pyspark_sparklog.options import OPTIONS, PRODUCER_OPTIONS, Option, Where
+from pyspark_sparklog.option_table import OPTIONS, PRODUCER_OPTIONS, Option, Where
 
 from sparklog.cli.conf import markdown_table
 from sparklog.cli.errors import HINTS

@@ -5,8 +5,10 @@ Names and meaning are those of Spark's Kafka source and sink. `kafka.X` is an al
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag
+from functools import cache
 
 from sparklog.settings import Scope, settings_of
 
@@ -87,6 +89,13 @@ PRODUCER_OPTIONS: tuple[Option, ...] = tuple(
     if s.name not in ("transactional.id", "transaction.timeout.ms")
 )
 
+
+@cache
+def options_for(where: Where) -> Mapping[str, Option]:
+    """The options that may be used there, by their names in lower case."""
+    return {o.name.lower(): o for o in OPTIONS + PRODUCER_OPTIONS if o.where & where}
+
+
 ALIASES = {
     "isolation.level": "sparklog.isolation.level",
     "delivery.guarantee": "sparklog.delivery.guarantee",
@@ -122,7 +131,7 @@ REFUSED: dict[str, str] = {
 
 def markdown_table(where: Where) -> str:
     """The options that are valid in `where`, as a Markdown table."""
-    rows = [o for o in OPTIONS + PRODUCER_OPTIONS if o.where & where]
+    rows = options_for(where).values()
     lines = ["| option | value | default | meaning |", "|---|---|---|---|"]
     lines += [f"| `{o.name}` | {o.type_name} | {o.default or '-'} | {o.doc} |" for o in rows]
     return "\n".join(lines) + "\n"

@@ -17,12 +17,11 @@ from pyspark_sparklog.option_table import (
     ADDED_BY_SPARK,
     ALIASES,
     BOOTSTRAP_ENVIRONMENT,
-    OPTIONS,
-    PRODUCER_OPTIONS,
     REFUSED,
     WITHOUT_EFFECT,
     Option,
     Where,
+    options_for,
 )
 from sparklog.client.isolation import isolation_of
 from sparklog.errors import InvalidConfigError
@@ -120,8 +119,8 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
     Raises InvalidConfigError that names the option and what to write instead.
     """
     where = {None: Where.SOURCE, True: Where.STREAM, False: Where.BATCH}[streaming]
-    given = _known(options, where, OPTIONS)
-    effective = {o.name.lower() for o in OPTIONS if o.where & where}
+    given = _known(options, where)
+    effective = options_for(where)
     ignored = tuple(f"{n} ({WITHOUT_EFFECT[n]})" for n in given if n in WITHOUT_EFFECT and n not in effective)
     return SourceOptions(
         bootstrap_servers=_bootstrap(given),
@@ -149,7 +148,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Checks a write's options. Raises InvalidConfigError that names the option and what to write instead."""
-    given = _known(options, Where.SINK, OPTIONS + PRODUCER_OPTIONS)
+    given = _known(options, Where.SINK)
     exactly_once = _choice(given, "sparklog.delivery.guarantee", GUARANTEES) == GUARANTEES[0]
     txn_app_id, txn_version = _txn(given, streaming=streaming, exactly_once=exactly_once)
     topic = given.get("topic")
@@ -208,10 +207,9 @@ def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tu
     return app_id, _get(given, "txnVersion", _count, 0)
 
 
-def _known(options: Mapping[str, str], where: Where, table: tuple[Option, ...]) -> dict[str, str]:
+def _known(options: Mapping[str, str], where: Where) -> dict[str, str]:
     """`options` by lower-case name with aliases resolved; refuses what is unknown or does not belong here."""
-    everywhere = {o.name.lower(): o for o in OPTIONS + PRODUCER_OPTIONS}
-    here = {o.name.lower(): o for o in table if o.where & where}
+    everywhere, here = options_for(Where.ALL), options_for(where)
     given: dict[str, str] = {}
     for written, value in options.items():
         name = written.lower()
