@@ -100,6 +100,9 @@ class Accumulator:
         self.outstanding: dict[Delivery, None] = {}
         self.failed: deque[Delivery] = deque(maxlen=1000)
         self.wake_sender: Callable[[], None] = lambda: None
+        self.may_send_here: Callable[[], bool] = lambda: False
+        self.is_left_to_caller = False
+        """Who has opened a batch is to call `Sender.send_here`, for the sender has not been woken."""
 
     def reset_after_fork(self) -> None:
         """In a forked child: the producer belongs to the parent."""
@@ -199,12 +202,26 @@ class Accumulator:
 
     def locked_open(self, queue: PartitionQueue) -> OpenBatch:
         """A new batch to collect records in."""
+        self.active[queue.tp] = queue  # first: a batch that a signal leaves behind is to be found
         batch = queue.open = OpenBatch(queue.tp)
         self.outstanding[batch.delivery] = None
-        self.active[queue.tp] = queue
         if not self._waits_for_answer(queue):
-            self.wake_sender()
+            if self.may_send_here():
+                self.is_left_to_caller = True
+            else:
+                self.wake_sender()
         return batch
+
+    def locked_drop_unfinished(self, queue: PartitionQueue) -> None:
+        """An exception (Ctrl-C) has ended a `send` in the middle: what is there of its row goes, and a batch without rows."""
+        batch = queue.open
+        if batch is None:
+            return
+        batch.drop_unfinished()
+        if not batch.values:
+            queue.open = None
+            self.used_bytes -= batch.room_bytes
+            self.outstanding.pop(batch.delivery, None)
 
     def locked_close_open(self, queue: PartitionQueue) -> None:
         """Moves the batch being collected, if there is one, to those that wait for the sender."""

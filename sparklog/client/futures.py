@@ -170,7 +170,8 @@ class RecordFuture(_Future):
         return self.delivery.error
 
     def add_done_callback(self, fn: Callable[[RecordFuture], object]) -> None:
-        """Calls `fn(self)` when the outcome is known, on the producer's thread (at once if it is): do not block in it."""
+        """Calls `fn(self)` when the outcome is known, on the producer's thread or one that calls `send` (at once if it is): do not
+        block in it."""
         self.delivery.when_done(lambda: self._call(fn))
 
 
@@ -204,7 +205,7 @@ class BatchFuture(_Future):
         return errors[0] if errors else None
 
     def add_done_callback(self, fn: Callable[[BatchFuture], object]) -> None:
-        """Calls `fn(self)` when all outcomes are known, on the producer's thread (at once if they are)."""
+        """Calls `fn(self)` when all outcomes are known, on the producer's thread or one that calls `send` (at once if they are)."""
         if not self._deliveries:
             self._call(fn)
             return

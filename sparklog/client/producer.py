@@ -104,6 +104,7 @@ class Producer:
             self._accumulator.session = WriteSession()
         self._sender = Sender(self._cluster, self._accumulator, self._encoder, sender_config, self._forget_topic)
         self._accumulator.wake_sender = self._sender.wake
+        self._accumulator.may_send_here = self._sender.may_send_here
         self._transactions: Transactions | None = None
         if config["transactional.id"]:
             self._transactions = Transactions(
@@ -174,12 +175,14 @@ class Producer:
             batch.timestamps_ns.append(now_ns)
             values.append(value)  # last: before it nothing of the row counts, should a signal interrupt this
             lock.release()
+            if accumulator.is_left_to_caller:
+                self._sender.send_here()
         except BaseException:
             with lock:
                 for queue in state.queues:
-                    if queue.open is not None:
-                        queue.open.drop_unfinished()
+                    accumulator.locked_drop_unfinished(queue)
             accumulator.release_if_held()
+            self._sender.wake()
             raise
         return future
 

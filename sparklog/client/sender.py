@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import selectors
-import socket
 import threading
 import time
 from collections import deque
@@ -23,8 +23,10 @@ from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
 from sparklog.client.delivery_errors import STORED_NOTHING, TOPIC_CHANGED
 from sparklog.client.encoding import BatchEncoder
+from sparklog.client.interrupts import InterruptsDeferred
 from sparklog.client.outcomes import Entry, Outcomes
 from sparklog.client.sequences import Identity, WriteSession
+from sparklog.client.waker import Waker
 from sparklog.errors import (
     BrokerNotAvailableError,
     RequestTimedOutError,
@@ -42,6 +44,12 @@ REQUEST_BYTES = 8 * MIB
 """A request takes no further partition beyond this size: a few of them fit into what the broker keeps of its receive
 buffers, so that none of them costs fresh memory."""
 REQUEST_HEADER_BYTES = MIB
+SHORT_TIMEOUT_S = 0.1
+"""What is waited for exactly."""
+HERE_BYTES_MAX = 16 * 1024
+"""A batch of this size is sent on the caller's thread: no socket makes anybody wait for so little."""
+FD_SETSIZE = 1024
+"""`select` takes smaller descriptors only."""
 
 
 class SenderConfig(NamedTuple):
@@ -63,7 +71,12 @@ class _Channel:
 
 
 class Sender:
-    """Runs until `stop`; everything but `wake` and `stop` belongs to its thread."""
+    """Runs until `stop`; everything but `wake`, `stop` and `send_here` belongs to its thread.
+
+    While that sleeps and nothing is under way, a caller who has opened a batch sends it itself (`send_here`): to wake a
+    thread takes as long as to encode and send a record. It has the thread's turn meanwhile, which is all that it shares with
+    it; the answer is the thread's again.
+    """
 
     def __init__(
         self,
@@ -87,12 +100,17 @@ class Sender:
         )
         self._channels: dict[Endpoint, _Channel] = {}
         self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_read.setblocking(False)
-        self._wake_write.setblocking(False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        fileno = getattr(self._selector, "fileno", None)  # of epoll and kqueue
+        self._selector_fd: int = fileno() if fileno is not None else FD_SETSIZE
+        self._waker = Waker()
+        self._selector.register(self._waker, selectors.EVENT_READ)
         self._woken = False
         self._stopping = False
+        self._turn = threading.Lock()
+        """Held by the thread but while it sleeps."""
+        self._is_idle = False
+        """It sleeps with nothing under way, but not beyond the deadline of what a caller may send meanwhile."""
+        self._interrupted: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="sparklog-producer", daemon=True)
         self._thread.start()
 
@@ -100,8 +118,49 @@ class Sender:
         """Makes the thread look at the accumulator. Cheap when it is going to do that anyway."""
         if not self._woken:
             self._woken = True
-            with contextlib.suppress(OSError):
-                self._wake_write.send(b"w")
+            self._waker.wake()
+
+    def may_send_here(self) -> bool:
+        """Whether who opens a batch now had better call `send_here`, without a `wake`."""
+        return self._is_idle
+
+    def send_here(self) -> None:
+        """Sends, on the caller's thread, the batch that has been opened; whatever is not as simple as that is left to ours.
+        Ctrl-C waits until it is done. Another exception (of a signal handler) in the middle ends the producer."""
+        with InterruptsDeferred():
+            self._accumulator.is_left_to_caller = False  # before looking, or telling who looks
+            is_sent = False
+            if self._turn.acquire(blocking=False):
+                try:
+                    is_sent = self._is_idle and self._send_opened()
+                except BaseException as e:
+                    self._interrupted = e
+                    raise
+                finally:
+                    self._turn.release()
+                    if not is_sent:
+                        self.wake()
+            else:
+                self.wake()
+
+    def _send_opened(self) -> bool:
+        accumulator = self._accumulator
+        with accumulator.lock:
+            if not self._is_ready_for_callers():  # another session may have begun
+                return False
+            session = accumulator.session
+            ready, next_at = accumulator.locked_ready(time.monotonic())
+            opened = ready[0].open if len(ready) == 1 and next_at is None and not ready[0].batches else None
+            if opened is None or opened.size_bytes > HERE_BYTES_MAX:
+                return False
+        if not self._cluster.knows(ready[0].tp.topic):
+            return False
+        leader = self._cluster.leader(ready[0].tp)
+        channel = self._channels.get(leader)
+        if channel is None or channel.in_flight:
+            return False
+        self._send_to(leader, deque(ready), session)
+        return True
 
     def stop(self, timeout_s: float) -> None:
         """Ends the thread; batches that are still waiting fail."""
@@ -111,14 +170,14 @@ class Sender:
         self._thread.join(timeout_s)
 
     def drop_after_fork(self) -> None:
-        """Closes a forked child's copies of the wake-up sockets."""
-        self._wake_read.close()
-        self._wake_write.close()
+        """Closes a forked child's copies of the descriptors."""
+        self._waker.close()
         self._selector.close()
 
     # -- the thread
 
     def _run(self) -> None:
+        self._turn.acquire()
         try:
             while not self._stopping:
                 self._step()
@@ -135,11 +194,12 @@ class Sender:
             for channel in self._channels.values():
                 channel.connection.close()
             self._selector.close()
-            self._wake_read.close()
-            self._wake_write.close()
+            self._waker.close()
 
     def _step(self) -> None:
         self._woken = False  # before looking: what changes from now on has to wake us
+        if self._interrupted is not None:
+            raise SparklogError(f"interrupted in the middle of sending by {self._interrupted!r}") from self._interrupted
         self._outcomes.expire()
         with self._accumulator.lock:
             ready, next_at = self._accumulator.locked_ready(time.monotonic())
@@ -152,13 +212,21 @@ class Sender:
         deadlines = [c.in_flight[0][1] for c in self._channels.values() if c.in_flight]
         if next_at is not None:
             deadlines.append(next_at)
+        is_idle = not deadlines and self._is_ready_for_callers()
+        if is_idle:
+            deadlines.append(time.monotonic() + self._config.request_timeout_ms / 1000)
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-        events = self._selector.select(timeout)
+        self._is_idle = is_idle
+        self._turn.release()
+        try:
+            events = self._select(timeout)
+        finally:
+            self._turn.acquire()
+            self._is_idle = False
         self._woken = True
         for key, _ in events:
             if key.data is None:
-                with contextlib.suppress(BlockingIOError):
-                    self._wake_read.recv(4096)
+                self._waker.clear()
             else:
                 self._read_answers(key.data)
         now = time.monotonic()
@@ -166,6 +234,22 @@ class Sender:
             if channel.in_flight and channel.in_flight[0][1] <= now:
                 late = RequestTimedOutError(f"the broker at {endpoint} did not answer within request.timeout.ms")
                 self._drop_channel(endpoint, late)
+
+    def _is_ready_for_callers(self) -> bool:
+        """Whether nothing is missing for sending at once what somebody may collect. Not in transactions, which begin
+        otherwise."""
+        session = self._accumulator.session
+        if self._stopping or self._accumulator.linger_s or self._config.acks == 0:
+            return False
+        return session is None or (session.identity is not None and session.transactional_id is None)
+
+    def _select(self, timeout_s: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """The selector's own `select` rounds a timeout up to the next millisecond, which is much of a linger: a short one is
+        waited for by another `select`, which counts microseconds, on the descriptor of the first."""
+        if timeout_s is not None and 0 < timeout_s < SHORT_TIMEOUT_S and self._selector_fd < FD_SETSIZE:
+            select.select([self._selector_fd], [], [], timeout_s)
+            timeout_s = 0
+        return self._selector.select(timeout_s)
 
     # -- sending
 

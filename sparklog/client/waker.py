@@ -1,0 +1,41 @@
+"""Wakes a thread that waits for sockets: a descriptor that another thread makes readable."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+
+_ONE = (1).to_bytes(8, "little")
+_READ_BYTES = 4096
+
+
+class Waker:
+    """To be registered with whatever waits for reading. After `close` nothing happens."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):  # half as much work for the kernel as a pipe or a pair of sockets
+            self._read = self._write = io.FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
+            return
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        self._read, self._write = io.FileIO(read, "r"), io.FileIO(write, "w")
+
+    def fileno(self) -> int:
+        return self._read.fileno()
+
+    def wake(self) -> None:
+        """Makes the descriptor readable; of any thread."""
+        with contextlib.suppress(OSError, ValueError):  # ValueError: closed
+            self._write.write(_ONE)
+
+    def clear(self) -> None:
+        """It is not readable any more."""
+        with contextlib.suppress(OSError, ValueError):
+            self._read.read(_READ_BYTES)
+
+    def close(self) -> None:
+        """Again is fine."""
+        self._read.close()
+        self._write.close()
