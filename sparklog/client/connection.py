@@ -51,6 +51,8 @@ RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
 CONNECT_TIMEOUT_MS = 10_000
 READ_AHEAD_BYTES = 16 * 1024
 """Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
+READ_AHEAD_BYTES_MAX = 256 * 1024
+"""What is read ahead of an answer that nobody waits for with `receive`."""
 _IOV_MAX = 512
 _LENGTH = struct.Struct("<I")
 _TIMEOUT_SLACK = 1 / 32
@@ -84,6 +86,8 @@ class Connection:
         does not speak this client's versions) and TooManyConnectionsError.
         """
         self.endpoint = endpoint
+        self.is_local = bool(local_socket)
+        """Whether it goes through a Unix socket."""
         self.timeout_ms = timeout_ms
         self._next_id = 0
         self._expected: deque[_Expected] = deque()
@@ -123,19 +127,42 @@ class Connection:
 
     def read_ahead(self) -> bool:
         """Reads what has come of the next answer, without waiting. Whether `receive` will not wait either: all of it is
-        there (it is not larger than READ_AHEAD_BYTES), or the connection is broken."""
+        there, or the connection is broken."""
         if not self.has_read_ahead:
             self._ahead_start = self._ahead_end = 0
+        while (missing := self._missing_ahead()) > 0 and not self.is_answer_large:
+            self._make_room_ahead(missing)
             try:
-                self._ahead_end = self._socket.recv_into(self._ahead, 0, socket.MSG_DONTWAIT)
+                count = self._socket.recv_into(self._ahead[self._ahead_end :], 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return False
             except OSError:
                 return True
+            if count == 0:
+                return True
+            self._ahead_end += count
+        return missing <= 0
+
+    @property
+    def is_answer_large(self) -> bool:
+        """Whether the next answer has begun to come, and is too large to be read ahead."""
+        return self._ahead_end - self._ahead_start + self._missing_ahead() > READ_AHEAD_BYTES_MAX
+
+    def _missing_ahead(self) -> int:
+        """How many bytes of the next answer, or of the length it begins with, have not been read."""
         there = self._ahead_end - self._ahead_start
         if there < _LENGTH.size:
-            return there == 0
-        return bool(_LENGTH.size + _LENGTH.unpack_from(self._ahead, self._ahead_start)[0] <= there)
+            return _LENGTH.size - there
+        return int(_LENGTH.size + _LENGTH.unpack_from(self._ahead, self._ahead_start)[0] - there)
+
+    def _make_room_ahead(self, size_bytes: int) -> None:
+        if self._ahead_end + size_bytes <= len(self._ahead):
+            return
+        rest = self._ahead[self._ahead_start : self._ahead_end]
+        if len(rest) + size_bytes > len(self._ahead):
+            self._ahead = memoryview(bytearray(READ_AHEAD_BYTES_MAX))
+        self._ahead[: len(rest)] = rest
+        self._ahead_start, self._ahead_end = 0, len(rest)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -281,7 +308,9 @@ class Connection:
         except OSError as e:
             raise self._broken(e) from e
 
-    def _receive_frame(self, deadline: float) -> tuple[frames.ResponsePrefix, bytearray, pa.Buffer]:
+    def _receive_frame(self, deadline: float) -> tuple[frames.ResponsePrefix, bytes | bytearray, pa.Buffer]:
+        if self._missing_ahead() <= 0:
+            return self._take_frame()
         try:
             start = bytearray(frames.PREFIX_BYTES)
             self._receive_into(memoryview(start), deadline)
@@ -297,6 +326,17 @@ class Connection:
             raise self._broken(e) from e
         return prefix, header, payload
 
+    def _take_frame(self) -> tuple[frames.ResponsePrefix, bytes, pa.Buffer]:
+        """The next frame, all of which has been read ahead."""
+        start = self._ahead_start
+        prefix = frames.decode_response_prefix(self._ahead[start : start + frames.PREFIX_BYTES], RESPONSE_BYTES_MAX)
+        header_start = start + frames.PREFIX_BYTES
+        payload_start = header_start + prefix.header_bytes
+        end = self._ahead_start = header_start + prefix.body_bytes
+        # bytes of their own, which are aligned as Arrow wants it
+        payload = pa.py_buffer(bytes(self._ahead[payload_start:end]))
+        return prefix, bytes(self._ahead[header_start:payload_start]), payload
+
     def _receive_into(self, view: memoryview, deadline: float) -> None:
         """Fills `view` with what has been read ahead and from the socket. Where little is missing, what else has come is
         read with it."""
@@ -307,7 +347,7 @@ class Connection:
             if len(missing) >= READ_AHEAD_BYTES:
                 count = self._socket.recv_into(missing, 0, socket.MSG_WAITALL)
             else:
-                self._ahead_start, self._ahead_end = 0, self._socket.recv_into(self._ahead)
+                self._ahead_start, self._ahead_end = 0, self._socket.recv_into(self._ahead, READ_AHEAD_BYTES)
                 count = self._take_read_ahead(missing)
             if count == 0:
                 raise ConnectionResetError("closed by the broker")

@@ -8,19 +8,23 @@ when more comes (SPARSE_BYTES), when an answer is late, and for whatever else th
 
 from __future__ import annotations
 
-import contextlib
 import select
-import socket
 import threading
 import time
 from collections.abc import Callable
 
-from sparklog.client.connection import READ_AHEAD_BYTES, Connection
+from sparklog.client.connection import READ_AHEAD_BYTES_MAX, Connection
+from sparklog.client.waker import Waker
 
-SPARSE_BYTES = READ_AHEAD_BYTES
-"""Who gets answers up to this size keeps up, and has nothing to read ahead. Poll takes such an answer with one call."""
+SPARSE_BYTES = READ_AHEAD_BYTES_MAX
+"""Who gets answers up to this size keeps up, and has nothing to read ahead. Poll can wait for such an answer without
+receiving it."""
 PART_HEADER_BYTES = 128
 """What an answer has for each partition beside the data, or a little more."""
+WAITED_S = 0.0004
+"""Who has had to wait that long for an answer from a broker on this host has asked for it in good time: then poll returns
+what it has received before the next request is sent, which takes a tenth of a record's way, and the next poll begins with
+that. Who finds the answer there sooner had better ask for the next one at once."""
 IDLE_S = 1.0
 """After this time without a poll at the socket the background thread goes on."""
 
@@ -32,10 +36,13 @@ class FetchTurn:
         self._clock = clock
         self._told = threading.Condition(lock)
         self._polled_at = -IDLE_S
-        self._waker: tuple[socket.socket, socket.socket] | None = None
+        self._went_at = 0.0
+        self._waker: Waker | None = None
         self.is_sparse = False
         """Whether the last answer was."""
         self.is_polling = False
+        self.has_waited = False
+        """Whether poll has waited at the socket for the last answer."""
         self.poll_receives = False
         """Still so when the next poll begins: an exception (Ctrl-C) has ended the last one in the middle."""
 
@@ -48,6 +55,15 @@ class FetchTurn:
         if self.is_polling:
             self._polled_at = self._clock()
         self.is_polling = False
+
+    def sends_later(self, connection: Connection) -> bool:
+        """Whether poll returns what it has received on `connection` before the next request is sent."""
+        return self.poll_receives and self.is_sparse and self.has_waited and connection.is_local
+
+    @property
+    def sends_soon(self) -> bool:
+        """Whether poll is expected to come back and to send what it has not sent yet."""
+        return not self.is_polling and self._clock() < self._polled_at + IDLE_S
 
     def is_polls(self, connection: Connection) -> bool:
         """Whether the answer on `connection` is left to poll. One that is late is not: it is for the background thread to
@@ -71,39 +87,37 @@ class FetchTurn:
         """Something has changed: the background thread and a poll at the socket look again."""
         self._told.notify_all()
         if self.poll_receives and self._waker is not None:
-            with contextlib.suppress(OSError):
-                self._waker[1].send(b"w")
+            self._waker.wake()
 
     def go_to_socket(self) -> None:
         """From now on poll receives."""
         if self._waker is None:
-            self._waker = socket.socketpair()
-            for end in self._waker:
-                end.setblocking(False)
+            self._waker = Waker()
         self.poll_receives = True
+        self._went_at = self._clock()
+
+    def note_answer(self) -> None:
+        """What poll has waited for is there."""
+        self.has_waited = self._clock() - self._went_at > WAITED_S
 
     def leave_socket(self) -> None:
         """It has received, or nothing came."""
         self.poll_receives = False
 
-    def is_readable(self, connection: Connection, timeout_s: float) -> bool:
-        """Waits for the answer on `connection` to begin to come: up to `timeout_s`, until it is late, or until `tell`."""
-        if connection.has_read_ahead:
-            return True
+    def is_readable(self, connection: Connection, deadline: float) -> bool:
+        """Waits for (more of) the answer on `connection` to come: up to `deadline`, until it is late, or until `tell`."""
         assert self._waker is not None
-        wake_read = self._waker[0]
         poll = select.poll()
         poll.register(connection, select.POLLIN)
-        poll.register(wake_read, select.POLLIN)
-        timeout_s = max(0.0, min(timeout_s, connection.due - self._clock()))
+        poll.register(self._waker, select.POLLIN)
+        timeout_s = max(0.0, min(deadline, connection.due) - self._clock())
         ready = [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
-        if wake_read.fileno() in ready:
-            with contextlib.suppress(OSError):
-                wake_read.recv(4096)
+        if self._waker.fileno() in ready:
+            self._waker.clear()
         return connection.fileno() in ready
 
     def close(self) -> None:
         """Nobody waits any more."""
-        for end in self._waker or ():
-            end.close()
+        if self._waker is not None:
+            self._waker.close()
         self._waker = None

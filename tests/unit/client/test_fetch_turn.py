@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import linecache
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from sparklog.client import fetch_turn, fetcher
-from sparklog.client.connection import READ_AHEAD_BYTES, Connection
+from sparklog.client.connection import READ_AHEAD_BYTES, READ_AHEAD_BYTES_MAX, Connection
 from sparklog.client.consumed import records_of
 from sparklog.client.consumer import Consumer
 from sparklog.client.fetch_turn import FetchTurn
@@ -28,6 +24,7 @@ from sparklog.protocol.frames import encode_response
 from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker
+from tests.unit.client.interruptions import Stopped, interrupted_at
 from tests.unit.client.test_consumer import TP0, drain, fill, until
 
 TP1 = TopicPartition("events", 1)
@@ -53,7 +50,7 @@ def caught_up(fake: FakeBroker, **settings: Any) -> Consumer:
     consumer.assign([TP0])
     fill(fake, 1)
     assert len(drain(consumer, fake.end(("events", 0)))) == fake.end(("events", 0))
-    until(lambda: consumer.poll(0) == [] and consumer._fetcher._left_to_poll() is not None)
+    until(lambda: consumer.poll(0) == [] and is_left_to_poll(consumer))
     return consumer
 
 
@@ -126,13 +123,15 @@ def drain_for(consumer: Consumer, seconds: float) -> list[Any]:
 
 
 @pytest.mark.usefixtures("local_read")
-def test_a_broker_that_goes_away_while_poll_receives(fake: FakeBroker) -> None:
-    fetches = 0
+@pytest.mark.parametrize("later", [False, True])
+def test_a_broker_that_goes_away_while_poll_receives(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    if later:
+        send_later(monkeypatch)
 
     def drop_some(api: Api, _: Any) -> Any:
-        nonlocal fetches
-        fetches += api is Api.FETCH
-        return DROP if api is Api.FETCH and fetches % 3 == 0 else None
+        return DROP if api is Api.FETCH and fetches(fake) % 3 == 0 else None
 
     with caught_up(fake) as consumer:
         fake.hook = drop_some
@@ -159,20 +158,120 @@ def test_what_another_partition_needs_is_not_forgotten(fake4: FakeBroker) -> Non
         assert offsets(drain(consumer, 17)) == list(range(3, 20))
 
 
-def test_what_comes_only_in_parts_or_is_large_is_received_in_the_background(
+def test_what_is_large_is_received_in_the_background(
     fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with caught_up(fake) as consumer:
-        monkeypatch.setattr("sparklog.client.connection.Connection.read_ahead", lambda *_: False)
+        monkeypatch.setattr("sparklog.client.connection.READ_AHEAD_BYTES_MAX", 1000)
+        steps.clear()
+        fill(fake, 1, rows=5000)
+        assert offsets(drain(consumer, 5000)) == list(range(10, 5010))
+        assert set(steps) == {"sparklog-consumer"}
+
+
+def test_who_does_not_wait_for_all_of_an_answer_leaves_it_to_the_background(
+    fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with caught_up(fake) as consumer:
+        read_ahead, is_readable = Connection.read_ahead, FetchTurn.is_readable
+
+        def begin(connection: Connection) -> bool:
+            read_ahead(connection)
+            return False
+
+        def time_is_over(turn: FetchTurn, connection: Connection, deadline: float) -> bool:
+            return not connection.has_read_ahead and is_readable(turn, connection, deadline)
+
+        monkeypatch.setattr(Connection, "read_ahead", begin)
+        monkeypatch.setattr(FetchTurn, "is_readable", time_is_over)
         steps.clear()
         fill(fake, 1)
         assert offsets(drain(consumer, 10)) == list(range(10, 20))
         assert set(steps) == {"sparklog-consumer"}
 
 
-def test_nothing_is_asked_for_on_the_polling_thread(
+def send_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As to a broker on this host, when each answer has been waited for."""
+    monkeypatch.setattr(FetchTurn, "sends_later", lambda turn, _: turn.poll_receives and turn.is_sparse)
+
+
+def is_left_to_poll(consumer: Consumer) -> bool:
+    return consumer._fetcher._left_to_poll() is not None or consumer._fetcher._owed is not None
+
+
+def fetches(fake: FakeBroker) -> int:
+    return sum(api is Api.FETCH for api, _ in fake.requests)
+
+
+def test_who_has_waited_gets_records_before_the_next_request_is_sent(
     fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    send_later(monkeypatch)
+    asked: list[str] = []
+    ask = fetcher.Fetcher._ask
+
+    def note(*given: Any, **named: Any) -> Any:
+        asked.append(threading.current_thread().name)
+        return ask(*given, **named)
+
+    monkeypatch.setattr(fetcher.Fetcher, "_ask", note)
+    with caught_up(fake) as consumer:
+        consumer.poll(0)
+        steps.clear()
+        for i in range(1, 6):
+            asked.clear()
+            fill(fake, 1, rows=2)
+            assert offsets(drain(consumer, 2)) == [8 + 2 * i, 9 + 2 * i]
+            assert asked == []
+            assert consumer.poll(0) == []
+            assert asked == [threading.current_thread().name]
+        assert set(steps) == set(asked)
+
+
+def test_the_request_that_poll_did_not_send_is_sent_in_the_background(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_later(monkeypatch)
+    monkeypatch.setattr(fetch_turn, "IDLE_S", 0.05)
+    with caught_up(fake) as consumer:
+        for i in range(1, 4):
+            fill(fake, 1)
+            assert offsets(drain(consumer, 10)) == list(range(10 * i, 10 * i + 10))
+            until(lambda: consumer._fetcher._owed is None)
+        fill(fake, 1)
+        until(lambda: bool(consumer._fetcher.ready))
+        assert offsets(drain(consumer, 10)) == list(range(40, 50))
+
+
+@pytest.mark.usefixtures("local_read")
+def test_positions_that_change_before_the_request_is_sent(fake4: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    send_later(monkeypatch)
+    with caught_up(fake4) as consumer:
+        fill(fake4, 1)
+        assert offsets(drain(consumer, 10)) == list(range(10, 20))
+        consumer.seek(TP0, 5)
+        assert offsets(drain(consumer, 15)) == list(range(5, 20))
+        fill(fake4, 1)
+        assert offsets(drain(consumer, 10)) == list(range(20, 30))
+        fill(fake4, 1, partition=1)
+        consumer.assign([TP0, TP1])
+        assert {(r.partition, r.offset) for r in drain(consumer, 10)} == {(1, o) for o in range(10)}
+        fill(fake4, 1)
+        assert {(r.partition, r.offset) for r in drain(consumer, 10)} == {(0, o) for o in range(30, 40)}
+        consumer.pause(TP0)
+        fill(fake4, 1)
+        fill(fake4, 1, partition=1)
+        assert {(r.partition, r.offset) for r in drain(consumer, 10)} == {(1, o) for o in range(10, 20)}
+        consumer.resume(TP0)
+        assert {(r.partition, r.offset) for r in drain(consumer, 10)} == {(0, o) for o in range(40, 50)}
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_nothing_is_asked_for_on_the_polling_thread(
+    fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    if later:
+        send_later(monkeypatch)
     with caught_up(fake) as consumer:
         consumer._cluster.expire("events")
         fill(fake, 1)
@@ -194,12 +293,20 @@ def test_an_answer_is_there_when_all_of_it_is() -> None:
             theirs.send(answer[:cut])
             assert connection.read_ahead() is (cut == len(answer))
             theirs.send(answer[cut:])
+            assert connection.read_ahead() or cut == len(answer)
             _, header, payload = connection._receive_frame(time.monotonic() + 10)
             assert (header, payload.to_pybytes()) == (b"header", b"1234567")
-        theirs.send(encode_response(Api.FETCH, 0, 1, b"header", READ_AHEAD_BYTES))
-        theirs.send(bytes(READ_AHEAD_BYTES))
-        assert not connection.read_ahead()  # too large
-        connection._receive_frame(time.monotonic() + 10)
+        for size in (READ_AHEAD_BYTES, READ_AHEAD_BYTES_MAX - 22, READ_AHEAD_BYTES_MAX - 21):
+            rest = bytes(range(256)) * 1024
+            theirs.send(encode_response(Api.FETCH, 0, 1, b"header", size))
+            assert not connection.read_ahead()
+            sender = threading.Thread(target=theirs.sendall, args=(rest[:size],))  # more than the socket holds
+            sender.start()
+            is_large = size > READ_AHEAD_BYTES_MAX - 22
+            until(lambda is_large=is_large: connection.read_ahead() or is_large)
+            assert connection.is_answer_large is is_large
+            assert connection._receive_frame(time.monotonic() + 10)[2].to_pybytes() == rest[:size]
+            sender.join()
         theirs.shutdown(socket.SHUT_RDWR)
         assert connection.read_ahead()  # `receive` says that it is broken
 
@@ -274,10 +381,6 @@ def drain_anyway(consumer: Consumer, count: int) -> list[Any]:
     return found
 
 
-class Stopped(BaseException):
-    """As KeyboardInterrupt, which pytest would take for its own."""
-
-
 MODULES = (
     "fetcher.py",
     "fetch_turn.py",
@@ -292,46 +395,27 @@ MODULES = (
 RETURNS = ("return chosen", "return batches")
 
 
-def stop_at(line: int, modules: tuple[str, ...], reached: list[bool]) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that raises at the `line`-th line of these modules, but for that with which poll returns."""
-    left = line
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left
-        if not frame.f_code.co_filename.endswith(modules):
-            return None
-        if event == "line" and linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() not in RETURNS:
-            left -= 1
-            if left == 0:
-                reached.append(True)
-                raise Stopped
-        return trace
-
-    return trace
-
-
-@pytest.mark.parametrize(("call", "modules"), [("poll", MODULES), ("poll_batches", ("consumer.py", "position.py"))])
+@pytest.mark.parametrize(
+    ("call", "modules", "later"),
+    [("poll", MODULES, False), ("poll", MODULES, True), ("poll_batches", ("consumer.py", "position.py"), False)],
+)
 def test_a_poll_that_is_interrupted_anywhere_loses_nothing(
-    fake: FakeBroker, call: str, modules: tuple[str, ...]
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, call: str, modules: tuple[str, ...], later: bool
 ) -> None:
     """Ctrl-C at each line that a poll runs through, as long as there are lines; the records that were not returned come with
     the next polls."""
+    if later:
+        send_later(monkeypatch)
     with caught_up(fake, local_read="off") as consumer:
         expected, line = 10, 1
         interrupted = 0
         while True:
             fill(fake, 1, rows=3)
-            until(lambda: consumer._fetcher._left_to_poll() is not None or bool(consumer._fetcher.ready))
-            reached: list[bool] = []
+            until(lambda: is_left_to_poll(consumer) or bool(consumer._fetcher.ready))
             found: list[Any] = []
-            previous = sys.gettrace()
-            sys.settrace(stop_at(line, modules, reached))
-            try:
+            with interrupted_at(line, modules, but=RETURNS) as reached, contextlib.suppress(Stopped):
                 found = getattr(consumer, call)(2000)
-            except Stopped:
-                interrupted += 1
-            finally:
-                sys.settrace(previous)
+            interrupted += bool(reached)
             found = [r for f in found for r in (records_of(f) if call == "poll_batches" else [f])]
             found += drain(consumer, 3 - len(found))
             assert offsets(found) == list(range(expected, expected + 3)), f"interrupted at line {line}"
