@@ -89,8 +89,8 @@ def _append_inline(broker: Broker, write: Write) -> AppendInfo | Exception:
     """What the only append of a request comes to, without the steps that several on several threads need."""
     started_at = broker.loop.time()
     outcome = _outcome(write)
-    _after_append(write.partition, outcome)
     broker.note_inline_append(started_at)
+    _after_append(write.partition, outcome, alone=True)
     return outcome
 
 
@@ -125,10 +125,11 @@ def _sync(group: _Numbered, results: Outcomes) -> Outcomes:
     return results
 
 
-def _after_append(partition: Partition, outcome: AppendInfo | Exception) -> None:
+def _after_append(partition: Partition, outcome: AppendInfo | Exception, *, alone: bool = False) -> None:
+    """`alone`: nothing else of the request is still to come that readers had better get together with this."""
     if isinstance(outcome, AppendInfo):
         partition.storage_failing = False
-        partition.on_appended(outcome)
+        partition.on_appended(outcome, at_once=alone)
     elif isinstance(outcome, StorageFullError | StorageError):
         # A full disk fails every append: said once, until it has recovered.
         if not partition.storage_failing:

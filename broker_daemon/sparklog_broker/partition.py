@@ -126,15 +126,16 @@ class Partition:
         kind = FencedLeaderEpochError if leader_epoch < ours else UnknownLeaderEpochError
         raise kind(f"partition {self.key}: the request names leader epoch {leader_epoch}, it is {ours}")
 
-    def on_appended(self, info: AppendInfo) -> None:
-        """Something has been appended: the high watermark may rise, and requests that wait for it end."""
+    def on_appended(self, info: AppendInfo, *, at_once: bool = False) -> None:
+        """Something has been appended: the high watermark may rise, and requests that wait for it end. `at_once`: a reader is
+        answered before this returns."""
         if self._log is None or info.duplicate:
             return
         before = self.replicas.high_watermark
         high_watermark = self.replicas.on_append(info.last_offset + 1)
         if high_watermark > before:
             self._log.raise_high_watermark(high_watermark)
-            self._fetches.check(self.key)
+            self._fetches.check(self.key, at_once=at_once)
             self._produces.check(self.key)
 
     def take_offline(self, error: SparklogError) -> None:

@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterable
 from enum import Enum
 
+from sparklog_broker.running_request import Wakeup
+
 
 class Outcome(Enum):
     """How a wait ended."""
@@ -29,13 +31,17 @@ Satisfied = Callable[[Hashable | None], bool]
 class _Waiter:
     __slots__ = ("future", "keys", "satisfied")
 
-    def __init__(self, satisfied: Satisfied, keys: tuple[Hashable, ...], future: asyncio.Future[Outcome]) -> None:
+    def __init__(self, satisfied: Satisfied, keys: tuple[Hashable, ...], future: Wakeup[Outcome]) -> None:
         self.satisfied = satisfied
         self.keys = keys
         self.future = future
 
-    def finish(self, outcome: Outcome) -> None:
-        if not self.future.done():
+    def finish(self, outcome: Outcome, *, at_once: bool = False) -> None:
+        if self.future.done():
+            return
+        if at_once:
+            self.future.set_result_now(outcome)
+        else:
             self.future.set_result(outcome)
 
 
@@ -66,7 +72,7 @@ class Purgatory:
         if self._count >= self._limit:
             return Outcome.REFUSED
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(satisfied, tuple(dict.fromkeys(keys)), loop.create_future())
+        waiter = _Waiter(satisfied, tuple(dict.fromkeys(keys)), Wakeup(loop=loop))
         self._register(waiter)
         timer = None
         try:
@@ -79,14 +85,15 @@ class Purgatory:
                 timer.cancel()
             self._remove(waiter)
 
-    def check(self, key: Hashable) -> int:
-        """Ends the waits under `key` that are satisfied now; returns how many."""
+    def check(self, key: Hashable, *, at_once: bool = False) -> int:
+        """Ends the waits under `key` that are satisfied now; returns how many. With `at_once` the request that has waited
+        longest is done when this returns; more of them would keep the caller for long."""
         waiters = self._by_key.get(key)
         if not waiters:
             return 0
         done = [w for w in waiters if not w.future.done() and w.satisfied(key)]
         for waiter in done:
-            waiter.finish(Outcome.SATISFIED)
+            waiter.finish(Outcome.SATISFIED, at_once=at_once and waiter is done[0])
         return len(done)
 
     def stop(self) -> None:

@@ -15,6 +15,22 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
+class Wakeup(asyncio.Future[T]):
+    """What a request waits for when whoever ends the wait may let it go on at once."""
+
+    resume: Callable[[asyncio.Future[Any]], None] | None = None
+
+    def set_result_now(self, result: T) -> None:
+        """The request has gone on, up to where it waits again, when this returns. Others than requests go on in the loop's
+        next turn."""
+        resume, self.resume = self.resume, None
+        if resume is not None:
+            self.remove_done_callback(resume)
+        self.set_result(result)
+        if resume is not None:
+            resume(self)
+
+
 class RunningRequest(Generic[T]):
     """`on_end(result, error)` is called once: within `start`, or later on the event loop. After `cancel` the error is the
     CancelledError, unless the coroutine was at its end."""
@@ -61,5 +77,7 @@ class RunningRequest(Generic[T]):
                 return
             self._waits_for = waits_for
             waits_for.add_done_callback(self._go_on)
+            if isinstance(waits_for, Wakeup):
+                waits_for.resume = self._go_on
             if self._cancelled:  # meanwhile, by itself
                 waits_for.cancel()

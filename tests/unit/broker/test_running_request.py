@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from sparklog_broker.running_request import RunningRequest
+from sparklog_broker.running_request import RunningRequest, Wakeup
 
 Ends = list[tuple[Any, BaseException | None]]
 
@@ -129,3 +129,59 @@ def test_a_cancellation_that_is_caught_ends_with_the_result() -> None:
         return ""
 
     assert run(work, lambda running, ends: running.cancel()) == [("at its end", None)]
+
+
+def test_who_is_woken_now_has_gone_on_when_that_returns() -> None:
+    steps: list[Any] = []
+    wakeups: list[Wakeup[int]] = []
+
+    async def work() -> str:
+        for _ in range(3):
+            wakeups.append(Wakeup())
+            steps.append(await wakeups[-1])
+        return "answer"
+
+    def wake(_: RunningRequest[Any], ends: Ends) -> None:
+        wakeups[0].set_result_now(1)
+        assert (steps, len(wakeups)) == ([1], 2)
+        wakeups[1].set_result(2)
+        assert steps == [1]
+        asyncio.get_running_loop().call_soon(lambda: wakeups[2].set_result_now(3))
+        assert ends == []
+
+    assert run(work, wake) == [("answer", None)]
+    assert steps == [1, 2, 3]
+
+
+def test_who_is_woken_now_may_fail_or_be_cancelled() -> None:
+    wakeup: list[Wakeup[int]] = []
+
+    async def fails() -> None:
+        wakeup.append(Wakeup())
+        await wakeup[-1]
+        raise KeyError("defect")
+
+    def wake(_: RunningRequest[Any], ends: Ends) -> None:
+        wakeup[-1].set_result_now(1)
+        assert [type(error) for _, error in ends] == [KeyError]
+
+    ((_, error),) = run(fails, wake)
+    assert isinstance(error, KeyError)
+    ((_, error),) = run(fails, lambda running, ends: running.cancel())
+    assert isinstance(error, asyncio.CancelledError)
+
+
+def test_a_task_is_woken_in_the_next_turn() -> None:
+    async def main() -> None:
+        wakeup: Wakeup[int] = Wakeup()
+
+        async def wait() -> int:
+            return await wakeup
+
+        task = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        wakeup.set_result_now(7)
+        assert not task.done()
+        assert await task == 7
+
+    asyncio.run(main())
