@@ -28,7 +28,10 @@ class Wakeup(asyncio.Future[T]):
             self.remove_done_callback(resume)
         self.set_result(result)
         if resume is not None:
-            resume(self)
+            try:
+                resume(self)
+            except Exception as e:  # noqa: BLE001 - as from a callback of the loop: no business of whoever ends the wait
+                self.get_loop().call_exception_handler({"message": "a request failed to go on", "exception": e})
 
 
 class RunningRequest(Generic[T]):

@@ -174,8 +174,12 @@ class Cluster:
     def knows(self, name: str) -> bool:
         """Whether the topic can be told without asking the broker."""
         with self._lock:
-            cached = self._topics.get(name)
-        return cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S
+            return self._fresh(name) is not None
+
+    def _fresh(self, name: str) -> TopicInfo | None:
+        """What is known of a topic, if it is not too old; with the lock held."""
+        cached = self._topics.get(name)
+        return cached[0] if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S else None
 
     def topic(self, name: str, *, refresh: bool = False, timeout_ms: int = 30_000) -> TopicInfo:
         """The topic, from the cache if it is not older than 5 minutes, or if the broker does not answer.
@@ -183,9 +187,11 @@ class Cluster:
         `refresh` asks the broker in any case. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError.
         """
         with self._lock:
-            cached = None if refresh else self._topics.get(name)
-        if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S:
-            return cached[0]
+            fresh, cached = self._fresh(name), self._topics.get(name)
+        if fresh is not None and not refresh:
+            return fresh
+        if refresh:
+            cached = None
         try:
             response = self.metadata([name], timeout_ms=timeout_ms)
         except SparklogError as e:
@@ -245,6 +251,14 @@ class Cluster:
                 return endpoint
         self.invalidate(tp.topic)
         raise BrokerNotAvailableError(f"{tp} has no leader at the moment (broker {leader} is not known)")
+
+    def known_leader(self, tp: TopicPartition) -> Endpoint | None:
+        """`leader`, if there is one and nobody has to be asked for it."""
+        with self._lock:
+            info = self._fresh(tp.topic)
+            if info is None or not 0 <= tp.partition < info.partitions:
+                return None
+            return self._brokers.get(info.partition_states[tp.partition].leader)
 
     def local_reads(self, endpoint: Endpoint) -> bool:
         """Whether it is worth asking this broker for its files."""

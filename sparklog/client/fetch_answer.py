@@ -29,6 +29,10 @@ class UnderWay(NamedTuple):
     def positions(self) -> list[Position]:
         return [position for position, _ in self.asked]
 
+    def is_for(self, wanted: list[Position]) -> bool:
+        """Whether it asked for exactly these, but for what is read from files by now."""
+        return {id(p) for p in wanted} == {id(p) for p in self.positions if not p.from_files}
+
     def receive(self) -> tuple[list[Part], int]:
         """Waits for the answer: the parts in the order asked, and the bytes of all. Raises as `Connection.receive`."""
         response, payload = self.connection.receive(FetchResponse)

@@ -242,11 +242,11 @@ class Fetcher:
                 if self._turn.poll_receives or left is not None:
                     self._turn.leave_to_poll(None if left is None else left.connection)
                     continue
-                if self._owed is not None and self._turn.sends_soon:
+                wanted = [p for p in self.positions.values() if p.is_fetchable]
+                if self._owed is not None and self._owed.is_for(wanted) and self._turn.sends_soon:
                     self._turn.leave_to_poll(None)
                     continue
                 self._owed = None
-                wanted = [p for p in self.positions.values() if p.is_fetchable]
                 if self._under_way is not None:
                     wanted = self._under_way.positions
                 elif now < self._resume_at:
@@ -420,9 +420,8 @@ class Fetcher:
         """Sends the request that follows `last`, for the partitions that stay with the socket, if there will be room for its answer."""
         with self.changed:
             wanted = [p for p in self.positions.values() if p.is_fetchable]
-            asked = {id(p) for p in last.positions if not p.from_files}
             is_room = self.ready.size_bytes + taken_bytes < self._config.prefetch_bytes
-        if not is_room or not wanted or {id(p) for p in wanted} != asked:
+        if not is_room or not wanted or not last.is_for(wanted):
             return
         with contextlib.suppress(SparklogError):  # the next request meets it again, when what has come is safe
             if all(self._cluster.leader(p.tp) == last.leader for p in wanted):

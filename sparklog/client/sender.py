@@ -62,6 +62,10 @@ class SenderConfig(NamedTuple):
     backoff_max_s: float
 
 
+class _Unfinished(BaseException):
+    """A caller has taken a batch and has not sent it yet."""
+
+
 class _Channel:
     """The connection to one broker and the requests under way on it."""
 
@@ -126,16 +130,13 @@ class Sender:
 
     def send_here(self) -> None:
         """Sends, on the caller's thread, the batch that has been opened; whatever is not as simple as that is left to ours.
-        Ctrl-C waits until it is done. Another exception (of a signal handler) in the middle ends the producer."""
+        Signals wait until it is done (`InterruptsDeferred`). Another exception in the middle of it ends the producer."""
         with InterruptsDeferred():
             self._accumulator.is_left_to_caller = False  # before looking, or telling who looks
             is_sent = False
             if self._turn.acquire(blocking=False):
                 try:
                     is_sent = self._is_idle and self._send_opened()
-                except BaseException as e:
-                    self._interrupted = e
-                    raise
                 finally:
                     self._turn.release()
                     if not is_sent:
@@ -144,22 +145,30 @@ class Sender:
                 self.wake()
 
     def _send_opened(self) -> bool:
+        """False: nothing has been taken."""
         accumulator = self._accumulator
-        with accumulator.lock:
-            if not self._is_ready_for_callers():  # another session may have begun
-                return False
-            session = accumulator.session
-            ready, next_at = accumulator.locked_ready(time.monotonic())
-            opened = ready[0].open if len(ready) == 1 and next_at is None and not ready[0].batches else None
-            if opened is None or opened.size_bytes > HERE_BYTES_MAX:
-                return False
-        if not self._cluster.knows(ready[0].tp.topic):
-            return False
-        leader = self._cluster.leader(ready[0].tp)
-        channel = self._channels.get(leader)
-        if channel is None or channel.in_flight:
-            return False
-        self._send_to(leader, deque(ready), session)
+        try:
+            with accumulator.lock:
+                if not self._is_ready_for_callers():  # another session may have begun
+                    return False
+                session, now = accumulator.session, time.monotonic()
+                ready, next_at = accumulator.locked_ready(now)
+                opened = ready[0].open if len(ready) == 1 and next_at is None and not ready[0].batches else None
+                if opened is None or opened.size_bytes > HERE_BYTES_MAX:
+                    return False
+                leader = self._cluster.known_leader(opened.delivery.tp)
+                channel = None if leader is None else self._channels.get(leader)
+                if leader is None or channel is None or channel.in_flight:
+                    return False
+                self._interrupted = _Unfinished()
+                entry = Entry(ready[0], accumulator.locked_take(ready[0], now))
+            if self._encode(entry, session):
+                self._send_entries(leader, channel, [entry], session)
+            self._interrupted = None
+        except BaseException as e:
+            if self._interrupted is not None:
+                self._interrupted = e
+            raise
         return True
 
     def stop(self, timeout_s: float) -> None:
@@ -199,7 +208,7 @@ class Sender:
     def _step(self) -> None:
         self._woken = False  # before looking: what changes from now on has to wake us
         if self._interrupted is not None:
-            raise SparklogError(f"interrupted in the middle of sending by {self._interrupted!r}") from self._interrupted
+            raise SparklogError(f"interrupted in the middle of sending: {self._interrupted!r}") from self._interrupted
         self._outcomes.expire()
         with self._accumulator.lock:
             ready, next_at = self._accumulator.locked_ready(time.monotonic())
@@ -297,22 +306,28 @@ class Sender:
                 if self._encode(entry, session):
                     entries.append(entry)
                     size += entry.size_bytes
-            if not entries:
+            if not entries or not self._send_entries(leader, channel, entries, session):
                 return
-            sent = False
-            try:
-                channel = channel or self._open_channel(leader)
-                limit = channel.connection.broker.request_bytes_max - REQUEST_HEADER_BYTES
-                while len(entries) > 1 and sum(e.size_bytes for e in entries) > limit:
-                    self._outcomes.not_sent(entries.pop())
-                sent = True
-                self._send(channel, entries, session)
-            except SparklogError as e:
-                if channel is not None and leader in self._channels and channel.connection.closed:
-                    self._drop_channel(leader, e)
-                for entry in entries:
-                    self._outcomes.failed(entry, e, definite=not sent or isinstance(e, STORED_NOTHING))
-                return
+
+    def _send_entries(
+        self, leader: Endpoint, channel: _Channel | None, entries: list[Entry], session: WriteSession | None
+    ) -> bool:
+        """Sends one request with as many of the entries as it may hold. False if that failed and they are settled."""
+        sent = False
+        try:
+            channel = channel or self._open_channel(leader)
+            limit = channel.connection.broker.request_bytes_max - REQUEST_HEADER_BYTES
+            while len(entries) > 1 and sum(e.size_bytes for e in entries) > limit:
+                self._outcomes.not_sent(entries.pop())
+            sent = True
+            self._send(channel, entries, session)
+        except SparklogError as e:
+            if channel is not None and leader in self._channels and channel.connection.closed:
+                self._drop_channel(leader, e)
+            for entry in entries:
+                self._outcomes.failed(entry, e, definite=not sent or isinstance(e, STORED_NOTHING))
+            return False
+        return True
 
     def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
         """Encodes records that were collected by `send`, waits for those that others encode, and puts in what was decided

@@ -4,6 +4,7 @@ or comes twice."""
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import threading
@@ -164,6 +165,20 @@ def test_a_broker_that_does_not_answer_is_noticed_in_time(fake: FakeBroker) -> N
         assert isinstance(raised.value, RequestTimedOutError) or "request.timeout.ms" in str(raised.value)
 
 
+def test_a_partition_that_is_gone_fails_its_record_alone(fake4: FakeBroker, senders: list[str]) -> None:
+    with Producer(fake4.address, linger_ms=0, delivery_timeout_ms=300, request_timeout_ms=200) as producer:
+        producer.send("events", b"first", partition=3).result(10)
+        idle(producer)
+        fake4.add_topic("events", 2)
+        producer._cluster.topic("events", refresh=True)  # as another client of the process does it
+        senders.clear()
+        with pytest.raises(SparklogError):
+            producer.send("events", b"x", partition=3).result(10)
+        assert senders == []
+        idle(producer)
+        assert producer.send("events", b"y", partition=1).result(10).offset == 0
+
+
 def test_many_threads_at_once(fake: FakeBroker, senders: list[str]) -> None:
     count, threads = 200, 6
     with warm(fake) as producer:
@@ -250,6 +265,32 @@ def test_interrupts_wait(stopping_sigint: Callable[[], None]) -> None:
         pass
     with pytest.raises(Stopped):
         stopping_sigint()
+
+
+def test_signals_that_came_are_delivered_at_the_end_each(stopping_sigint: Callable[[], None]) -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        with pytest.raises(Stopped), InterruptsDeferred():
+            stopping_sigint()
+            signal.raise_signal(signal.SIGTERM)
+            assert came == []
+        assert came == [signal.SIGTERM]
+        signal.raise_signal(signal.SIGTERM)
+        assert len(came) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_its_handlers_back(stopping_sigint: Callable[[], None]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with InterruptsDeferred():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if signal.getsignal(signal.SIGINT) is handler else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert signal.getsignal(signal.SIGINT) is not handler
 
 
 def test_interrupts_that_are_ignored_or_of_other_threads_are_left_alone(stopping_sigint: Callable[[], None]) -> None:
