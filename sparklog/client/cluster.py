@@ -187,11 +187,9 @@ class Cluster:
         `refresh` asks the broker in any case. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError.
         """
         with self._lock:
-            fresh, cached = self._fresh(name), self._topics.get(name)
-        if fresh is not None and not refresh:
+            fresh, cached = (None, None) if refresh else (self._fresh(name), self._topics.get(name))
+        if fresh is not None:
             return fresh
-        if refresh:
-            cached = None
         try:
             response = self.metadata([name], timeout_ms=timeout_ms)
         except SparklogError as e:

@@ -3,7 +3,8 @@
 Where much comes, the background thread reads ahead while the application works on what it has. Where little comes, it would
 only hand each record on to another thread that has to be woken for it: then the request that is under way is left to the next
 poll, which waits at the socket itself. The background thread takes it up again when poll is not called for a while (IDLE_S),
-when more comes (SPARSE_BYTES), when an answer is late, and for whatever else there is to do.
+when more comes (SPARSE_BYTES), when an answer is late, and for whatever else there is to do. A poll that has waited for its
+answer leaves the next request to the next poll as well (`sends_later`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The consumer's background thread: resolves positions, fetches ahead of `poll`, decodes.
 
 The next request goes out before the data of the last are decoded: the broker sends while the client looks at what it has.
+Only where nothing more can be there yet (`FetchTurn.sends_later`) it is left to the next poll.
 """
 
 from __future__ import annotations

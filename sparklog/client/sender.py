@@ -62,10 +62,6 @@ class SenderConfig(NamedTuple):
     backoff_max_s: float
 
 
-class _Unfinished(BaseException):
-    """A caller has taken a batch and has not sent it yet."""
-
-
 class _Channel:
     """The connection to one broker and the requests under way on it."""
 
@@ -115,6 +111,7 @@ class Sender:
         self._is_idle = False
         """It sleeps with nothing under way, but not beyond the deadline of what a caller may send meanwhile."""
         self._interrupted: BaseException | None = None
+        """What has kept a caller from sending what it had taken."""
         self._thread = threading.Thread(target=self._run, name="sparklog-producer", daemon=True)
         self._thread.start()
 
@@ -147,6 +144,7 @@ class Sender:
     def _send_opened(self) -> bool:
         """False: nothing has been taken."""
         accumulator = self._accumulator
+        is_taken = False
         try:
             with accumulator.lock:
                 if not self._is_ready_for_callers():  # another session may have begun
@@ -160,13 +158,12 @@ class Sender:
                 channel = None if leader is None else self._channels.get(leader)
                 if leader is None or channel is None or channel.in_flight:
                     return False
-                self._interrupted = _Unfinished()
+                is_taken = True
                 entry = Entry(ready[0], accumulator.locked_take(ready[0], now))
             if self._encode(entry, session):
                 self._send_entries(leader, channel, [entry], session)
-            self._interrupted = None
         except BaseException as e:
-            if self._interrupted is not None:
+            if is_taken:
                 self._interrupted = e
             raise
         return True
