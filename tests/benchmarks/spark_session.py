@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..spark_settings import published_settings
 from .context import ROOT, environment
 from .kafka import SPARK_VERSION, KafkaInstallation
 from .processes import MeasurementError
@@ -19,12 +20,7 @@ START_TIMEOUT_S = 300.0
 COMMAND_TIMEOUT_S = 900.0
 
 
-def published_settings() -> dict[str, str]:
-    """What conf/spark-defaults.conf sets: the session has what a user is told to set, and both sources run in it."""
-    lines = (ROOT / "conf" / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
-    return dict(line.split(maxsplit=1) for line in lines if line.startswith("spark."))
-
-
+# the session has what a user is told to set, and both sources run in it
 CONFIGS = published_settings() | {
     "spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",
     # Spark's resolver is not given this one: it is put beside as a file

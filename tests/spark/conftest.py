@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import sparklog
+from tests.spark_settings import CHECKPOINT_FILES, published_settings
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -38,6 +39,7 @@ def spark() -> Iterator[Any]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.pollingDelay", "10ms")
+        .config(CHECKPOINT_FILES, published_settings()[CHECKPOINT_FILES])
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )

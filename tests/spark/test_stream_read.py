@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import sparklog
+from tests.spark_settings import CHECKPOINT_FILES
 
 
 def wait_until(condition: Callable[[], bool], query: Any, timeout_s: float = 60) -> None:
@@ -35,6 +36,23 @@ def test_available_now_twice_reads_everything_once(
     assert second.values() == ["d"]
     third = collected().run(reads.stream(name, startingOffsets="earliest"), tmp_path)
     assert third.values() == []
+
+
+def test_checkpoints_go_from_one_file_manager_to_the_other(
+    spark: Any, reads: Any, topic: Any, send: Any, collected: Any, tmp_path: Path
+) -> None:
+    """What conf/spark-defaults.conf advises can be set for a query that is there already, and taken back."""
+    name, published = topic(), spark.conf.get(CHECKPOINT_FILES)
+    sparks_own = published.replace("FileSystemBased", "FileContextBased")
+    try:
+        for run, manager in enumerate([sparks_own, published, sparks_own, published]):
+            spark.conf.set(CHECKPOINT_FILES, manager)
+            send(name, "always", f"run {run}")
+            rows = reads.stream(name, startingOffsets="earliest").dropDuplicates(["value"])
+            seen = collected().run(rows, tmp_path).values()
+            assert seen == (["always", "run 0"] if run == 0 else [f"run {run}"])
+    finally:
+        spark.conf.set(CHECKPOINT_FILES, published)
 
 
 def test_max_offsets_per_trigger_makes_batches(reads: Any, topic: Any, send: Any, collected: Any) -> None:

@@ -16,6 +16,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from tests.spark_settings import published_settings
+
 FAILED_IN_A_ROW_MAX = 20
 QUIET = {
     "spark.ui.enabled": "false",
@@ -65,7 +67,7 @@ def main() -> int:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2,4]").appName("sparklog-torture")
-    for name, value in QUIET.items():
+    for name, value in (published_settings() | QUIET).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
 

@@ -18,7 +18,8 @@ from tests.benchmarks.machine import versions
 from tests.benchmarks.processes import MeasurementError, run, usage
 from tests.benchmarks.results import Goal, Measurement, RowResult
 from tests.benchmarks.rows import ROWS, Row, select
-from tests.benchmarks.spark_session import CONFIGS, published_settings
+from tests.benchmarks.spark_session import CONFIGS
+from tests.spark_settings import published_settings
 
 
 def row_result(name: str = "a-row", **changes: Any) -> RowResult:
