@@ -4,6 +4,8 @@ nothing. The difference to sparklog is what sparklog costs; the rest is Spark's.
 
 from __future__ import annotations
 
+import functools
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,8 +21,11 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark_sparklog.worker_process import imported_objects
 
 FORMAT = "ceiling"
+IDLE_S = 4.0
+READY_ROWS = 4_000
 
 
 def write_files(directory: Path, batches: Sequence[Iterator[pa.RecordBatch]]) -> None:
@@ -76,6 +81,38 @@ class CeilingStreamReader(DataSourceStreamReader):
         return _read(partition.value)
 
 
+class CeilingRateReader(DataSourceStreamReader):
+    """`rate` ready rows a second, from IDLE_S after the first question on: until then the query is seen to wait."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._begin_s: float | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"rows": 0}
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        now_s = time.monotonic()
+        if self._begin_s is None:
+            self._begin_s = now_s + IDLE_S
+        return {"rows": max(0, int((now_s - self._begin_s) * self._rate))}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition(end["rows"] - start["rows"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        imported_objects.freeze()
+        for first in range(0, partition.value, READY_ROWS):
+            yield _ready_rows().slice(0, partition.value - first)
+
+
+@functools.cache
+def _ready_rows() -> pa.RecordBatch:
+    """Keys (none) and values of 1 KiB."""
+    keys, values = pa.nulls(READY_ROWS, pa.binary()), pa.array([bytes(1024)] * READY_ROWS, pa.binary())
+    return pa.record_batch({"key": keys, "value": values})
+
+
 class CeilingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         deque(iterator, maxlen=0)
@@ -83,13 +120,19 @@ class CeilingWriter(DataSourceArrowWriter):
 
 
 class CeilingStreamWriter(DataSourceStreamArrowWriter):
+    """Leaves Spark's garbage collections as little to do as sparklog does."""
+
+    def __init__(self) -> None:
+        imported_objects.freeze()
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         deque(iterator, maxlen=0)
+        imported_objects.freeze()
         return WriterCommitMessage()
 
 
 class CeilingSource(DataSource):
-    """Options: `path` (the files' directory) and `ddl` to read."""
+    """Options: `path` (the files' directory) and `ddl` to read; or `rate` instead of `path`, for streams of key and value."""
 
     @classmethod
     def name(cls) -> str:
@@ -102,6 +145,8 @@ class CeilingSource(DataSource):
         return CeilingReader(self.options["path"])
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        if "rate" in self.options:
+            return CeilingRateReader(float(self.options["rate"]))
         return CeilingStreamReader(self.options["path"])
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:

@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
+from ..ceiling import FORMAT as CEILING
 from ..context import Context, environment, measured
 from ..processes import MeasurementError, usage
 from ..results import Measurement
 from .row import CONFLUENT, CONNECTOR, KAFKA, Row, at_most
-from .spark import connector, connector_sink, ours, ours_sink
+from .spark import CEILING_SINK, PYTHON, connector, connector_sink, ours, ours_sink
 
 VALUE_BYTES = 1024
 SECONDS = 20
@@ -23,6 +27,7 @@ ROUND_TRIPS = 10_000
 MANY_PARTITIONS = 1_000
 ACKNOWLEDGED_RATE = 5_000
 LINGER_MS = 5
+_SESSION = "local[2], conf/spark-defaults.conf, bytecode in Spark's archives, one session for both"
 _LINGERS = "acks=all, linger.ms=5, the default of both"
 
 
@@ -38,7 +43,7 @@ def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
     server: Any = context.kafka if peer else context.broker
     topics: Any = context.kafka if peer else context
     with topics.topic(1) as source, topics.topic(1) as target:
-        read = connector(context, source) if peer else ours(context, source)
+        read = connector(context, source) if peer else ours(context, source, columns="key,value")
         sink = connector_sink(context, target) if peer else ours_sink(context, target)
         if peer:  # the connector's defaults are right for latency
             sink["options"] = {
@@ -52,6 +57,25 @@ def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
             stopped = context.spark.call("stop_stream")
         found.extra.update(stopped)
         return found
+
+
+def through_nothing(context: Context, *, rate: int) -> Measurement:
+    """A query whose source and sink look at nothing, of as many rows, beside the load of `through_spark`."""
+    source = {"format": CEILING, "options": {"rate": str(rate), "ddl": "key binary, value binary"}}
+    with context.topic(1) as topic:
+        context.spark.call("start_stream", source=source, sink=CEILING_SINK)
+        try:
+            found = _measure(context, context.broker, topic, topic, rate, "sparklog", LINGER_MS)
+        finally:
+            stopped = context.spark.call("stop_stream")
+        found.extra.update(stopped)
+        return found
+
+
+def trigger(measure: Callable[[Context], Measurement], context: Context) -> Measurement:
+    """What a micro-batch took in the median, instead of a record."""
+    found = measure(context)
+    return msgspec.structs.replace(found, value=found.extra["trigger_ms"])
 
 
 def round_trips(context: Context, *, peer: bool) -> Measurement:
@@ -209,6 +233,21 @@ SPARK_ROWS = (
         CONNECTOR,
         sender=_LINGERS,
         trigger="default",
-        Spark="local[2], conf/spark-defaults.conf, bytecode in Spark's archives, one session for both",
+        source="key and value (sparklog: columns=key,value)",
+        Spark=_SESSION,
+    ),
+    Row(
+        "spark-latency-ceiling",
+        "Spark micro-batches at 2,000 records/s, against a source and a sink that look at nothing",
+        PYTHON,
+        "ms (micro-batch)",
+        None,
+        partial(trigger, partial(through_spark, rate=2_000, peer=False)),
+        partial(trigger, partial(through_nothing, rate=2_000)),
+        {
+            "records": f"as in spark-latency, which are sent and received beside the {PYTHON.removesuffix(' ceiling')}, too",
+            "value": "median time of a trigger that had rows",
+            "Spark": _SESSION,
+        },
     ),
 )
