@@ -1,0 +1,89 @@
+"""What a micro-batch's checkpoint files cost on a local disk: Spark's own file manager and the published one, side by side.
+
+    python -m tests.benchmarks.spark_checkpoints [--triggers 30] [--rounds 2]
+
+A source and a sink that do nothing, without state and with state in eight partitions. The managers take turns in one session;
+the first triggers of each stint do not count. Printed are medians over all stints, in ms, and how many processes and threads
+the machine started meanwhile for a trigger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ..spark_settings import CHECKPOINT_FILES, published_settings
+from .spark_sink import WARM_UP, session
+
+PUBLISHED = published_settings()[CHECKPOINT_FILES]
+MANAGERS = {"Spark's own": PUBLISHED.replace("FileSystemBased", "FileContextBased"), "published": PUBLISHED}
+STATE_PARTITIONS = 8
+PHASES = ("triggerExecution", "addBatch", "walCommit", "commitOffsets")
+
+
+def started() -> int:
+    """Processes and threads that this machine has started since it booted."""
+    lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("processes "))
+
+
+def stint(spark: Any, directory: Path, triggers: int, *, state: bool) -> tuple[list[dict[str, int]], float]:
+    """Runs one query: durations (ms by phase) of its triggers, and what was started for each of them."""
+    frame = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1000, numPartitions=1).load()
+    if state:
+        frame = frame.selectExpr("value % 100 as key").groupBy("key").count()
+    writer = frame.writeStream.outputMode("complete" if state else "append").format("noop")
+    query = writer.option("checkpointLocation", str(directory)).start()
+
+    def wait_for(count: int) -> None:
+        while len(query.recentProgress) < count:
+            if query.exception() is not None:
+                raise query.exception()
+            time.sleep(0.05)
+
+    try:
+        wait_for(WARM_UP)
+        first, before = len(query.recentProgress), started()
+        wait_for(first + triggers)
+        progress = query.recentProgress
+        return [dict(p["durationMs"]) for p in progress[first:]], (started() - before) / (len(progress) - first)
+    finally:
+        query.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--triggers", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=2)
+    arguments = parser.parse_args()
+    spark = session()
+    spark.sparkContext.setLogLevel("OFF")  # a query that is stopped in the middle of a batch is an error to Spark
+    spark.conf.set("spark.sql.shuffle.partitions", STATE_PARTITIONS)
+    print(f"{'':>12} {'state':>6}", *(f"{p:>17}" for p in PHASES), f"{'started/trigger':>17}")
+    with tempfile.TemporaryDirectory() as directory:
+        for state in (False, True):
+            found: dict[str, list[dict[str, int]]] = {name: [] for name in MANAGERS}
+            starts: dict[str, list[float]] = {name: [] for name in MANAGERS}
+            for turn in range(arguments.rounds):
+                for name, manager in MANAGERS.items():
+                    spark.conf.set(CHECKPOINT_FILES, manager)
+                    checkpoint = Path(directory, f"{state}-{turn}-{name[:3]}")
+                    durations, each = stint(spark, checkpoint, arguments.triggers, state=state)
+                    found[name] += durations
+                    starts[name].append(each)
+            for name, durations in found.items():
+                medians = (statistics.median(d.get(p, 0) for d in durations) for p in PHASES)
+                print(
+                    f"{name:>12} {state!s:>6}",
+                    *(f"{m:17.0f}" for m in medians),
+                    f"{statistics.median(starts[name]):17.1f}",
+                )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
