@@ -12,17 +12,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from ..spark_settings import CHECKPOINT_FILES, published_settings
-from .spark_sink import WARM_UP, session
+from .spark_sink import PHASES, WARM_UP, session, wait_for_triggers
 
 PUBLISHED = published_settings()[CHECKPOINT_FILES]
 MANAGERS = {"Spark's own": PUBLISHED.replace("FileSystemBased", "FileContextBased"), "published": PUBLISHED}
 STATE_PARTITIONS = 8
-PHASES = ("triggerExecution", "addBatch", "walCommit", "commitOffsets")
 
 
 def started() -> int:
@@ -38,17 +36,10 @@ def stint(spark: Any, directory: Path, triggers: int, *, state: bool) -> tuple[l
         frame = frame.selectExpr("value % 100 as key").groupBy("key").count()
     writer = frame.writeStream.outputMode("complete" if state else "append").format("noop")
     query = writer.option("checkpointLocation", str(directory)).start()
-
-    def wait_for(count: int) -> None:
-        while len(query.recentProgress) < count:
-            if query.exception() is not None:
-                raise query.exception()
-            time.sleep(0.05)
-
     try:
-        wait_for(WARM_UP)
+        wait_for_triggers(query, WARM_UP)
         first, before = len(query.recentProgress), started()
-        wait_for(first + triggers)
+        wait_for_triggers(query, first + triggers)
         progress = query.recentProgress
         return [dict(p["durationMs"]) for p in progress[first:]], (started() - before) / (len(progress) - first)
     finally:

@@ -21,6 +21,7 @@ import sparklog
 
 PARTITIONS = 4
 WARM_UP = 5
+PHASES = ("triggerExecution", "addBatch", "walCommit", "commitOffsets")
 KINDS = {
     "noop": {},
     "acks=all": {"sparklog.delivery.guarantee": "at-least-once"},
@@ -42,6 +43,14 @@ def session() -> Any:
     )
 
 
+def wait_for_triggers(query: Any, count: int) -> None:
+    """Returns when the query has had so many. Raises what has ended it."""
+    while len(query.recentProgress) < count:
+        if query.exception() is not None:
+            raise query.exception()
+        time.sleep(0.05)
+
+
 def stint(spark: Any, servers: str, kind: str, directory: Path, triggers: int, rows: int) -> list[dict[str, int]]:
     """Runs one query for `triggers` triggers; returns the durations (ms by phase) of each."""
     frame = (
@@ -58,10 +67,7 @@ def stint(spark: Any, servers: str, kind: str, directory: Path, triggers: int, r
         writer = writer.option("sparklog.bootstrap.servers", servers)
     query = writer.start()
     try:
-        while len(query.recentProgress) < triggers + WARM_UP:
-            if query.exception() is not None:
-                raise query.exception()
-            time.sleep(0.05)
+        wait_for_triggers(query, triggers + WARM_UP)
         return [dict(p["durationMs"]) for p in query.recentProgress[WARM_UP : triggers + WARM_UP]]
     finally:
         query.stop()
@@ -84,10 +90,9 @@ def main() -> None:
                 servers = broker.bootstrap_servers
                 found[kind] += stint(spark, servers, kind, checkpoint, arguments.triggers, arguments.rows)
         spark.stop()
-    phases = ("triggerExecution", "addBatch", "walCommit", "commitOffsets")
-    print(f"{'median ms of ' + str(len(found['noop'])):>20}", *(f"{p:>17}" for p in phases))
+    print(f"{'median ms of ' + str(len(found['noop'])):>20}", *(f"{p:>17}" for p in PHASES))
     for kind, durations in found.items():
-        print(f"{kind:>20}", *(f"{statistics.median(d.get(p, 0) for d in durations):17.0f}" for p in phases))
+        print(f"{kind:>20}", *(f"{statistics.median(d.get(p, 0) for d in durations):17.0f}" for p in PHASES))
 
 
 if __name__ == "__main__":
