@@ -29,6 +29,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from .ceiling import CeilingSource
 
 RESULT = "RESULT "
+PHASES = {
+    "trigger_ms": "triggerExecution",
+    "latest_offset_ms": "latestOffset",
+    "wal_commit_ms": "walCommit",
+    "query_planning_ms": "queryPlanning",
+    "add_batch_ms": "addBatch",
+    "commit_offsets_ms": "commitOffsets",
+}
+"""What is told of micro-batches, by Spark's names."""
 FLIGHT_COLUMNS = (
     "year int, month int, day int, dep_time double, dep_delay double, arr_delay double, carrier string, flight int, "
     "tailnum string, distance int"
@@ -147,14 +156,15 @@ class Session:
         return {}
 
     def stop_stream(self) -> dict[str, float]:
-        """Stops the query; the median of its triggers in ms."""
+        """Stops the query; the medians of its triggers and of their phases, in ms."""
         error = self.query.exception()
-        taken = [p["durationMs"]["triggerExecution"] for p in self.query.recentProgress if p["numInputRows"]]
+        taken = [p["durationMs"] for p in self.query.recentProgress if p["numInputRows"]]
         self.query.stop()
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         if error is not None:
             raise error
-        return {"trigger_ms": statistics.median(taken) if taken else 0, "batches": len(taken)}
+        medians = {name: statistics.median([t.get(phase, 0) for t in taken] or [0]) for name, phase in PHASES.items()}
+        return medians | {"batches": len(taken)}
 
 
 def main() -> None:

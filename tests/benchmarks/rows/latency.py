@@ -16,6 +16,7 @@ from ..ceiling import FORMAT as CEILING
 from ..context import Context, environment, measured
 from ..processes import MeasurementError, usage
 from ..results import Measurement
+from ..spark_child import PHASES
 from .row import CONFLUENT, CONNECTOR, KAFKA, Row, at_most
 from .spark import CEILING_SINK, PYTHON, connector, connector_sink, ours, ours_sink
 
@@ -27,6 +28,7 @@ ROUND_TRIPS = 10_000
 MANY_PARTITIONS = 1_000
 ACKNOWLEDGED_RATE = 5_000
 LINGER_MS = 5
+MICRO_BATCH_RATE = 2_000
 _SESSION = "local[2], conf/spark-defaults.conf, bytecode in Spark's archives, one session for both"
 _LINGERS = "acks=all, linger.ms=5, the default of both"
 
@@ -49,33 +51,36 @@ def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
             sink["options"] = {
                 k: v for k, v in sink["options"].items() if k not in ("kafka.batch.size", "kafka.linger.ms")
             }
-        context.spark.call("start_stream", source=read | {"select": ["key", "value"]}, sink=sink)
-        try:
-            client = "confluent" if peer else "sparklog"
-            found = _measure(context, server, source, target, rate, client, LINGER_MS)
-        finally:
-            stopped = context.spark.call("stop_stream")
-        found.extra.update(stopped)
-        return found
+        client = "confluent" if peer else "sparklog"
+        load = partial(_measure, context, server, source, target, rate, client, LINGER_MS)
+        return _beside_query(context, read | {"select": ["key", "value"]}, sink, load)
 
 
 def through_nothing(context: Context, *, rate: int) -> Measurement:
     """A query whose source and sink look at nothing, of as many rows, beside the load of `through_spark`."""
     source = {"format": CEILING, "options": {"rate": str(rate), "ddl": "key binary, value binary"}}
     with context.topic(1) as topic:
-        context.spark.call("start_stream", source=source, sink=CEILING_SINK)
-        try:
-            found = _measure(context, context.broker, topic, topic, rate, "sparklog", LINGER_MS)
-        finally:
-            stopped = context.spark.call("stop_stream")
-        found.extra.update(stopped)
-        return found
+        load = partial(_measure, context, context.broker, topic, topic, rate, "sparklog", LINGER_MS)
+        return _beside_query(context, source, CEILING_SINK, load)
+
+
+def _beside_query(
+    context: Context, source: dict[str, Any], sink: dict[str, Any], measure: Callable[[], Measurement]
+) -> Measurement:
+    """What is measured while the query runs, and what its micro-batches took."""
+    context.spark.call("start_stream", source=source, sink=sink)
+    try:
+        found = measure()
+    finally:
+        stopped = context.spark.call("stop_stream")
+    found.extra.update(stopped)
+    return found
 
 
 def trigger(measure: Callable[[Context], Measurement], context: Context) -> Measurement:
-    """What a micro-batch took in the median, and nothing of the records that were sent meanwhile."""
+    """What a micro-batch and its phases took in the median, and nothing of the records that were sent meanwhile."""
     found = measure(context)
-    kept = {name: found.extra[name] for name in ("trigger_ms", "batches")}
+    kept = {name: found.extra[name] for name in (*PHASES, "batches")}
     return msgspec.structs.replace(found, value=kept["trigger_ms"], extra=kept)
 
 
@@ -230,7 +235,7 @@ SPARK_ROWS = (
         "Spark micro-batches, source → sink, at 2,000 records/s",
         1.0,
         through_spark,
-        2_000,
+        MICRO_BATCH_RATE,
         CONNECTOR,
         sender=_LINGERS,
         trigger="default",
@@ -243,8 +248,8 @@ SPARK_ROWS = (
         PYTHON,
         "ms (micro-batch)",
         None,
-        partial(trigger, partial(through_spark, rate=2_000, peer=False)),
-        partial(trigger, partial(through_nothing, rate=2_000)),
+        partial(trigger, partial(through_spark, rate=MICRO_BATCH_RATE, peer=False)),
+        partial(trigger, partial(through_nothing, rate=MICRO_BATCH_RATE)),
         {
             "records": f"as in spark-latency, which are sent and received beside the {PYTHON.removesuffix(' ceiling')}, too",
             "value": "median time of a trigger that had rows",
