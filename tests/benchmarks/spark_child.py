@@ -156,7 +156,7 @@ class Session:
         return {}
 
     def stop_stream(self) -> dict[str, float]:
-        """Stops the query; the medians of its triggers and of their phases, in ms."""
+        """Stops the query; the medians of its last triggers with rows (Spark keeps 100) and of their phases, in ms."""
         error = self.query.exception()
         taken = [p["durationMs"] for p in self.query.recentProgress if p["numInputRows"]]
         self.query.stop()

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.spark_micro_batches [--rounds 5] [--rate 2000]
 
 The query of the row spark-latency, for 23 s at a time. The kinds take turns in one session; the first round does not count: it
-warms Spark up. Printed are medians over the rounds, in ms: of the micro-batches and their phases, and how long records took from
-when they were due (nothing reads what the third kind writes, so it has none).
+warms Spark up. Printed are medians over the rounds, in ms: of the last hundred micro-batches with rows and their phases, and how
+long records took from when they were due (nothing reads what the third kind writes, so it has none).
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ def main() -> None:
         "nothing": partial(trigger, partial(through_nothing, rate=rate)),
     }
     columns = (*PHASES, *RECORDS)
-    print(f"{'':>16}", *(f"{c:>17}" for c in columns), flush=True)
+    print(f"{'':>24}", *(f"{c:>17}" for c in columns), flush=True)
     found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     with Context() as context:
         for turn in range(arguments.rounds + 1):
             for kind in list(kinds)[:: 1 if turn % 2 else -1]:
                 found[kind].append(kinds[kind](context).extra)
                 if turn:
-                    _print(f"round {turn} {kind[:8]}", found[kind][-1:], columns)
+                    _print(f"round {turn}, {kind}", found[kind][-1:], columns)
     for kind, rounds in found.items():
         _print(kind, rounds[1:], columns)
 
 
 def _print(name: str, rounds: list[dict[str, float]], columns: tuple[str, ...]) -> None:
-    medians = [statistics.median(r.get(c, 0) for r in rounds) if rounds else 0 for c in columns]
-    print(f"{name:>16}", *(f"{m:17.0f}" if m else f"{'-':>17}" for m in medians), flush=True)
+    known = {c: [r[c] for r in rounds if c in r] for c in columns}
+    print(f"{name:>24}", *(f"{statistics.median(v):17.0f}" if v else f"{'-':>17}" for v in known.values()), flush=True)
 
 
 if __name__ == "__main__":

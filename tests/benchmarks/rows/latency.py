@@ -252,7 +252,7 @@ SPARK_ROWS = (
         partial(trigger, partial(through_nothing, rate=MICRO_BATCH_RATE)),
         {
             "records": f"as in spark-latency, which are sent and received beside the {PYTHON.removesuffix(' ceiling')}, too",
-            "value": "median time of a trigger that had rows",
+            "value": "median time of the last hundred triggers that had rows",
             "Spark": _SESSION,
         },
     ),
