@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ..ceiling import FORMAT as CEILING
+from ..ceiling import read_delays
 from ..context import Context, environment, measured
-from ..processes import MeasurementError, usage
+from ..processes import Finished, MeasurementError, usage
 from ..results import Measurement
 from ..spark_child import PHASES
 from .row import CONFLUENT, CONNECTOR, KAFKA, Row, at_most
@@ -57,11 +61,36 @@ def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
 
 
 def through_nothing(context: Context, *, rate: int) -> Measurement:
-    """A query whose source and sink look at nothing, of as many rows, beside the load of `through_spark`."""
+    """A query whose source makes as many rows of nothing and whose sink only notes how late they are, beside the sender of
+    `through_spark`. Through a Python source and sink no row can be read earlier than that."""
+    server = context.broker
+    delays = context.scratch / f"delays-{uuid.uuid4().hex}"
     source = {"format": CEILING, "options": {"rate": str(rate), "ddl": "key binary, value binary"}}
+    sink = CEILING_SINK | {"options": {"delays": str(delays)}}
+    ended_ns = 0
+
+    def load() -> Measurement:
+        nonlocal ended_ns
+        found = measured(
+            server.pid, lambda: _send(context, server, topic, rate, "sparklog", LINGER_MS), lambda r: r["records"]
+        )
+        ended_ns = time.time_ns()
+        return found
+
     with context.topic(1) as topic:
-        load = partial(_measure, context, context.broker, topic, topic, rate, "sparklog", LINGER_MS)
-        return _beside_query(context, source, CEILING_SINK, load)
+        found = _beside_query(context, source, sink, load)
+    kept = {name: found.extra[name] for name in (*PHASES, "batches")} | _percentiles(read_delays(delays), ended_ns)
+    delays.unlink()
+    return msgspec.structs.replace(found, value=kept["p99_ms"], extra=kept)
+
+
+def _percentiles(delays: np.ndarray, ended_ns: int) -> dict[str, float]:
+    """Of the rows that were due while the load ran. Not of the first, which warm up, nor of the last second's: some of them
+    have not come."""
+    due_ns, delay_ns = delays[:, 0], delays[:, 1]
+    warm_ns = due_ns.min() + WARM_UP_SECONDS * 10**9
+    p50, p99 = np.percentile(delay_ns[(due_ns >= warm_ns) & (due_ns < ended_ns - 10**9)], (50, 99)) / 1e6
+    return {"p50_ms": float(p50), "p99_ms": float(p99)}
 
 
 def _beside_query(
@@ -137,8 +166,7 @@ def acknowledged(context: Context, *, peer: bool) -> Measurement:
 def _measure(
     context: Context, server: Any, source: str, target: str, rate: int, client: str, linger_ms: int = 0
 ) -> Measurement:
-    seconds = max(2, round(SECONDS * context.scale)) + WARM_UP_SECONDS
-    count = seconds * rate
+    count = _count(context, rate)
     os.sync()
     load = os.getloadavg()[0]
     arguments = {"bootstrap": server.bootstrap_servers, "topic": target, "count": count, "skip": WARM_UP_SECONDS * rate}
@@ -150,15 +178,7 @@ def _measure(
         try:
             assert receiver.stdout is not None
             receiver.stdout.readline()
-            _, sent = context.client(
-                f"{client}_latency_send",
-                bootstrap=server.bootstrap_servers,
-                topic=source,
-                rate=rate,
-                count=count,
-                value_bytes=VALUE_BYTES,
-                linger_ms=linger_ms,
-            )
+            _, sent = _send(context, server, source, rate, client, linger_ms)
             out, errors = receiver.communicate(timeout=RECEIVE_TIMEOUT_S)
         except subprocess.TimeoutExpired as e:
             raise MeasurementError(f"the receiver was not done after {RECEIVE_TIMEOUT_S:.0f} s") from e
@@ -175,6 +195,25 @@ def _measure(
         server_rss_bytes=after.rss_bytes,
         load_before=load,
         extra=result,
+    )
+
+
+def _count(context: Context, rate: int) -> int:
+    """Records to send, those of the warm-up among them."""
+    return (max(2, round(SECONDS * context.scale)) + WARM_UP_SECONDS) * rate
+
+
+def _send(
+    context: Context, server: Any, topic: str, rate: int, client: str, linger_ms: int
+) -> tuple[dict[str, float], Finished]:
+    return context.client(
+        f"{client}_latency_send",
+        bootstrap=server.bootstrap_servers,
+        topic=topic,
+        rate=rate,
+        count=_count(context, rate),
+        value_bytes=VALUE_BYTES,
+        linger_ms=linger_ms,
     )
 
 
@@ -251,7 +290,7 @@ SPARK_ROWS = (
         partial(trigger, partial(through_spark, rate=MICRO_BATCH_RATE, peer=False)),
         partial(trigger, partial(through_nothing, rate=MICRO_BATCH_RATE)),
         {
-            "records": f"as in spark-latency, which are sent and received beside the {PYTHON.removesuffix(' ceiling')}, too",
+            "records": f"as in spark-latency, which are sent beside the {PYTHON.removesuffix(' ceiling')}, too",
             "value": "median time of the last hundred triggers that had rows",
             "Spark": _SESSION,
         },
