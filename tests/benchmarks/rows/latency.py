@@ -283,7 +283,7 @@ SPARK_ROWS = (
     ),
     Row(
         "spark-latency-ceiling",
-        "Spark micro-batches at 2,000 records/s, against a source and a sink that look at nothing",
+        "Spark micro-batches at 2,000 records/s, against a Python source and sink that do nothing",
         PYTHON,
         "ms (micro-batch)",
         None,
