@@ -44,3 +44,9 @@ def test_percentiles_leave_out_the_warm_up_and_what_may_not_have_come() -> None:
     slow, usual = 10**12, 4_000_000
     delays = np.stack((due, np.where(counted, usual, slow)), axis=1)
     assert _percentiles(delays, ended_ns=8 * second) == {"p50_ms": 4.0, "p99_ms": 4.0}
+
+
+def test_a_run_that_is_too_short_has_no_percentiles() -> None:
+    second = 10**9
+    due = np.arange(0, 3 * second, second // 100)
+    assert _percentiles(np.stack((due, due), axis=1), ended_ns=3 * second) == {}
