@@ -23,10 +23,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark_sparklog.worker_process import imported_objects
 
+from .latency import VALUE_BYTES
+
 FORMAT = "ceiling"
 IDLE_S = 4.0
 ROWS_PER_BATCH = 4_000
-VALUE_BYTES = 1024
 _VALUE_WORDS = VALUE_BYTES // 8
 
 
@@ -129,7 +130,8 @@ class CeilingRateReader(DataSourceStreamReader):
         return {"rows": max(0, int((now_ns - self._begin_ns) / 1e9 * self._rate))}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [InputPartition(DueRows(self._begin_ns or 0, self._rate, start["rows"], end["rows"]))]
+        assert self._begin_ns is not None  # the end comes from latestOffset
+        return [InputPartition(DueRows(self._begin_ns, self._rate, start["rows"], end["rows"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         imported_objects.freeze()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+VALUE_BYTES = 1024
 LEAD_NS = 200_000_000
 IDLE_S_MAX = 60.0
 _HEAD_BYTES = 16

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -18,13 +17,13 @@ import numpy as np
 from ..ceiling import FORMAT as CEILING
 from ..ceiling import read_delays
 from ..context import Context, environment, measured
+from ..latency import VALUE_BYTES
 from ..processes import Finished, MeasurementError, usage
 from ..results import Measurement
 from ..spark_child import PHASES
 from .row import CONFLUENT, CONNECTOR, KAFKA, Row, at_most
 from .spark import CEILING_SINK, PYTHON, connector, connector_sink, ours, ours_sink
 
-VALUE_BYTES = 1024
 SECONDS = 20
 WARM_UP_SECONDS = 3
 RECEIVE_TIMEOUT_S = 180.0
@@ -67,31 +66,22 @@ def through_nothing(context: Context, *, rate: int) -> Measurement:
     delays = context.scratch / f"delays-{uuid.uuid4().hex}"
     source = {"format": CEILING, "options": {"rate": str(rate), "ddl": "key binary, value binary"}}
     sink = CEILING_SINK | {"options": {"delays": str(delays)}}
-    ended_ns = 0
-
-    def load() -> Measurement:
-        nonlocal ended_ns
-        found = measured(
-            server.pid, lambda: _send(context, server, topic, rate, "sparklog", LINGER_MS), lambda r: r["records"]
-        )
-        ended_ns = time.time_ns()
-        return found
-
     with context.topic(1) as topic:
-        found = _beside_query(context, source, sink, load)
-    kept = {name: found.extra[name] for name in (*PHASES, "batches")}
+        send = partial(_send, context, server, topic, rate, "sparklog", LINGER_MS)
+        load = partial(measured, server.pid, send, lambda r: r["records"])
+        found = _of_micro_batches(_beside_query(context, source, sink, load))
     if delays.exists():
-        kept |= _percentiles(read_delays(delays), ended_ns)
+        found.extra.update(_percentiles(read_delays(delays)))
         delays.unlink()
-    return msgspec.structs.replace(found, value=kept["trigger_ms"], extra=kept)
+    return found
 
 
-def _percentiles(delays: np.ndarray, ended_ns: int) -> dict[str, float]:
-    """Of the rows that were due while the load ran. Not of the first, which warm up, nor of the last second's: some of them
-    have not come. A run that is too short has none."""
+def _percentiles(delays: np.ndarray) -> dict[str, float]:
+    """Not of the first rows, which warm up, nor of the last second's: some of them have not come. A run that is too short has
+    none."""
     due_ns, delay_ns = delays[:, 0], delays[:, 1]
-    warm_ns = due_ns.min() + WARM_UP_SECONDS * 10**9
-    counted = delay_ns[(due_ns >= warm_ns) & (due_ns < ended_ns - 10**9)]
+    warm_ns, end_ns = due_ns.min() + WARM_UP_SECONDS * 10**9, due_ns.max() - 10**9
+    counted = delay_ns[(due_ns >= warm_ns) & (due_ns < end_ns)]
     if not len(counted):
         return {}
     p50, p99 = np.percentile(counted, (50, 99)) / 1e6
@@ -112,8 +102,12 @@ def _beside_query(
 
 
 def trigger(measure: Callable[[Context], Measurement], context: Context) -> Measurement:
+    """What a micro-batch took while `measure` ran."""
+    return _of_micro_batches(measure(context))
+
+
+def _of_micro_batches(found: Measurement) -> Measurement:
     """What a micro-batch and its phases took in the median, and nothing of the records that were sent meanwhile."""
-    found = measure(context)
     kept = {name: found.extra[name] for name in (*PHASES, "batches")}
     return msgspec.structs.replace(found, value=kept["trigger_ms"], extra=kept)
 
