@@ -12,6 +12,7 @@ PY     := $(BIN)/python
 # the first of these that is Python 3.11 or newer
 PYTHONS := python3.13 python3.12 python3.11 python3 python
 TESTS  ?= tests
+FUZZ_ARGS ?= run all --count 50
 PYTEST  = $(PY) -m pytest $(TESTS) $(PYTEST_ARGS)
 
 # Spark runs Python in processes of its own: they must be this Python
@@ -34,6 +35,15 @@ demo: java $(VENV)/.installed-demo ## real flights through the broker into Spark
 test: java $(VENV)/.installed-dev ## all tests (TESTS=path and PYTEST_ARGS=… narrow it down)
 	$(PYTEST)
 
+.PHONY: test-matrix
+test-matrix: java ## a share of the Spark tests with Spark 4.0 to 4.2 and Python 3.11 to 3.13 (MATRIX_ARGS="--spark 4.1" for some)
+	@for candidate in $(PYTHONS); do if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		exec $$candidate -m tests.matrix $(MATRIX_ARGS); fi; done; echo "no Python 3.11 or newer on the PATH" >&2; exit 1
+
+.PHONY: parity
+parity: java $(VENV)/.installed-dev ## sparklog beside Kafka and Spark's connector, case by case; the differences go into the guide (minutes)
+	@$(PY) -m tests.spark.kafka_parity $(PARITY_ARGS)
+
 .PHONY: test-fast
 test-fast: $(VENV)/.installed-dev ## tests that need neither Spark nor killed processes
 	$(PYTEST) -m "not spark and not crash and not torture"
@@ -45,9 +55,31 @@ lint: $(VENV)/.installed-dev ## ruff, mypy, and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: coverage
+coverage: $(VENV)/.installed-dev ## what the tests without Spark reach, with a floor (html in build/coverage)
+	$(PYTEST) -m "not spark and not crash and not torture" --cov --cov-report=term:skip-covered --cov-report=html
+
+.PHONY: dist
+dist: $(VENV)/.installed-dev ## build wheel and sdist into dist/, and try them in an environment of their own
+	$(PY) -m build --no-isolation --outdir dist .
+	$(PY) -m pytest tests/system/test_distribution.py
+
+.PHONY: docs
+docs: $(VENV)/.installed-dev ## the site with guide, internals and API reference, in build/site
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "built: build/site/index.html"
+
+.PHONY: notebooks
+notebooks: java $(VENV)/.installed-dev ## run the notebooks and write their pages in docs/notebooks anew (NOTEBOOKS=quickstart for some)
+	@$(PY) docs/generate_notebooks.py $(NOTEBOOKS)
+
 .PHONY: torture
 torture: java $(VENV)/.installed-dev ## long campaigns: many examples, crashes, damage (minutes to hours)
 	HYPOTHESIS_PROFILE=torture $(PYTEST) -m "torture or not spark" --timeout=7200
+
+.PHONY: fuzz
+fuzz: $(VENV)/.installed-dev ## hostile batches, requests, files and servers by hand (FUZZ_ARGS="run decode --seconds 60", "probe")
+	@$(PY) -m tests.fuzz $(FUZZ_ARGS)
 
 .PHONY: bench
 bench: java $(VENV)/.installed-dev ## measure sparklog beside Kafka, which it installs itself (ROWS=produce-100b,spark-scan for some)
@@ -72,7 +104,7 @@ venv: $(VENV)/.installed-dev ## make .venv with everything for development
 
 .PHONY: clean
 clean: ## remove .venv, caches and the demo's output
-	rm -rf $(VENV) demo-output spark-warehouse metastore_db derby.log build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	rm -rf $(VENV) .matrix demo-output spark-warehouse metastore_db derby.log build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: java

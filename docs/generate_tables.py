@@ -1,4 +1,4 @@
-"""Writes the tables of docs/guide.md that have a source in the code: settings, options, errors, types.
+"""Writes the tables of the documents that have a source in the code: settings, options, errors, permissions.
 
     python docs/generate_tables.py [--check]
 
@@ -12,28 +12,36 @@ import re
 import sys
 from pathlib import Path
 
+from pyspark_sparklog.kafka_settings import markdown_table as kafka_table
 from pyspark_sparklog.option_table import OPTIONS, PRODUCER_OPTIONS, Option, Where
 
 from sparklog.cli.conf import markdown_table
 from sparklog.cli.errors import HINTS
 from sparklog.errors import NAMES, SparklogError
+from sparklog.protocol.messages import Api
+from sparklog.protocol.permissions import PERMISSIONS, Denial, Rule
+from sparklog.protocol.visibility import FILTERS
 from sparklog.settings import Scope
 
-GUIDE = Path(__file__).resolve().parent / "guide.md"
+DOCS = Path(__file__).resolve().parent
+GUIDE = DOCS / "guide.md"
+WITH_TABLES = (GUIDE, DOCS / "moving-from-kafka.md", DOCS / "internals" / "security.md")
 _TABLE = re.compile(r"(<!-- table: ([a-z -]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 
 
 def tables() -> dict[str, str]:
-    """Every generated table by its name in the guide."""
+    """Every generated table by its name in the documents."""
     made = {f"{scope.value} settings": markdown_table(scope) for scope in Scope}
-    made["source options"] = _options([o for o in OPTIONS if o.where & Where.SOURCE])
+    made["source options"] = _options([o for o in (*OPTIONS, *PRODUCER_OPTIONS) if o.where & Where.SOURCE])
     made["sink options"] = _options([o for o in (*OPTIONS, *PRODUCER_OPTIONS) if o.where & Where.SINK])
+    made["kafka settings"] = kafka_table().rstrip()
     made["errors"] = _errors()
+    made["permissions"] = _permissions()
     return made
 
 
 def regenerate(text: str) -> str:
-    """The guide's text with every table made anew. Raises KeyError for a table nobody makes."""
+    """A document's text with every table made anew. Raises KeyError for a table nobody makes."""
     made = tables()
     return _TABLE.sub(lambda m: f"{m[1]}{made[m[2]]}\n{m[4]}", text)
 
@@ -64,17 +72,35 @@ def _errors() -> str:
     return "\n".join(["| error | what it says | what to do |", "|---|---|---|", *rows])
 
 
+def _permissions() -> str:
+    rows = []
+    for api in Api:
+        needs = "; ".join(_need(rule) for rule in PERMISSIONS[api]) or "nothing"
+        left_out = FILTERS[api].doc if api in FILTERS else ""
+        rows.append(f"| `{api.name}` | {_cell(needs)} | {_cell(left_out)} |")
+    return "\n".join(["| API | needs | leaves out of the answer |", "|---|---|---|", *rows])
+
+
+def _need(rule: Rule) -> str:
+    need = f"{rule.operation} on {rule.resource_type}"
+    if rule.or_else is not None:
+        need += f" or {rule.or_else[0]} on {rule.or_else[1]}"
+    notes = [note for note in (rule.when, "per item" if rule.denial is Denial.ITEM else "") if note]
+    return need + (f" ({', '.join(notes)})" if notes else "")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write the generated tables of docs/guide.md anew.")
+    parser = argparse.ArgumentParser(description="Write the generated tables of the documents anew.")
     parser.add_argument("--check", action="store_true", help="only say whether they are up to date (exit status 1: no)")
     arguments = parser.parse_args()
-    old = GUIDE.read_text(encoding="utf-8")
-    new = regenerate(old)
+    old = {path: path.read_text(encoding="utf-8") for path in WITH_TABLES}
+    new = {path: regenerate(text) for path, text in old.items()}
     if arguments.check:
         print("the tables are up to date" if old == new else "the tables are old: make conf")
         return int(old != new)
-    GUIDE.write_text(new, encoding="utf-8")
-    print(f"wrote the tables of {GUIDE.name}")
+    for path, text in new.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote the tables of {path.name}")
     return 0
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sparklog.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from sparklog.client.admin import Admin, TopicDescription
     from sparklog.client.consumer import ConsumedBatch, Consumer
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
         RecordMetadata,
         TopicPartition,
     )
-
-__version__ = "0.1.0"
 
 _WHERE = {
     "Admin": "sparklog.client.admin",

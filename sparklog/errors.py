@@ -34,7 +34,7 @@ class OffsetOutOfRangeError(SparklogError):
 
 
 class CorruptBatchError(SparklogError):
-    """A batch's bytes are not what its checksum or its header says."""
+    """A batch's bytes are not what its checksum, its header or the topic's schema says."""
 
     code = 2
 
@@ -58,7 +58,7 @@ class TopicAlreadyExistsError(SparklogError):
 
 
 class MessageTooLargeError(SparklogError):
-    """A batch is larger than the topic's `max.message.bytes`."""
+    """A batch is larger than the topic's `max.message.bytes`, or takes too much once it is decompressed."""
 
     code = 6
 
@@ -70,9 +70,13 @@ class InvalidRequestError(SparklogError):
 
 
 class UnsupportedVersionError(SparklogError):
-    """The broker does not speak this version of the API."""
+    """Client and broker have no version of the API in common. `supported`: the broker's first and last one, if it is told."""
 
     code = 8
+
+    def __init__(self, message: str = "", *, supported: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.supported = supported
 
 
 class UnsupportedApiError(SparklogError):
@@ -211,13 +215,13 @@ class DataLossError(SparklogError):
 
 
 class OutOfOrderSequenceError(SparklogError):
-    """A batch's sequence number does not follow the producer's last one: something before it is missing."""
+    """A batch's sequence number does not follow the producer's last one, or another batch is stored under it."""
 
     code = 30
 
 
 class InvalidProducerEpochError(SparklogError):
-    """The producer has a newer epoch: what was sent with an older one comes too late."""
+    """The producer has a newer epoch: what was sent with an older one comes too late. Or it cannot have come to this one."""
 
     code = 31
 
@@ -235,14 +239,14 @@ class InvalidTxnStateError(SparklogError):
 
 
 class ConcurrentTransactionsError(SparklogError):
-    """The end of the transaction before is still being written."""
+    """The end of the transaction before is still being written, or too many are open."""
 
     code = 34
     retriable = True
 
 
 class InvalidProducerIdMappingError(SparklogError):
-    """The producer id does not belong to the transactional id."""
+    """The producer id, or the ticket, was never issued, or does not belong to the transactional id."""
 
     code = 35
 
@@ -322,7 +326,7 @@ class UnstableOffsetCommitError(SparklogError):
 
 
 class GroupMaxSizeReachedError(SparklogError):
-    """The group has `group.max.size` members already."""
+    """The group has `group.max.size` members already, or the broker as many groups or offsets as it keeps."""
 
     code = 48
 
@@ -352,14 +356,177 @@ class RemoteStorageError(SparklogError):
     retriable = True
 
 
+class ResponseTooLargeError(SparklogError):
+    """The answer would be larger than the broker's `response.max.bytes`; the message says how to ask for less."""
+
+    code = 65
+
+
 class InvalidTimestampError(SparklogError):
     """A record's timestamp lies further in the future than the topic takes."""
 
     code = 61
 
 
-def _subclasses(cls: type[SparklogError]) -> list[type[SparklogError]]:
-    return [cls, *(s for c in cls.__subclasses__() for s in _subclasses(c))]
+class StaleCheckpointError(SparklogError):
+    """The number of a streaming batch has been committed already, with other input."""
+
+    code = 62
+
+
+class SerializationError(SparklogError):
+    """A producer's serializer has failed, or has not given bytes; nothing was sent. The cause is what it raised."""
+
+    code = 70
+
+
+class DeserializationError(SparklogError):
+    """A consumer's deserializer has failed for one record, or Python has no object for a value of a typed topic.
+
+    It is the record at `offset` of `partition`; `record` has the bytes, or is None where it is a typed topic's: poll_batches
+    reads it. The cause is what the deserializer, or Arrow, has raised. poll raises it again until the partition is sought:
+    `seek(error.partition, error.offset + 1)` leaves the record out."""
+
+    code = 71
+
+    def __init__(
+        self, message: str = "", *, partition: tuple[str, int] | None = None, offset: int = -1, record: object = None
+    ) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.offset = offset
+        self.record = record
+
+
+class StorageUnavailableError(StorageError):
+    """The broker could not get at a file just now: no descriptor or no memory was left, or the system refused to open it.
+    Nothing of the request was written, and nothing is in doubt; it can be tried again."""
+
+    code = 64
+    retriable = True
+
+
+class SaslAuthenticationFailedError(SparklogError):
+    """The peer is not who it says it is. The text never says whether the user or the password was wrong."""
+
+    code = 100
+
+
+class UnsupportedSaslMechanismError(SparklogError):
+    """The listener does not take this SASL mechanism."""
+
+    code = 101
+
+
+class IllegalSaslStateError(SparklogError):
+    """The message is not allowed at this point of the authentication; the connection is closed."""
+
+    code = 102
+
+
+class TopicAuthorizationFailedError(SparklogError):
+    """The principal may not do this with the topic, whether the topic exists or not."""
+
+    code = 103
+
+
+class GroupAuthorizationFailedError(SparklogError):
+    """The principal may not do this with the group, whether the group exists or not."""
+
+    code = 104
+
+
+class TransactionalIdAuthorizationFailedError(SparklogError):
+    """The principal may not do this with the transactional id, whether the id exists or not."""
+
+    code = 105
+
+
+class ClusterAuthorizationFailedError(SparklogError):
+    """The principal may not do this with the cluster."""
+
+    code = 106
+
+
+class PolicyViolationError(SparklogError):
+    """The request goes beyond a number that the principal is limited to (its quota of topics, partitions or connections)."""
+
+    code = 107
+
+
+class NotEnoughReplicasError(SparklogError):
+    """The in-sync replicas are fewer than `min.insync.replicas`: nothing was written."""
+
+    code = 80
+    retriable = True
+
+
+class NotEnoughReplicasAfterAppendError(SparklogError):
+    """The in-sync replicas have become fewer than `min.insync.replicas` after the append: the records may stay."""
+
+    code = 81
+    retriable = True
+
+
+class OffsetNotAvailableError(SparklogError):
+    """The leader is new and does not know yet how far its log is committed (KIP-207)."""
+
+    code = 82
+    retriable = True
+
+
+class StaleBrokerEpochError(SparklogError):
+    """The request comes from a former life of the broker: it has registered anew since."""
+
+    code = 83
+
+
+class IneligibleReplicaError(SparklogError):
+    """A proposed member of the ISR is not alive, is stopping, or has restarted since it was in sync."""
+
+    code = 84
+
+
+class InvalidUpdateVersionError(SparklogError):
+    """The partition has changed since the state that the proposal is based on."""
+
+    code = 85
+
+
+class NotControllerError(SparklogError):
+    """This broker is not the controller; metadata has to be read again."""
+
+    code = 86
+    retriable = True
+
+
+class InvalidReplicationFactorError(SparklogError):
+    """The replication factor is below 1 or above the number of brokers."""
+
+    code = 87
+
+
+class InvalidReplicaAssignmentError(SparklogError):
+    """A replica assignment names brokers twice, unknown brokers, or none."""
+
+    code = 88
+
+
+class NoReassignmentInProgressError(SparklogError):
+    """The partition is not being reassigned."""
+
+    code = 89
+
+
+class EligibleLeadersNotAvailableError(SparklogError):
+    """No replica that may lead the partition is alive."""
+
+    code = 90
+    retriable = True
+
+
+def _with_subclasses(cls: type[SparklogError]) -> list[type[SparklogError]]:
+    return [cls, *(s for c in cls.__subclasses__() for s in _with_subclasses(c))]
 
 
 def _snake(name: str) -> str:
@@ -367,7 +534,8 @@ def _snake(name: str) -> str:
 
 
 ERRORS: dict[int, type[SparklogError]] = {
-    c.code: c for c in _subclasses(UnknownServerError) + SparklogError.__subclasses__()
+    UnknownServerError.code: UnknownServerError,
+    **{c.code: c for c in _with_subclasses(SparklogError)[1:] if "code" in vars(c)},
 }
 NAMES: dict[int, str] = {0: "NONE", -1: "UNKNOWN_SERVER_ERROR"} | {
     code: _snake(cls.__name__.removesuffix("Error")) for code, cls in sorted(ERRORS.items()) if code > 0

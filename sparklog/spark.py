@@ -10,6 +10,12 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession) -> None:
     """Registers the data source under the format name `sparklog` (again is fine)."""
+    from pyspark.errors import AnalysisException
     from pyspark_sparklog import DefaultSource
 
-    spark.dataSource.register(DefaultSource)
+    try:
+        spark.dataSource.register(DefaultSource)
+    except AnalysisException as e:
+        # Spark 4.0 refuses a name that it has found by itself
+        if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

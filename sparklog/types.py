@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparklog.errors import InvalidTopicError
 
@@ -21,8 +21,12 @@ ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_PREFIX = "__"
+"""Names of topics that look like the broker's own begin so."""
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 """Kept by the broker: clients may read them, nothing else."""
+PRODUCER_ID_END = 2**62
+"""Producer ids are given out one by one: none can be as large. One that is, wherever it is found, is an invention."""
 SHARED_PREFIX = "__shared:"
 """Transactional ids of shared transactions begin so; no other may."""
 UNNAMED_APP_PREFIX = "__unnamed:"
@@ -56,15 +60,21 @@ class RecordMetadata(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record of an envelope topic (or, of a typed topic, `value` is a dict of its columns)."""
+    """One record of an envelope topic (or, of a typed topic, `value` is a dict of its columns). `key` and `value` are
+    bytes or None, or what the consumer's deserializers make of them."""
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
-    key: bytes | None
-    value: object
+    key: Any
+    value: Any
     headers: list[tuple[str, bytes | None]]
+
+    @property
+    def timestamp(self) -> int:
+        """`timestamp_ms` under the name that kafka-python has for it."""
+        return self.timestamp_ms
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
 
     with sparklog.start_local(data_dir=tmp_path_factory.mktemp("broker") / "data") as local:
         yield local
+
+
+@pytest.fixture
+def own_threads() -> Callable[[], list[str]]:
+    """The names of sparklog's threads that started after the test did: other tests may have left some behind."""
+    before = set(threading.enumerate())
+    return lambda: [t.name for t in threading.enumerate() if t.name.startswith("sparklog-") and t not in before]
 
 
 @pytest.fixture

@@ -28,18 +28,24 @@ class BrokerConfig(Struct, frozen=True):
     log_dirs: tuple[Path, ...]
     log_open_files_max: int
     num_partitions: int
+    auto_create_topics_enable: bool
     num_io_threads: int
     max_connections: int
+    connections_max_per_ip: int
     connections_max_idle_ms: int
     request_read_timeout_ms: int
     socket_request_max_bytes: int
+    response_write_timeout_ms: int
+    response_max_bytes: int
     queued_max_request_bytes: int
     fetch_max_bytes: int
     fetch_purgatory_max: int
     local_socket_enabled: bool
     local_read_enabled: bool
     log_flush_interval_ms: int
+    data_file_mode: str
     log_retention_check_interval_ms: int
+    log_retention_clock_catch_up_rate: int
     log_cleaner_threads: int
     log_cleaner_dedupe_buffer_bytes: int
     log_cleaner_io_max_bytes_per_second: int
@@ -50,12 +56,15 @@ class BrokerConfig(Struct, frozen=True):
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int
     transactional_id_expiration_ms: int
     transactional_app_expiration_ms: int
+    max_transactional_ids_per_partition: int
     offsets_topic_num_partitions: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
     group_consumer_session_timeout_ms: int
     group_consumer_heartbeat_interval_ms: int
     group_max_size: int
+    max_groups_per_partition: int
+    max_offsets_per_partition: int
     remote_log_storage_url: str
     remote_log_storage_options: str
     remote_log_manager_task_interval_ms: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -15,15 +15,44 @@ from sparklog.errors import (
     UnsupportedApiError,
     UnsupportedVersionError,
 )
+from sparklog.protocol import messages as m
 from sparklog.protocol.frames import RequestPrefix
-from sparklog.protocol.messages import Api, decode_request
-from sparklog_broker.connection import Connection
-from sparklog_broker.reply import Reply, Response, error_reply, frame_response
-
-if TYPE_CHECKING:
-    from sparklog_broker.broker import Broker
+from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
+from sparklog.protocol.messages import Api, decode_request, older_version
+from sparklog_broker.broker import Broker
+from sparklog_broker.network.connection import Connection
+from sparklog_broker.network.long_answers import one_by_one
+from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response
 
 log = logging.getLogger(__name__)
+
+HEADER_BYTES_MAX = 4 * 1024 * 1024
+"""Of a request, except for the APIs that name many partitions with more than a number each."""
+_LONG_REQUESTS = frozenset(
+    {
+        Api.PRODUCE,
+        Api.FETCH,
+        Api.LIST_OFFSETS,
+        Api.DELETE_RECORDS,
+        Api.OFFSET_COMMIT,
+        Api.TXN_OFFSET_COMMIT,
+        Api.END_SHARED_TXN,
+    }
+)
+LONG_HEADER_BYTES = 32 * 1024
+"""Of longer headers one is decoded per turn of the loop."""
+RESULTS_INLINE_MAX = 1_000
+ERROR_TEXTS_CHARS_MAX = 1024 * 1024
+RESULT_LISTS: Mapping[type[Any], str] = {
+    m.ProduceResponse: "results",
+    m.FetchResponse: "results",
+    m.ListOffsetsResponse: "results",
+    m.DeleteRecordsResponse: "results",
+    OffsetCommitResponse: "results",
+    TxnOffsetCommitResponse: "results",
+}
+"""Responses with one result per partition of the request."""
+_Result = m.ProduceResult | m.FetchResult | m.ListOffsetsResult | m.DeleteRecordsResult | OffsetResult
 
 
 class RequestContext(Struct, frozen=True):
@@ -33,6 +62,8 @@ class RequestContext(Struct, frozen=True):
     local_address: tuple[str, int]
     peer_host: str
     peer_name: str = ""
+    older_version: int | None = None
+    """Of the request, if there is a newer one: the answer is encoded in it, too."""
 
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
@@ -49,16 +80,66 @@ class Dispatcher:
     async def answer(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
         """The reply to one request; it never raises but for cancellation."""
         try:
+            if prefix.header_bytes > LONG_HEADER_BYTES:
+                check_header_size(prefix.api, prefix.header_bytes)
+                await self._broker.pace.begin()
             request = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
-            context = RequestContext(self._broker, connection.local_address, connection.peer_host, connection.peer_name)
+            older = older_version(prefix.api, prefix.version)
+            context = RequestContext(
+                self._broker, connection.local_address, connection.peer_host, connection.peer_name, older
+            )
             response = await self._handlers[prefix.api](request, body[prefix.header_bytes :], context)
-            return frame_response(prefix.api, prefix.correlation_id, response)
-        except (InvalidRequestError, UnsupportedApiError, UnsupportedVersionError) as e:
+            field = RESULT_LISTS.get(type(response.message))
+            if field is not None and len(getattr(response.message, field)) > RESULTS_INLINE_MAX:
+                await self._encode_long(response, field, older)
+            return frame_response(prefix.api, prefix.correlation_id, response, older)
+        except UnsupportedVersionError as e:
+            is_handshake = prefix.api == Api.HANDSHAKE  # a newer client tries again in an older version
+            log.info("%s: %s%s", connection.peer_name, e, "" if is_handshake else "; disconnecting")
+            return error_reply(prefix.api, prefix.correlation_id, e, close=not is_handshake)
+        except (InvalidRequestError, UnsupportedApiError) as e:
             log.info("%s: %s; disconnecting", connection.peer_name, e)
             return error_reply(prefix.api, prefix.correlation_id, e, close=True)
         except SparklogError as e:
             return error_reply(prefix.api, prefix.correlation_id, e)
+        except MemoryError:
+            log.error("%s: out of memory for a request of API %d; disconnecting", connection.peer_name, prefix.api)  # noqa: TRY400
+            error = UnknownServerError("the broker has no memory for the request: ask for less")
+            return error_reply(prefix.api, prefix.correlation_id, error, close=True)
         except Exception:
             log.exception("%s: request of API %d failed", connection.peer_name, prefix.api)
             error = UnknownServerError("the broker failed to process the request; its log has the details")
             return error_reply(prefix.api, prefix.correlation_id, error)
+
+    async def _encode_long(self, response: Response, field: str, older: int | None) -> None:
+        """Encodes very many results in pieces. Releases the slices if that fails."""
+        message = response.message
+        assert message is not None
+        results = getattr(message, field)
+        setattr(message, field, [])
+        items = one_by_one(_shortened(results), older)
+        try:
+            built = await self._broker.long_answers.build(
+                message, field, items, paged=False, remedy="name fewer partitions", version=older
+            )
+        except BaseException:
+            response.release()
+            raise
+        response.header = built.header
+
+
+def check_header_size(api: int, header_bytes: int) -> None:
+    """A request's header is decoded as a whole: what has no long lists may not be long. Raises InvalidRequestError."""
+    if header_bytes > HEADER_BYTES_MAX and api not in _LONG_REQUESTS:
+        raise InvalidRequestError(f"a request header of {header_bytes} bytes; this API takes {HEADER_BYTES_MAX}")
+
+
+def _shortened(results: Iterable[_Result]) -> Iterator[_Result]:
+    """Texts of errors up to a limit, then only their codes: of thousands, the first tell enough."""
+    left = ERROR_TEXTS_CHARS_MAX
+    for result in results:
+        if result.message:
+            left -= len(result.message)
+            if left < 0:
+                result.message = ""
+        yield result

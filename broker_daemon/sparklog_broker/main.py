@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,11 +19,12 @@ from functools import partial
 from pathlib import Path
 
 from sparklog.errors import InvalidConfigError, SparklogError
+from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import BrokerConfig, load_config
 from sparklog_broker.dispatcher import Dispatcher
+from sparklog_broker.network.server import ListenError, Server, bind
 from sparklog_broker.registry import HANDLERS
-from sparklog_broker.server import ListenError, Server, bind
 
 log = logging.getLogger(__name__)
 
@@ -73,21 +72,13 @@ def set_up_logging(level: str = "INFO") -> None:
 def run(config: BrokerConfig) -> int:
     """Runs a broker until it is told to stop by a signal. Returns the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    _raise_open_files_limit()
+    descriptors.raise_limit()
     gc.freeze()  # what imports have made stays; a full collection would stop the event loop for it, 20 ms each time
     gc.enable()
     try:
         return asyncio.run(_run(config))
     except (ListenError, SparklogError) as e:
         return _fail(str(e), EXIT_FAILED)
-
-
-def _raise_open_files_limit() -> None:
-    """Connections and segments each take a file descriptor; the usual soft limit of 1024 is for programs with few."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # some systems refuse an unlimited number: the old limit stays
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _fail(message: str, code: int) -> int:
@@ -115,7 +106,7 @@ async def _run(config: BrokerConfig) -> int:
         sock.close()
         raise
     try:
-        server = Server(sock, config, loop=loop, answer=Dispatcher(broker, HANDLERS).answer)
+        server = Server(sock, config, loop=loop, answer=Dispatcher(broker, HANDLERS).answer, budget=broker.memory)
         server.start()
         broker.local_socket = server.local_name
         broker.start(on_all_disks_failed=end)

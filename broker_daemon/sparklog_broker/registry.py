@@ -4,61 +4,51 @@ from __future__ import annotations
 
 from sparklog.protocol.messages import Api
 from sparklog_broker.dispatcher import Handler
-from sparklog_broker.handlers.fetch import fetch
-from sparklog_broker.handlers.groups import (
-    delete_group,
-    describe_groups,
-    group_heartbeat,
-    list_groups,
-    offset_commit,
-    offset_fetch,
-    txn_offset_commit,
-)
-from sparklog_broker.handlers.locate import locate_segments
-from sparklog_broker.handlers.metadata import handshake, metadata
-from sparklog_broker.handlers.offsets import list_offsets
-from sparklog_broker.handlers.produce import produce
-from sparklog_broker.handlers.producer_ids import init_producer_id
-from sparklog_broker.handlers.records import delete_records
-from sparklog_broker.handlers.remote import locate_remote
-from sparklog_broker.handlers.schemas import alter_schema
-from sparklog_broker.handlers.topics import alter_topic, create_topic, delete_topic
-from sparklog_broker.handlers.transactions import (
-    abort_transaction,
-    describe_producers,
-    describe_transactions,
-    end_shared_txn,
-    end_txn,
-    join_shared_txn,
-    list_transactions,
+from sparklog_broker.handlers import (
+    fetch,
+    groups,
+    locate,
+    metadata,
+    offsets,
+    produce,
+    producer_ids,
+    records,
+    remote,
+    schemas,
+    snapshots,
+    topics,
+    transactions,
 )
 
 HANDLERS: dict[Api, Handler] = {
-    Api.HANDSHAKE: handshake,
-    Api.METADATA: metadata,
-    Api.CREATE_TOPIC: create_topic,
-    Api.DELETE_TOPIC: delete_topic,
-    Api.PRODUCE: produce,
-    Api.FETCH: fetch,
-    Api.LIST_OFFSETS: list_offsets,
-    Api.LOCATE_SEGMENTS: locate_segments,
-    Api.LOCATE_REMOTE: locate_remote,
-    Api.DELETE_RECORDS: delete_records,
-    Api.ALTER_TOPIC: alter_topic,
-    Api.ALTER_SCHEMA: alter_schema,
-    Api.GROUP_HEARTBEAT: group_heartbeat,
-    Api.OFFSET_COMMIT: offset_commit,
-    Api.OFFSET_FETCH: offset_fetch,
-    Api.LIST_GROUPS: list_groups,
-    Api.DESCRIBE_GROUPS: describe_groups,
-    Api.DELETE_GROUP: delete_group,
-    Api.INIT_PRODUCER_ID: init_producer_id,
-    Api.END_TXN: end_txn,
-    Api.JOIN_SHARED_TXN: join_shared_txn,
-    Api.END_SHARED_TXN: end_shared_txn,
-    Api.LIST_TRANSACTIONS: list_transactions,
-    Api.DESCRIBE_TRANSACTIONS: describe_transactions,
-    Api.ABORT_TRANSACTION: abort_transaction,
-    Api.DESCRIBE_PRODUCERS: describe_producers,
-    Api.TXN_OFFSET_COMMIT: txn_offset_commit,
+    Api.HANDSHAKE: metadata.handshake,
+    Api.METADATA: metadata.metadata,
+    Api.CREATE_TOPIC: topics.create_topic,
+    Api.DELETE_TOPIC: topics.delete_topic,
+    Api.PRODUCE: produce.produce,
+    Api.FETCH: fetch.fetch,
+    Api.LIST_OFFSETS: offsets.list_offsets,
+    Api.SNAPSHOT_OFFSETS: snapshots.snapshot_offsets,
+    Api.LOCATE_SEGMENTS: locate.locate_segments,
+    Api.LOCATE_REMOTE: remote.locate_remote,
+    Api.DELETE_RECORDS: records.delete_records,
+    Api.ALTER_TOPIC: topics.alter_topic,
+    Api.ALTER_SCHEMA: schemas.alter_schema,
+    Api.CREATE_PARTITIONS: topics.create_partitions,
+    Api.GROUP_HEARTBEAT: groups.group_heartbeat,
+    Api.OFFSET_COMMIT: groups.offset_commit,
+    Api.OFFSET_FETCH: groups.offset_fetch,
+    Api.LIST_GROUPS: groups.list_groups,
+    Api.DESCRIBE_GROUPS: groups.describe_groups,
+    Api.DELETE_GROUP: groups.delete_group,
+    Api.INIT_PRODUCER_ID: producer_ids.init_producer_id,
+    Api.END_TXN: transactions.end_txn,
+    Api.JOIN_SHARED_TXN: transactions.join_shared_txn,
+    Api.END_SHARED_TXN: transactions.end_shared_txn,
+    Api.RENEW_SHARED_TXN: transactions.renew_shared_txn,
+    Api.LIST_TRANSACTIONS: transactions.list_transactions,
+    Api.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
+    Api.ABORT_TRANSACTION: transactions.abort_transaction,
+    Api.DESCRIBE_PRODUCERS: transactions.describe_producers,
+    Api.TXN_OFFSET_COMMIT: groups.txn_offset_commit,
 }

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
+from pyspark_sparklog.spark_errors import FailedStreamReader, in_one_line
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -35,12 +37,14 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "sparklog"
 
+    @in_one_line
     def schema(self) -> StructType:
         """The columns of the subscribed topics, or of those picked by the option `columns`."""
         from pyspark_sparklog.source import infer_schema
 
         return infer_schema(self.options)
 
+    @in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads what is there between the starting and ending offsets."""
         from pyspark_sparklog.source import batch_reader
@@ -48,17 +52,25 @@ class DefaultSource(DataSource):
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Reads on and on."""
+        """Reads on and on. A reader that cannot be made says why when it is used."""
+        from pyspark_sparklog import offset_text
         from pyspark_sparklog.source import stream_reader
+        from sparklog.errors import SparklogError
 
-        return stream_reader(self.options, schema)
+        offset_text.install()
+        try:
+            return stream_reader(self.options, schema)
+        except SparklogError as e:
+            return FailedStreamReader(e)
 
+    @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Appends a DataFrame's rows."""
         from pyspark_sparklog.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
+    @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Appends a streaming query's rows. Spark makes a new source for a micro-batch's tasks to write with, and has a copy
         of the query's sent to the process that commits (pyspark/sql/worker/python_streaming_sink_runner.py)."""

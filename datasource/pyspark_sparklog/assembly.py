@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pyspark_sparklog.schemas import OFFSET, PARTITION, STORED, TIMESTAMP, TIMESTAMP_TYPE_ID, TOPIC, ReadSchema
+from pyspark_sparklog.schemas import (
+    HEADERS_COLUMN,
+    OFFSET,
+    PARTITION,
+    STORED,
+    TIMESTAMP,
+    TIMESTAMP_TYPE_ID,
+    TOPIC,
+    ReadSchema,
+)
 from sparklog.client.consumed import data_together
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import KIND_ENVELOPE, TIMESTAMP_TYPE
@@ -74,7 +84,9 @@ class BatchAssembler:
         count = sum(b.num_rows for b in batches)
         columns = []
         for column in self._schema.columns:
-            if column.origin == STORED:
+            if column == HEADERS_COLUMN and self._schema.kind == KIND_ENVELOPE:
+                columns.append(_null_if_empty(data.column(column.name)))
+            elif column.origin == STORED:
                 columns.append(data.column(column.name))
             elif column.origin == OFFSET:
                 columns.append(pa.array(_offsets(batches, count), pa.int64()))
@@ -125,6 +137,12 @@ class BatchAssembler:
                 pa.scalar(value, kind), count if made is None else max(ROWS_TARGET, count)
             )
         return made
+
+
+def _null_if_empty(headers: Any) -> Any:
+    """Spark's Kafka source gives null for a record without headers."""
+    empty = pc.equal(pc.list_value_length(headers), 0)
+    return pc.if_else(empty, pa.scalar(None, headers.type), headers) if pc.any(empty).as_py() else headers
 
 
 def _offsets(batches: list[ConsumedBatch], count: int) -> np.ndarray:

@@ -7,7 +7,6 @@ running query.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -38,7 +37,6 @@ from sparklog.protocol.messages import (
 )
 from sparklog.types import (
     EARLIEST_TIMESTAMP,
-    INTERNAL_TOPICS,
     LATEST_TIMESTAMP,
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -50,6 +48,8 @@ log = logging.getLogger("pyspark_sparklog")
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
+TIMESTAMP_MS_MAX = 2**62
+"""The largest timestamp a broker can be asked for; no record has a larger one."""
 
 
 class BrokerWait:
@@ -90,30 +90,27 @@ class Catalog:
     """Questions to the cluster at `bootstrap_servers`; holds no connection itself, so it can be pickled.
 
     `wait_ms`: how long a question is asked again while no broker answers. `isolation`: with READ_COMMITTED a partition
-    ends at its last stable offset.
+    ends at its last stable offset. `request_timeout_ms`: how long one answer may take.
     """
 
     bootstrap_servers: str
     wait_ms: int
     isolation: int = READ_UNCOMMITTED
+    request_timeout_ms: int = 30_000
 
-    def topics(self, subscription: Subscription, *, missing_is_error: bool) -> dict[str, TopicInfo]:
-        """The subscribed topics there are, by name.
+    def topics(
+        self, subscription: Subscription, *, missing_is_error: bool, to_write: bool = False
+    ) -> dict[str, TopicInfo]:
+        """The subscribed topics there are, by name; a pattern may match none yet. `to_write`: the broker may make those that
+        are named and do not exist.
 
         Raises UnknownTopicOrPartitionError if a named one does not exist and `missing_is_error`, and
         InvalidPartitionsError for an assigned partition that does not exist.
         """
         if subscription.pattern is not None:
-            matches = re.compile(subscription.pattern).fullmatch
-            found = {n: t for n, t in self._describe(None).items() if matches(n) and n not in INTERNAL_TOPICS}
-            if not found and missing_is_error:
-                raise UnknownTopicOrPartitionError(
-                    f"no topic at {self.bootstrap_servers} matches {subscription.describe()}; "
-                    "the pattern must match the whole name"
-                )
-            return found
+            return {n: t for n, t in self._describe(None).items() if subscription.names(n)}
         names = sorted(subscription.assign or subscription.topics)
-        found = self._describe(names)
+        found = self._describe(names, to_write=to_write)
         missing = [n for n in names if n not in found]
         if missing and missing_is_error:
             raise UnknownTopicOrPartitionError(
@@ -128,8 +125,10 @@ class Catalog:
                 )
         return found
 
-    def _describe(self, names: list[str] | None) -> dict[str, TopicInfo]:
-        response = self._asking("topics", lambda c: c.metadata(names))
+    def _describe(self, names: list[str] | None, *, to_write: bool = False) -> dict[str, TopicInfo]:
+        response = self._asking(
+            "topics", lambda c: c.metadata(names, to_write=to_write, timeout_ms=self.request_timeout_ms)
+        )
         found = {}
         for state in response.topics:
             if state.error_code == 0:
@@ -157,7 +156,7 @@ class Catalog:
         beyond = [tp for tp, o in (reached or {}).items() if tp in result and o > result[tp].end]
         if beyond and self.isolation == READ_COMMITTED:
             asked = [(tp, LATEST_TIMESTAMP) for tp in sorted(beyond)]
-            ends = self._asking("offsets", lambda c: _list_offsets(c, asked, READ_UNCOMMITTED))
+            ends = self._asking("offsets", lambda c: _list_offsets(c, asked, READ_UNCOMMITTED, self.request_timeout_ms))
             for (tp, _), high_watermark in zip(asked, ends, strict=True):
                 if high_watermark is not None and reached is not None:
                     first, last = result[tp]
@@ -166,13 +165,15 @@ class Catalog:
 
     def offsets_for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The first offset with at least that timestamp, None where there is none."""
-        asked = sorted(timestamps_ms.items())
+        asked = sorted((tp, min(t, TIMESTAMP_MS_MAX)) for tp, t in timestamps_ms.items())
         answers = self._list_offsets(asked)
         return {tp: None if o is None or o < 0 else o for (tp, _), o in zip(asked, answers, strict=True)}
 
     def _list_offsets(self, asked: list[tuple[TopicPartition, int]]) -> list[int | None]:
         """One offset per question, in order; None for a partition that does not exist."""
-        return self._asking("offsets", lambda c: _list_offsets(c, asked, self.isolation)) if asked else []
+        if not asked:
+            return []
+        return self._asking("offsets", lambda c: _list_offsets(c, asked, self.isolation, self.request_timeout_ms))
 
     def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
         """Waits until any partition grows beyond its position, at most `max_wait_ms`. Whether one has, or might have."""
@@ -204,7 +205,9 @@ def _by_leader(c: Cluster, partitions: Iterable[TopicPartition]) -> dict[Endpoin
     return result
 
 
-def _list_offsets(c: Cluster, asked: list[tuple[TopicPartition, int]], isolation: int) -> list[int | None]:
+def _list_offsets(
+    c: Cluster, asked: list[tuple[TopicPartition, int]], isolation: int, timeout_ms: int
+) -> list[int | None]:
     answers: dict[tuple[TopicPartition, int], int | None] = {}
     for endpoint, partitions in _by_leader(c, dict.fromkeys(tp for tp, _ in asked)).items():
         here = set(partitions)
@@ -212,7 +215,7 @@ def _list_offsets(c: Cluster, asked: list[tuple[TopicPartition, int]], isolation
         request = ListOffsetsRequest(
             [ListOffsetsPartition(tp.topic, tp.partition, t) for tp, t in questions], isolation
         )
-        response = c.request(Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=endpoint)
+        response = c.request(Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=endpoint, timeout_ms=timeout_ms)
         answers |= {q: _offset(c, r) for q, r in zip(questions, response.results, strict=True)}
     return [answers.get(q) for q in asked]
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.pandas.types import to_arrow_type
+
+from sparklog.errors import InvalidConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -45,9 +52,34 @@ else:
     except ImportError:
         from pyspark.sql.datasource import DataSourceStreamWriter as DataSourceStreamArrowWriter
 
+_TO_ARROW_IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+)
+
+
+def arrow_type_of(data_type: Any) -> Any:
+    """The Arrow type Spark hands a column of `data_type` over in, with UTC timestamps. Raises what PySpark raises."""
+    return to_arrow_type(data_type, **_TO_ARROW_IN_UTC)
+
+
+READERS_ARE_TOLD_THEIR_START: bool = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
+"""Whether Spark asks a Python source for the end of a micro-batch that begins at a given place; older ones only ask how far
+the source could go."""
+
+
+def check_read_limits(given: bool) -> None:
+    """Raises InvalidConfigError if a stream's read limits are `given` to a Spark under which they cannot be kept."""
+    if given and not READERS_ARE_TOLD_THEIR_START:
+        raise InvalidConfigError(
+            "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2: this one, "
+            f"{pyspark.__version__}, does not tell a Python source where a micro-batch begins"
+        )
+
+
 STREAMS_CAN_BE_WRITTEN: bool = DataSourceStreamArrowWriter.__name__ == "DataSourceStreamArrowWriter"
 
 __all__ = [
+    "READERS_ARE_TOLD_THEIR_START",
     "STREAMS_CAN_BE_WRITTEN",
     "DataSourceStreamArrowWriter",
     "ReadAllAvailable",
@@ -55,4 +87,6 @@ __all__ = [
     "ReadMaxRows",
     "ReadMinRows",
     "SupportsTriggerAvailableNow",
+    "arrow_type_of",
+    "check_read_limits",
 ]

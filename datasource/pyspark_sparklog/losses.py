@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from pyspark_sparklog.planning import Loss
+from pyspark_sparklog.planning import UNSUBSCRIBED, Loss
 from sparklog.errors import DataLossError
 
 log = logging.getLogger("pyspark_sparklog")
@@ -28,6 +28,11 @@ class LossReporter:
         listed = "; ".join(loss.describe() for loss in fresh[:LISTED_MAX])
         if len(fresh) > LISTED_MAX:
             listed += f"; and {len(fresh) - LISTED_MAX} more"
+        if self._fail and all(loss.reason == UNSUBSCRIBED for loss in fresh):
+            raise DataLossError(
+                f"topics were taken out of the subscription: {listed}. Subscribe to them again; or, to go on without what they "
+                'still had to be read, restart the query with .option("failOnDataLoss", "false")'
+            )
         if self._fail:
             raise DataLossError(
                 f"records that were still to be read are gone: {listed}. To go on with what is there, restart the query "

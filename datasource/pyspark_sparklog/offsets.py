@@ -1,12 +1,15 @@
 """Source offsets: positions per topic partition as Spark's checkpoint keeps them.
 
-The form is Kafka's `{"topic": {"0": 12}}` (the next offset to read) with two more keys that cannot be topics:
+The form is Kafka's `{"topic": {"0": 12}}` (the next offset to read). Beside the positions two things are kept:
 
 - `"$ids": {"topic": topic_id}`: which incarnation of the topic the offsets belong to, so that a topic that was deleted
   and created again is recognised;
 - `"$initial": {"topic": {"0": 5}}`, only in the end of a query's first batch: where that batch begins. Spark does not
   keep a query's initial offsets: if the first batch dies, it asks for them again, and "latest" would then answer with a
   later place and skip what the batch was to read.
+
+They stand where other readers of the JSON do not see them (`offset_text`). Checkpoints of earlier versions have them as
+entries like a topic's, which no topic can be called; so has a process whose offsets cannot carry anything else.
 
 Topics, and partitions within a topic, are in ascending order: Spark compares offsets as text.
 """
@@ -17,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark_sparklog import offset_text
+from pyspark_sparklog.offset_text import OffsetDict
 from sparklog.errors import InvalidConfigError
 from sparklog.types import TopicPartition
 
@@ -28,7 +33,8 @@ Positions = dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class SourceOffset:
-    """Positions of a source; `ids` maps topic to topic id; `initial` is set only in the end of a first batch."""
+    """Positions of a source; `ids` maps topic to topic id, as far as known; `initial` is set only in the end of a first
+    batch."""
 
     positions: Positions
     ids: dict[str, str]
@@ -36,15 +42,17 @@ class SourceOffset:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, in a fixed order."""
-        result: dict[str, Any] = nested(self.positions)
-        result[IDS] = {t: self.ids[t] for t in sorted(self.ids)}
+        beside: dict[str, Any] = {IDS: {t: self.ids[t] for t in sorted(self.ids)}}
         if self.initial is not None:
-            result[INITIAL] = nested(self.initial)
-        return result
+            beside[INITIAL] = nested(self.initial)
+        positions = nested(self.positions)
+        return OffsetDict(positions, beside) if offset_text.is_installed() else {**positions, **beside}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SourceOffset:
         """Reads what `to_dict` made, also after a round through JSON. Raises InvalidConfigError."""
+        if isinstance(data, OffsetDict):
+            data = {**data, **data.beside}
         try:
             topics = {t: p for t, p in data.items() if t not in (IDS, INITIAL)}
             ids = {str(t): str(i) for t, i in data.get(IDS, {}).items()}

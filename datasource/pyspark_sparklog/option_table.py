@@ -1,6 +1,7 @@
 """The table of options: validation, documentation and error messages come from it.
 
-Names and meaning are those of Spark's Kafka source and sink. `kafka.X` is an alias of `sparklog.X`.
+Names and meaning are those of Spark's Kafka source and sink. `kafka.X` is what Kafka's clients call a setting
+(`kafka_settings`), else an alias of `sparklog.X`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("sparklog.bootstrap.servers", _ALL, "host:port,…", f"${BOOTSTRAP_ENVIRONMENT}", "Brokers to ask first."),
     Option("subscribe", _SRC, "topic,…", "", "Topics to read. Exactly one of subscribe, assign, subscribePattern."),
     Option("assign", _SRC, 'JSON {"topic": [0, 1]}', "", "Topic partitions to read."),
-    Option("subscribePattern", _SRC, "regular expression", "", "Reads every topic whose whole name matches (Python's `re`)."),
+    Option("subscribePattern", _SRC, "regular expression", "", "Reads every topic with a part of its name that matches, also topics that are made later (the expressions of java.util.regex; `^` and `$` for the whole name)."),
     Option("startingOffsets", _SRC, _OFFSETS, "latest in a stream, earliest in a batch", "Where a new query begins; -2 is earliest, -1 latest. A restarted query goes on from its checkpoint, new partitions begin at earliest."),
     Option("startingTimestamp", _SRC, "ms since 1970", "", "Begin with the first record of at least this timestamp; goes before startingOffsetsByTimestamp and startingOffsets."),
     Option("startingOffsetsByTimestamp", _SRC, _BY_TIMESTAMP, "", "The same per partition."),
@@ -75,16 +76,20 @@ OPTIONS: tuple[Option, ...] = (
     Option("sparklog.group.id", _S, "text", "", "Publishes the positions that the checkpoint has committed as the offsets of this consumer group, so that `sparklog group describe` shows the lag; they are never read."),
     Option("sparklog.local.read", _SRC, "auto, off", "auto", "auto maps the broker's files where they are visible on the same host; off uses the socket."),
     Option("sparklog.check.crcs", _SRC, "true, false", "true", "Whether every batch's checksum is verified."),
+    Option("sparklog.fetch.max.bytes", _SRC, "bytes", "4194304", "Most bytes of one fetch through the socket; a larger batch of the log comes alone."),
+    Option("sparklog.max.partition.fetch.bytes", _SRC, "bytes", "4194304", "The same (a task reads one partition): the smaller one counts."),
+    Option("sparklog.fetch.max.wait.ms", _SRC, "ms", "500", "Longest wait of one fetch for records of a transaction that is still open."),
     Option("sparklog.broker.wait.ms", _ALL, "ms", "60000", "How long a running query waits for a broker that is gone."),
     Option("topic", _SINK, "topic", "", "Topic to write to; goes before a column named topic."),
+    Option("sparklog.strict.columns", _SINK, "true, false", "false", "Whether a column that an envelope topic does not take is an error; false leaves it out, as Kafka's sink does."),
     Option("sparklog.delivery.guarantee", _SINK, "exactly-once, at-least-once", "exactly-once", "exactly-once writes each micro-batch, and each batch write, as one transaction; at-least-once writes with acks=all, visible at once and again when Spark tries again."),
-    Option("sparklog.transaction.timeout.ms", _SINK, "ms", "3600000", "A write that has not ended after this time is aborted; until then readers with read_committed wait for it."),
-    Option("txnAppId", _SINK, "text", "", "Batch writes: with txnVersion, names the write as Delta's option does, so that it happens once however often it is tried."),
+    Option("sparklog.transaction.timeout.ms", _SINK, "ms", "3600000 in a stream", "A write that has not ended after this time is aborted; until then readers with read_committed wait for it. A batch write without it may take any time; when its driver is gone, it is aborted within a minute."),
+    Option("txnAppId", _SINK, "text", "", "Batch writes: with txnVersion, names the write as Delta's option does, so that it happens once however often it is tried. Streams: the name under which batches are counted, instead of the query's id; a new one lets a query go on whose checkpoint was set back."),
     Option("txnVersion", _SINK, "number", "", "Batch writes: a version that is not above the last one committed under txnAppId is skipped."),
 )  # fmt: skip
 
 PRODUCER_OPTIONS: tuple[Option, ...] = tuple(
-    Option(f"sparklog.{s.name}", _SINK, s.type_name, str(s.default), s.doc)
+    Option(f"sparklog.{s.name}", _ALL if s.name == "request.timeout.ms" else _SINK, s.type_name, str(s.default), s.doc)
     for s in settings_of(Scope.PRODUCER).values()
     if s.name not in ("transactional.id", "transaction.timeout.ms")
 )
@@ -114,19 +119,13 @@ WITHOUT_EFFECT: dict[str, str] = {
 }
 """Options of Spark's Kafka source that a job may carry over: accepted, without effect, with the reason."""
 
-_DESERIALIZE = "keys and values are always bytes: use DataFrame operations to decode them"
-_SERIALIZE = "keys and values are written as they are: use DataFrame operations to encode them"
-REFUSED: dict[str, str] = {
-    "sparklog.transactional.id": "the sink's transactions are those of its micro-batches; see txnAppId for batch writes",
-    "sparklog.auto.offset.reset": "use startingOffsets: Spark keeps the positions, not a consumer",
-    "sparklog.key.deserializer": _DESERIALIZE,
-    "sparklog.value.deserializer": _DESERIALIZE,
-    "sparklog.key.serializer": _SERIALIZE,
-    "sparklog.value.serializer": _SERIALIZE,
-    "sparklog.enable.auto.commit": "Spark keeps the positions in its checkpoint; nothing is committed elsewhere",
-    "sparklog.interceptor.classes": "interceptors could change what is read; use DataFrame operations",
+NOT_IN_A_STREAM = {
+    "endingoffsets": "ending offset not valid in streaming queries: leave endingOffsets out",
+    "endingoffsetsbytimestamp": "ending timestamp not valid in streaming queries: leave endingOffsetsByTimestamp out",
+    "endingtimestamp": "ending timestamp not valid in streaming queries: leave endingTimestamp out",
 }
-"""Options that Spark's Kafka source refuses as well, with the reason."""
+"""Options that a streaming read refuses, with the words of Spark's Kafka source. Any other option that is given where it
+means nothing has no effect."""
 
 
 def markdown_table(where: Where) -> str:

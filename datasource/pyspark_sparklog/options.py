@@ -1,7 +1,5 @@
-"""Options as the reader and the writer work with them: parsed and checked against the table.
-
-Spark hands option names over in lower case; messages show them as documented.
-"""
+"""Options as the reader and the writer work with them: values parsed and checked. `option_names` has found out which are
+meant."""
 
 from __future__ import annotations
 
@@ -12,27 +10,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pyspark_sparklog.java_patterns import java_matcher
 from pyspark_sparklog.offsets import IDS, INITIAL
-from pyspark_sparklog.option_table import (
-    ADDED_BY_SPARK,
-    ALIASES,
-    BOOTSTRAP_ENVIRONMENT,
-    REFUSED,
-    WITHOUT_EFFECT,
-    Option,
-    Where,
-    options_for,
-)
+from pyspark_sparklog.option_names import recognised
+from pyspark_sparklog.option_table import BOOTSTRAP_ENVIRONMENT, Where
 from sparklog.client.isolation import isolation_of
+from sparklog.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
 from sparklog.errors import InvalidConfigError
-from sparklog.settings import Scope, did_you_mean, settings_of
-from sparklog.types import UNNAMED_APP_PREFIX, check_topic_name
+from sparklog.settings import Scope, settings_of
+from sparklog.types import INTERNAL_TOPICS, UNNAMED_APP_PREFIX, check_topic_name
 
 T = TypeVar("T")
 
 GUARANTEES = ("exactly-once", "at-least-once")
 TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX = 3_600_000, 7 * 86_400_000
 TXN_APP_ID_CHARS_MAX = 1_000
+TRIGGER_DELAY_MS = 15 * 60_000
+
+LONG_MAX = 2**63 - 1
+"""Java's Long.MaxValue: jobs write it for "no limit" and "the end of time"."""
+NO_OPTIONS = (
+    "Spark has given no options, as it does for tables of the catalog. A table keeps them if it is made with CREATE TABLE t USING "
+    "sparklog OPTIONS (…) and without columns; any other table needs them in each query: SELECT … FROM t WITH (…), INSERT INTO t "
+    'WITH (…), spark.read.option(…).table("t"); DROP TABLE removes the table, not the topic'
+)
+
+STRATEGIES = ("subscribe", "subscribePattern", "assign")
+"""The options that say what to read."""
 
 EARLIEST_OFFSET = -2
 """In offsets JSON: the first offset that can be read."""
@@ -47,6 +51,12 @@ class Subscription:
     topics: tuple[str, ...] = ()
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pattern: str | None = None
+
+    def names(self, topic: str) -> bool:
+        """Whether it asks for a topic of that name."""
+        if self.pattern is not None:
+            return java_matcher(self.pattern)(topic) and topic not in INTERNAL_TOPICS
+        return topic in (self.assign or self.topics)
 
     def describe(self) -> str:
         if self.pattern is not None:
@@ -73,7 +83,7 @@ class Position:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Checked options of a read."""
+    """Checked options of a read. `remarks`: what the user should be told of options that mean nothing here."""
 
     bootstrap_servers: str
     subscription: Subscription
@@ -94,23 +104,32 @@ class SourceOptions:
     isolation: int
     group_id: str | None
     broker_wait_ms: int
-    ignored: tuple[str, ...] = ()
+    fetch_max_bytes: int
+    fetch_max_wait_ms: int
+    request_timeout_ms: int
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def limits_batches(self) -> bool:
+        return self.max_offsets_per_trigger is not None or self.min_offsets_per_trigger is not None
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Checked options of a write. `producer` holds producer settings by their Kafka names. `txn_app_id` is given only for
-    batch writes, together with `txn_version`."""
+    """Checked options of a write. `producer` holds producer settings by their Kafka names. `txn_app_id` of a batch write
+    comes together with `txn_version`."""
 
     bootstrap_servers: str
     topic: str | None
     include_headers: bool
+    strict_columns: bool
     broker_wait_ms: int
     exactly_once: bool
-    transaction_timeout_ms: int
+    transaction_timeout_ms: int | None
     txn_app_id: str | None
     txn_version: int
     producer: Mapping[str, object]
+    remarks: tuple[str, ...] = ()
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -118,19 +137,23 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
 
     Raises InvalidConfigError that names the option and what to write instead.
     """
-    where = {None: Where.SOURCE, True: Where.STREAM, False: Where.BATCH}[streaming]
-    given = _known(options, where)
-    effective = options_for(where)
-    ignored = tuple(f"{n} ({WITHOUT_EFFECT[n]})" for n in given if n in WITHOUT_EFFECT and n not in effective)
+    if not options:
+        raise InvalidConfigError(NO_OPTIONS)
+    given, remarks = recognised(options, {None: Where.SOURCE, True: Where.STREAM, False: Where.BATCH}[streaming])
+    if "maxtriggerdelay" in given and "minoffsetspertrigger" not in given:
+        remarks += ("maxTriggerDelay (without minOffsetsPerTrigger nothing is waited for)",)
+    subscription = _subscription(given)
+    starting, ending = _starting(given, streaming=streaming), _ending(given)
+    _check_both(starting, ending)
     return SourceOptions(
         bootstrap_servers=_bootstrap(given),
-        subscription=_subscription(given),
-        starting=_starting(given, streaming=streaming),
-        ending=_ending(given),
+        subscription=subscription,
+        starting=starting,
+        ending=ending,
         timestamp_strategy=_choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest")),
         max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
         min_offsets_per_trigger=_minimum_per_trigger(given),
-        max_trigger_delay_ms=_get(given, "maxTriggerDelay", _duration_ms, 15 * 60_000),
+        max_trigger_delay_ms=_trigger_delay_ms(given),
         min_partitions=_positive(given, "minPartitions"),
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         fail_on_data_loss=_get(given, "failOnDataLoss", _bool, True),
@@ -142,13 +165,18 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
         group_id=given.get("sparklog.group.id") if streaming else None,
         isolation=isolation_of(_choice(given, "sparklog.isolation.level", ("read_committed", "read_uncommitted"))),
         broker_wait_ms=_get(given, "sparklog.broker.wait.ms", _count, 60_000),
-        ignored=ignored,
+        fetch_max_bytes=min(
+            _consumer(given, "fetch.max.bytes", FETCH_BYTES), _consumer(given, "max.partition.fetch.bytes", FETCH_BYTES)
+        ),
+        fetch_max_wait_ms=_consumer(given, "fetch.max.wait.ms", FETCH_WAIT_MS),
+        request_timeout_ms=_consumer(given, "request.timeout.ms", REQUEST_TIMEOUT_MS),
+        remarks=remarks,
     )
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Checks a write's options. Raises InvalidConfigError that names the option and what to write instead."""
-    given = _known(options, Where.SINK)
+    given, remarks = recognised(options, Where.SINK)
     exactly_once = _choice(given, "sparklog.delivery.guarantee", GUARANTEES) == GUARANTEES[0]
     txn_app_id, txn_version = _txn(given, streaming=streaming, exactly_once=exactly_once)
     topic = given.get("topic")
@@ -168,34 +196,41 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         bootstrap_servers=_bootstrap(given),
         topic=None if topic is None else check_topic_name(topic),
         include_headers=_get(given, "includeHeaders", _bool, False),
+        strict_columns=_get(given, "sparklog.strict.columns", _bool, False),
         broker_wait_ms=_get(given, "sparklog.broker.wait.ms", _count, 60_000),
         exactly_once=exactly_once,
         transaction_timeout_ms=_transaction_timeout_ms(given),
         txn_app_id=txn_app_id,
         txn_version=txn_version,
         producer=producer,
+        remarks=remarks,
     )
 
 
-def _transaction_timeout_ms(given: Mapping[str, str]) -> int:
+def no_headers(what: str) -> InvalidConfigError:
+    """For `includeHeaders` where there are none."""
+    return InvalidConfigError(f"includeHeaders: {what}, which have no headers; leave the option out")
+
+
+def _transaction_timeout_ms(given: Mapping[str, str]) -> int | None:
     name = "sparklog.transaction.timeout.ms"
-    timeout_ms = _positive(given, name) or TRANSACTION_TIMEOUT_MS
-    if timeout_ms > TRANSACTION_TIMEOUT_MS_MAX:
+    timeout_ms = _positive(given, name)
+    if timeout_ms is not None and timeout_ms > TRANSACTION_TIMEOUT_MS_MAX:
         raise InvalidConfigError(f"{name} = {timeout_ms}: at most {TRANSACTION_TIMEOUT_MS_MAX} (7 days)")
     return timeout_ms
 
 
 def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tuple[str | None, int]:
-    """txnAppId and txnVersion of a batch write, as Delta has them."""
+    """txnAppId and txnVersion of a batch write, as Delta has them; a stream's version is its batch id."""
     names = [n for n in ("txnAppId", "txnVersion") if n.lower() in given]
     if not names:
         return None, 0
-    if streaming:
+    if streaming and "txnVersion" in names:
         raise InvalidConfigError(
-            f"{' and '.join(names)}: only batch writes (also those in foreachBatch) take them; a streaming query is known by "
-            "its query id and batch id already: leave them out"
+            "txnVersion: only batch writes (also those in foreachBatch) take it; a streaming query's version is its batch id: "
+            "leave it out"
         )
-    if len(names) == 1:
+    if len(names) == 1 and not streaming:
         raise InvalidConfigError(f"{names[0]} needs the other one, too: set both txnAppId and txnVersion")
     if not exactly_once:
         raise InvalidConfigError("txnAppId and txnVersion need sparklog.delivery.guarantee = exactly-once")
@@ -205,44 +240,6 @@ def _txn(given: Mapping[str, str], *, streaming: bool, exactly_once: bool) -> tu
     if app_id.startswith(UNNAMED_APP_PREFIX):
         raise InvalidConfigError(f"txnAppId = {app_id!r}: a name may not begin with {UNNAMED_APP_PREFIX}")
     return app_id, _get(given, "txnVersion", _count, 0)
-
-
-def _known(options: Mapping[str, str], where: Where) -> dict[str, str]:
-    """`options` by lower-case name with aliases resolved; refuses what is unknown or does not belong here."""
-    everywhere, here = options_for(Where.ALL), options_for(where)
-    given: dict[str, str] = {}
-    for written, value in options.items():
-        name = written.lower()
-        if name.startswith("kafka."):
-            name = "sparklog." + name.removeprefix("kafka.")
-        name = ALIASES.get(name, name)
-        if name in ADDED_BY_SPARK:
-            continue
-        if name in given and given[name] != value:
-            raise InvalidConfigError(
-                f"{everywhere[name].name if name in everywhere else name} is given twice, with different values"
-            )
-        if name in REFUSED:
-            raise InvalidConfigError(f"option {written} cannot be used: {REFUSED[name]}")
-        if name not in here and not (name in WITHOUT_EFFECT and where & Where.SOURCE):
-            raise InvalidConfigError(_wrong_option(written, name, where, here, everywhere))
-        given[name] = value
-    return given
-
-
-def _wrong_option(
-    written: str, name: str, where: Where, here: Mapping[str, Option], everywhere: Mapping[str, Option]
-) -> str:
-    if name in everywhere:
-        option = everywhere[name]
-        return f"option {option.name} is for {option.where.describe()}, this is one of {where.describe()}"
-    names = {lower: o.name for lower, o in here.items()}
-    hint = did_you_mean(name, names)
-    for lower, shown in sorted(names.items(), key=lambda item: -len(item[0])):
-        hint = hint.replace(f"'{lower}'", f"'{shown}'")
-    if "known:" in hint:
-        hint = f" (known: {', '.join(sorted(o.name for o in here.values()))})"
-    return f"unknown option {written!r}{hint}"
 
 
 def _get(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
@@ -262,9 +259,12 @@ def _bool(text: str) -> bool:
 
 
 def _count(text: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", text.strip()):
+    if not re.fullmatch(r"[0-9]{1,30}", text.strip()):
         raise ValueError("a whole number, not negative, is needed")
-    return int(text)
+    value = int(text)
+    if value > LONG_MAX:
+        raise ValueError(f"at most {LONG_MAX} is possible")
+    return value
 
 
 def _duration_ms(text: str) -> int:
@@ -276,10 +276,10 @@ def _duration_ms(text: str) -> int:
 
 
 def _positive(given: Mapping[str, str], name: str) -> int | None:
-    value: int | None = _get(given, name, _count, None)
-    if value == 0:
-        raise InvalidConfigError(f"{name} = 0: at least 1 is needed")
-    return value
+    text = given.get(name.lower(), "").strip()
+    if re.fullmatch(r"-\d{1,30}|0+", text):
+        raise InvalidConfigError(f"{name} must be positive, not {text}")
+    return _get(given, name, _count, None)
 
 
 def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
@@ -294,10 +294,22 @@ def _minimum_per_trigger(given: Mapping[str, str]) -> int | None:
     minimum = _positive(given, "minOffsetsPerTrigger")
     maximum = _positive(given, "maxOffsetsPerTrigger")
     if minimum is not None and maximum is not None and minimum > maximum:
-        raise InvalidConfigError(f"minOffsetsPerTrigger = {minimum} is more than maxOffsetsPerTrigger = {maximum}")
-    if minimum is None and "maxtriggerdelay" in given:
-        raise InvalidConfigError("maxTriggerDelay only makes sense together with minOffsetsPerTrigger")
+        raise InvalidConfigError(
+            f"The value of minOffsetPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger({maximum})"
+        )
     return minimum
+
+
+def _trigger_delay_ms(given: Mapping[str, str]) -> int:
+    if "minoffsetspertrigger" not in given:
+        return TRIGGER_DELAY_MS
+    return _get(given, "maxTriggerDelay", _duration_ms, TRIGGER_DELAY_MS)
+
+
+def _consumer(given: Mapping[str, str], name: str, default: int) -> int:
+    """A consumer's setting `name` that a read has as well, with a default of its own."""
+    text = given.get(f"sparklog.{name}")
+    return default if text is None else int(settings_of(Scope.CONSUMER)[name].parse(text))
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -314,31 +326,39 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...] | None:
 
 def _bootstrap(given: Mapping[str, str]) -> str:
     servers = given.get("sparklog.bootstrap.servers") or os.environ.get(BOOTSTRAP_ENVIRONMENT)
+    if not servers and not given:
+        raise InvalidConfigError(NO_OPTIONS)
     if not servers:
         raise InvalidConfigError(
-            'no broker is named: set .option("sparklog.bootstrap.servers", "host:port") '
-            f"or the environment variable {BOOTSTRAP_ENVIRONMENT}"
+            "Option 'kafka.bootstrap.servers' must be specified (sparklog.bootstrap.servers is the same), as host:port,…; "
+            f"or set the environment variable {BOOTSTRAP_ENVIRONMENT}"
         )
     return servers
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:
-    names = [n for n in ("subscribe", "assign", "subscribePattern") if n.lower() in given]
-    if len(names) != 1:
-        found = "none of them is" if not names else " and ".join(names) + " are"
-        raise InvalidConfigError(f"exactly one of subscribe, assign and subscribePattern is needed; {found} given")
+    names = [n for n in STRATEGIES if n.lower() in given]
+    if not names:
+        raise InvalidConfigError(f"One of the following options must be specified: {', '.join(STRATEGIES)}")
+    if len(names) > 1:
+        raise InvalidConfigError(
+            f"Only one of the following options can be specified: {', '.join(STRATEGIES)}; given are {' and '.join(names)}"
+        )
     text = given[names[0].lower()].strip()
     if names[0] == "subscribePattern":
-        try:
-            re.compile(text)
-        except re.error as e:
-            raise InvalidConfigError(f"subscribePattern = {text!r} is not a regular expression: {e}") from e
+        if not text:
+            raise InvalidConfigError(f"Pattern to subscribe is empty as subscribePattern is {text!r}")
+        java_matcher(text)
         return Subscription(pattern=text)
     if names[0] == "subscribe":
         topics = tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))
         if not topics:
-            raise InvalidConfigError("subscribe is empty: name at least one topic")
+            raise InvalidConfigError(f"No topics to subscribe to as subscribe is {text!r}")
         return Subscription(topics=tuple(check_topic_name(t) for t in topics))
+    if not text.startswith("{"):
+        raise InvalidConfigError(
+            f'No topicpartitions to assign as assign is {text!r}: write JSON such as {{"topic": [0, 1]}}'
+        )
     parsed = _json_object(text, "assign", '{"topic": [0, 1]}')
     assign: dict[str, tuple[int, ...]] = {}
     for topic, partitions in parsed.items():
@@ -353,24 +373,50 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
 def _starting(given: Mapping[str, str], *, streaming: bool | None) -> Position:
     default = "latest" if streaming else "earliest"
     position = _position(given, "starting", default)
-    if streaming is False:
-        latest = position.kind == "latest" or (position.kind == "offsets" and _has(position, LATEST_OFFSET))
-        if latest:
-            raise InvalidConfigError(
-                "startingOffsets: a batch read cannot begin at latest (-1), there would be nothing to read"
-            )
+    if streaming is False and (where := _where(position, "latest", LATEST_OFFSET)) is not None:
+        what = f"startingOffsets for {where}" if where else "starting offset"
+        raise InvalidConfigError(f"{what} can't be latest for batch queries: there would be nothing to read")
     return position
 
 
 def _ending(given: Mapping[str, str]) -> Position:
     position = _position(given, "ending", "latest")
-    if position.kind == "earliest" or (position.kind == "offsets" and _has(position, EARLIEST_OFFSET)):
-        raise InvalidConfigError("endingOffsets: a read cannot end at earliest (-2), there would be nothing to read")
+    if (where := _where(position, "earliest", EARLIEST_OFFSET)) is not None:
+        what = f"ending offset for {where}" if where else "ending offset"
+        raise InvalidConfigError(f"{what} can't be earliest for batch queries: there would be nothing to read")
     return position
 
 
-def _has(position: Position, offset: int) -> bool:
-    return any(o == offset for offsets in position.per_partition.values() for o in offsets.values())
+def _where(position: Position, kind: str, offset: int) -> str | None:
+    """The partition that is given `offset`; "" if all of them are of `kind`, None if none is."""
+    if position.kind == kind:
+        return ""
+    offsets = position.per_partition if position.kind == "offsets" else {}
+    return next((f"{t}-{p}" for t, ps in offsets.items() for p, o in ps.items() if o == offset), None)
+
+
+def _check_both(starting: Position, ending: Position) -> None:
+    """What can be said of a beginning and an end that are given as numbers. Raises InvalidConfigError."""
+    if starting.kind != ending.kind or starting.kind not in ("offsets", "timestamps"):
+        return
+    first, last = _flat(starting), _flat(ending)
+    if first.keys() != last.keys():
+        differ = ", ".join(f"{t}-{p}" for t, p in sorted(first.keys() ^ last.keys()))
+        raise InvalidConfigError(
+            "The specified start offset and end offset should have the same topic-partitions: only one of "
+            f"{starting.option} and {ending.option} names {differ}"
+        )
+    what = starting.kind.rstrip("s")
+    for (topic, partition), offset in sorted(first.items()):
+        end = last[topic, partition]
+        if offset > end >= 0:
+            raise InvalidConfigError(
+                f"The specified start {what} {offset} is greater than the end {what} {end} for {topic}-{partition}"
+            )
+
+
+def _flat(position: Position) -> dict[tuple[str, int], int]:
+    return {(t, p): o for t, ps in position.per_partition.items() for p, o in ps.items()}
 
 
 def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
@@ -389,7 +435,7 @@ def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
 def parse_offsets(text: str, option: str, *, lowest: int) -> dict[str, dict[int, int]]:
     """Kafka's offsets JSON `{"topic": {"0": 12}}`; what a query reports as its `endOffset` may be given as it stands (its
     additions are left out, and the ids of the topics are not compared). Raises InvalidConfigError."""
-    example = '{"topic": {"0": 12}}'
+    example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}' if lowest < 0 else '{"topicA":{"0":1700000000000}}'
     result: dict[str, dict[int, int]] = {}
     for topic, partitions in _json_object(text, option, example).items():
         if topic in (IDS, INITIAL):
@@ -398,10 +444,15 @@ def parse_offsets(text: str, option: str, *, lowest: int) -> dict[str, dict[int,
             raise InvalidConfigError(f"{option}: topic {topic!r} needs an object of partitions, as in {example}")
         result[topic] = {}
         for partition, offset in partitions.items():
-            if not partition.isdecimal() or not isinstance(offset, int) or isinstance(offset, bool) or offset < lowest:
+            if (
+                not partition.isdecimal()
+                or not isinstance(offset, int)
+                or isinstance(offset, bool)
+                or not lowest <= offset <= LONG_MAX
+            ):
                 raise InvalidConfigError(
                     f"{option}: topic {topic!r} has {partition!r}: {offset!r}; partition and value must be whole "
-                    f"numbers, the value at least {lowest}, as in {example}"
+                    f"numbers, the value at least {lowest} and at most {LONG_MAX}, as in {example}"
                 )
             result[topic][int(partition)] = offset
     return result
@@ -412,9 +463,11 @@ def _json_object(text: str, option: str, example: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
     except ValueError as e:
-        raise InvalidConfigError(f"{option} = {text!r} is not JSON ({e}); write {words}JSON such as {example}") from e
+        raise InvalidConfigError(
+            f"{option} = {text!r} is not JSON ({e}); write {words}JSON. Expected e.g. {example}"
+        ) from e
     if not isinstance(parsed, dict) or not parsed:
-        raise InvalidConfigError(f"{option} = {text!r}: write {words}JSON such as {example}")
+        raise InvalidConfigError(f"{option} = {text!r}: write {words}JSON. Expected e.g. {example}")
     return parsed
 
 

@@ -6,7 +6,7 @@ The arithmetic is that of Spark's Kafka source, so that the same options give th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pyspark_sparklog.offsets import Positions
@@ -114,7 +114,7 @@ def readable_ranges(
     ranges, losses = [], []
     for tp in sorted(end):
         stop = end[tp]
-        same_start = tp in start and start_ids.get(tp.topic) == end_ids.get(tp.topic)
+        same_start = tp in start and _may_be_one(start_ids.get(tp.topic), end_ids.get(tp.topic))
         if tp in start and not same_start:
             losses.append(Loss(tp, start[tp], None, _RECREATED))
         begin = start[tp] if same_start else 0
@@ -122,7 +122,7 @@ def readable_ranges(
             if stop > begin:
                 losses.append(Loss(tp, begin, stop, _DELETED))
             continue
-        if end_ids.get(tp.topic) != ids.get(tp.topic):
+        if not _may_be_one(end_ids.get(tp.topic), ids.get(tp.topic)):
             if stop > begin:
                 losses.append(Loss(tp, begin, stop, _RECREATED))
             continue
@@ -139,11 +139,16 @@ def readable_ranges(
 
 
 def next_end(
-    start: Positions, start_ids: Mapping[str, str], extents: Mapping[TopicPartition, Extent], ids: Mapping[str, str]
+    start: Positions,
+    start_ids: Mapping[str, str],
+    extents: Mapping[TopicPartition, Extent],
+    ids: Mapping[str, str],
+    subscribed: Callable[[str], bool] = lambda _: True,
 ) -> tuple[Positions, Positions, list[Loss]]:
     """(where reading goes on, where it could go to, what is lost) for a query that stands at `start`.
 
-    Both positions cover exactly the partitions there are now (`extents`); what `start` has beyond them is lost.
+    Both positions cover exactly the partitions there are now (`extents`); what `start` has beyond them is lost, be it that the
+    topic was deleted, or that the query does not subscribe to it any more (`subscribed`).
     """
     begin: Positions = {}
     losses = []
@@ -151,7 +156,7 @@ def next_end(
         begin[tp] = first
         if tp not in start:
             continue
-        if start_ids.get(tp.topic) != ids.get(tp.topic):
+        if not _may_be_one(start_ids.get(tp.topic), ids.get(tp.topic)):
             losses.append(Loss(tp, start[tp], None, _RECREATED))
         elif start[tp] < first:
             losses.append(Loss(tp, start[tp], first, f"the log begins at {first} now"))
@@ -160,9 +165,16 @@ def next_end(
             begin[tp] = last
         else:
             begin[tp] = start[tp]
-    losses += [Loss(tp, start[tp], None, _DELETED) for tp in sorted(start) if tp not in extents]
+    gone = [tp for tp in sorted(start) if tp not in extents]
+    losses += [Loss(tp, start[tp], None, _DELETED if subscribed(tp.topic) else UNSUBSCRIBED) for tp in gone]
     return begin, {tp: e.end for tp, e in extents.items()}, losses
+
+
+def _may_be_one(known: str | None, now: str | None) -> bool:
+    """Whether two topic ids can be one topic's: offsets that somebody has written by hand have none."""
+    return known is None or now is None or known == now
 
 
 _RECREATED = "the topic was deleted and created again"
 _DELETED = "the topic was deleted"
+UNSUBSCRIBED = "the query does not subscribe to the topic any more, its checkpoint did"

@@ -29,6 +29,25 @@ def resolve_ending(options: SourceOptions, catalog: Catalog, extents: Mapping[To
     return _resolve(options, options.ending, catalog, extents, none_is_error=False)
 
 
+def check_order(options: SourceOptions, start: Positions, end: Positions) -> None:
+    """Raises InvalidConfigError if a partition would end before it begins, as Spark's Kafka source does."""
+    wrong = [tp for tp in sorted(start) if start[tp] > end.get(tp, start[tp])]
+    if wrong:
+        tp = wrong[0]
+        raise InvalidConfigError(
+            f"The resolved start offset {start[tp]} is greater than the resolved end offset {end[tp]} for {tp}: "
+            f"{options.starting.option} begins beyond {options.ending.option}; name a beginning that is not above the end"
+        )
+
+
+def given_starts(options: SourceOptions) -> Positions:
+    """Where `startingOffsets` says to begin, as far as it gives numbers."""
+    if options.starting.kind != "offsets":
+        return {}
+    given = options.starting.per_partition
+    return {TopicPartition(t, p): o for t, ps in given.items() for p, o in ps.items() if o >= 0}
+
+
 def _resolve(
     options: SourceOptions,
     position: Position,
@@ -51,8 +70,9 @@ def _resolve(
     without = [tp for tp in sorted(wanted) if found[tp] is None]
     if without and none_is_error:
         raise InvalidConfigError(
-            f"{position.option}: {without[0]} has no record with a timestamp of at least {wanted[without[0]]}; "
-            "choose an earlier one, or set startingOffsetsByTimestampStrategy to latest to begin at the end there"
+            f"No offset matched from request of topic-partition {without[0]} and timestamp {wanted[without[0]]} "
+            f"({position.option}): choose an earlier one, or set startingOffsetsByTimestampStrategy to latest to begin at the "
+            "end there"
         )
     # a record beyond the end seen before is none of this read
     return {tp: e.end if (o := found[tp]) is None else min(max(o, e.start), e.end) for tp, e in extents.items()}
@@ -64,9 +84,15 @@ def _per_partition(position: Position, extents: Mapping[TopicPartition, Extent])
     surplus = ", ".join(map(str, sorted(given.keys() - extents.keys())))
     if missing:
         how = f" ({EARLIEST_OFFSET} is earliest, {LATEST_OFFSET} latest)" if position.kind == "offsets" else ""
-        raise InvalidConfigError(f"{position.option} must name every partition that is read; missing: {missing}{how}")
+        raise InvalidConfigError(
+            f"{position.option} must name every partition that is read; missing: {missing}{how}. The partitions specified don't "
+            "match what are assigned"
+        )
     if surplus:
-        raise InvalidConfigError(f"{position.option} names partitions that are not read: {surplus}")
+        raise InvalidConfigError(
+            f"{position.option} names partitions that are not read: {surplus}. The partitions specified don't match what are "
+            "assigned"
+        )
     return given
 
 

@@ -1,7 +1,8 @@
 """How what the tasks of a write have stored becomes visible: all of it at once and once, or nothing.
 
 A micro-batch (or a batch write) is one shared transaction (docs/internals/delivery.md, section 3). It is named by the
-application and a version: in a stream query id and batch id, in a batch write txnAppId and txnVersion, or a random name.
+application and a version: in a stream query id (or txnAppId) and batch id, in a batch write txnAppId and txnVersion, or a
+random name.
 
 - The driver draws a ticket when the writer is made; later runs have larger ones, and fence earlier ones.
 - A task with rows joins and writes with a producer id of its own. If the version is committed already, it writes nothing.
@@ -9,6 +10,7 @@ application and a version: in a stream query id and batch id, in a batch write t
   failed attempts, speculative copies, zombies of an earlier run.
 - The decision is for good: the same commit again gets it again, an abort after it changes nothing. So a driver that is
   killed between the decision and Spark's own commit log does no harm: the batch is run again, and finds it committed.
+- A batch of a stream that finds its number committed with other input fails (`batch_input`).
 """
 
 from __future__ import annotations
@@ -23,10 +25,14 @@ from typing import NamedTuple, TypeVar
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_sparklog.options import SinkOptions
+from pyspark_sparklog.batch_input import BatchInput, check_input, check_number
+from pyspark_sparklog.checkpoint import CHECKPOINT_SETTING, input_digest, location_of
+from pyspark_sparklog.leases import lease_keepers
+from pyspark_sparklog.options import TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX, SinkOptions
 from sparklog.client.cluster import Cluster, cluster
 from sparklog.client.retry import RetryPolicy
 from sparklog.client.shared_transaction import (
+    LastCommit,
     Participant,
     SharedTransaction,
     draw_ticket,
@@ -47,13 +53,18 @@ AT_LEAST_ONCE = -1
 
 
 class TaskPlace(NamedTuple):
-    """Where a task runs. Batch writes have no query: then the ids are "" and `batch_id` is -1."""
+    """Where a task runs. Batch writes have no query: then the ids are "" and `batch_id` is -1. `checkpoint_setting`: the
+    session's."""
 
     query_id: str
     run_id: str
     batch_id: int
     partition_id: int
     attempt: int
+    checkpoint_setting: str | None = None
+
+
+NOWHERE = TaskPlace("", "", -1, 0, 0)
 
 
 @dataclass
@@ -61,7 +72,8 @@ class SinkCommitMessage(WriterCommitMessage):
     """What one task wrote. `offsets` maps (topic, partition) to (first, last) offset; other writers may be in between.
 
     `transaction` None: at-least-once. `producer_id` -1: the task had no rows, or (`committed_before`) it threw them away
-    because the version had been committed before.
+    because the version had been committed before. `given_rows`: how many Spark gave it; `checksum` of them, None if it was
+    not needed; `checkpoint`: the query's, as far as the task knows it.
     """
 
     place: TaskPlace
@@ -69,6 +81,9 @@ class SinkCommitMessage(WriterCommitMessage):
     producer_id: int = -1
     committed_before: bool = False
     rows: int = 0
+    given_rows: int = 0
+    checksum: int | None = None
+    checkpoint: str = ""
     offsets: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
 
@@ -88,10 +103,8 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMe
 
 
 def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
-    """What to ask for, given the messages of all tasks; None: nothing, all is visible that will ever be.
-
-    Raises SparklogError if the tasks do not belong to one transaction.
-    """
+    """What to ask for, given the messages of all tasks; None: there is no transaction. Raises SparklogError if the tasks do
+    not belong to one transaction."""
     transactions = {m.transaction for m in messages}
     if len(transactions) > 1:
         raise SparklogError(f"the tasks wrote for different transactions, nothing can be committed: {transactions}")
@@ -99,8 +112,6 @@ def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
     if transaction is None:
         return None
     winners = tuple(m.producer_id for m in messages if m.producer_id >= 0)
-    if not winners and any(m.committed_before for m in messages):
-        return None
     # also without winners: attempts that lost may have written something, and an earlier run must be fenced
     return Ending(transaction, winners)
 
@@ -130,8 +141,8 @@ class Publisher:
     """The transaction of one write, on the driver and in its tasks; goes to them by pickle.
 
     `ticket` AT_LEAST_ONCE: there is no transaction; None: nothing is written with it, it only ends what others wrote, and
-    draws a ticket should it need one. `app_id` None: the query's and batch's, which only tasks know.
-    `checkpoint` "": the query's is not known.
+    draws a ticket should it need one. `is_stream`: run and version are those of the query's run and batch, which only tasks
+    know, and so is `app_id` if it is None. `checkpoint` "": the query's is not known; nor is its name if `query_name` is "".
     """
 
     bootstrap_servers: str
@@ -142,6 +153,9 @@ class Publisher:
     app_id: str | None = None
     version: int = 0
     checkpoint: str = ""
+    query_name: str = ""
+    is_stream: bool = False
+    lease_ms: int = 0
 
     @property
     def _policy(self) -> RetryPolicy:
@@ -153,45 +167,80 @@ class Publisher:
             raise SparklogError("this writer was made to end a batch, tasks cannot write with it")
         if self.ticket == AT_LEAST_ONCE:
             return None
-        if self.app_id is not None:
-            return SharedTransaction(self.app_id, self.version, self.run_id, self.ticket)
+        if not self.is_stream:
+            return self._own_transaction(self.ticket)
         if not place.query_id or place.batch_id < 0:
             raise SparklogError(
                 "Spark does not tell the task its query id and batch id, so the batch cannot be written exactly once: "
                 'set .option("sparklog.delivery.guarantee", "at-least-once")'
             )
-        return SharedTransaction(place.query_id, place.batch_id, place.run_id, self.ticket)
+        return SharedTransaction(self.app_id or place.query_id, place.batch_id, place.run_id, self.ticket)
+
+    def _own_transaction(self, ticket: int) -> SharedTransaction:
+        """That of a batch write."""
+        assert self.app_id is not None
+        return SharedTransaction(self.app_id, self.version, self.run_id, ticket)
+
+    def checkpoint_of(self, place: TaskPlace) -> str:
+        """Where the query of a task has its checkpoint, "" if that is not known or there is none."""
+        return location_of(self.checkpoint, place.checkpoint_setting, self.query_name) if self.is_stream else ""
+
+    def needs_checksum(self, message: SinkCommitMessage) -> bool:
+        """Whether nothing but its rows tells the task's batch from another one."""
+        if not self.is_stream or message.transaction is None:
+            return False
+        return not input_digest(message.checkpoint, message.place.query_id, message.place.batch_id)
 
     def join(self, transaction: SharedTransaction) -> Participant | None:
         """A producer identity for one task; None: the version is committed already, nothing may be written.
 
-        Raises ProducerFencedError when a newer run has taken over.
+        Raises ProducerFencedError when a newer run has taken over, StaleCheckpointError for a batch below the last one.
         """
         reach("sink.before-join")
         joined = self._tell(
             transaction,
-            lambda c: join_shared_transaction(c, transaction, timeout_ms=self.timeout_ms, policy=self._policy),
+            lambda c: join_shared_transaction(
+                c, transaction, timeout_ms=self.timeout_ms, lease_ms=self.lease_ms, policy=self._policy
+            ),
         )
         reach("sink.after-join")
-        return joined
+        if not isinstance(joined, LastCommit):
+            return joined
+        if self.is_stream:
+            check_number(transaction, joined)
+        return None
 
     def commit(self, messages: Sequence[SinkCommitMessage]) -> None:
         """Makes visible what the tasks of `messages` have written, and nothing else. Raises ProducerFencedError,
-        TransactionAbortedError: then nothing of it is visible."""
+        TransactionAbortedError, StaleCheckpointError: then nothing of it is visible."""
         ending = ending_of(messages)
         if ending is None:
-            if any(m.committed_before for m in messages):
-                log.warning("%s had been committed before: nothing was written", _describe(messages[0].transaction))
             return
         transaction, winners = ending
+        ours = _input_of(messages) if self.is_stream else None
         reach("sink.before-commit")
-        committed = self._tell(
+        ended = self._tell(
             transaction,
-            lambda c: end_shared_transaction(c, transaction, committed=True, winners=winners, policy=self._policy),
+            lambda c: end_shared_transaction(
+                c,
+                transaction,
+                committed=True,
+                winners=winners,
+                made_of="" if ours is None else ours.encode(),
+                policy=self._policy,
+            ),
         )
         reach("sink.after-commit")
-        if not committed:
+        if not ended.committed:
             raise self._aborted(transaction)
+        if not winners:
+            if ours is not None:
+                check_input(transaction, ended.last, ours)
+            if any(m.committed_before for m in messages):
+                skipped = sum(m.given_rows for m in messages)
+                log.warning(
+                    "%s had been committed before: its %d rows were not written again", _describe(transaction), skipped
+                )
         if self.checkpoint:
             _runs.note(self.checkpoint, transaction)
 
@@ -210,13 +259,11 @@ class Publisher:
                     )
                 return
             reach("sink.before-abort")
-            committed = end_shared_transaction(
-                cluster(self.bootstrap_servers), found, committed=False, policy=self._policy
-            )
+            ended = end_shared_transaction(cluster(self.bootstrap_servers), found, committed=False, policy=self._policy)
         except SparklogError as e:
             log.warning("%s could not be aborted, it ends with the next run or by its timeout: %s", _describe(found), e)
         else:
-            if committed:
+            if ended.committed:
                 log.warning("%s had been committed before it failed: it stays", _describe(found))
 
     def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
@@ -224,8 +271,8 @@ class Publisher:
         the coordinator knows the run as an older one."""
         if self.ticket == AT_LEAST_ONCE:
             return None
-        if self.app_id is not None:
-            return SharedTransaction(self.app_id, self.version, self.run_id, self._own_ticket())
+        if not self.is_stream:
+            return self._own_transaction(self._own_ticket())
         run = _runs.of(self.checkpoint)
         return None if run is None else run._replace(version=batch_id, ticket=self._own_ticket())
 
@@ -244,11 +291,15 @@ class Publisher:
         except TransactionAbortedError as e:
             raise self._aborted(transaction) from e
 
+    @property
+    def _driver_was_away(self) -> str:
+        return f"the broker heard nothing of the driver for {self.lease_ms} ms, " if self.lease_ms else ""
+
     def _aborted(self, transaction: SharedTransaction) -> TransactionAbortedError:
         return TransactionAbortedError(
             f"{_describe(transaction)} was aborted before it could be committed (it took longer than "
-            f"sparklog.transaction.timeout.ms = {self.timeout_ms}, an operator aborted it, or a newer run took over); "
-            "nothing of it is visible: run it again, with a longer timeout if need be"
+            f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or a newer run "
+            "took over); nothing of it is visible: run it again, with a longer timeout if need be"
         )
 
 
@@ -256,18 +307,41 @@ def _describe(transaction: SharedTransaction | None) -> str:
     return "the write" if transaction is None else f"version {transaction.version} of {transaction.app_id}"
 
 
-def stream_publisher(options: SinkOptions, checkpoint: str = "", *, ends_only: bool = False) -> Publisher:
+def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
+    """What the batch was made of, given what all its tasks say."""
+    place, checkpoint = messages[0].place, messages[0].checkpoint
+    checksums = [m.checksum for m in messages if m.checksum is not None]
+    return BatchInput(
+        place.query_id,
+        input_digest(checkpoint, place.query_id, place.batch_id),
+        sum(m.given_rows for m in messages),
+        sum(checksums) % (1 << 64) if len(checksums) == len(messages) else None,
+    )
+
+
+def stream_publisher(
+    options: SinkOptions, checkpoint: str = "", query_name: str = "", *, ends_only: bool = False
+) -> Publisher:
     """For one micro-batch: draws its ticket. `checkpoint`: its location, if the query was given one. `ends_only`: no task
     writes with it, so it needs no ticket yet."""
     ticket = None if ends_only and options.exactly_once else _ticket(options)
-    return replace(_publisher(options, ticket, app_id=None, version=0, run_id=""), checkpoint=checkpoint)
+    made = _publisher(options, ticket, app_id=options.txn_app_id, version=0, run_id="")
+    return replace(made, checkpoint=checkpoint, query_name=query_name, is_stream=True)
 
 
 def batch_publisher(options: SinkOptions) -> Publisher:
-    """For one batch write: under txnAppId and txnVersion if they are given, else under a name that nobody uses again."""
+    """For one batch write: under txnAppId and txnVersion if they are given, else under a name that nobody uses again. It has
+    a lease, and no timeout but the one that is given."""
     run_id = uuid.uuid4().hex
     app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
-    return _publisher(options, _ticket(options), app_id=app_id, version=options.txn_version, run_id=run_id)
+    made = _publisher(options, _ticket(options), app_id=app_id, version=options.txn_version, run_id=run_id)
+    transaction = made.transaction_of(NOWHERE)
+    if transaction is None:
+        return made
+    lease_ms = lease_keepers.keep(options.bootstrap_servers, transaction, options.broker_wait_ms)
+    if lease_ms and options.transaction_timeout_ms is None:
+        made = replace(made, timeout_ms=TRANSACTION_TIMEOUT_MS_MAX)
+    return replace(made, lease_ms=lease_ms)
 
 
 def _ticket(options: SinkOptions) -> int:
@@ -281,7 +355,7 @@ def _draw(bootstrap_servers: str, wait_ms: int) -> int:
 def _publisher(options: SinkOptions, ticket: int | None, *, app_id: str | None, version: int, run_id: str) -> Publisher:
     return Publisher(
         options.bootstrap_servers,
-        options.transaction_timeout_ms,
+        options.transaction_timeout_ms or TRANSACTION_TIMEOUT_MS,
         options.broker_wait_ms,
         ticket,
         run_id,
@@ -294,7 +368,7 @@ def task_place() -> TaskPlace:
     """Where this task runs; of a process that is no task, nothing."""
     context = TaskContext.get()
     if context is None:
-        return TaskPlace("", "", -1, 0, 0)
+        return NOWHERE
     query_id = context.getLocalProperty("sql.streaming.queryId")
     batch_id = context.getLocalProperty("streaming.sql.batchId")
     return TaskPlace(
@@ -303,4 +377,5 @@ def task_place() -> TaskPlace:
         batch_id=int(batch_id) if batch_id is not None else -1,
         partition_id=context.partitionId(),
         attempt=context.attemptNumber(),
+        checkpoint_setting=context.getLocalProperty(CHECKPOINT_SETTING),
     )

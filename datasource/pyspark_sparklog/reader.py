@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pyspark_sparklog.actions import FIXED, Edges, Frame, edges_of
 from pyspark_sparklog.assembly import BatchAssembler
 from pyspark_sparklog.catalog import BrokerWait, Catalog, ids_of, partitions_of
+from pyspark_sparklog.held_up import HeldUp
 from pyspark_sparklog.options import SourceOptions
 from pyspark_sparklog.planning import OffsetRange, split_ranges
-from pyspark_sparklog.positions import resolve_ending, resolve_starting
+from pyspark_sparklog.positions import check_order, given_starts, resolve_ending, resolve_starting
 from pyspark_sparklog.schemas import ReadSchema
+from pyspark_sparklog.spark_errors import all_in_one_line, in_one_line
 from pyspark_sparklog.worker_process import imported_objects
 from sparklog.client.cluster import TopicInfo, cluster
-from sparklog.client.range_reader import read_range
+from sparklog.client.range_reader import Fetching, read_range
 from sparklog.errors import DataLossError, OffsetOutOfRangeError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.types import TopicPartition
 
@@ -28,14 +32,26 @@ QUIET_RETRY_MS = 5_000
 
 
 class RangePartition(InputPartition):
-    """Offsets [start, end) of one partition, and the incarnation of its topic they belong to."""
+    """Offsets [start, end) of one partition, and the incarnation of its topic they belong to. `edges`: which of the two are
+    not fixed, but decided with each action on `frame`, the DataFrame's read."""
 
-    def __init__(self, topic: str, partition: int, start: int, end: int, topic_id: str) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        topic_id: str,
+        frame: Frame | None = None,
+        edges: Edges = FIXED,
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.start = start
         self.end = end
         self.topic_id = topic_id
+        self.frame = frame
+        self.edges = edges
 
     def __repr__(self) -> str:
         return f"RangePartition({self.topic}-{self.partition}, [{self.start}, {self.end}))"
@@ -47,6 +63,24 @@ def to_tasks(ranges: list[OffsetRange], options: SourceOptions, ids: dict[str, s
     return [RangePartition(*r.partition, r.start, r.end, ids[r.partition.topic]) for r in pieces]
 
 
+def to_moving_tasks(
+    ranges: list[OffsetRange], options: SourceOptions, ids: dict[str, str], frame: Frame
+) -> list[RangePartition]:
+    """The tasks that read `ranges`, with the edges that each action on `frame` decides."""
+    pieces: dict[TopicPartition, list[OffsetRange]] = {}
+    for piece in split_ranges(ranges, options.min_partitions, options.max_records_per_partition):
+        pieces.setdefault(piece.partition, []).append(piece)
+    tasks = []
+    for whole in ranges:
+        tp = whole.partition
+        edges = edges_of(options, tp)
+        parts = pieces.get(tp, [whole] if edges.end else [])
+        for n, part in enumerate(parts, 1):
+            mine = Edges(edges.start, edges.end and n == len(parts))
+            tasks.append(RangePartition(*tp, part.start, part.end, ids[tp.topic], frame, mine))
+    return tasks
+
+
 @dataclass(frozen=True)
 class RangeRead:
     """How ranges are read; goes to the tasks by pickle."""
@@ -54,51 +88,67 @@ class RangeRead:
     options: SourceOptions
     schema: ReadSchema
 
+    @in_one_line
     def read(self, task: RangePartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the range as batches in Spark's layout.
 
         While the broker is gone it is tried again for `sparklog.broker.wait.ms`, from where reading stopped. Raises
         DataLossError if part of the range is gone (with failOnDataLoss=false: warns and goes on behind it).
         """
-        tp = TopicPartition(task.topic, task.partition)
+        options, tp = self.options, TopicPartition(task.topic, task.partition)
         assembler: BatchAssembler | None = None
         wait = BrokerWait(f"reading {tp}", self.options.broker_wait_ms)
-        position = task.start
-        while position < task.end:
+        position, end = self._bounds(tp, task)
+        while position < end:
             try:
-                info = self._check_incarnation(tp, task, position)
+                info = self._check_incarnation(tp, task, position, end)
                 assembler = assembler or BatchAssembler(self.schema, tp, log_append_time=info.log_append_time)
                 for batch in read_range(
                     cluster(self.options.bootstrap_servers),
                     tp,
                     position,
-                    task.end,
+                    end,
                     columns=self.schema.decoded_columns,
                     layout=self.schema.stored_layout,
                     local=self.options.local_read,
                     check_crcs=self.options.check_crcs,
                     isolation=self.options.isolation,
                     retry_timeout_ms=min(QUIET_RETRY_MS, self.options.broker_wait_ms),
+                    fetching=Fetching(options.fetch_max_bytes, options.fetch_max_wait_ms, options.request_timeout_ms),
                 ):
                     wait.reset()
                     yield from assembler.add(batch)
                     position = batch.next_offset
                 break
             except (OffsetOutOfRangeError, DataLossError, UnknownTopicOrPartitionError) as e:
-                position = self._behind_the_loss(tp, position, task.end, e)
+                position = self._behind_the_loss(tp, position, end, e)
             except SparklogError as e:
                 wait.pause(e)
         if assembler is not None:
             yield from assembler.finish()
         imported_objects.freeze()
 
-    def _check_incarnation(self, tp: TopicPartition, task: RangePartition, position: int) -> TopicInfo:
+    def _bounds(self, tp: TopicPartition, task: RangePartition) -> tuple[int, int]:
+        """Where to begin and end."""
+        planned = task.start, task.end
+        if task.frame is None or not any(task.edges):
+            return planned
+        connections = cluster(self.options.bootstrap_servers)
+        isolation, wait_ms = self.options.isolation, self.options.broker_wait_ms
+        try:
+            return task.frame.bounds(connections, tp, planned, task.edges, isolation, wait_ms)
+        except UnknownTopicOrPartitionError:  # a loss, which is told as what it is if there was anything to read
+            return planned
+
+    def _check_incarnation(self, tp: TopicPartition, task: RangePartition, position: int, end: int) -> TopicInfo:
         info = cluster(self.options.bootstrap_servers).topic(tp.topic, refresh=True)
         if info.topic_id != task.topic_id:
             raise UnknownTopicOrPartitionError(
-                f"topic {tp.topic!r} was deleted and created again while offsets {position} to {task.end - 1} of "
+                f"topic {tp.topic!r} was deleted and created again while offsets {position} to {end - 1} of "
                 f"partition {tp.partition} were still to be read"
             )
+        if task.frame is not None:
+            task.frame.check_partitions(tp, info)
         return info
 
     def _behind_the_loss(self, tp: TopicPartition, position: int, end: int, error: SparklogError) -> int:
@@ -118,23 +168,32 @@ class RangeRead:
         return following
 
 
+@all_in_one_line
 class SparklogBatchReader(DataSourceReader):
-    """`spark.read`: all records between the starting and the ending offsets, decided once when the read is planned."""
+    """`spark.read`: all records between the starting and the ending offsets. The tasks are decided once, when the read is
+    planned; where earliest and latest are, with each action (`actions`)."""
 
     def __init__(self, options: SourceOptions, schema: ReadSchema) -> None:
         self._options = options
         self._reads = RangeRead(options, schema)
+        self._name = uuid.uuid4().hex
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges to read, one Spark task each."""
+        """The ranges to read, one Spark task each; a partition that is empty has one, too, if its end is not fixed."""
         options = self._options
-        catalog = Catalog(options.bootstrap_servers, 0, options.isolation)
+        catalog = Catalog(options.bootstrap_servers, 0, options.isolation, options.request_timeout_ms)
         topics = catalog.topics(options.subscription, missing_is_error=True)
         extents = catalog.extents(partitions_of(options.subscription, topics))
-        start = resolve_starting(options, catalog, extents)
         end = resolve_ending(options, catalog, extents)
-        ranges = [OffsetRange(tp, start[tp], max(start[tp], end[tp])) for tp in sorted(extents)]
-        tasks: list[InputPartition] = list(to_tasks(ranges, options, ids_of(topics)))
+        if options.fail_on_data_loss:
+            check_order(options, given_starts(options), end)
+        start = resolve_starting(options, catalog, extents)
+        check_order(options, start, end)
+        HeldUp(catalog).look(extents)
+        ranges = [OffsetRange(tp, start[tp], end[tp]) for tp in sorted(extents)]
+        counts = {n: t.partitions for n, t in topics.items()}
+        frame = Frame(self._name, counts, grows=not options.subscription.assign)
+        tasks: list[InputPartition] = list(to_moving_tasks(ranges, options, ids_of(topics), frame))
         # an empty list would make Spark call read with no partition
         return tasks or [RangePartition("", 0, 0, 0, "")]
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from pyspark_sparklog.compatibility import arrow_type_of
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import HEADER_TYPE, KIND_ENVELOPE, TIMESTAMP_TYPE
 from sparklog.format.schema_evolution import is_evolution
@@ -122,6 +123,16 @@ def _difference(a: pa.Schema, b: pa.Schema) -> str:
     return f"only the second has {extra[0]!r}" if extra else "the order"
 
 
+def join_schema(name: str, shape: TopicShape, topics: Mapping[str, TopicShape], read: ReadSchema) -> None:
+    """Checks that a topic that is new may join a running query of `topics`. Raises SchemaMismatchError."""
+    if not topics and shape.kind != read.kind:
+        raise SchemaMismatchError(
+            f"topic {name!r} is {shape.kind}; the query began when no topic matched, with the columns of envelope topics: "
+            "start it again to read this one"
+        )
+    common_shape({**topics, name: shape})
+
+
 def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSchema) -> None:
     """Checks that a running query that was planned with the shape `planned` can go on reading a topic of the shape `now`:
     columns that are new are left out.
@@ -214,7 +225,7 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
     fields = []
     for f in schema.fields:
         try:
-            arrow = to_arrow_type(f.dataType, timezone="UTC")
+            arrow = arrow_type_of(f.dataType)
         except Exception as e:
             raise SchemaMismatchError(
                 f"column {f.name!r} of type {f.dataType.simpleString()} cannot be written: {e}"

@@ -2,13 +2,12 @@
 
 For an envelope topic the columns are those of Spark's Kafka sink: `value` (string or binary, required), `key` (string or
 binary), `headers`, `topic` (unless the option of that name is given, which goes before it), `partition`; and `timestamp`,
-the record's. `offset` and `timestampType`, which a source gives, are left out. For a typed topic they are the topic's own, by
-name.
+the record's. Other columns are left out, as Kafka's sink does it. For a typed topic they are the topic's own, by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,30 +39,76 @@ class TopicBatch(NamedTuple):
     data: pa.RecordBatch | pa.Table
 
 
-def check_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None) -> None:
-    """Checks that rows of `schema` can be written to `topic` of `shape`; `topic` None: a column names the topic.
+class Fitted(NamedTuple):
+    """How the rows' columns go into the log: for each its name there, "" if it is left out; what is left out for want of a
+    place; and whether all can be handed on as they are."""
 
-    Raises SchemaMismatchError that names the columns and types.
+    names: tuple[str, ...]
+    left_out: tuple[str, ...]
+    unchanged: bool
+
+
+def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *, strict: bool = False) -> Fitted:
+    """Finds the place of every column of rows for `topic` of `shape`; `topic` None: a column names the topic.
+
+    Names are compared as they are, then without regard to case. With `strict` a column that an envelope topic does not have is
+    an error. Raises SchemaMismatchError that names the columns and types.
     """
     if topic is not None and shape is not None and shape.kind != KIND_ENVELOPE:
-        _check_typed(schema, topic, shape)
-        return
-    problems = []
-    if topic is None and "topic" not in schema.names:
-        raise SchemaMismatchError('no topic to write to: set .option("topic", "…") or give the rows a column topic')
-    if "value" not in schema.names:
-        problems.append(f"column 'value' is missing (columns: {', '.join(schema.names)})")
-    for f in schema:
+        names = _spelt_as(schema.names, shape.schema.names)
+        _check_typed(_renamed(schema, names), topic, shape)
+        return Fitted(names, (), names == tuple(schema.names))
+    names = _spelt_as(schema.names, _ENVELOPE_INPUT)
+    if topic is None and "topic" not in names:
+        raise SchemaMismatchError(
+            'topic option required when no \'topic\' attribute is present: set .option("topic", "…") or give the rows a '
+            "column topic"
+        )
+    problems, places, left_out = [], [], []
+    if "value" not in names:
+        problems.append(f"Required attribute 'value' not found (columns: {', '.join(schema.names)})")
+    for f in _renamed(schema, names):
+        place = f.name
         if f.name in _IGNORED:
-            continue
-        if f.name not in _ENVELOPE_INPUT:
-            problems.append(_unknown(f.name, _ENVELOPE_INPUT))
+            place = ""
+        elif f.name not in _ENVELOPE_INPUT or (f.name == "timestamp" and not _accepts(f.name, f.type) and not strict):
+            place = ""
+            left_out.append(f.name)
+            if strict:
+                problems.append(_unknown(f.name, _ENVELOPE_INPUT))
         elif not _accepts(f.name, f.type):
-            problems.append(f"column {f.name!r} is {f.type}, it must be {_ENVELOPE_INPUT[f.name][1]}")
+            kinds = _ENVELOPE_INPUT[f.name][1]
+            problems.append(f"{f.name} attribute unsupported type {f.type}. {f.name} must be a(n) {kinds}")
+        places.append(place)
     if problems:
         where = f"topic {topic!r}" if topic is not None else "an envelope topic"
         more = "" if topic is not None else "; for a typed topic set the option topic"
         raise SchemaMismatchError(f"the rows do not fit {where}: " + "; ".join(problems) + more)
+    return Fitted(tuple(places), tuple(left_out), tuple(places) == tuple(schema.names))
+
+
+def _spelt_as(given: Sequence[str], wanted: Iterable[str]) -> tuple[str, ...]:
+    """`given` with the spelling of `wanted` where they differ in nothing but case."""
+    exact = set(given)
+    spelling = {w.lower(): w for w in wanted if w not in exact}
+    result = tuple(spelling.get(g.lower(), g) for g in given)
+    for name in spelling.values():
+        if result.count(name) > 1:
+            several = ", ".join(repr(g) for g in given if g.lower() == name.lower())
+            raise SchemaMismatchError(
+                f"columns {several} could each be the column {name!r}: rename or drop all but one"
+            )
+    return result
+
+
+def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([f.with_name(n) for f, n in zip(schema, names, strict=True)])
+
+
+def in_log_columns(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """`batch` with its columns under `names`, those without a name left out (see `Fitted`)."""
+    kept = [(batch.column(i), name) for i, name in enumerate(names) if name]
+    return pa.RecordBatch.from_arrays([c for c, _ in kept], names=[n for _, n in kept])
 
 
 def _check_typed(schema: pa.Schema, topic: str, shape: TopicShape) -> None:
@@ -112,8 +157,8 @@ def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) 
     if names.null_count:
         row = pc.index(pc.is_null(names), True).as_py()
         raise SchemaMismatchError(
-            f"{names.null_count} of {len(names)} rows have a null topic (the first is row {row} of its batch): fill the "
-            "column topic, filter those rows out, or set the option topic"
+            f"the data contains a null topic, in {names.null_count} of {len(names)} rows (the first is row {row} of its batch): "
+            "use the option topic for setting a default topic, fill the column, or filter those rows out"
         )
     encoded = names.dictionary_encode()
     topics = encoded.dictionary.to_pylist()

@@ -14,7 +14,8 @@ import pyarrow as pa
 from pyspark_sparklog.options import SinkOptions
 from pyspark_sparklog.producers import producers
 from pyspark_sparklog.publication import Publisher, SinkCommitMessage, task_place
-from pyspark_sparklog.sink_input import TopicBatch, names_partitions, split_by_topic
+from pyspark_sparklog.row_checksum import row_checksum
+from pyspark_sparklog.sink_input import TopicBatch, in_log_columns, names_partitions, split_by_topic
 from pyspark_sparklog.worker_process import imported_objects
 from sparklog.settings import MIB, Scope, settings_of
 from sparklog.testing.faults import reach
@@ -30,22 +31,25 @@ _BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
 
 @dataclass(frozen=True)
 class SinkTask:
-    """Goes to the tasks by pickle. `keyed`: the topic is typed and has key columns."""
+    """Goes to the tasks by pickle. `keyed`: the topic is typed and has key columns. `names`: the columns' names in the log
+    (`sink_input.Fitted`); None: as the rows have them."""
 
     options: SinkOptions
     envelope: bool
     keyed: bool
     publisher: Publisher
+    names: tuple[str, ...] | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Writes all rows and waits until every in-sync replica has them. Any failure fails the task.
 
         A task without rows takes no part in the transaction. One that comes when the version is committed reads its rows,
-        so that Spark can use its process again, and writes nothing.
+        which tells whether it was the same batch, and writes nothing.
         """
         place = task_place()
         transaction = self.publisher.transaction_of(place)
         message = SinkCommitMessage(place, transaction)
+        batches = self._counted(batches, message)
         pieces = self._gathered(batches)
         first = next(pieces, None)
         if first is None:
@@ -79,12 +83,24 @@ class SinkTask:
         while pending:
             _take_result(message, pending.popleft())
 
+    def _counted(self, batches: Iterator[pa.RecordBatch], message: SinkCommitMessage) -> Iterator[pa.RecordBatch]:
+        """Notes in the message how many rows pass, and what they are if nothing else tells one batch from another."""
+        message.checkpoint = self.publisher.checkpoint_of(message.place)
+        if self.publisher.needs_checksum(message):
+            message.checksum = 0
+        for batch in batches:
+            message.given_rows += batch.num_rows
+            if message.checksum is not None:
+                message.checksum = (message.checksum + row_checksum(batch)) % (1 << 64)
+            yield batch
+
     def _gathered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[TopicBatch]:
         """The rows per topic in pieces as large as the producer can use at once, in order within a topic."""
         held: dict[str, list[pa.RecordBatch]] = {}
         size, spread = 0, self.keyed
         one_batch = int(str(self.options.producer.get(_BATCH_SIZE.name, _BATCH_SIZE.default)))
-        for batch in batches:
+        for given in batches:
+            batch = given if self.names is None else in_log_columns(given, self.names)
             for topic, rows in split_by_topic(batch, self.options.topic, envelope=self.envelope):
                 if rows.num_rows:
                     held.setdefault(topic, []).append(rows)

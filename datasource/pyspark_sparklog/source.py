@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from pyspark.sql.types import StructType
 
 from pyspark_sparklog.catalog import Catalog, shapes_of
-from pyspark_sparklog.options import SourceOptions, parse_source_options
+from pyspark_sparklog.compatibility import check_read_limits
+from pyspark_sparklog.option_names import tell
+from pyspark_sparklog.option_table import Where
+from pyspark_sparklog.options import SourceOptions, no_headers, parse_source_options
 from pyspark_sparklog.reader import SparklogBatchReader
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, common_shape, full_schema, project, select
 from pyspark_sparklog.stream_reader import SparklogStreamReader
+from pyspark_sparklog.table_options import kept_with, of_new_table, of_read, readable
 from sparklog.errors import SchemaMismatchError
-
-log = logging.getLogger("pyspark_sparklog")
+from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE
 
 
 def infer_schema(given: Mapping[str, str]) -> StructType:
-    """The schema of the topics that the options name."""
+    """The schema of the topics that the options name; that of a table that Spark makes has its options with it."""
+    table = of_new_table(given)
+    if table is not None:
+        return kept_with(infer_schema(readable(table)), table)
     options = parse_source_options(given, streaming=None)
-    if options.ignored:
-        log.warning("options without effect: %s", "; ".join(options.ignored))
+    check_read_limits(options.limits_batches)
+    tell(options.remarks)
     full, _ = _full_schema(options, wait_ms=0)
     return (full if options.columns is None else select(full, options.columns)).spark()
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchReader:
     """The reader of a batch read whose rows have `schema`: the inferred one, or the user's."""
+    given = of_read(given, schema, Where.BATCH)
     options = parse_source_options(given, streaming=False)
+    told = parse_source_options(given, streaming=None).remarks
+    tell(tuple(r for r in options.remarks if r not in told))
     full, _ = _full_schema(options, wait_ms=0)
     return SparklogBatchReader(options, _picked(options, full, schema))
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> SparklogStreamReader:
     """The reader of a streaming query whose rows have `schema`: the inferred one, or the user's."""
-    options = parse_source_options(given, streaming=True)
+    options = parse_source_options(of_read(given, schema, Where.STREAM), streaming=True)
+    check_read_limits(options.limits_batches)
     full, topics = _full_schema(options, wait_ms=options.broker_wait_ms)
     return SparklogStreamReader(options, _picked(options, full, schema), topics)
 
@@ -52,9 +61,12 @@ def _picked(options: SourceOptions, full: ReadSchema, schema: StructType) -> Rea
 
 
 def _full_schema(options: SourceOptions, *, wait_ms: int) -> tuple[ReadSchema, dict[str, TopicShape]]:
-    """All columns there are to pick from, and the topics' shapes."""
-    topics = shapes_of(Catalog(options.bootstrap_servers, wait_ms).topics(options.subscription, missing_is_error=True))
-    full = full_schema(
-        common_shape(topics), include_headers=options.include_headers, include_metadata=options.include_metadata
-    )
+    """All columns there are to pick from, and the topics' shapes; while a pattern matches no topic, an envelope topic's
+    columns, which are those of Kafka's source."""
+    catalog = Catalog(options.bootstrap_servers, wait_ms, request_timeout_ms=options.request_timeout_ms)
+    topics = shapes_of(catalog.topics(options.subscription, missing_is_error=True))
+    shape = common_shape(topics) if topics else TopicShape(KIND_ENVELOPE, ENVELOPE_SCHEMA)
+    if options.include_headers and shape.kind != KIND_ENVELOPE:
+        raise no_headers(f"{options.subscription.describe()} names topics with columns of their own")
+    full = full_schema(shape, include_headers=options.include_headers, include_metadata=options.include_metadata)
     return full, topics

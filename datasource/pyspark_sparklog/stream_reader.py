@@ -5,6 +5,7 @@ One instance lives as long as the query's run, in one Python process beside the 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,19 +22,24 @@ from pyspark_sparklog.compatibility import (
     SupportsTriggerAvailableNow,
 )
 from pyspark_sparklog.group_progress import GroupProgress
+from pyspark_sparklog.held_up import HeldUp
 from pyspark_sparklog.losses import LossReporter
-from pyspark_sparklog.offsets import Positions, SourceOffset
+from pyspark_sparklog.offsets import Positions, SourceOffset, nested
 from pyspark_sparklog.options import SourceOptions
 from pyspark_sparklog.planning import Extent, backlog, limit_end, next_end, readable_ranges
 from pyspark_sparklog.positions import resolve_starting
 from pyspark_sparklog.reader import RangePartition, RangeRead, to_tasks
-from pyspark_sparklog.schemas import ReadSchema, TopicShape, common_shape, follow_schema
+from pyspark_sparklog.schemas import ReadSchema, TopicShape, follow_schema, join_schema
+from pyspark_sparklog.spark_errors import all_in_one_line
 from sparklog.types import TopicPartition
+
+log = logging.getLogger("pyspark_sparklog")
 
 IDLE_WAIT_MS = 100
 """Spark asks an idle source every 12 ms or so; a question is answered no later than this."""
 
 
+@all_in_one_line
 class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`: micro-batches of all subscribed partitions."""
 
@@ -41,7 +47,10 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._reads = RangeRead(options, schema)
         self._shapes = dict(topics)
-        self._catalog = Catalog(options.bootstrap_servers, options.broker_wait_ms, options.isolation)
+        self._catalog = Catalog(
+            options.bootstrap_servers, options.broker_wait_ms, options.isolation, options.request_timeout_ms
+        )
+        self._held_up = HeldUp(self._catalog)
         self._losses = LossReporter(fail=options.fail_on_data_loss)
         self._progress = GroupProgress(options.bootstrap_servers, options.group_id)
         self._initial: SourceOffset | None = None
@@ -51,6 +60,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_start: Positions = {}
         self._batch_begun_s = -float("inf")
         self._asked = False
+        self._nameless = False
         self._planned: tuple[SourceOffset, dict[str, str], dict[TopicPartition, Extent]] | None = None
 
     # -- offsets
@@ -89,6 +99,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         limit = self.getDefaultReadLimit() if limit is None else limit
         begin = self._position if start is None else SourceOffset.from_dict(start)
+        self._warn_if_nameless(begin)
         if start is not None and begin is not None:
             # a batch is planned when the one before is committed, which ends here: no need to wait for `commit`
             self._progress.publish(begin.positions)
@@ -100,7 +111,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if may_wait and self._latest is not None and self._wait(self._latest):
                 end = self._next(begin, limit)
             if end.same_place(begin):
-                return begin.to_dict()
+                return begin.to_dict() if start is None else start  # the very text: to Spark another one is new data
         if begin is not None and self._initial is not None and begin.same_place(self._initial):
             end = SourceOffset(end.positions, end.ids, self._batch_start)
         self._position = end
@@ -108,18 +119,28 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the topics end, as seen at the last question: shown as `latestOffset` in the query's progress."""
-        return None if self._latest is None else self._latest.to_dict()
+        return None if self._latest is None else nested(self._latest.positions)
+
+    def _warn_if_nameless(self, begin: SourceOffset | None) -> None:
+        if begin is None or begin.ids or not begin.positions or self._nameless:
+            return
+        self._nameless = True
+        log.warning(
+            "the offsets the query goes on from do not say which topics they are of, only the names: whether one was deleted "
+            "and created again since cannot be told this time"
+        )
 
     def _next(self, begin: SourceOffset | None, limit: ReadLimit) -> SourceOffset:
         """The end of the next batch after `begin`, as things are now."""
         ids, extents = self._look(missing_is_error=False, reached=None if begin is None else begin.positions)
+        self._held_up.look(extents)
         self._latest = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
         seen = extents
         if begin is None:
             return self._latest
         if self._frozen is not None:
             extents = {tp: self._thaw(tp, e, begin, ids) for tp, e in extents.items() if self._counts(tp, begin)}
-        start, available, losses = next_end(begin.positions, begin.ids, extents, ids)
+        start, available, losses = next_end(begin.positions, begin.ids, extents, ids, self._options.subscription.names)
         self._losses.report(losses)
         self._batch_start = start
         end = self._admit(start, available, limit)
@@ -135,7 +156,11 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _thaw(self, tp: TopicPartition, extent: Extent, begin: SourceOffset, ids: dict[str, str]) -> Extent:
         """What of a partition a Trigger.AvailableNow run may still read."""
         assert self._frozen is not None
-        here = begin.positions.get(tp, extent.start) if begin.ids.get(tp.topic) == ids[tp.topic] else extent.start
+        here = (
+            begin.positions.get(tp, extent.start)
+            if begin.ids.get(tp.topic, ids[tp.topic]) == ids[tp.topic]
+            else extent.start
+        )
         same = self._frozen.ids.get(tp.topic) == ids[tp.topic]
         most = min(extent.end, self._frozen.positions.get(tp, here)) if same else extent.start
         # a position beyond the log's end must stay visible as a loss
@@ -172,7 +197,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if planned is not None:
                 follow_schema(name, planned, shape, self._reads.schema)
                 continue
-            common_shape({**self._shapes, name: shape})
+            join_schema(name, shape, self._shapes, self._reads.schema)
             self._shapes[name] = shape
         extents = self._catalog.extents(partitions_of(self._options.subscription, topics), reached)
         ids = ids_of(topics)

@@ -14,11 +14,14 @@ from pyspark.sql.types import StructType
 
 from pyspark_sparklog.catalog import Catalog, shapes_of
 from pyspark_sparklog.compatibility import STREAMS_CAN_BE_WRITTEN, DataSourceStreamArrowWriter
-from pyspark_sparklog.options import SinkOptions, Subscription, parse_sink_options
+from pyspark_sparklog.option_names import tell
+from pyspark_sparklog.options import SinkOptions, Subscription, no_headers, parse_sink_options
 from pyspark_sparklog.publication import SinkCommitMessage, batch_publisher, checked, stream_publisher
 from pyspark_sparklog.schemas import arrow_schema_of
-from pyspark_sparklog.sink_input import check_input
+from pyspark_sparklog.sink_input import fit_input
 from pyspark_sparklog.sink_task import SinkTask
+from pyspark_sparklog.spark_errors import all_in_one_line
+from pyspark_sparklog.table_options import of_write, refuse_new_table, tells_new_tables
 from pyspark_sparklog.worker_process import imported_objects
 from sparklog.errors import InvalidConfigError, SparklogError
 from sparklog.format.schema import KIND_ENVELOPE
@@ -26,14 +29,18 @@ from sparklog.format.schema import KIND_ENVELOPE
 log = logging.getLogger("pyspark_sparklog")
 
 
+@all_in_one_line
 class SparklogBatchWriter(DataSourceArrowWriter):
     """`df.write`: appends all rows, or none."""
 
     def __init__(self, task: SinkTask) -> None:
         self._task = task
+        self._tells_new_tables = tells_new_tables()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Writes one task's rows."""
+        """Writes one task's rows. Raises InvalidConfigError for a write that makes a table of the catalog."""
+        if self._tells_new_tables:
+            refuse_new_table()
         return self._task.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -53,6 +60,7 @@ class SparklogBatchWriter(DataSourceArrowWriter):
         _abort(self._task, messages, "the write")
 
 
+@all_in_one_line
 class SparklogStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream`: appends every micro-batch once. Spark makes one to write, and another one to commit."""
 
@@ -76,7 +84,7 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks of the micro-batch have written: makes it visible. Raises ProducerFencedError,
-        TransactionAbortedError."""
+        TransactionAbortedError, StaleCheckpointError."""
         found = checked(messages)
         for message in found:
             if message.place.batch_id not in (batchId, -1):
@@ -105,9 +113,10 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
         raise InvalidConfigError(
             'a topic cannot be overwritten: use .mode("append"), or delete and create the topic before'
         )
-    options = parse_sink_options(given, streaming=False)
+    options = parse_sink_options(of_write(given, schema), streaming=False)
+    tell(options.remarks)
     kind = _check(options, schema, wait_ms=0)
-    return SparklogBatchWriter(SinkTask(options, *kind, batch_publisher(options)))
+    return SparklogBatchWriter(SinkTask(options, kind.envelope, kind.keyed, batch_publisher(options), kind.names))
 
 
 def stream_writer(
@@ -120,18 +129,25 @@ def stream_writer(
     if overwrite:
         raise InvalidConfigError(
             'outputMode("complete") replaces the whole result with every batch, a topic can only be appended to: use '
-            'outputMode("append") with a watermark, or foreachBatch'
+            'outputMode("append") with a watermark, or write each result yourself with .foreachBatch(lambda rows, batch_id: '
+            'rows.write.format("sparklog").mode("append").options(**OPTIONS).options(**once("NAME", batch_id)).save()), once '
+            "from pyspark_sparklog.delta"
         )
     if not STREAMS_CAN_BE_WRITTEN:
         raise InvalidConfigError(
-            "writing a stream to sparklog needs PySpark 4.1 or newer (batch writes and reads work)"
+            "writing a stream to sparklog needs PySpark 4.1 or newer; with 4.0 write each batch in .foreachBatch(lambda rows, "
+            'batch_id: rows.write.format("sparklog").mode("append").options(**OPTIONS).options(**once("NAME", batch_id))'
+            ".save()), once from pyspark_sparklog.delta"
         )
     options = parse_sink_options(given, streaming=True)
-    checkpoint = next((v for k, v in given.items() if k.lower() == "checkpointlocation"), "")
-    make_task = partial(_stream_task, options, schema, checkpoint)
+    if not ends_only:
+        tell(options.remarks)
+    lower = {k.lower(): v for k, v in given.items()}
+    query = lower.get("checkpointlocation", ""), lower.get("queryname", "")
+    make_task = partial(_stream_task, options, schema, *query)
     if ends_only:
         ending = SinkTask(
-            options, envelope=True, keyed=False, publisher=stream_publisher(options, checkpoint, ends_only=True)
+            options, envelope=True, keyed=False, publisher=stream_publisher(options, *query, ends_only=True)
         )
         made = SparklogStreamWriter(ending, make_task)
     else:
@@ -140,26 +156,33 @@ def stream_writer(
     return made
 
 
-def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str) -> SinkTask:
+def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str, query_name: str) -> SinkTask:
     kind = _check(options, schema, wait_ms=options.broker_wait_ms)
-    return SinkTask(options, *kind, stream_publisher(options, checkpoint))
+    publisher = stream_publisher(options, checkpoint, query_name)
+    return SinkTask(options, kind.envelope, kind.keyed, publisher, kind.names)
 
 
 class _Kind(NamedTuple):
-    """Whether the rows go to envelope topics, and whether to a typed one that has key columns."""
+    """Whether the rows go to envelope topics, and whether to a typed one that has key columns; and their columns' names
+    there, if they are not the rows'."""
 
     envelope: bool
     keyed: bool
+    names: tuple[str, ...] | None = None
 
 
 def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
     """What the rows go to. Raises SchemaMismatchError if they do not fit."""
-    if options.topic is None:
-        check_input(arrow_schema_of(schema), None, None)
-        return _Kind(envelope=True, keyed=False)
-    catalog = Catalog(options.bootstrap_servers, wait_ms)
-    topics = catalog.topics(Subscription(topics=(options.topic,)), missing_is_error=True)
-    shape = shapes_of(topics)[options.topic]
-    check_input(arrow_schema_of(schema), options.topic, shape)
-    envelope = shape.kind == KIND_ENVELOPE
-    return _Kind(envelope, keyed=not envelope and bool(topics[options.topic].key_columns))
+    shape, keyed = None, False
+    if options.topic is not None:
+        catalog = Catalog(options.bootstrap_servers, wait_ms)
+        topics = catalog.topics(Subscription(topics=(options.topic,)), missing_is_error=True, to_write=True)
+        shape = shapes_of(topics)[options.topic]
+        if options.include_headers and shape.kind != KIND_ENVELOPE:
+            raise no_headers(f"topic {options.topic!r} has columns of its own")
+        keyed = shape.kind != KIND_ENVELOPE and bool(topics[options.topic].key_columns)
+    fitted = fit_input(arrow_schema_of(schema), options.topic, shape, strict=options.strict_columns)
+    if fitted.left_out:
+        tell((f"columns that an envelope topic does not take are left out ({', '.join(fitted.left_out)})",))
+    envelope = shape is None or shape.kind == KIND_ENVELOPE
+    return _Kind(envelope, keyed, None if fitted.unchanged else fitted.names)

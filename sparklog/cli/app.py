@@ -14,7 +14,9 @@ from typing import Annotated
 import typer
 
 from sparklog.cli import broker, conf, consume, delete_records, group, log, offsets, produce, topic, transaction
+from sparklog.cli.completion import join_bash_words
 from sparklog.cli.errors import hint_for, report
+from sparklog.cli.options import Timeout, set_timeout
 from sparklog.errors import SparklogError
 
 EXIT_FAILED = 1
@@ -59,7 +61,7 @@ _debug = False
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from sparklog import __version__
+        from sparklog.version import __version__
 
         print(f"sparklog {__version__}")
         raise typer.Exit
@@ -70,16 +72,19 @@ def _options(
     debug: Annotated[
         bool, typer.Option("--debug", envvar="SPARKLOG_DEBUG", help="Show the traceback of an error.")
     ] = False,
+    timeout: Timeout = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     global _debug
     _debug = debug
+    set_timeout(timeout)
 
 
 def run_app() -> int:
     """Runs the command line of this process; returns the exit code."""
+    join_bash_words(os.environ)
     try:
         app(prog_name="sparklog")
     except SystemExit as e:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_list, parse_settings
+from sparklog.cli import completion
+from sparklog.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    TopicName,
+    open_admin,
+    parse_list,
+    parse_settings,
+    timeout_ms,
+)
 from sparklog.settings import Scope
 
 if TYPE_CHECKING:
@@ -51,7 +61,7 @@ class OutputFormat(StrEnum):
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    topic: TopicName,
     start: Annotated[
         str,
         typer.Option(
@@ -75,7 +85,14 @@ def consume(
         ),
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A consumer setting; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="K=V",
+            help="A consumer setting; repeatable.",
+            autocompletion=completion.settings(Scope.CONSUMER),
+        ),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -87,10 +104,9 @@ def consume(
         max_records = TABLE_RECORDS
     if follow is None:
         follow = format is OutputFormat.json and output is None and sys.stdout.isatty()
-    from sparklog.client.admin import Admin
     from sparklog.client.consumer import Consumer
 
-    with Admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         tps = _partitions(admin.describe_topic(topic), partition or [])
         level = str(parameters.get("isolation_level") or "read_uncommitted")
         begin = _start_offsets(admin, tps, start, level)
@@ -192,14 +208,22 @@ def _copy(
     end: dict[TopicPartition, int] | None,
     max_records: int | None,
 ) -> int:
-    """Copies until every partition's `end` (None: for ever) or `max_records`; returns the number of records."""
+    """Copies until every partition's `end` (None: for ever) or `max_records`; returns the number of records. Raises
+    RequestTimedOutError if there is an end and the broker stays silent before it."""
+    from sparklog.errors import RequestTimedOutError
     from sparklog.types import TopicPartition
 
     open_ends = {} if end is None else {tp: e for tp, e in end.items() if begin[tp] < e}
     left = sys.maxsize if max_records is None else max_records
     count = 0
+    came_at = time.monotonic()
     while count < left and (end is None or open_ends):
-        for batch in consumer.poll_batches(timeout_ms=POLL_MS):
+        batches = consumer.poll_batches(timeout_ms=POLL_MS)
+        if batches:
+            came_at = time.monotonic()
+        elif end is not None and time.monotonic() - came_at >= timeout_ms() / 1000:
+            raise RequestTimedOutError(f"nothing came for {timeout_ms() / 1000:g} s (--timeout)")
+        for batch in batches:
             tp = TopicPartition(batch.topic, batch.partition)
             rows = batch.data.num_rows
             keep = min(rows, left - count)

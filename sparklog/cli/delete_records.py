@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin
 
 EPILOG = """\
 **Examples**
@@ -22,7 +22,7 @@ _LATEST = "latest"
 
 
 def delete_records(
-    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    topic: TopicName,
     before: Annotated[
         str, typer.Option(metavar="OFFSET|latest", help="The first offset that stays; latest deletes all there is.")
     ],
@@ -37,10 +37,9 @@ def delete_records(
 
     before_offset = _parse_before(before)
     from sparklog.cli import console
-    from sparklog.client.admin import Admin
     from sparklog.types import TopicPartition
 
-    with Admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         numbers = sorted(set(partition)) if partition else range(admin.describe_topic(topic).partitions)
         tps = [TopicPartition(topic, number) for number in numbers]
         if not yes and sys.stdin.isatty():

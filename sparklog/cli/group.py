@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+from sparklog.cli import completion
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 
-GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name (`group.id`).")]
+GroupId = Annotated[
+    str, typer.Argument(metavar="GROUP", help="The group's name (`group.id`).", autocompletion=completion.groups)
+]
 
 
 class GroupState(StrEnum):
@@ -58,7 +61,7 @@ def list_groups(
 
     from sparklog.cli import console
 
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         groups = admin.list_groups([s.value for s in state or []])
     if not groups:
         print("no groups" if state else "no groups yet: a consumer with group_id makes one", file=sys.stderr)
@@ -93,7 +96,7 @@ def describe(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show a group's committed offsets, its lag and its members."""
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         found = admin.describe_group(group)
     if format is GroupFormat.json:
         import json
@@ -221,7 +224,13 @@ def reset_offsets(
     group: GroupId,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="T[:P,…]", help="A topic, or some of its partitions; repeatable."),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="T[:P,…]",
+            help="A topic, or some of its partitions; repeatable.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All that the group has committed.")] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
@@ -247,7 +256,7 @@ def reset_offsets(
     if bool(topic) == all_topics:
         raise typer.BadParameter("give --topic (repeatable) or --all-topics")
     spec = "latest" if to_latest else "earliest" if to_earliest else to_offset
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         committed = {tp: o.offset for tp, o in admin.list_group_offsets(group).items()}
         tps = sorted(committed) if all_topics else _partitions(admin, topic or [])
         if shift_by is not None:
@@ -328,15 +337,9 @@ def delete(
     """Delete a group without members, with its offsets."""
     import sys
 
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         if not yes and sys.stdin.isatty():
             offsets = len(admin.list_group_offsets(group))
             typer.confirm(f"Delete group {group} with {offsets} committed offsets?", abort=True)
         count = admin.delete_group(group)
     print(f"deleted group {group} with {count} committed offset{'s' if count != 1 else ''}")
-
-
-def _admin(bootstrap_servers: str) -> Admin:
-    from sparklog.client.admin import Admin
-
-    return Admin(bootstrap_servers)

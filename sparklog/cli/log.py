@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli import log_repair, log_restore, log_verify
+from sparklog.cli import log_rebuild, log_repair, log_restore, log_verify
 
 if TYPE_CHECKING:
     from sparklog.cli.segment_dump import BatchFacts, SegmentFacts
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look into a broker's files, check and repair them; no broker is needed.", no_args_is_help=True)
 app.command("verify", epilog=log_verify.VERIFY_EPILOG)(log_verify.verify)
 app.command("repair", epilog=log_repair.REPAIR_EPILOG)(log_repair.repair)
+app.command("rebuild-metadata", epilog=log_rebuild.REBUILD_EPILOG)(log_rebuild.rebuild_metadata)
 app.command("restore-remote", epilog=log_restore.RESTORE_EPILOG)(log_restore.restore_remote)
 
 _DUMP_EPILOG = """\
@@ -80,7 +81,7 @@ def dump(
     left = records
     for file in segment_paths(path):
         facts = dump_segment(file)
-        damaged = damaged or facts.end == "corrupt"
+        damaged = damaged or facts.is_damaged
         rows = list(read_records(facts, left)) if left else []
         left -= len(rows)
         if format is DumpFormat.json:
@@ -159,6 +160,9 @@ def _print_text(facts: SegmentFacts, max_batches: int) -> None:
     print(f"  columns    {', '.join(f'{f.name}: {f.type}' for f in facts.schema)}  (schema {facts.schema_id})")
     if facts.problem:
         print(f"  {facts.end.upper()} at byte {facts.data_end}: {facts.problem}")
+    for b in facts.batches:
+        if b.problem:
+            print(f"  UNREADABLE batch at byte {b.position}, offset {b.base_offset}: {b.problem}")
     shown = facts.batches if max_batches == 0 else facts.batches[:max_batches]
     numbers = ("position", "offsets", "records", "size", "epoch")
     produced = ("producer", "sequence", "kind") if any(b.producer_id >= 0 for b in shown) else ()
@@ -174,7 +178,7 @@ def _print_text(facts: SegmentFacts, max_batches: int) -> None:
             console.time(b.max_timestamp_ms),
             console.time(b.append_time_ms),
             b.compression,
-            "ok" if b.crc_ok else "BAD",
+            "BAD" if not b.crc_ok else "UNREADABLE" if b.problem else "ok",
             *((_producer(b), str(b.base_sequence), b.kind) if produced else ()),
         )
     if shown:

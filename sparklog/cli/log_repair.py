@@ -21,6 +21,8 @@ REPAIR_EPILOG = """\
 
 `sparklog log repair sparklog-data/flights-0 --yes`
 
+`sparklog log repair sparklog-data/flights-3` (a directory that is gone)
+
 Bad bytes are moved to files beside the segment (`….arrow.POSITION.corrupt`); intact batches stay and keep their offsets,
 so offsets may be missing afterwards: they are listed. Without --yes nothing is written, and the exit status is 1 if
 there is something to repair. With --yes the broker has to be stopped.
@@ -38,12 +40,12 @@ def repair(
 ) -> None:
     """Show what a repair of damaged partitions would do, or do it."""
     from sparklog.cli.errors import report as report_error
+    from sparklog.environment.files import RealFiles
     from sparklog.errors import LogCorruptError
-    from sparklog.log.files import RealFiles
     from sparklog.log.inspect import partition_directories
     from sparklog.log.repair import repair as repair_partition
 
-    directories = partition_directories(path)
+    directories = [path] if _is_lost_partition(path) else partition_directories(path)
     to_repair = failed = 0
     with locked(directories[0].absolute().parent, wanted=yes):
         for directory in directories:
@@ -61,13 +63,24 @@ def repair(
         raise typer.Exit(1)
 
 
+def _is_lost_partition(path: Path) -> bool:
+    """Whether `path` is where a partition's directory was, or is an empty one, in a log directory."""
+    from sparklog.environment.files import RealFiles
+    from sparklog.format.checkpoint import META_FILE
+    from sparklog.log.repair import has_lost_everything
+
+    topic, dash, number = path.name.rpartition("-")
+    named = bool(topic and dash and number.isascii() and number.isdigit())
+    return named and (path.parent / META_FILE).exists() and has_lost_everything(path, RealFiles())
+
+
 @contextmanager
 def locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
     """Holds the lock of the log directory, if it is one and it is `wanted`: no broker may start meanwhile. Raises
     DataDirLockedError."""
+    from sparklog.environment.files import RealFiles
     from sparklog.errors import DataDirLockedError
     from sparklog.format.checkpoint import META_FILE
-    from sparklog.log.files import RealFiles
     from sparklog.log.log_directory import take_lock
     from sparklog.log.watched_files import LOCK_FILE
 

@@ -27,7 +27,7 @@ def restore_remote(
 ) -> None:
     """Write the journal of a partition's remote segments again."""
     from sparklog.cli.errors import report as report_error
-    from sparklog.log.files import RealFiles
+    from sparklog.environment.files import RealFiles
     from sparklog.log.tiering.object_store import ObjectStore, parse_options
     from sparklog.log.tiering.restore import restore_journal
 

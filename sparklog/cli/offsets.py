@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,14 +51,13 @@ class PartitionOffsets(NamedTuple):
 
 
 def offsets(
-    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    topic: TopicName,
     format: Annotated[OffsetsFormat, typer.Option(help="How to print.")] = OffsetsFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show each partition's first and next offset, and its newest timestamp."""
-    from sparklog.client.admin import Admin
 
-    with Admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         rows = partition_offsets(admin, admin.describe_topic(topic))
     if format is OffsetsFormat.json:
         import json

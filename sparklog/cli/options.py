@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sparklog.cli import completion
 from sparklog.settings import Scope, check
+
+if TYPE_CHECKING:
+    from sparklog.client.admin import Admin
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9292"
 ENV_BOOTSTRAP = "SPARKLOG_BOOTSTRAP_SERVERS"
+DEFAULT_TIMEOUT_MS = 30_000
 
 Bootstrap = Annotated[
     str,
@@ -21,6 +26,44 @@ Bootstrap = Annotated[
         help="The brokers to ask first.",
     ),
 ]
+
+
+TopicName = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=completion.topics)]
+
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        envvar="SPARKLOG_TIMEOUT",
+        metavar="SECONDS",
+        min=0.001,
+        help="How long to wait for a broker that does not answer (default: 30).",
+    ),
+]
+_TIMEOUTS = {
+    Scope.PRODUCER: ("request.timeout.ms", "max.block.ms", "delivery.timeout.ms"),
+    Scope.CONSUMER: ("request.timeout.ms", "default.api.timeout.ms"),
+}
+"""The settings that `--timeout` stands for."""
+_timeout_ms: int | None = None
+
+
+def set_timeout(timeout_s: float | None) -> None:
+    """What `--timeout` says, for all commands."""
+    global _timeout_ms
+    _timeout_ms = None if timeout_s is None else max(1, round(timeout_s * 1000))
+
+
+def timeout_ms() -> int:
+    """How long to wait for a broker that does not answer."""
+    return DEFAULT_TIMEOUT_MS if _timeout_ms is None else _timeout_ms
+
+
+def open_admin(bootstrap_servers: str) -> Admin:
+    """An Admin that waits as long as `--timeout` says."""
+    from sparklog.client.admin import Admin
+
+    return Admin(bootstrap_servers, request_timeout_ms=timeout_ms())
 
 
 def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
@@ -44,5 +87,8 @@ def parse_settings(scope: Scope, pairs: list[str] | None) -> dict[str, Any]:
 
     Raises typer.BadParameter and InvalidConfigError.
     """
-    checked = check(scope, parse_pairs(pairs or [], "--config"))
+    given: dict[str, object] = {}
+    if _timeout_ms is not None:
+        given = dict.fromkeys(_TIMEOUTS[scope], _timeout_ms)
+    checked = check(scope, given | parse_pairs(pairs or [], "--config"))
     return {name.replace(".", "_"): value for name, value in checked.items()}

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sparklog.format.schema import NO_PYTHON_OBJECT
 from sparklog.format.schema_evolution import RowAdapter
 
 if TYPE_CHECKING:
@@ -54,16 +55,37 @@ def _rows(batch: ConsumedBatch, rows: int, *, metadata: bool) -> pa.Table:
 
 
 def printable(column: Any) -> list[Any]:
-    """A column's values for JSON: bytes as text, maps as objects, times in ISO 8601."""
+    """A column's values for JSON: bytes as text, maps as objects, times in ISO 8601, or as the stored number where Python
+    has no object for them."""
     if pa.types.is_binary(column.type):
         try:
             return list(column.cast(pa.string()).to_pylist())
         except pa.ArrowInvalid:
             return [_text(v) for v in column.to_pylist()]
-    values = column.to_pylist()
+    try:
+        values = column.to_pylist()
+    except NO_PYTHON_OBJECT:
+        values = [_object(scalar) for scalar in column]
     if pa.types.is_nested(column.type):
         return [_plain(v, column.type) for v in values]
     return list(values)
+
+
+def _object(scalar: Any) -> Any:
+    """As `as_py`, with numbers where that has no object."""
+    t = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_struct(t):
+        return {f.name: _object(scalar[i]) for i, f in enumerate(t)}
+    if pa.types.is_map(t):
+        return [(_object(entry[0]), _object(entry[1])) for entry in scalar.values]
+    if pa.types.is_list(t):
+        return [_object(v) for v in scalar.values]
+    try:
+        return scalar.as_py()
+    except NO_PYTHON_OBJECT:
+        return scalar.value
 
 
 def _text(value: bytes | None) -> Any:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_settings
+from sparklog.cli import completion
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin, parse_settings
 from sparklog.settings import Scope
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class InputFormat(StrEnum):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    topic: TopicName,
     file: Annotated[Path | None, typer.Argument(help="The file to read; without it, or with -, stdin.")] = None,
     format: Annotated[InputFormat | None, typer.Option(help="How to read [default: by the file's ending].")] = None,
     key_separator: Annotated[
@@ -67,7 +68,13 @@ def produce(
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Send all to this one.")] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", metavar="K=V", help="A producer setting such as acks=1; repeatable."),
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="K=V",
+            help="A producer setting such as acks=1; repeatable.",
+            autocompletion=completion.settings(Scope.PRODUCER),
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -76,9 +83,8 @@ def produce(
     path = None if file is None or str(file) == "-" else file
     parameters = parse_settings(Scope.PRODUCER, config)
     from sparklog.cli.input import InputOptions
-    from sparklog.client.admin import Admin
 
-    with Admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         described = admin.describe_topic(topic)
     chosen = _choose_format(described, path, format, key_separator)
     _check_file(path)

@@ -23,7 +23,10 @@ def dump_producer_file(path: Path) -> dict[str, Any]:
         return {
             "path": str(path),
             "offset": content.offset,
-            "producers": [p._asdict() | {"batches": [b._asdict() for b in p.batches]} for p in content.producers],
+            "producers": [
+                p._asdict() | {"batches": [b._asdict() for b in p.batches]}
+                for p in sorted(content.producers, key=lambda p: p.producer_id)
+            ],
             "waiting": [{"first_offset": first, "last_offset": last} for first, last in content.waiting],
             "aborted_files": [f._asdict() for f in content.aborted_files],
         }

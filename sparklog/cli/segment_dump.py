@@ -18,12 +18,14 @@ from sparklog.format import offset_index, segment, time_index
 from sparklog.format.index_checksum import entries_in
 from sparklog.format.offset_column import decode_rows, row_offsets, topic_schema
 from sparklog.format.packed_batch import compression_of_batch
+from sparklog.log.stored_rows import TOOL_INFLATED_BYTES_MAX, RowsCheck
 
 
 @dataclass
 class BatchFacts:
-    """One batch. `position` and `size_bytes` are in the file; `crc_ok` is False for a damaged one. `kind`: "data",
-    "transactional", or of a marker "commit" or "abort", whose `base_sequence` is the coordinator's epoch."""
+    """One batch. `position` and `size_bytes` are in the file; `crc_ok` is False for a damaged one. `problem`: why its
+    records cannot be read although its checksum is right, or "". `kind`: "data", "transactional", or of a marker "commit"
+    or "abort", whose `base_sequence` is the coordinator's epoch."""
 
     position: int
     size_bytes: int
@@ -43,6 +45,7 @@ class BatchFacts:
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    problem: str = ""
 
 
 @dataclass
@@ -68,6 +71,11 @@ class SegmentFacts:
     @property
     def records(self) -> int:
         return sum(b.records for b in self.batches)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything but a torn tail keeps readers from a record."""
+        return self.end == segment.ScanEnd.CORRUPT.value or any(b.problem for b in self.batches)
 
     def as_json(self) -> dict[str, Any]:
         facts = asdict(self)
@@ -102,15 +110,16 @@ def dump_segment(path: Path) -> SegmentFacts:
             raise type(e)(f"{path}: {e}") from e
         seal = segment.decode_seal(read, size)
         facts: list[BatchFacts] = []
+        rows = RowsCheck(head.schema)
         result = segment.scan(
             read,
             head.data_position,
             seal.data_end if seal else size,
-            lambda position, header: facts.append(_batch_facts(read, position, header)),
+            lambda position, header: facts.append(_batch_facts(read, position, header, rows)),
             next_offset=head.info.base_offset,
         )
         if result.end is not segment.ScanEnd.END:
-            facts.extend(_damaged(read, result.position, size))
+            facts.extend(_damaged(read, result.position, size, rows))
     return SegmentFacts(
         path=str(path),
         size_bytes=size,
@@ -131,14 +140,15 @@ def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
     from sparklog.cli.output import printable
 
     left = limit
+    schema = topic_schema(facts.schema)
     with Path(facts.path).open("rb") as file:
         read = _reader(file.fileno())
         for b in facts.batches:
-            if left <= 0 or not b.crc_ok:
+            if left <= 0 or not b.crc_ok or b.problem:
                 return
             data = read(b.position, b.size_bytes)
             header = batches.decode_header(data)
-            rows, offsets = decode_rows(data, topic_schema(facts.schema), header)
+            rows, offsets = decode_rows(data, schema, header, inflated_bytes_max=TOOL_INFLATED_BYTES_MAX)
             numbers = row_offsets(header, offsets).tolist()
             rows = rows.slice(0, left)
             names = rows.schema.names
@@ -173,8 +183,10 @@ def _reader(descriptor: int) -> segment.PositionedRead:
 
 
 def _batch_facts(
-    read: segment.PositionedRead, position: int, header: batches.BatchHeader, *, crc_ok: bool = True
+    read: segment.PositionedRead, position: int, header: batches.BatchHeader, rows: RowsCheck, *, crc_ok: bool = True
 ) -> BatchFacts:
+    data = read(position, header.size_bytes)
+    misfit = rows.misfit(data, header) if crc_ok else None
     by_broker = header.attributes & batches.ATTRIBUTE_LOG_APPEND_TIME
     return BatchFacts(
         position=position,
@@ -188,13 +200,14 @@ def _batch_facts(
         timestamp_type="LogAppendTime" if by_broker else "CreateTime",
         leader_epoch=header.leader_epoch,
         schema_id=header.schema_id,
-        compression=_compression(read(position, header.size_bytes)),
+        compression=_compression(data),
         crc=f"{header.crc:08x}",
         crc_ok=crc_ok,
         kind=_kind(header.attributes),
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
+        problem="" if misfit is None else misfit.message,
     )
 
 
@@ -204,14 +217,14 @@ def _kind(attributes: int) -> str:
     return "transactional" if attributes & batches.ATTRIBUTE_TRANSACTIONAL else "data"
 
 
-def _damaged(read: segment.PositionedRead, position: int, size: int) -> list[BatchFacts]:
+def _damaged(read: segment.PositionedRead, position: int, size: int, rows: RowsCheck) -> list[BatchFacts]:
     """The batch at which a scan stopped, if its header at least can be read."""
     try:
         head = read(position, batches.HEADER_READ_BYTES)
         header = batches.decode_header(head, 0, available_bytes=size - position)
     except CorruptBatchError:
         return []
-    return [_batch_facts(read, position, header, crc_ok=False)]
+    return [_batch_facts(read, position, header, rows, crc_ok=False)]
 
 
 def _compression(batch: bytes) -> str:

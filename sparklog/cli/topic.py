@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_list, parse_pairs
+from sparklog.cli import completion
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin, parse_list, parse_pairs
 from sparklog.settings import Scope, check, settings_of
 
 if TYPE_CHECKING:
-    from sparklog.client.admin import Admin, TopicDescription
+    from sparklog.client.admin import TopicDescription
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
@@ -49,7 +50,14 @@ def create(
         str | None, typer.Option(metavar="C", help="Column that holds the record's time.")
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A setting of the topic; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="K=V",
+            help="A setting of the topic; repeatable.",
+            autocompletion=completion.settings(Scope.TOPIC),
+        ),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -60,7 +68,7 @@ def create(
     from sparklog.cli.schema_source import load_schema
 
     arrow_schema = None if schema is None else load_schema(schema)
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         made = admin.create_topic(
             name,
             partitions=partitions,
@@ -89,7 +97,7 @@ def list_topics(
     """List the topics, one name per line."""
     import sys
 
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         names = admin.list_topics(include_internal=internal)
         if not names:
             print("no topics yet: make one with `sparklog topic create NAME`", file=sys.stderr)
@@ -110,14 +118,14 @@ def list_topics(
 
 @app.command("describe", epilog="**Example**\n\n`sparklog topic describe flights`")
 def describe(
-    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    name: TopicName,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show a topic's columns, settings and partitions."""
     from sparklog.cli import console
     from sparklog.cli.offsets import offsets_table, partition_offsets
 
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         topic = admin.describe_topic(name)
         rows = partition_offsets(admin, topic)
     print(f"topic       {topic.name}  ({topic.kind})")
@@ -138,6 +146,9 @@ def describe(
         print(f"  {setting.name:<{width}}{topic.setting(setting.name)}{_origin(topic, setting.name)}")
     print()
     console.stdout().print(offsets_table(rows))
+    for partition in topic.partition_details:
+        if partition.write_error:
+            print(f"partition {partition.partition} takes no records: {partition.write_error}")
 
 
 _ALTER_EPILOG = """\
@@ -156,7 +167,7 @@ FLOAT, DOUBLE) unless it is a key. Programs that write the old columns go on wor
 
 @app.command("alter", epilog=_ALTER_EPILOG)
 def alter(
-    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    name: TopicName,
     add_column: Annotated[
         list[str] | None, typer.Option(metavar="DDL", help='Columns to append: "c INT, d STRING"; repeatable.')
     ] = None,
@@ -164,10 +175,22 @@ def alter(
         list[str] | None, typer.Option(metavar="DDL", help='Columns with their wider type: "n BIGINT"; repeatable.')
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A setting to change; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="K=V",
+            help="A setting to change; repeatable.",
+            autocompletion=completion.settings(Scope.TOPIC),
+        ),
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option(metavar="K", help="A setting that gets its default again; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="K",
+            help="A setting that gets its default again; repeatable.",
+            autocompletion=completion.setting_names(Scope.TOPIC),
+        ),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -182,7 +205,7 @@ def alter(
     from sparklog.cli.ddl import parse_ddl
 
     added, widened = (None if not texts else parse_ddl(", ".join(texts)) for texts in (add_column, widen))
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         before = admin.describe_topic(name)
         topic = admin.alter_schema(name, add_columns=added, widen_columns=widened)
     if topic.schema_id == before.schema_id:
@@ -217,7 +240,7 @@ def _config_changes(given: list[str], removed: list[str]) -> dict[str, str | Non
 
 
 def _alter_configs(bootstrap_servers: str, name: str, changes: dict[str, str | None]) -> None:
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         topic = admin.alter_topic(name, changes)
     for key in changes:
         print(f"{key} = {topic.setting(key)}{_origin(topic, key)}")
@@ -229,16 +252,64 @@ def _origin(topic: TopicDescription, setting: str) -> str:
     return "  (broker's default)" if setting in topic.broker_defaults else "  (default)"
 
 
+_ADD_PARTITIONS_EPILOG = """\
+**Example**
+
+`sparklog topic add-partitions trips --partitions 8`
+
+--partitions is the number the topic has afterwards. Partitions can only be added. What is stored stays where it is, and the
+next records of a key may go to another partition than those before: a key's order is kept within a partition only.
+"""
+
+
+@app.command("add-partitions", epilog=_ADD_PARTITIONS_EPILOG)
+def add_partitions(
+    name: TopicName,
+    partitions: Annotated[
+        int,
+        typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions the topic shall have."),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Give a topic more partitions."""
+    import sys
+
+    with open_admin(bootstrap_servers) as admin:
+        topic = admin.describe_topic(name)
+        warning = _moved_keys(topic) if partitions > topic.partitions else ""
+        if warning:
+            print(warning, file=sys.stderr)
+            if not yes and sys.stdin.isatty():
+                typer.confirm(f"Give topic {name} {partitions} partitions instead of {topic.partitions}?", abort=True)
+        grown = admin.add_partitions(name, partitions)
+    print(f"topic {name} has {_plural(grown.partitions, 'partition')} now, it had {topic.partitions}")
+
+
+def _moved_keys(topic: TopicDescription) -> str:
+    """What more partitions do to the topic's keys; "": it has none."""
+    if topic.kind != "envelope" and not topic.key_columns:
+        return ""
+    keys = f"keys ({', '.join(topic.key_columns)})" if topic.key_columns else "records with keys"
+    text = f"warning: the next records of most {keys} go to another partition than those before, and may be read before them"
+    if "compact" in str(topic.setting("cleanup.policy")).split(","):
+        text += (
+            "\nwarning: the topic is compacted within each partition: what was the last record of such a key stays in its old "
+            "partition beside the new one, for ever; to avoid that copy the topic into a new one"
+        )
+    return text
+
+
 @app.command("delete", epilog="**Example**\n\n`sparklog topic delete events --yes`")
 def delete(
-    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    name: TopicName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a topic with all its data."""
     import sys
 
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         topic = admin.describe_topic(name)
         if not yes and sys.stdin.isatty():
             typer.confirm(
@@ -246,12 +317,6 @@ def delete(
             )
         admin.delete_topic(name)
     print(f"deleted topic {name}")
-
-
-def _admin(bootstrap_servers: str) -> Admin:
-    from sparklog.client.admin import Admin
-
-    return Admin(bootstrap_servers)
 
 
 def _plural(count: int, noun: str) -> str:

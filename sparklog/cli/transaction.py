@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+from sparklog.cli import completion
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
 
 if TYPE_CHECKING:
     from sparklog.client.admin import Admin
@@ -53,7 +54,7 @@ def list_transactions(
 
     wanted = [_state(text) for text in state or []]
     running_ms = 0 if running_for is None else parse_duration_ms(running_for)
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         found = admin.list_transactions(wanted, running_ms)
     if not found:
         print("no such transactions", file=sys.stderr)
@@ -74,13 +75,19 @@ def list_transactions(
 
 @app.command("describe", epilog="**Example**\n\n`sparklog transaction describe my-transactional-id`")
 def describe(
-    id: Annotated[str, typer.Argument(help="A transactional id, or the id of an application (a Spark query).")],
+    id: Annotated[
+        str,
+        typer.Argument(
+            help="A transactional id, or the id of an application (a Spark query).",
+            autocompletion=completion.transactional_ids,
+        ),
+    ],
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show one transaction and the partitions it has written to."""
     from sparklog.cli import console
 
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         found = _described(admin, id)
     summary = found.summary
     assert summary is not None
@@ -117,8 +124,15 @@ What was written in the transaction is never shown to readers of committed recor
 
 @app.command("abort", epilog=_ABORT_EPILOG)
 def abort(
-    id: Annotated[str | None, typer.Argument(help="A transactional id, or the id of an application.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Of a hanging transaction.")] = None,
+    id: Annotated[
+        str | None,
+        typer.Argument(
+            help="A transactional id, or the id of an application.", autocompletion=completion.transactional_ids
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="Of a hanging transaction.", autocompletion=completion.topics)
+    ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Of a hanging transaction.")] = None,
     producer_id: Annotated[int | None, typer.Option(min=0, help="Of a hanging transaction.")] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -127,7 +141,7 @@ def abort(
     from sparklog.types import TopicPartition
 
     hanging = (topic, partition, producer_id)
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         if id is not None and hanging == (None, None, None):
             count = admin.abort_transaction(_described(admin, id).transactional_id)
             print(f"aborted the transaction of {id}: {count} partition{'' if count == 1 else 's'}")
@@ -151,14 +165,15 @@ there should be none.
 @app.command("find-hanging", epilog=_HANGING_EPILOG)
 def find_hanging(
     topic: Annotated[
-        list[str] | None, typer.Option(metavar="TOPIC", help="Only here; repeatable (default: all).")
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Only here; repeatable (default: all).", autocompletion=completion.topics),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Find transactions that are open in a partition though no coordinator knows them."""
     import sys
 
-    with _admin(bootstrap_servers) as admin:
+    with open_admin(bootstrap_servers) as admin:
         found = admin.find_hanging_transactions(topic or None)
     if not found:
         print("no hanging transactions", file=sys.stderr)
@@ -203,9 +218,3 @@ def _described(admin: Admin, id: str) -> TransactionDetails:
             raise InvalidProducerIdMappingError(
                 f"there is no transactional id and no application {id!r}; `sparklog transaction list` shows them"
             ) from e
-
-
-def _admin(bootstrap_servers: str) -> Admin:
-    from sparklog.client.admin import Admin
-
-    return Admin(bootstrap_servers)

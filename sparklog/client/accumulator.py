@@ -111,6 +111,8 @@ class Accumulator:
         self.refusal = ClosedError("this producer belongs to the parent process: create one in the child")
         self.closing = True
         self.active.clear()
+        for delivery in self.outstanding:
+            delivery.abandon(self.refusal)
         self.outstanding.clear()
         self.failed.clear()
 
@@ -384,6 +386,16 @@ class Accumulator:
                     queue.sequences.expired(batch)
                 expired.append((queue, batch))
         return expired
+
+    def locked_next_deadline(self) -> float:
+        """When the next batch that waits has done so for `delivery.timeout.ms`; infinity if none waits."""
+        first = float("inf")
+        for queue in self.active.values():
+            if queue.batches:
+                first = min(first, queue.batches[0].deadline)
+            elif queue.open is not None:
+                first = min(first, queue.open.created + self.delivery_timeout_s)
+        return first
 
     def locked_begin_anew(self, queue: PartitionQueue) -> bool:
         """Goes on with the next epoch if a gap in the sequences asks for it and it is time. Not within a transaction."""

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from sparklog.client import transaction_admin
-from sparklog.client.cluster import TopicInfo, cluster, topic_info
+from sparklog.client.cluster import Cluster, TopicInfo, cluster, topic_info
 from sparklog.client.groups import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
 from sparklog.client.records import delete_records
 from sparklog.client.transaction_admin import HangingTransaction
-from sparklog.errors import InvalidPartitionsError, InvalidRequestError
+from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import Api
@@ -25,6 +25,8 @@ from sparklog.protocol.topic_messages import (
     AlterSchemaResponse,
     AlterTopicRequest,
     AlterTopicResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicRequest,
     CreateTopicResponse,
     DeleteTopicRequest,
@@ -45,7 +47,8 @@ __all__ = ["Admin", "PartitionDescription", "TopicDescription"]
 class PartitionDescription:
     """A partition at one moment: [log_start_offset, high_watermark) can be read; `size_bytes` are bytes of batches,
     `remote_size_bytes` of them are only in the object store: what lies below `local_log_start_offset`. All are -1 while
-    it is offline (`error_code` says why)."""
+    it is offline (`error_code` says why). `write_error`: why nothing can be appended, or why the last append was not taken
+    (no descriptor left, a full disk); empty: it was."""
 
     partition: int
     leader: int
@@ -55,6 +58,7 @@ class PartitionDescription:
     error_code: int
     local_log_start_offset: int = -1
     remote_size_bytes: int = -1
+    write_error: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ def _description(info: TopicInfo) -> TopicDescription:
                 p.error_code,
                 p.local_log_start_offset,
                 p.remote_size_bytes,
+                p.write_error,
             )
             for p in info.partition_states
         ),
@@ -114,16 +119,32 @@ class Admin:
     """Administers the topics of a cluster; thread-safe.
 
     `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method raises
-    BrokerNotAvailableError when no broker answers.
+    BrokerNotAvailableError when no broker can be reached, RequestTimedOutError when it has not answered within
+    `request_timeout_ms`, in which all that the method asks has to fit, and ClosedError after `close`.
     """
 
     def __init__(
         self, bootstrap_servers: str | Sequence[str] | None = None, *, request_timeout_ms: int = 30_000
     ) -> None:
         """Does not connect yet. Raises InvalidConfigError."""
-        self._cluster = cluster(bootstrap_servers)
+        self._shared = cluster(bootstrap_servers)
         self._timeout_ms = request_timeout_ms
-        self._groups = GroupAdmin(self._cluster, request_timeout_ms)
+        self._group_admin = GroupAdmin(self._shared, request_timeout_ms)
+        self._closed = False
+
+    @property
+    def _cluster(self) -> Cluster:
+        """For one call. Raises ClosedError."""
+        if self._closed:
+            raise ClosedError("this Admin is closed: make a new one")
+        return self._shared
+
+    @property
+    def _groups(self) -> GroupAdmin:
+        """For one call. Raises ClosedError."""
+        if self._closed:
+            raise ClosedError("this Admin is closed: make a new one")
+        return self._group_admin
 
     def create_topic(
         self,
@@ -141,12 +162,8 @@ class Admin:
         Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError.
         """
         check_topic_name(name)
-        if partitions is not None and (
-            isinstance(partitions, bool)
-            or not isinstance(partitions, int)
-            or not 1 <= partitions <= PARTITIONS_PER_TOPIC_MAX
-        ):
-            raise InvalidPartitionsError(f"partitions = {partitions!r}: 1 to {PARTITIONS_PER_TOPIC_MAX}")
+        if partitions is not None:
+            _check_count("partitions", partitions)
         keys = [key_columns] if isinstance(key_columns, str) else list(key_columns)
         checked = check(Scope.TOPIC, configs or {})
         arrow_schema = None
@@ -165,7 +182,7 @@ class Admin:
 
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted; with `include_internal` also of those the broker keeps for itself."""
-        found = (t.name for t in self._cluster.metadata(timeout_ms=self._timeout_ms).topics if t.error_code == 0)
+        found = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
         return sorted(name for name in found if include_internal or name not in INTERNAL_TOPICS)
 
     def describe_topic(self, name: str) -> TopicDescription:
@@ -218,6 +235,24 @@ class Admin:
         UnknownTopicOrPartitionError; when one partition has failed, the others are done.
         """
         return delete_records(self._cluster, before_offsets, timeout_ms=self._timeout_ms)
+
+    def add_partitions(self, name: str, total: int) -> TopicDescription:
+        """Gives a topic more partitions, empty ones, so that it has `total`; they can be written and read when this returns.
+
+        What is stored stays where it is, and a key's next records may go to another partition than those before. Running
+        producers use the new partitions when they next look at the topic (5 minutes at most), streaming queries read them
+        from their first offset, members of groups from where auto.offset.reset says. Raises UnknownTopicOrPartitionError, InvalidPartitionsError (the topic
+        has as many, or more), InvalidTopicError (a topic that the broker keeps for itself).
+        """
+        _check_count("total", total)
+        request = CreatePartitionsRequest(name, total)
+        self._cluster.invalidate(name)
+        response = self._cluster.request(
+            Api.CREATE_PARTITIONS, request, CreatePartitionsResponse, timeout_ms=self._timeout_ms
+        )
+        info = topic_info(response.topic)
+        self._cluster.remember(info)
+        return _description(info)
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with all its data. Raises UnknownTopicOrPartitionError."""
@@ -295,13 +330,21 @@ class Admin:
         )
 
     def find_hanging_transactions(self, topics: Iterable[str] | None = None) -> list[HangingTransaction]:
-        """Transactions that are open in a partition of `topics` (default: all) though no coordinator knows them."""
+        """Transactions that are open in a partition of `topics` (default: all) though no coordinator knows them. The
+        time limit holds for each request, of which there is one per partition."""
         names = self.list_topics(include_internal=True) if topics is None else list(topics)
-        partitions = [TopicPartition(n, p) for n in names for p in range(self.describe_topic(n).partitions)]
+        counts = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
+        partitions = [
+            TopicPartition(n, p)
+            for n in names
+            for p in range(counts[n] if n in counts else self.describe_topic(n).partitions)
+        ]
         return transaction_admin.find_hanging_transactions(self._cluster, partitions, timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
-        """Nothing is held: connections are shared by the process and closed when they have been idle."""
+        """Every other method raises ClosedError from now on; again is fine. Nothing is held: connections are shared by the
+        process and closed when they have been idle."""
+        self._closed = True
 
     def __enter__(self) -> Admin:
         return self
@@ -320,3 +363,13 @@ def _arrow_schema(schema: Any) -> pa.Schema:
     if hasattr(schema, "__arrow_c_schema__"):
         return pa.schema(schema)
     raise TypeError(f"schema must be a pyarrow.Schema (or have __arrow_c_schema__), not {type(schema).__name__}")
+
+
+def _check_count(name: str, partitions: object) -> None:
+    """Raises InvalidPartitionsError."""
+    if (
+        isinstance(partitions, bool)
+        or not isinstance(partitions, int)
+        or not 1 <= partitions <= PARTITIONS_PER_TOPIC_MAX
+    ):
+        raise InvalidPartitionsError(f"{name} = {partitions!r}: 1 to {PARTITIONS_PER_TOPIC_MAX}")

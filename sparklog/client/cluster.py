@@ -22,9 +22,12 @@ import pyarrow as pa
 
 from sparklog.client.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
 from sparklog.client.connection import Connection, connect_for_data
+from sparklog.client.deadline import Deadline
+from sparklog.client.paging import pages
 from sparklog.errors import (
     BrokerNotAvailableError,
     InvalidPartitionsError,
+    InvalidRequestError,
     RequestTimedOutError,
     SparklogError,
     UnknownSchemaError,
@@ -35,7 +38,7 @@ from sparklog.format.schema import KIND_ENVELOPE
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, PartitionState, TopicState
-from sparklog.settings import Scope, settings_of
+from sparklog.settings import Scope, Setting, settings_of
 from sparklog.types import TopicPartition
 
 METADATA_MAX_AGE_S = 300.0
@@ -51,6 +54,7 @@ SCHEMAS_DECODED_MAX = 128
 M = TypeVar("M", bound=Message)
 
 _MAX_MESSAGE_BYTES = settings_of(Scope.TOPIC)["max.message.bytes"]
+_INFLATED_RATIO = settings_of(Scope.TOPIC)["max.message.inflated.ratio"]
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,16 @@ class TopicInfo:
     @cached_property
     def max_message_bytes(self) -> int:
         """Largest batch the topic takes."""
+        return self._number(_MAX_MESSAGE_BYTES)
+
+    @cached_property
+    def inflated_bytes_max(self) -> int:
+        """What a batch of the topic may take once it is decompressed; the default's share, if the broker knows of none."""
+        return self.max_message_bytes * self._number(_INFLATED_RATIO)
+
+    def _number(self, setting: Setting) -> int:
         given = self.broker_defaults | self.configs
-        value = _MAX_MESSAGE_BYTES.parse(given.get("max.message.bytes", _MAX_MESSAGE_BYTES.default))
-        return int(value)
+        return int(setting.parse(given.get(setting.name, setting.default)))
 
     @property
     def log_append_time(self) -> bool:
@@ -115,8 +126,13 @@ class TopicInfo:
 
 
 def topic_info(state: TopicState) -> TopicInfo:
-    """Decodes a topic's state."""
-    schemas = {s.schema_id: _decoded_schema(s.arrow_schema) for s in state.schemas}
+    """Decodes a topic's state. Raises InvalidRequestError if that is none."""
+    try:
+        schemas = {s.schema_id: _decoded_schema(s.arrow_schema) for s in state.schemas}
+    except (pa.ArrowException, OSError, ValueError) as e:
+        raise InvalidRequestError(f"the broker's answer has a schema of topic {state.name!r} that is none: {e}") from e
+    if not schemas or sorted(p.partition for p in state.partitions) != list(range(len(state.partitions))):
+        raise InvalidRequestError(f"the broker's answer about topic {state.name!r} lacks schemas or partitions")
     return TopicInfo(
         name=state.name,
         topic_id=state.topic_id,
@@ -156,10 +172,12 @@ class Cluster:
 
     # -- metadata
 
-    def metadata(self, topics: Sequence[str] | None = None, *, timeout_ms: int = 30_000) -> MetadataResponse:
-        """Asks the cluster; `topics` None means all. Keeps what it learns. Raises BrokerNotAvailableError and others."""
-        request = MetadataRequest(None if topics is None else list(topics))
-        response = self.request(Api.METADATA, request, MetadataResponse, timeout_ms=timeout_ms)
+    def metadata(
+        self, topics: Sequence[str] | None = None, *, to_write: bool = False, timeout_ms: int = 30_000
+    ) -> MetadataResponse:
+        """Asks the cluster; `topics` None means all. `to_write`: the broker may make those that do not exist. Keeps what it
+        learns. Raises BrokerNotAvailableError and others."""
+        response = self._ask_metadata(topics, to_write=to_write, timeout_ms=timeout_ms)
         now = time.monotonic()
         known = [topic_info(t) for t in response.topics if t.error_code == 0]
         with self._lock:
@@ -171,27 +189,75 @@ class Cluster:
                 self._topics.popitem(last=False)
         return response
 
+    def partition_counts(self, *, timeout_ms: int = 30_000) -> dict[str, int]:
+        """All topics with the number of their partitions: without what is large, schemas and partitions. Raises as
+        `metadata`."""
+        response = self._ask_metadata(None, details=False, timeout_ms=timeout_ms)
+        found = (t for t in response.topics if t.error_code == 0)
+        # an older broker tells everything
+        return {t.name: t.partition_count if t.partition_count >= 0 else len(t.partitions) for t in found}
+
+    def _ask_metadata(
+        self, topics: Sequence[str] | None, *, details: bool = True, to_write: bool = False, timeout_ms: int
+    ) -> MetadataResponse:
+        """All pages as one answer."""
+        deadline = Deadline(timeout_ms)
+
+        def ask(before: MetadataResponse | None) -> MetadataResponse:
+            request = MetadataRequest(
+                None if topics is None else list(dict.fromkeys(topics)),
+                paged=True,
+                after="" if before is None else before.topics[-1].name,
+                schemas_from=-1 if before is None else before.schemas_from,
+                with_schemas=details,
+                with_partitions=details,
+                create_missing=to_write,
+            )
+            return self.request(Api.METADATA, request, MetadataResponse, timeout_ms=deadline.left_ms())
+
+        def position(page: MetadataResponse) -> object:
+            return (page.topics[-1].name, page.schemas_from) if page.topics else None
+
+        response: MetadataResponse | None = None
+        for page in pages(ask, position):
+            if response is None:
+                response = page
+                continue
+            begun = response.topics[-1]
+            for topic in page.topics:
+                if topic.name == begun.name and topic.topic_id == begun.topic_id:
+                    begun.schemas += topic.schemas
+                else:
+                    response.topics.append(topic)
+        assert response is not None
+        return response
+
     def knows(self, name: str) -> bool:
         """Whether the topic can be told without asking the broker."""
         with self._lock:
             return self._fresh(name) is not None
+
+    def is_current(self, info: TopicInfo) -> bool:
+        """Whether nothing newer is known of the topic, be it that nothing is, while no broker answers. Takes no lock."""
+        cached = self._topics.get(info.name)
+        return cached is None or cached[0] is info
 
     def _fresh(self, name: str) -> TopicInfo | None:
         """What is known of a topic, if it is not too old; with the lock held."""
         cached = self._topics.get(name)
         return cached[0] if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S else None
 
-    def topic(self, name: str, *, refresh: bool = False, timeout_ms: int = 30_000) -> TopicInfo:
+    def topic(self, name: str, *, refresh: bool = False, to_write: bool = False, timeout_ms: int = 30_000) -> TopicInfo:
         """The topic, from the cache if it is not older than 5 minutes, or if the broker does not answer.
 
-        `refresh` asks the broker in any case. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError.
+        `refresh` asks the broker in any case. `to_write`: the broker may make it if it does not exist. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError.
         """
         with self._lock:
             fresh, cached = (None, None) if refresh else (self._fresh(name), self._topics.get(name))
         if fresh is not None:
             return fresh
         try:
-            response = self.metadata([name], timeout_ms=timeout_ms)
+            response = self.metadata([name], to_write=to_write, timeout_ms=timeout_ms)
         except SparklogError as e:
             if cached is None or not e.retriable:
                 raise
@@ -236,9 +302,12 @@ class Cluster:
 
     def leader(self, tp: TopicPartition, *, timeout_ms: int = 30_000) -> Endpoint:
         """Where the partition is written and read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
+        deadline = Deadline(timeout_ms)
         for refresh in (False, True):
-            info = self.topic(tp.topic, refresh=refresh, timeout_ms=timeout_ms)
+            info = self.topic(tp.topic, refresh=refresh, timeout_ms=deadline.left_ms())
             if not 0 <= tp.partition < info.partitions:
+                if not refresh:
+                    continue  # it may have been added since
                 raise UnknownTopicOrPartitionError(
                     f"topic {tp.topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
                 )
@@ -282,12 +351,17 @@ class Cluster:
         """A new connection that belongs to the caller, to `endpoint` or to the first bootstrap server that answers.
         `for_data`: see `connect_for_data`."""
         candidates = [endpoint] if endpoint else self._bootstrap
+        deadline = Deadline(timeout_ms)
         failures: list[SparklogError] = []
-        for candidate in candidates:
+        for number, candidate in enumerate(candidates):
+            share_ms = max(1, deadline.left_ms() // (len(candidates) - number))  # so that all are tried
             try:
-                return (connect_for_data if for_data else Connection)(candidate, timeout_ms=timeout_ms)
+                connection = (connect_for_data if for_data else Connection)(candidate, timeout_ms=share_ms)
             except (BrokerNotAvailableError, RequestTimedOutError) as e:
                 failures.append(e)
+            else:
+                connection.timeout_ms = timeout_ms
+                return connection
         if len(failures) == 1:
             raise failures[0]
         raise BrokerNotAvailableError("; ".join(str(f) for f in failures))
@@ -314,13 +388,14 @@ class Cluster:
         timeout_ms: int = 30_000,
     ) -> M:
         """One request on a pooled connection. An idle connection that turns out to be dead is replaced once, except for
-        requests that must not take effect twice."""
+        requests that must not take effect twice. All of it takes `timeout_ms` at most."""
         repeatable = api not in (Api.PRODUCE, Api.CREATE_TOPIC, Api.DELETE_TOPIC)
+        deadline = Deadline(timeout_ms)
         for attempt in (1, 2):
             fresh = attempt == 2 or not self._has_idle(endpoint)
             try:
-                with self.connection(endpoint, timeout_ms=timeout_ms) as connection:
-                    return connection.request(api, message, response, timeout_ms=timeout_ms)[0]
+                with self.connection(endpoint, timeout_ms=deadline.left_ms()) as connection:
+                    return connection.request(api, message, response, timeout_ms=deadline.left_ms())[0]
             except BrokerNotAvailableError:
                 if fresh or not repeatable:
                     raise

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
 from sparklog.client.cluster import Cluster
+from sparklog.client.deadline import Deadline
 from sparklog.client.group_offsets import ONE_ATTEMPT, Offsets, checked_offsets, commit_offsets
 from sparklog.client.membership import Partitions
 from sparklog.errors import (
@@ -50,7 +51,7 @@ class Member(Protocol):
 class _Commit(NamedTuple):
     offsets: dict[TopicPartition, OffsetAndMetadata]
     done: Future[None]
-    deadline: float
+    deadline: Deadline
 
 
 class Committer:
@@ -63,7 +64,7 @@ class Committer:
         self._cluster = cluster
         self._group_id = group_id
         self._member = member
-        self._policy = ONE_ATTEMPT._replace(request_timeout_ms=request_timeout_ms)
+        self._request_timeout_ms = request_timeout_ms
         self._changed = threading.Condition()
         self._queue: deque[_Commit] = deque()
         self._busy = False
@@ -86,7 +87,7 @@ class Committer:
                 raise ClosedError("the consumer is closed")
             if len(self._queue) >= COMMITS_QUEUED_MAX:
                 raise CommitFailedError(f"{COMMITS_QUEUED_MAX} commits are waiting: commit less often")
-            self._queue.append(_Commit(checked, done, time.monotonic() + timeout_ms / 1000))
+            self._queue.append(_Commit(checked, done, Deadline(timeout_ms)))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sparklog-commit", daemon=True)
                 self._thread.start()
@@ -95,15 +96,19 @@ class Committer:
 
     def close(self, timeout_s: float) -> None:
         """Lets what is queued go out, for at most `timeout_s`."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self.begin_to_close()
         if self._thread is not None:
             self._thread.join(timeout_s)
         with self._changed:
             left, self._queue = list(self._queue), deque()
         for commit in left:
             commit.done.set_exception(ClosedError("the consumer was closed before these offsets could be committed"))
+
+    def begin_to_close(self) -> None:
+        """The thread ends behind what is queued."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
@@ -132,20 +137,21 @@ class Committer:
     def _commit(self, commit: _Commit) -> None:
         pause_s = RETRY_S
         while True:
-            error = self._failure_of(commit.offsets)
+            error = self._failure_of(commit)
             if error is None:
                 return
-            if time.monotonic() + pause_s >= commit.deadline:
+            if commit.deadline.left_s <= pause_s:
                 raise RequestTimedOutError(
                     f"offsets could not be committed in time; the last attempt failed: {error}"
                 ) from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S_MAX)
 
-    def _failure_of(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> SparklogError | None:
+    def _failure_of(self, commit: _Commit) -> SparklogError | None:
         """Of one attempt: None, or an error after which another one may succeed; raises the others."""
         try:
-            self._attempt(offsets)
+            left_ms = max(1, int(commit.deadline.left_s * 1000))  # it is tried once in any case
+            self._attempt(commit.offsets, min(self._request_timeout_ms, left_ms))
         except StaleMemberEpochError as e:
             member = self._member()
             if member is not None:
@@ -157,7 +163,7 @@ class Committer:
             return e
         return None
 
-    def _attempt(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+    def _attempt(self, offsets: dict[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None:
         member = self._member()
         who = GroupMetadata(self._group_id) if member is None else member.metadata
         if member is not None:
@@ -175,7 +181,7 @@ class Committer:
                 who,
                 offsets,
                 sequence=-1 if member is None else self._sequence,
-                policy=self._policy,
+                policy=ONE_ATTEMPT._replace(request_timeout_ms=timeout_ms),
             )
         except (UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError) as e:
             if member is not None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from sparklog.client.addresses import Endpoint
+from sparklog.client.deadline import Deadline
 from sparklog.client.reused_memory import ReusedMemory
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -37,18 +38,23 @@ from sparklog.protocol import frames
 from sparklog.protocol.base import Message
 from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.protocol.messages import (
-    APIS,
     Api,
     HandshakeRequest,
     HandshakeResponse,
-    decode_error,
+    decode_error_body,
     decode_response,
     encode,
 )
+from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
+from sparklog.version import __version__
 
 RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
 """A fetch response holds at most `fetch.max.bytes` or, if it is larger, one batch; both end at 1 GiB."""
+HEADER_ONLY_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
+"""Of every other response: only fetches have a payload."""
 CONNECT_TIMEOUT_MS = 10_000
+_CONNECT_S_MIN = 0.001
+"""A timeout of 0 would mean not to wait at all."""
 READ_AHEAD_BYTES = 16 * 1024
 """Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
 READ_AHEAD_BYTES_MAX = 256 * 1024
@@ -79,11 +85,11 @@ class Connection:
     """A connection to one broker. Not thread-safe: one thread sends and receives at a time; `abort` is for others."""
 
     def __init__(self, endpoint: Endpoint, *, timeout_ms: int = 30_000, local_socket: str = "") -> None:
-        """Connects and shakes hands; with `local_socket` through the Unix socket of that name, which the broker at
-        `endpoint` has offered.
+        """Connects and shakes hands, all of it within `timeout_ms`; with `local_socket` through the Unix socket of that name,
+        which the broker at `endpoint` has offered.
 
         Raises BrokerNotAvailableError (nobody listens there), RequestTimedOutError, UnsupportedVersionError (the broker
-        does not speak this client's versions) and TooManyConnectionsError.
+        does not shake hands with this client), InvalidRequestError (what answers is no broker) and TooManyConnectionsError.
         """
         self.endpoint = endpoint
         self.is_local = bool(local_socket)
@@ -92,16 +98,18 @@ class Connection:
         self._next_id = 0
         self._expected: deque[_Expected] = deque()
         self._closed = False
+        self._spoken = HANDSHAKE_ONLY
         self._memory = ReusedMemory()
         self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
         self._ahead_start = self._ahead_end = 0
         self._timeouts_s = {socket.SO_SNDTIMEO: 0.0, socket.SO_RCVTIMEO: 0.0}
-        self._socket = _connect(endpoint, local_socket, min(timeout_ms, CONNECT_TIMEOUT_MS))
+        deadline = Deadline(timeout_ms)
+        self._socket = _connect(endpoint, local_socket, Deadline(min(timeout_ms, CONNECT_TIMEOUT_MS)))
         key = id(self)
         _open[key] = weakref.ref(self, lambda _: _open.pop(key, None))
         self.used_at = time.monotonic()
         try:
-            self.broker = self._shake_hands()
+            self.broker = self._shake_hands(deadline)
         except BaseException:
             self.close()
             raise
@@ -178,7 +186,7 @@ class Connection:
     ) -> tuple[M, pa.Buffer]:
         """Sends a request and waits for its answer: the decoded header and the payload (possibly of 0 bytes).
 
-        Raises the broker's error, RequestTimedOutError, or BrokerNotAvailableError if the connection breaks.
+        Raises the broker's error, RequestTimedOutError, BrokerNotAvailableError if the connection breaks, and as `send`.
         """
         self.send(api, message, payload, timeout_ms=timeout_ms)
         return self.receive(response)
@@ -192,11 +200,19 @@ class Connection:
         timeout_ms: int | None = None,
         answered: bool = True,
     ) -> None:
-        """Sends a request whose answer is taken later with `receive`. `answered=False`: none will come (acks=0)."""
+        """Sends a request, in the newest version that the broker has too; its answer is taken later with `receive`.
+        `answered=False`: none will come (acks=0).
+
+        Raises UnsupportedApiError if the broker does not have the API, UnsupportedVersionError if it has none of this client's
+        versions of it, or if the message says what an older broker would ignore: nothing is sent then, and the connection can
+        be used further.
+        """
         self._check_open()
+        version = self._spoken.version_of(api)
+        header = encode(message, version.older)
         size = sum(len(p) for p in payload)
         self._next_id = (self._next_id + 1) & 0xFFFFFFFF
-        head = frames.encode_request(api, APIS[api].version_max, self._next_id, encode(message), size)
+        head = frames.encode_request(api, version.number, self._next_id, header, size)
         limit = self.broker.request_bytes_max if api is not Api.HANDSHAKE else 0
         if limit and len(head) + size > limit:
             raise FrameTooLargeError(
@@ -220,7 +236,8 @@ class Connection:
         if time.monotonic() >= deadline and self._is_readable():  # it has come in time, and nobody has looked
             deadline = time.monotonic() + self.timeout_ms / 1000
         try:
-            prefix, header, payload = self._receive_frame(deadline)
+            bytes_max = RESPONSE_BYTES_MAX if expected.api is Api.FETCH else HEADER_ONLY_BYTES_MAX
+            prefix, header, payload = self._receive_frame(deadline, bytes_max)
             if prefix.api != expected.api or prefix.correlation_id != expected.correlation_id:
                 raise InvalidRequestError(
                     f"{self.endpoint} answered request {prefix.correlation_id} of API {prefix.api} where "
@@ -232,9 +249,12 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        error = error_from_code(prefix.error_code, decode_error(header))
+        body = decode_error_body(header)
+        error = error_from_code(prefix.error_code, body.message)
         if isinstance(error, _FATAL):
             self.close()
+        if isinstance(error, UnsupportedVersionError) and body.version_max >= 0:
+            raise self._spoken.no_common_version(expected.api, (body.version_min, body.version_max)) from error
         raise error
 
     def abort(self) -> None:
@@ -261,19 +281,10 @@ class Connection:
         if self._closed:
             raise ClosedError(f"the connection to {self.endpoint} is closed")
 
-    def _shake_hands(self) -> HandshakeResponse:
-        from sparklog import __version__
-
+    def _shake_hands(self, deadline: Deadline) -> HandshakeResponse:
         hello = HandshakeRequest("sparklog-python", __version__, _own_address(self._socket))
-        answer, _ = self.request(Api.HANDSHAKE, hello, HandshakeResponse)
-        spoken = {r.api: (r.version_min, r.version_max) for r in answer.apis}
-        for api, spec in APIS.items():
-            low, high = spoken.get(int(api), (0, -1))
-            if not low <= spec.version_max <= high:
-                raise UnsupportedVersionError(
-                    f"the broker at {self.endpoint} (sparklog {answer.broker_version}) does not speak {api.name} version "
-                    f"{spec.version_max}; this client is sparklog {__version__}: install the same version on both sides"
-                )
+        answer, _ = self.request(Api.HANDSHAKE, hello, HandshakeResponse, timeout_ms=deadline.left_ms())
+        self._spoken = SpokenVersions(answer.apis, f"the broker at {self.endpoint} (sparklog {answer.broker_version})")
         return answer
 
     def _set_timeout(self, option: int, deadline: float) -> None:
@@ -308,13 +319,15 @@ class Connection:
         except OSError as e:
             raise self._broken(e) from e
 
-    def _receive_frame(self, deadline: float) -> tuple[frames.ResponsePrefix, bytes | bytearray, pa.Buffer]:
+    def _receive_frame(
+        self, deadline: float, bytes_max: int
+    ) -> tuple[frames.ResponsePrefix, bytes | bytearray, pa.Buffer]:
         if self._missing_ahead() <= 0:
-            return self._take_frame()
+            return self._take_frame(bytes_max)
         try:
             start = bytearray(frames.PREFIX_BYTES)
             self._receive_into(memoryview(start), deadline)
-            prefix = frames.decode_response_prefix(start, RESPONSE_BYTES_MAX)
+            prefix = frames.decode_response_prefix(start, bytes_max)
             header = bytearray(prefix.header_bytes)
             self._receive_into(memoryview(header), deadline)
             payload = self._memory.take(prefix.body_bytes - prefix.header_bytes)
@@ -324,12 +337,14 @@ class Connection:
             raise self._timed_out() from e
         except OSError as e:
             raise self._broken(e) from e
+        except MemoryError as e:
+            raise FrameTooLargeError(f"there is no memory for the answer that {self.endpoint} has announced") from e
         return prefix, header, payload
 
-    def _take_frame(self) -> tuple[frames.ResponsePrefix, bytes, pa.Buffer]:
+    def _take_frame(self, bytes_max: int) -> tuple[frames.ResponsePrefix, bytes, pa.Buffer]:
         """The next frame, all of which has been read ahead."""
         start = self._ahead_start
-        prefix = frames.decode_response_prefix(self._ahead[start : start + frames.PREFIX_BYTES], RESPONSE_BYTES_MAX)
+        prefix = frames.decode_response_prefix(self._ahead[start : start + frames.PREFIX_BYTES], bytes_max)
         header_start = start + frames.PREFIX_BYTES
         payload_start = header_start + prefix.header_bytes
         end = self._ahead_start = header_start + prefix.body_bytes
@@ -376,12 +391,14 @@ def connect_for_data(endpoint: Endpoint, *, timeout_ms: int = 30_000) -> Connect
 
     Raises as Connection.
     """
+    deadline = Deadline(timeout_ms)
     connection = Connection(endpoint, timeout_ms=timeout_ms)
     offered = connection.broker.local_socket
     if not offered:
         return connection
     try:
-        local = Connection(endpoint, timeout_ms=timeout_ms, local_socket=offered)
+        local = Connection(endpoint, timeout_ms=deadline.left_ms(), local_socket=offered)
+        local.timeout_ms = timeout_ms
     except SparklogError:  # no more connections, or another network namespace
         return connection
     connection.close()
@@ -393,11 +410,11 @@ def _own_address(sock: socket.socket) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
 
 
-def _connect(endpoint: Endpoint, local_socket: str, timeout_ms: int) -> socket.socket:
+def _connect(endpoint: Endpoint, local_socket: str, deadline: Deadline) -> socket.socket:
     try:
         if local_socket:
-            return _connect_local(local_socket, timeout_ms)
-        sock = socket.create_connection(endpoint, timeout=timeout_ms / 1000)
+            return _connect_local(local_socket, deadline.left_s)
+        sock = _connect_tcp(endpoint, deadline)
         if sock.getsockname() == sock.getpeername():
             # nobody listens on a port of the ephemeral range, and the kernel has connected the socket to itself
             sock.close()
@@ -412,11 +429,30 @@ def _connect(endpoint: Endpoint, local_socket: str, timeout_ms: int) -> socket.s
     return sock
 
 
-def _connect_local(name: str, timeout_ms: int) -> socket.socket:
+def _connect_tcp(endpoint: Endpoint, deadline: Deadline) -> socket.socket:
+    """To the first of the host's addresses that answers; one that does not leaves the others their share of the time."""
+    addresses = socket.getaddrinfo(*endpoint, type=socket.SOCK_STREAM)
+    failure: OSError = OSError("the name has no address")
+    for number, (*kind, _, address) in enumerate(addresses):
+        sock = socket.socket(*kind)
+        try:
+            sock.settimeout(max(deadline.left_s / (len(addresses) - number), _CONNECT_S_MIN))
+            sock.connect(address)
+        except BaseException as e:
+            sock.close()
+            if not isinstance(e, OSError):
+                raise
+            failure = e
+        else:
+            return sock
+    raise failure
+
+
+def _connect_local(name: str, timeout_s: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         enlarge_send_buffer(sock)
-        sock.settimeout(timeout_ms / 1000)
+        sock.settimeout(max(timeout_s, _CONNECT_S_MIN))
         sock.connect(f"\0{name}")
         sock.settimeout(None)
     except BaseException:

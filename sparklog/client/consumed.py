@@ -12,23 +12,23 @@ import pyarrow as pa
 
 from sparklog.client.isolation import NOTHING_ABORTED, Aborted
 from sparklog.client.projection import Projection
-from sparklog.errors import CorruptBatchError
+from sparklog.errors import CorruptBatchError, DeserializationError
 from sparklog.format.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_LOG_APPEND_TIME,
-    PREFIX_BYTES,
     BatchHeader,
-    verify_batch,
+    verify_checksum,
 )
-from sparklog.format.envelope_layout import template
 from sparklog.format.offset_column import decode_rows, rows_between
-from sparklog.format.small_batch import ROWS_MAX as SMALL_ROWS_MAX
-from sparklog.format.small_batch import SmallRows, decode_small_batch
+from sparklog.format.schema import NO_PYTHON_OBJECT
+from sparklog.format.small_batch import SmallRows, decode_small_batch, is_small_batch
 from sparklog.types import Record
 
 __all__ = ["ConsumedBatch", "Projection", "data_together", "decode_batches", "decode_one", "records_of"]
 
 _new_record = partial(tuple.__new__, Record)
+_STATED_MS_MAX = (2**63 - 1) // 1000
+"""What a header says of times may be anything; readers count in µs."""
 
 
 class ConsumedBatch:
@@ -65,8 +65,8 @@ class ConsumedBatch:
         next_offset: int,
         offsets: np.ndarray | None = None,
     ) -> None:
-        """`offsets` None: dense from `base_offset` on. `data` None: all of the message in `source`, decoded when it is asked
-        for."""
+        """`offsets` None: dense from `base_offset` on. `data` None: all of the message in `source`, which `is_small_batch` has
+        looked at, decoded when it is asked for."""
         self.tp = tp
         self.base_offset = base_offset
         self.next_offset = next_offset
@@ -86,19 +86,17 @@ class ConsumedBatch:
         return self._data
 
     def decode(self) -> None:
-        """Makes `data` now rather than when it is asked for. Raises CorruptBatchError."""
+        """Makes `data` now rather than when it is asked for."""
         if self._data is None:
             message, _ = self._source
-            data, schema, _ = self._projection.decode(message, self._header)
-            self._source = (message, schema)
-            self._data = data
+            self._data = self._projection.decode_checked([message], self.schema_id).to_batches()[0]
+            self._source = (message, self._projection.stored_schema(self.schema_id))
 
     @property
     def decoder(self) -> tuple[Projection, int] | None:
         """What `data_together` decodes it with, and other batches with it: the projection and the schema's id. None: it is
-        decoded already, or compressed, as far as its metadata's length tells; then only what is wanted is decompressed."""
-        plain = self._header.metadata_length_bytes == len(template("none").head) - PREFIX_BYTES
-        return (self._projection, self.schema_id) if plain and self._data is None else None
+        decoded already."""
+        return (self._projection, self.schema_id) if self._data is None else None
 
     @property
     def message(self) -> Any:
@@ -111,7 +109,7 @@ class ConsumedBatch:
         return self._header.size_bytes if self._data is None else int(self._data.nbytes)
 
     def small_rows(self) -> SmallRows | None:
-        """The rows without Arrow, if they are few and simple enough. Raises CorruptBatchError."""
+        """The rows without Arrow, if they are few and simple enough."""
         if self._data is not None or self._projection.columns is not None:
             return None
         return decode_small_batch(memoryview(self._source[0]), 0, self._header)
@@ -148,16 +146,18 @@ class ConsumedBatch:
         topic's timestamp column (a row without one has the batch's largest), else the time of sending."""
         header = self._header
         if self.append_time_ms is not None:
-            return np.full(self.num_rows, self.append_time_ms, np.int64)
+            return np.full(self.num_rows, _countable(self.append_time_ms), np.int64)
         if self._projection.timestamp_column is None:
-            return np.full(self.num_rows, header.max_timestamp_ms, np.int64)
+            return np.full(self.num_rows, _countable(header.max_timestamp_ms), np.int64)
         column = self._stored_timestamps()
         if column.type.unit != "us":
             column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
         if not len(column):
             return np.empty(0, np.int64)
         if column.null_count:
-            column = column.fill_null(pa.scalar(header.max_timestamp_ms * 1000, pa.int64()).cast(column.type))
+            column = column.fill_null(
+                pa.scalar(_countable(header.max_timestamp_ms) * 1000, pa.int64()).cast(column.type)
+            )
         # not `to_numpy`, which costs more than the rest where rows come one by one
         return np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8) // 1000
 
@@ -168,7 +168,8 @@ class ConsumedBatch:
         data, schema = self._source  # the column was not wanted, so it has not been decoded
         assert schema is not None  # `data` has been asked for
         column = schema.get_field_index(self._projection.timestamp_column)
-        whole, _ = decode_rows(data, schema, self._header, [column])
+        limit = self._projection.info.inflated_bytes_max
+        whole, _ = decode_rows(data, schema, self._header, [column], inflated_bytes_max=limit)
         return whole.column(0).slice(self._first_row, self.num_rows)
 
     def slice(self, start: int, rows: int) -> ConsumedBatch:
@@ -202,16 +203,21 @@ class ConsumedBatch:
         return f"<ConsumedBatch {self.tp} offsets {self.base_offset} to {self.next_offset - 1}>"
 
 
+def _countable(time_ms: int) -> int:
+    """The nearest time whose µs an i64 holds."""
+    return max(-_STATED_MS_MAX, min(time_ms, _STATED_MS_MAX))
+
+
 def data_together(batches: Sequence[ConsumedBatch], columns: Sequence[str]) -> pa.Table:
     """The `data` of all, in order, of `columns` only; contiguous, as far as Arrow's arrays can be so long. For many small
-    batches it takes a fraction of the time that their own `data` would. Raises CorruptBatchError."""
+    batches it takes a fraction of the time that their own `data` would."""
     parts = []
     for decoder, group in groupby(batches, lambda b: b.decoder):
         if decoder is None:
             parts += [pa.Table.from_batches([b.data]) for b in group]
         else:
             projection, schema_id = decoder
-            parts.append(projection.decode_together([b.message for b in group], schema_id))
+            parts.append(projection.decode_checked([b.message for b in group], schema_id))
     return pa.concat_tables([p.select(columns) for p in parts]).combine_chunks()
 
 
@@ -264,7 +270,7 @@ def decode_one(
     """The rows of [start_offset, end_offset) of the batch at `position`; None if it has none, or is aborted."""
     if check_crcs:
         try:
-            verify_batch(view, position, header)
+            verify_checksum(view, position, header)
         except CorruptBatchError as e:
             raise CorruptBatchError(f"{tp} at offset {header.base_offset}: {e}") from e
     end = header.next_offset if end_offset is None else min(header.next_offset, end_offset)
@@ -274,7 +280,7 @@ def decode_one(
         return None
     message = data.slice(position, header.size_bytes)
     whole = start_offset <= header.base_offset and end == header.next_offset and header.is_dense
-    if whole and header.record_count <= SMALL_ROWS_MAX and projection.knows_envelope(header.schema_id):
+    if whole and projection.knows_envelope(header.schema_id) and is_small_batch(view, position, header):
         return ConsumedBatch(
             tp,
             header.base_offset,
@@ -285,7 +291,13 @@ def decode_one(
             projection=projection,
             next_offset=end,
         )
-    rows, schema, offsets = projection.decode(message, header)
+    try:
+        rows, schema, offsets = projection.decode(message, header)
+    except CorruptBatchError as e:
+        raise type(e)(
+            f"{tp} at offset {header.base_offset}: {e}. Whoever wrote the batch has made it so; to read on behind it, seek "
+            f"to offset {header.next_offset}"
+        ) from e
     first, last = rows_between(header, offsets, start_offset, end)
     if first >= last:
         return None
@@ -305,7 +317,8 @@ def decode_one(
 
 
 def records_of(batch: ConsumedBatch) -> list[Record]:
-    """The batch's rows as records, column by column."""
+    """The batch's rows as records, column by column. Raises DeserializationError for the first row of a typed topic that
+    holds a value which Python has no object for: Arrow's dates and timestamps reach beyond the years 1 to 9999."""
     small = batch.small_rows()
     if small is not None:
         return _records_of_small(batch, small)
@@ -326,7 +339,10 @@ def records_of(batch: ConsumedBatch) -> list[Record]:
             rows = data.column("headers").to_pylist()
             headers = [[(h["key"], h["value"]) for h in row] if row else [] for row in rows]
     else:
-        values = data.to_pylist()
+        try:
+            values = data.to_pylist()
+        except NO_PYTHON_OBJECT:
+            raise _without_object(batch) from None
     return list(
         map(
             _new_record,
@@ -335,6 +351,25 @@ def records_of(batch: ConsumedBatch) -> list[Record]:
             ),
         )
     )
+
+
+def _without_object(batch: ConsumedBatch) -> DeserializationError:
+    """What is wrong with the first row that cannot be made Python objects."""
+    for row in range(batch.num_rows):
+        for name, column in zip(batch.data.schema.names, batch.data.columns, strict=True):
+            try:
+                column[row].as_py()
+            except NO_PYTHON_OBJECT as e:
+                offset = batch.offset_at(row)
+                error = DeserializationError(
+                    f"{batch.tp}: Python has no object for the value of column {name!r} ({column.type}) at offset {offset} "
+                    f"({e}): read it with poll_batches, or seek(error.partition, error.offset + 1) goes on behind it",
+                    partition=batch.tp,
+                    offset=offset,
+                )
+                error.__cause__ = e
+                return error
+    raise AssertionError("the rows together have no objects, but each of them has")
 
 
 def _records_of_small(batch: ConsumedBatch, rows: SmallRows) -> list[Record]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sys
 import time
+import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from _thread import start_new_thread
+from collections.abc import Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -14,19 +18,24 @@ from typing import Any
 from sparklog.client.cluster import cluster
 from sparklog.client.committer import Callback
 from sparklog.client.consumed import ConsumedBatch, Projection, records_of
-from sparklog.client.fetcher import RESET_TO, Fetcher, FetcherConfig
-from sparklog.client.group_consumer import GroupConsumer, Listener, require_group
+from sparklog.client.deadline import Deadline
+from sparklog.client.deserialized import RecordDeserializer
+from sparklog.client.fetcher import CLOSE_S_MAX, RESET_TO, Fetcher, FetcherConfig
+from sparklog.client.group_consumer import CLOSE_TIMEOUT_MS, GroupConsumer, Listener, require_group
 from sparklog.client.group_offsets import Offsets, checked_offsets
+from sparklog.client.group_reader import GroupReader
 from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
 from sparklog.client.position import Fetched, Position
 from sparklog.errors import (
     ClosedError,
+    DeserializationError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     SparklogError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.serialization import AnyDeserializer, deserializing
 from sparklog.settings import Scope, from_parameters
 from sparklog.types import (
     EARLIEST_TIMESTAMP,
@@ -39,6 +48,7 @@ from sparklog.types import (
 
 __all__ = ["ConsumedBatch", "Consumer"]
 
+ITERATE_POLL_MS = 1_000
 CONVERT_ROWS = 10_000
 """Rows that `poll` turns into records at once."""
 
@@ -65,14 +75,23 @@ class Consumer:
         bootstrap_servers: str | Sequence[str] | None = None,
         *,
         columns: Sequence[str] | None = None,
+        key_deserializer: AnyDeserializer | None = None,
+        value_deserializer: AnyDeserializer | None = None,
         **settings: Any,
     ) -> None:
-        """Does not connect yet. Raises InvalidConfigError."""
+        """Does not connect yet. The deserializers (`sparklog.serialization`) are for the records of envelope topics; batches
+        stay as they are. Raises InvalidConfigError."""
+        key, value = (
+            deserializing(key_deserializer, "key_deserializer"),
+            deserializing(value_deserializer, "value_deserializer"),
+        )
+        self._deserializer = None if key is None and value is None else RecordDeserializer(key, value)
         config: dict[str, Any] = from_parameters(Scope.CONSUMER, settings)
         self.settings = config
         self._columns = None if columns is None else list(columns)
         self._cluster = cluster(bootstrap_servers)
         self._max_poll_records: int = config["max.poll.records"]
+        self._api_timeout_ms: int = config["default.api.timeout.ms"]
         self._reset: str = config["auto.offset.reset"]
         self._isolation = isolation_of(config["isolation.level"])
         self._fetcher = Fetcher(
@@ -96,7 +115,11 @@ class Consumer:
         self._records_taken = 0
         self._records_position: Position | None = None
         self._records_batch: ConsumedBatch | None = None
-        self._group = GroupConsumer(self._cluster, _ForGroup(self), config) if config["group.id"] else None
+        me = weakref.proxy(self)
+        self._reader = GroupReader(
+            self._fetcher, self._reset, lambda tp: me._position(tp, None, None), lambda found: me._replace(found)
+        )
+        self._group = GroupConsumer(self._cluster, self._reader, config) if config["group.id"] else None
         _live.add(self)
 
     # -- assignment and positions
@@ -113,12 +136,14 @@ class Consumer:
             raise InvalidRequestError("the group assigns the partitions: call unsubscribe first, or do not subscribe")
         positions: dict[TopicPartition, Position] = {}
         tps = [TopicPartition(*given) for given in partitions]
+        deadline, request_ms = Deadline(self._api_timeout_ms), self.settings["request.timeout.ms"]
         for topic in {tp.topic for tp in tps if tp not in self._fetcher.positions}:
-            self._cluster.topic(topic, refresh=True)  # old rows, too, come in the newest schema
+            # old rows, too, come in the newest schema
+            self._cluster.topic(topic, refresh=True, timeout_ms=deadline.left_ms(request_ms))
         for tp in tps:
-            self._cluster.leader(tp)
+            self._cluster.leader(tp, timeout_ms=deadline.left_ms(request_ms))
         new = [tp for tp in tps if tp not in self._fetcher.positions]
-        committed = self._group.committed(new) if self._group is not None and new else {}
+        committed = self._group.committed(new, deadline) if self._group is not None and new else {}
         for tp in tps:
             offset = committed.get(tp)
             begin = None if offset is None else offset.offset
@@ -152,13 +177,14 @@ class Consumer:
 
     def subscription(self) -> list[str]:
         """The topics subscribed to; those a pattern matches."""
+        self._check_open()
         return [] if self._group is None else self._group.subscription
 
     def unsubscribe(self) -> None:
         """Commits (enable.auto.commit), lets all partitions go and leaves the group; also ends `assign`."""
         self._check_open()
         if self._group is not None:
-            self._group.unsubscribe()
+            self._group.unsubscribe(timeout_ms=self._close_timeout_ms)
         self._replace({})
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -181,15 +207,18 @@ class Consumer:
 
     def paused(self) -> list[TopicPartition]:
         """What is paused."""
+        self._check_open()
         with self._fetcher.changed:
             return sorted(tp for tp, position in self._fetcher.positions.items() if position.paused)
 
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
+        self._check_open()
         return sorted(self._fetcher.positions)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next poll of `tp` begins at `offset`. Raises InvalidRequestError if it is not assigned."""
+        self._check_open()
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise InvalidRequestError(f"cannot seek {tp} to {offset!r}: an offset is a whole number from 0 on")
         self._move([tp], offset, None)
@@ -209,16 +238,19 @@ class Consumer:
         """
         self._check_open()
         position = self._assigned(tp)
+        deadline = Deadline(self._api_timeout_ms)
         if position.waiting and self._group is not None:
-            committed = self._group.committed([position.tp])[position.tp]
-            _ForGroup(self).start_at({position.tp: None if committed is None else committed.offset})
+            committed = self._group.committed([position.tp], deadline)[position.tp]
+            self._reader.start_at({position.tp: None if committed is None else committed.offset})
         with self._fetcher.changed:
             if position.consumed is not None:
                 return position.consumed
         if position.reset_to is None:
             raise OffsetOutOfRangeError(f"{tp} has no position and auto.offset.reset is none: seek to an offset first")
         asked = {position.tp: position.reset_to}
-        found = list_offsets(self._cluster, asked, isolation=self._isolation)[position.tp].offset
+        timeout_ms = deadline.left_ms(self.settings["request.timeout.ms"])
+        answer = list_offsets(self._cluster, asked, isolation=self._isolation, timeout_ms=timeout_ms)
+        found = answer[position.tp].offset
         with self._fetcher.changed:
             if position.consumed is None:
                 position.offset = position.consumed = found
@@ -261,7 +293,8 @@ class Consumer:
     def poll(self, timeout_ms: int = 1000, max_records: int | None = None) -> list[Record]:
         """The next records of one partition, at most `max_records` (default max.poll.records); none after `timeout_ms`.
 
-        Of typed topics `value` is a dict of the columns.
+        Of typed topics `value` is a dict of the columns. A record that cannot be deserialized raises DeserializationError,
+        once those before it have been returned, until it is sought past.
         """
         self._check_open()
         limit = self._max_poll_records if max_records is None else max_records
@@ -279,17 +312,46 @@ class Consumer:
                 batch = batch.slice(0, CONVERT_ROWS)
             try:
                 records = records_of(batch)
+            except DeserializationError as e:
+                rows = batch.rows_below(e.offset)
+                if not rows:
+                    self._fail(fetched.position, e)
+                    raise
+                rest = fetched._replace(batch=fetched.batch.slice(rows, fetched.batch.num_rows - rows))
+                batch = batch.slice(0, rows)
+                records = records_of(batch)
             except Exception as e:
                 raise self._unreadable(fetched, e) from e
             self._records_position, self._records_batch = fetched.position, batch
             self._records, self._records_taken, self._rest = records, 0, rest
         end = min(self._records_taken + limit, len(self._records))
         chosen = self._records[self._records_taken : end]
+        if self._deserializer is not None:
+            chosen = self._deserialized(chosen)
+            end = self._records_taken + len(chosen)
         assert self._records_position is not None
         assert self._records_batch is not None
         self._records_position.consumed = self._records_batch.offset_at(end)
         self._records_taken = end  # last: until then an exception (Ctrl-C) leaves them to the next poll
         return chosen
+
+    def __iter__(self) -> Consumer:
+        """`for record in consumer:` gives one record after the other, and ends when none has come for consumer.timeout.ms (-1:
+        never) or the consumer is closed. What was given counts as consumed when the next one is asked for, as with poll; after
+        an exception the loop can be begun again."""
+        return self
+
+    def __next__(self) -> Record:
+        if self._closed:
+            raise StopIteration
+        timeout_ms: int = self.settings["consumer.timeout.ms"]
+        deadline = None if timeout_ms < 0 else Deadline(timeout_ms)
+        while True:
+            wait_ms = ITERATE_POLL_MS if deadline is None else min(ITERATE_POLL_MS, int(deadline.left_s * 1000))
+            if records := self.poll(wait_ms, max_records=1):
+                return records[0]
+            if deadline is not None and deadline.is_over:
+                raise StopIteration
 
     def poll_batches(self, timeout_ms: int = 1000) -> list[ConsumedBatch]:
         """All batches that are there, at least one unless none came within `timeout_ms`; without any copy."""
@@ -328,16 +390,19 @@ class Consumer:
             fetched.position.consumed = fetched.batch.next_offset
             batches.append(fetched.batch)
 
-    def close(self) -> None:
-        """Stops reading; of a group commits (enable.auto.commit) and leaves it. Again is fine."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stops reading; of a group commits (enable.auto.commit) and leaves it, within `timeout_s` (default:
+        default.api.timeout.ms, at most 30 s). Again is fine."""
         if self._closed:
             return
+        timeout_ms = self._close_timeout_ms if timeout_s is None else max(0, int(timeout_s * 1000))
+        deadline = Deadline(timeout_ms)
         try:
             if self._group is not None:
-                self._group.close()
+                self._group.close(timeout_ms)
         finally:
             self._closed = "the consumer is closed"
-            self._fetcher.close()
+            self._fetcher.close(min(deadline.left_s, CLOSE_S_MAX))
             self._rest = None
             self._drop_records()
             _live.discard(self)
@@ -350,7 +415,24 @@ class Consumer:
     ) -> None:
         self.close()
 
+    def __del__(self, warn: Any = warnings.warn, is_finalizing: Any = sys.is_finalizing) -> None:
+        if getattr(self, "_closed", "not made") or is_finalizing():
+            return
+        self._closed = "the consumer was dropped"
+        # a collection may run on any thread, with any lock held: a thread of its own waits for the fetcher's
+        with contextlib.suppress(RuntimeError):  # the process ends
+            start_new_thread(_abandon, (self._fetcher, self._group))
+        warn(f"unclosed {self!r}", ResourceWarning, source=self)
+
+    def __repr__(self) -> str:
+        group = "" if self._group is None else f" group {self._group.group_id!r}"
+        return f"<Consumer {self._cluster.bootstrap_servers}{group}>"
+
     # -- inside
+
+    @property
+    def _close_timeout_ms(self) -> int:
+        return min(self._api_timeout_ms, CLOSE_TIMEOUT_MS)
 
     def _take(self, timeout_ms: int, *, only_ready: bool = False) -> Fetched | None:
         if self._rest is not None:
@@ -368,11 +450,21 @@ class Consumer:
             except UnknownTopicOrPartitionError:
                 if not group.subscribed:
                     raise
-                _ForGroup(self).start_again(UnknownTopicOrPartitionError)  # the group is about to take it away
+                self._reader.start_again(UnknownTopicOrPartitionError)  # the group is about to take it away
                 taken = None
             if taken is not None or left_s <= 0:
                 return taken
             group.update()
+
+    def _deserialized(self, records: list[Record]) -> list[Record]:
+        """Those up to the first that cannot be; of that nothing is kept but the error, so others' partitions go on."""
+        assert self._deserializer is not None
+        try:
+            return self._deserializer.records(records)
+        except DeserializationError as e:
+            assert self._records_position is not None
+            self._fail(self._records_position, e)
+            raise
 
     def _unreadable(self, fetched: Fetched, error: Exception) -> SparklogError:
         """What poll raises for the partition from now on."""
@@ -382,15 +474,19 @@ class Consumer:
                 f"{batch.tp}: the batch at offset {batch.base_offset} cannot be made Python objects ({error}): seek there "
                 f"and read it with poll_batches, or seek to offset {batch.next_offset}"
             )
+        self._fail(position, error)
+        return error
+
+    def _fail(self, position: Position, error: SparklogError) -> None:
+        """poll raises `error` for the partition from now on."""
         positions = dict(self._fetcher.positions)
         if positions.get(position.tp) is position:
             failed = positions[position.tp] = position.afresh()
             failed.error = error
             self._replace(positions)
-        return error
 
     def _position(self, tp: TopicPartition, offset: int | None, reset_to: int | None) -> Position:
-        newest = partial(self._cluster.topic, tp.topic, refresh=True)
+        newest = partial(self._cluster.topic, tp.topic, refresh=True, timeout_ms=self.settings["request.timeout.ms"])
         projection = Projection(self._cluster.topic(tp.topic), self._columns, newest=newest, follow=True)
         return Position(tp, projection, offset, reset_to)
 
@@ -425,69 +521,21 @@ class Consumer:
             raise ClosedError(self._closed)
 
 
-class _ForGroup:
-    """What a consumer does for its group (`group_consumer.Reader`)."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = weakref.proxy(consumer)
-
-    @property
-    def _positions(self) -> dict[TopicPartition, Position]:
-        found: dict[TopicPartition, Position] = self._consumer._fetcher.positions
-        return found
-
-    def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        positions = dict(self._positions)
-        for tp in partitions:
-            new = positions[tp] = self._consumer._position(tp, None, None)
-            new.waiting = True
-        self._consumer._replace(positions)
-
-    def start_at(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        with self._consumer._fetcher.changed:
-            for tp, offset in offsets.items():
-                position = self._positions.get(tp)
-                if position is not None and position.waiting:
-                    position.offset = position.consumed = offset
-                    position.reset_to = RESET_TO.get(self._consumer._reset)
-                    position.waiting = False
-            self._consumer._fetcher.wake()
-
-    def start_again(self, after: type[SparklogError]) -> None:
-        """Partitions that have failed so wait for `start_at` again."""
-        with self._consumer._fetcher.changed:
-            for position in self._positions.values():
-                if isinstance(position.error, after):
-                    position.error, position.waiting = None, True
-
-    def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        gone = set(partitions)
-        with self._consumer._fetcher.changed:
-            left = {tp: p for tp, p in self._positions.items() if tp not in gone}
-        self._consumer._replace(left)
-
-    def consumed(self) -> dict[TopicPartition, int]:
-        with self._consumer._fetcher.changed:
-            return {tp: c for tp, p in self._positions.items() if (c := p.consumed) is not None}
-
-    def unstarted(self) -> list[TopicPartition]:
-        with self._consumer._fetcher.changed:
-            return [tp for tp, p in self._positions.items() if p.waiting]
-
-    def wake(self) -> None:
-        try:
-            self._consumer._fetcher.wake()
-        except ReferenceError:
-            return  # nobody polls any more
-
-
 def _checked(offsets: Offsets | None) -> Offsets | None:
     return None if offsets is None else checked_offsets(offsets)
+
+
+def _abandon(fetcher: Fetcher, group: GroupConsumer | None) -> None:
+    """Tells the threads of a consumer that was dropped to end. Not a `threading.Thread`'s: no logging here."""
+    fetcher.begin_to_close()
+    if group is not None:
+        group.abandon()
 
 
 def _drop_after_fork() -> None:
     for consumer in list(_live):
         consumer._closed = "this consumer belongs to the parent process: create one in the child"
+        consumer._fetcher.drop_after_fork()
     _live.clear()
 
 

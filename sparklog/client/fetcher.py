@@ -93,18 +93,29 @@ class Fetcher:
             self._abort_fetch()
             self._tell()
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
+        """Ends the threads, and waits for each of them."""
+        self.begin_to_close()
+        deadline = time.monotonic() + timeout_s
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        if self._files is not None:
+            self._files.close(max(0.0, deadline - time.monotonic()))
+
+    def begin_to_close(self) -> None:
+        """The threads end; poll is not called any more."""
         with self.changed:
             self._closed = True
             self.ready.keep({})
             self._abort_fetch()
             self._tell()
-        if self._thread is not None:
-            self._thread.join(CLOSE_S_MAX)
-        if self._files is not None:
-            self._files.close(CLOSE_S_MAX)
-        with self.changed:
             self._turn.close()
+            if self._files is not None:
+                self._files.begin_to_close()
+
+    def drop_after_fork(self) -> None:
+        """Closes a forked child's copies of the descriptors; nobody is there who may have the lock."""
+        self._turn.close()
 
     def _abort_fetch(self) -> None:
         """Ends a request that may be waiting for data of positions that are gone. Its thread closes the connection."""
@@ -321,7 +332,8 @@ class Fetcher:
         by_leader: dict[Endpoint, list[Position]] = {}
         for position in wanted:
             if position.error is None and position.offset is not None:
-                by_leader.setdefault(self._cluster.leader(position.tp), []).append(position)
+                leader = self._cluster.leader(position.tp, timeout_ms=self._config.request_timeout_ms)
+                by_leader.setdefault(leader, []).append(position)
         for leader, positions in by_leader.items():
             self._fetch_from(leader, positions, wait=len(by_leader) == 1)
 

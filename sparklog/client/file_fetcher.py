@@ -175,10 +175,14 @@ class FileFetcher:
     def close(self, timeout_s: float) -> None:
         """Ends the thread; `changed` must not be held."""
         with self._taker.changed:
-            self._closed = True
-            self._taker.changed.notify_all()
+            self.begin_to_close()
         if self._thread is not None:
             self._thread.join(timeout_s)
+
+    def begin_to_close(self) -> None:
+        """The thread ends behind the piece that it reads; with `changed` held."""
+        self._closed = True
+        self._taker.changed.notify_all()
 
     def _run(self) -> None:
         try:

@@ -1,24 +1,32 @@
-"""What `send` and `send_batch` return: futures with the interface of `concurrent.futures.Future`.
+"""What `send` and `send_batch` return: futures that are `concurrent.futures.Future`s, but cannot be cancelled.
 
-All records of a stored batch share one `Delivery`; a record's future is two words. They cannot be cancelled, and
-`concurrent.futures.wait` does not take them: wait with `result`, or for all with `Producer.flush`.
+All records of a stored batch share one `Delivery`; a record's future is a few words that point at it. What
+`concurrent.futures.wait` and `as_completed` need of a future (`_condition`, `_state`, `_waiters`; `asyncio.wrap_future`
+needs only the class) is made when it is asked for. There is one condition for all futures: who takes those of many futures
+one after the other can then not meet another thread that takes them in another order.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import Future
+from concurrent.futures import InvalidStateError as FutureStateError
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 
 from sparklog.types import RecordMetadata, TopicPartition
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
-_callbacks_lock = threading.Lock()
+_condition = threading.Condition(threading.RLock())
+"""Guards the outcomes of all deliveries. Nobody waits on it: that would wake everybody."""
 
 
 class BatchMetadata(RecordMetadata):
@@ -64,7 +72,7 @@ class Delivery:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether it was done in time."""
-        with _callbacks_lock:  # most are never waited for: an event of their own would cost as much as the rest
+        with _condition:  # most are never waited for: an event of their own would cost as much as the rest
             if self.done:
                 return True
             event = self._event = self._event or threading.Event()
@@ -80,8 +88,13 @@ class Delivery:
         self.error = error
         self._finish()
 
+    def abandon(self, error: BaseException) -> None:
+        """Nobody here will learn of the outcome. Callbacks, which are somebody else's, are not called."""
+        self._callbacks.clear()
+        self.fail(error)
+
     def _finish(self) -> None:
-        with _callbacks_lock:
+        with _condition:
             self.done = True
             callbacks, self._callbacks = self._callbacks, []
             event = self._event
@@ -92,7 +105,7 @@ class Delivery:
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once, at completion (on the sender's thread) or now."""
-        with _callbacks_lock:
+        with _condition:
             if not self.done:
                 self._callbacks.append(callback)
                 return
@@ -115,10 +128,27 @@ class Delivery:
         return found
 
 
-class _Future:
-    """The part of the interface that record and batch futures share."""
+if TYPE_CHECKING:
+    _Base = Future
+else:
 
-    __slots__ = ()
+    class _Base(Generic[T]):
+        """A subclass of `Future` would have a dict per record, which costs a tenth of a `send`: as `unittest.mock` does for
+        a spec, the class is said instead of inherited. That is what `isinstance` takes."""
+
+        __slots__ = ()
+
+        @property
+        def __class__(self) -> type:
+            return Future
+
+
+class _DeliveryFuture(_Base[T]):
+    """What record and batch futures share: a `Future` whose state is that of deliveries."""
+
+    __slots__ = ("_waiting",)
+
+    _waiting: list[Any]
 
     def cancel(self) -> bool:
         """Always False: what was accepted is sent."""
@@ -134,6 +164,55 @@ class _Future:
         """Whether the outcome is still open."""
         return not self.done()
 
+    def get(self, timeout: float | None = None) -> T:
+        """`result` under the name that kafka-python has for it."""
+        return self.result(timeout)
+
+    def set_running_or_notify_cancel(self) -> NoReturn:
+        """The producer alone decides: this and the setters of the outcome raise `concurrent.futures.InvalidStateError`."""
+        raise FutureStateError("the outcome of a delivery is set by its producer")
+
+    def set_result(self, result: T) -> NoReturn:
+        self.set_running_or_notify_cancel()
+
+    def set_exception(self, exception: BaseException | None) -> NoReturn:
+        self.set_running_or_notify_cancel()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'done' if self.done() else 'under way'}>"
+
+    # -- what concurrent.futures.wait and as_completed look at
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        return _condition
+
+    @property
+    def _state(self) -> str:  # type: ignore[override]
+        return "FINISHED" if self.done() else "RUNNING"
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        """Who is told of the outcome; asked for with the condition held."""
+        if not hasattr(self, "_waiting"):
+            self._waiting = []
+            if not self.done():
+                self.add_done_callback(lambda _: self._tell_waiters())
+        return self._waiting
+
+    def _tell_waiters(self) -> None:
+        error = self._outcome()
+        with _condition:
+            for waiter in self._waiting:
+                if error is None:
+                    waiter.add_result(self)
+                else:
+                    waiter.add_exception(self)
+
+    def _outcome(self) -> BaseException | None:
+        """The error of what is done. Nobody has looked at it yet: `flush` still raises it."""
+        raise NotImplementedError
+
     def _call(self, callback: Callable[[Any], object]) -> None:
         try:
             callback(self)
@@ -141,7 +220,7 @@ class _Future:
             _log.exception("a producer callback failed")
 
 
-class RecordFuture(_Future):
+class RecordFuture(_DeliveryFuture[RecordMetadata]):
     """The outcome of one `send`: a RecordMetadata, or an error."""
 
     __slots__ = ("delivery", "index")
@@ -169,13 +248,16 @@ class RecordFuture(_Future):
         self.delivery.seen = True
         return self.delivery.error
 
+    def _outcome(self) -> BaseException | None:
+        return self.delivery.error
+
     def add_done_callback(self, fn: Callable[[RecordFuture], object]) -> None:
         """Calls `fn(self)` when the outcome is known, on the producer's thread or one that calls `send` (at once if it is): do not
         block in it."""
         self.delivery.when_done(lambda: self._call(fn))
 
 
-class BatchFuture(_Future):
+class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
     """The outcome of one `send_batch`: one BatchMetadata per stored batch, in partition order; or the first error."""
 
     __slots__ = ("_deliveries",)
@@ -199,10 +281,12 @@ class BatchFuture(_Future):
         for delivery in self._deliveries:
             if not delivery.wait(None if deadline is None else max(0.0, deadline - time.monotonic())):
                 raise TimeoutError("not all batches are acknowledged yet")
-        errors = [d.error for d in self._deliveries if d.error is not None]
         for delivery in self._deliveries:
             delivery.seen = True
-        return errors[0] if errors else None
+        return self._outcome()
+
+    def _outcome(self) -> BaseException | None:
+        return next((d.error for d in self._deliveries if d.error is not None), None)
 
     def add_done_callback(self, fn: Callable[[BatchFuture], object]) -> None:
         """Calls `fn(self)` when all outcomes are known, on the producer's thread or one that calls `send` (at once if they are)."""
@@ -217,3 +301,13 @@ class BatchFuture(_Future):
 
         for delivery in self._deliveries:
             delivery.when_done(one_done)
+
+
+def _renew_after_fork() -> None:
+    """Another thread of the parent may have held the lock."""
+    global _condition
+    _condition = threading.Condition(threading.RLock())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_after_fork)

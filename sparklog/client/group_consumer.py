@@ -14,18 +14,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from sparklog.client.cluster import Cluster
 from sparklog.client.committer import Callback, Committer
+from sparklog.client.deadline import Deadline
 from sparklog.client.group_heartbeats import GroupHeartbeats, compile_pattern
 from sparklog.client.group_offsets import ONE_ATTEMPT, Offsets, fetch_offsets
 from sparklog.client.membership import MemberConfig, Partitions
+from sparklog.client.question import Question
 from sparklog.client.retry import RetryPolicy
 from sparklog.errors import (
     CommitFailedError,
     FencedMemberEpochError,
     InvalidGroupIdError,
+    RequestTimedOutError,
     SparklogError,
     StaleMemberEpochError,
     UnknownMemberIdError,
@@ -38,7 +42,9 @@ _log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
 REVOKE_COMMIT_TIMEOUT_MS = 10_000
-CLOSE_TIMEOUT_MS = 10_000
+_SLACK_S = 0.1
+"""The committer says better than a timeout what is the matter, if it gets to it."""
+CLOSE_TIMEOUT_MS = 30_000
 
 Listener = Callable[[list[TopicPartition]], object]
 """Told which partitions come or go."""
@@ -70,6 +76,16 @@ class _Listeners(NamedTuple):
     on_lost: Listener | None = None
 
 
+class _Member:
+    """Who the consumer is in its group, while it is a member."""
+
+    def __init__(self) -> None:
+        self.heartbeats: GroupHeartbeats | None = None
+
+    def current(self) -> GroupHeartbeats | None:
+        return self.heartbeats
+
+
 class GroupConsumer:
     """Of a consumer with `group.id`. `config` are the consumer's settings."""
 
@@ -82,10 +98,10 @@ class GroupConsumer:
         self._auto_commit_interval_s = config["auto.commit.interval.ms"] / 1000
         self._api_timeout_ms: int = config["default.api.timeout.ms"]
         self._request_timeout_ms: int = config["request.timeout.ms"]
-        self._heartbeats: GroupHeartbeats | None = None
+        self._member = _Member()  # not self: the committer's thread must not keep the consumer's callbacks
         self._listeners = _Listeners()
         self._committer = Committer(
-            cluster, self.group_id, lambda: self._heartbeats, request_timeout_ms=self._request_timeout_ms
+            cluster, self.group_id, self._member.current, request_timeout_ms=self._request_timeout_ms
         )
         self._commit_due = time.monotonic() + self._auto_commit_interval_s
         self._automatic: dict[TopicPartition, int] = {}
@@ -94,6 +110,17 @@ class GroupConsumer:
         )
         self._offsets_due = 0.0
         self._retry_at = 0.0
+        self._question: Question[Any] | None = None
+        self._then: Callable[[Callable[[], Any]], None] = lambda answer: None
+        """What is done with the question's answer. The thread that asks has no reference to it, nor to callbacks."""
+
+    @property
+    def _heartbeats(self) -> GroupHeartbeats | None:
+        return self._member.heartbeats
+
+    @_heartbeats.setter
+    def _heartbeats(self, heartbeats: GroupHeartbeats | None) -> None:
+        self._member.heartbeats = heartbeats
 
     # -- subscription
 
@@ -138,15 +165,15 @@ class GroupConsumer:
 
     def unsubscribe(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Commits (enable.auto.commit), lets everything go and leaves. Raises what a callback raises."""
-        heartbeats = self._heartbeats
+        heartbeats, deadline = self._heartbeats, Deadline(timeout_ms)
         if heartbeats is None:
             return
         try:
             held = heartbeats.held
             self._let_go(held, timeout_ms)
         finally:
-            heartbeats.leave()
-            self._heartbeats = None
+            heartbeats.leave(deadline.left_s)
+            self._heartbeats = self._question = None
 
     @property
     def metadata(self) -> GroupMetadata:
@@ -157,7 +184,9 @@ class GroupConsumer:
 
     @property
     def pending(self) -> bool:
-        """Whether the assignment has changed."""
+        """Whether the assignment has changed, or something is known that was asked for."""
+        if self._question is not None:
+            return self._question.is_answered
         return self._heartbeats is not None and self._heartbeats.pending and time.monotonic() >= self._retry_at
 
     def before_poll(self) -> None:
@@ -168,7 +197,9 @@ class GroupConsumer:
         self.update()
 
     def update(self) -> None:
-        """Follows the assignment."""
+        """Follows the assignment. What has to be asked for is asked on another thread: poll does not wait for it longer
+        than its own timeout."""
+        self._take_answer()
         if self._heartbeats is not None:
             lost, revoked, added = self._heartbeats.changes()
             if lost:
@@ -179,27 +210,53 @@ class GroupConsumer:
                 self._let_go(revoked, REVOKE_COMMIT_TIMEOUT_MS)
             if added:
                 self._take(added)
-        unstarted = self._reader.unstarted()
+        unstarted = self._reader.unstarted() if self._question is None else []
         if unstarted and time.monotonic() >= self._offsets_due:
-            self._start(unstarted)
+            self._ask_for_offsets(unstarted)
 
     def _take(self, partitions: Partitions) -> None:
         assert self._heartbeats is not None
+        unknown = sorted(t for t in {tp.topic for tp in partitions} if not self._cluster.knows(t))
+        if unknown or self._question is not None:
+            self._heartbeats.not_taken(partitions)
+            if self._question is None:
+                learn = partial(_learn, self._cluster, unknown, self._request_timeout_ms)
+                self._question, self._then = Question(learn, self._reader.wake), self._learnt
+            return
         try:
             self._reader.add_partitions(partitions)
         except SparklogError as e:
             self._heartbeats.not_taken(partitions)
-            self._retry_at = time.monotonic() + RETRY_S
-            if not e.retriable and not isinstance(e, UnknownTopicOrPartitionError):
-                raise
-            _log.info("assigned partitions cannot be read yet: %s", e)  # a deleted topic's are about to be taken away
+            self._cannot_be_read(e)
             return
         self._offsets_due = 0.0
         self._call(self._listeners.on_assign, partitions)
 
+    def _learnt(self, answer: Callable[[], None]) -> None:
+        try:
+            answer()
+        except SparklogError as e:
+            self._cannot_be_read(e)
+
+    def _cannot_be_read(self, error: SparklogError) -> None:
+        """Assigned partitions; a deleted topic's are about to be taken away."""
+        self._retry_at = time.monotonic() + RETRY_S
+        if not error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
+            raise error
+        _log.info("assigned partitions cannot be read yet: %s", error)
+
+    def _take_answer(self) -> None:
+        """Goes on with what has been asked for, if it is known by now."""
+        question = self._question
+        if question is not None and question.is_answered:
+            self._question = None
+            self._then(question.answer)
+
     @property
     def wait_s(self) -> float:
         """How long a poll may wait before it has to call `update`."""
+        if self._question is not None:
+            return float("inf")  # its answer ends the wait
         now = time.monotonic()
         due = [self._retry_at] if self._retry_at > now else []
         due += [self._offsets_due] if self._reader.unstarted() else []
@@ -223,7 +280,7 @@ class GroupConsumer:
         if all(self._automatic.get(tp) == o for tp, o in offsets.items()) and self._committer.idle:
             return
         try:
-            self._committer.submit(offsets, timeout_ms).result(timeout_ms / 1000 + 1)
+            self._committer.submit(offsets, timeout_ms).result(timeout_ms / 1000)
         except (SparklogError, TimeoutError) as e:
             _log.warning("the positions of partitions that are let go could not be committed: %s", e)
 
@@ -233,15 +290,23 @@ class GroupConsumer:
 
     # -- positions
 
-    def _start(self, partitions: list[TopicPartition]) -> None:
-        """Asks for the committed offsets of partitions that are new; those that a transaction is about to change, later."""
+    def _ask_for_offsets(self, partitions: list[TopicPartition]) -> None:
+        """Of partitions that are new what is committed; those that a transaction is about to change, later."""
         self._offsets_due = time.monotonic() + RETRY_S
         policy = ONE_ATTEMPT._replace(request_timeout_ms=self._request_timeout_ms)
+        ask = partial(fetch_offsets, self._cluster, self.metadata, partitions, policy=policy)
+        self._question, self._then = Question(ask, self._reader.wake), self._start
+
+    def _start(
+        self, answer: Callable[[], tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]]
+    ) -> None:
+        """The new partitions begin at what is committed."""
+        self._offsets_due = time.monotonic() + RETRY_S
         try:
-            found, _ = fetch_offsets(self._cluster, self.metadata, partitions, policy=policy)
+            found, _ = answer()
         except (StaleMemberEpochError, UnknownMemberIdError, FencedMemberEpochError):
-            assert self._heartbeats is not None
-            self._heartbeats.hurry()
+            if self._heartbeats is not None:
+                self._heartbeats.hurry()
             return
         except SparklogError as e:
             if not e.retriable:
@@ -252,17 +317,19 @@ class GroupConsumer:
         self._automatic |= {tp: offset for tp, offset in begin.items() if offset is not None}
         self._reader.start_at(begin)
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    def committed(
+        self, partitions: Iterable[TopicPartition], deadline: Deadline | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Waits for transactions that are about to change them. Raises UnstableOffsetCommitError after
-        default.api.timeout.ms, and what the group refuses."""
+        default.api.timeout.ms (or at `deadline`), and what the group refuses."""
         wanted = [TopicPartition(*tp) for tp in partitions]
-        deadline = time.monotonic() + self._api_timeout_ms / 1000
-        policy = RetryPolicy(timeout_ms=self._api_timeout_ms, request_timeout_ms=self._request_timeout_ms)
+        deadline = deadline or Deadline(self._api_timeout_ms)
         while True:
+            policy = RetryPolicy(timeout_ms=deadline.left_ms(), request_timeout_ms=self._request_timeout_ms)
             found, unstable = fetch_offsets(self._cluster, GroupMetadata(self.group_id), wanted, policy=policy)
             if not unstable:
                 return found
-            if time.monotonic() >= deadline:
+            if deadline.left_s <= RETRY_S:
                 names = ", ".join(map(str, unstable[:5]))
                 raise UnstableOffsetCommitError(f"a transaction with offsets of {names} has not ended")
             time.sleep(RETRY_S)
@@ -274,7 +341,13 @@ class GroupConsumer:
         wanted = self._reader.consumed() if offsets is None else offsets
         if wanted:
             self._forget_automatic(wanted)
-            self._committer.submit(wanted, self._api_timeout_ms).result()
+            done = self._committer.submit(wanted, self._api_timeout_ms)
+            try:
+                done.result(self._api_timeout_ms / 1000 + _SLACK_S)
+            except TimeoutError as e:
+                raise RequestTimedOutError(
+                    "the commits before this one have not ended in default.api.timeout.ms"
+                ) from e
             self._run_callbacks()
 
     def commit_async(self, offsets: Offsets | None, callback: Callback | None) -> None:
@@ -323,24 +396,37 @@ class GroupConsumer:
         for tp in partitions:
             self._automatic.pop(tp, None)
 
-    def close(self) -> None:
+    def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Commits (enable.auto.commit) and leaves."""
+        deadline = Deadline(timeout_ms)
         try:
             if self._heartbeats is not None:
-                self.unsubscribe()
+                self.unsubscribe(timeout_ms=timeout_ms)
             elif self._auto_commit:
-                self._commit_at_close()
+                self._commit_at_close(timeout_ms)
         finally:
-            self._committer.close(CLOSE_TIMEOUT_MS / 1000)
+            self._committer.close(deadline.left_s)
 
-    def _commit_at_close(self) -> None:
+    def abandon(self) -> None:
+        """The consumer was dropped without close: it leaves, and commits nothing more than it was told to. Does not wait."""
+        if self._heartbeats is not None:
+            self._heartbeats.begin_to_leave()
+        self._committer.begin_to_close()
+
+    def _commit_at_close(self, timeout_ms: int) -> None:
         """Of partitions that were assigned by hand."""
         offsets = {tp: o for tp, o in self._reader.consumed().items() if self._automatic.get(tp) != o}
         if offsets:
             try:
-                self._committer.submit(offsets, CLOSE_TIMEOUT_MS).result()
-            except SparklogError as e:
+                self._committer.submit(offsets, timeout_ms).result(timeout_ms / 1000)
+            except (SparklogError, TimeoutError) as e:
                 _log.warning("the positions could not be committed at the close: %s", e)
+
+
+def _learn(cluster: Cluster, topics: list[str], timeout_ms: int) -> None:
+    """What topics are like is known for a while."""
+    for topic in topics:
+        cluster.topic(topic, timeout_ms=timeout_ms)
 
 
 def require_group(group: GroupConsumer | None, what: str) -> GroupConsumer:

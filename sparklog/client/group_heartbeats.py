@@ -123,15 +123,17 @@ class GroupHeartbeats:
             self._hurry = True
             self._wake.notify_all()
 
-    def leave(self) -> None:
-        """Says good-bye and ends the thread; nothing may be read any more."""
+    def leave(self, timeout_s: float = LEAVE_TIMEOUT_MS / 1000 + 1) -> None:
+        """Says good-bye and ends the thread, which is waited for; nothing may be read any more."""
+        self.begin_to_leave()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def begin_to_leave(self) -> None:
+        """`leave` without waiting."""
         with self._wake:
-            if self._closing:
-                return
             self._closing = True
             self._wake.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(LEAVE_TIMEOUT_MS / 1000 + 1)
 
     # -- the thread
 
@@ -194,8 +196,8 @@ class GroupHeartbeats:
             pattern, now = self._pattern, time.monotonic()
             if pattern is None or now < self._pattern_due:
                 return
-        topics = self._cluster.metadata().topics
-        found = [t.name for t in topics if t.name not in INTERNAL_TOPICS and pattern.fullmatch(t.name)]
+        topics = self._cluster.partition_counts(timeout_ms=self._request_timeout_ms)
+        found = [name for name in topics if name not in INTERNAL_TOPICS and pattern.fullmatch(name)]
         with self._wake:
             if self._pattern is pattern:
                 self._pattern_due = now + self._metadata_max_age_s

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from sparklog.client.cluster import Cluster
 from sparklog.client.membership import to_topics
+from sparklog.client.paging import pages
 from sparklog.client.retry import RetryPolicy, request_until
 from sparklog.errors import InvalidRequestError, UnstableOffsetCommitError, error_from_code
 from sparklog.protocol.base import Message
@@ -81,12 +82,32 @@ def fetch_offsets(
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]:
     """The committed offsets (None: there is none), and the partitions whose offsets are in a transaction that has not ended.
     `partitions` None: all that the group has. Raises what the group refuses."""
-    wanted = None if partitions is None else to_topics(partitions)
-    request = OffsetFetchRequest(who.group_id, wanted, require_stable, who.member_id, who.member_epoch)
-    response = _send(cluster, Api.OFFSET_FETCH, request, OffsetFetchResponse, policy)
+    wanted = None if partitions is None else set(partitions)
+
+    def ask(before: OffsetFetchResponse | None) -> OffsetFetchResponse:
+        last = None
+        if before is not None:
+            last = before.offsets[-1]
+            if wanted is not None:
+                wanted.difference_update((o.topic, o.partition) for o in before.offsets)
+        request = OffsetFetchRequest(
+            who.group_id,
+            None if wanted is None else to_topics(wanted),
+            require_stable,
+            who.member_id,
+            who.member_epoch,
+            paged=True,
+            after_topic="" if last is None else last.topic,
+            after_partition=-1 if last is None else last.partition,
+        )
+        return _send(cluster, Api.OFFSET_FETCH, request, OffsetFetchResponse, policy)
+
+    def position(page: OffsetFetchResponse) -> object:
+        return (page.offsets[-1].topic, page.offsets[-1].partition) if page.offsets else None
+
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
     unstable: list[TopicPartition] = []
-    for o in response.offsets:
+    for o in (o for page in pages(ask, position) for o in page.offsets):
         tp = TopicPartition(o.topic, o.partition)
         if o.error_code == UnstableOffsetCommitError.code:
             unstable.append(tp)

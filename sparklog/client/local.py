@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +33,8 @@ KEEP_FOR_EVER: dict[str, object] = {"topic.retention.ms": -1}
 _TOPIC = "topic."
 _READY = "listening on "
 
-_live: weakref.WeakSet[LocalBroker] = weakref.WeakSet()
+_live: set[LocalBroker] = set()
+"""Not weakly: `bootstrap = start_local().bootstrap_servers` runs until this process ends, too."""
 
 
 class LocalBroker:
@@ -64,12 +64,13 @@ class LocalBroker:
         """The last lines the broker logged."""
         return self._log.text()
 
-    def stop(self) -> int:
-        """Stops the broker cleanly, removes a temporary data directory; again is fine. Returns the exit code."""
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Stops the broker cleanly (after `timeout_s` with SIGKILL), removes a temporary data directory; again is fine.
+        Returns the exit code."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         return self._reap()
@@ -131,6 +132,7 @@ def start_local(
     listen: str = "127.0.0.1:0",
     *,
     settings: Mapping[str, object] | None = None,
+    timeout_s: float = START_TIMEOUT_S,
 ) -> LocalBroker:
     """Starts a broker as a process of its own and waits until it listens.
 
@@ -138,7 +140,7 @@ def start_local(
     settings, and defaults of topic settings with `topic.` before their name. Other than a broker in earnest it keeps
     records for ever unless you say so (`topic.retention.ms`): what notebooks replay is often years old. Use it in a `with`
     block; it stops at the end of the block, of this process, or when this process is killed (on Linux).
-    Raises BrokerNotAvailableError with the broker's own words if it does not start.
+    Raises BrokerNotAvailableError with the broker's own words if it does not start, or not within `timeout_s`.
     """
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
@@ -156,7 +158,7 @@ def start_local(
     )
     log = _Log(process)
     try:
-        address = _wait_until_ready(process)
+        address = _wait_until_ready(process, timeout_s)
     except BaseException:
         process.kill()
         process.wait()
@@ -194,10 +196,10 @@ def _readable(descriptor: int, timeout_s: float) -> bool:
         return bool(selector.select(timeout_s))
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes]) -> str | None:
+def _wait_until_ready(process: subprocess.Popen[bytes], timeout_s: float) -> str | None:
     """The address in the broker's `listening on` line; None if it ended or said nothing in time."""
     assert process.stdout is not None
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     said = b""
     while b"\n" not in said:
         remaining = deadline - time.monotonic()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparklog.client.addresses import Endpoint
+from sparklog.client.answers import check_named
 from sparklog.client.cluster import Cluster
+from sparklog.client.deadline import Deadline
 from sparklog.errors import InvalidRequestError, error_from_code
 from sparklog.protocol.messages import Api, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 from sparklog.types import (
@@ -46,17 +48,19 @@ def list_offsets(
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """Looks up offsets, asking each partition's leader; with READ_COMMITTED the latest is the last stable offset.
 
-    Raises UnknownTopicOrPartitionError and others."""
+    All of it takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError and others."""
+    deadline = Deadline(timeout_ms)
     by_leader: dict[Endpoint, list[ListOffsetsPartition]] = {}
     for tp, spec in asked.items():
-        leader = cluster.leader(TopicPartition(*tp), timeout_ms=timeout_ms)
+        leader = cluster.leader(TopicPartition(*tp), timeout_ms=deadline.left_ms())
         by_leader.setdefault(leader, []).append(ListOffsetsPartition(*tp, timestamp_of(spec)))
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     for leader, partitions in by_leader.items():
         request = ListOffsetsRequest(partitions, isolation)
         response = cluster.request(
-            Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=leader, timeout_ms=timeout_ms
+            Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=leader, timeout_ms=deadline.left_ms()
         )
+        check_named(leader, partitions, response.results)
         for result in response.results:
             if result.error_code:
                 cluster.invalidate(result.topic)

@@ -14,7 +14,13 @@ from typing import NamedTuple
 from sparklog.client.accumulator import Accumulator, PartitionQueue, PendingBatch
 from sparklog.client.delivery_errors import STORED_NOTHING, expired, session_failed, unknown_outcome
 from sparklog.client.sequences import Refusal, Verdict
-from sparklog.errors import OutOfOrderSequenceError, SparklogError, error_from_code
+from sparklog.errors import (
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    OutOfOrderSequenceError,
+    SparklogError,
+    error_from_code,
+)
 from sparklog.protocol.messages import ProduceResult
 
 _log = logging.getLogger(__name__)
@@ -112,6 +118,8 @@ class Outcomes:
         refusal = Refusal.RETRIABLE if error.retriable else Refusal.FATAL
         if isinstance(error, OutOfOrderSequenceError):
             refusal = Refusal.OUT_OF_ORDER
+        elif isinstance(error, InvalidProducerEpochError | InvalidProducerIdMappingError):
+            refusal = Refusal.NO_IDENTITY
         with self._accumulator.lock:
             return queue.sequences.refused(batches, refusal, definite=definite)
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import concurrent.futures.thread  # noqa: F401  PyArrow imports it late, which fails in an exit handler
 import contextlib
-import logging
-import os
-import time
+import sys
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from time import time_ns
@@ -32,8 +27,9 @@ from sparklog.client.futures import BatchFuture, BatchMetadata, Delivery, Record
 from sparklog.client.group_offsets import Offsets
 from sparklog.client.open_batch import OpenBatch
 from sparklog.client.parallel_encoding import Encoding, parallel_encoder
+from sparklog.client.producer_core import ProducerCore
 from sparklog.client.producer_settings import producer_settings
-from sparklog.client.producer_topic import ProducerTopic
+from sparklog.client.producer_topic import ProducerTopic, producer_topic
 from sparklog.client.retry import RetryPolicy
 from sparklog.client.sender import Sender, SenderConfig
 from sparklog.client.sequences import Identity, WriteSession
@@ -42,22 +38,18 @@ from sparklog.client.tabular import holds_objects, reusable
 from sparklog.client.transaction_state import State
 from sparklog.client.transactions import Transactions
 from sparklog.errors import (
+    InvalidPartitionsError,
     InvalidTxnStateError,
-    RequestTimedOutError,
     SchemaMismatchError,
     SparklogError,
     TransactionAbortedError,
 )
+from sparklog.serialization import AnySerializer, serializing
 from sparklog.types import GroupMetadata, TopicPartition
 
 __all__ = ["BatchFuture", "BatchMetadata", "Producer", "RecordFuture"]
 
-_log = logging.getLogger(__name__)
-
-EXIT_FLUSH_S = 10.0
 _ACKS = {"0": 0, "1": 1, "all": -1}
-
-_live: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 class Producer:
@@ -72,14 +64,25 @@ class Producer:
     future.
     """
 
-    def __init__(self, bootstrap_servers: str | Sequence[str] | None = None, **settings: Any) -> None:
-        """Does not connect yet. Raises InvalidConfigError."""
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        key_serializer: AnySerializer | None = None,
+        value_serializer: AnySerializer | None = None,
+        **settings: Any,
+    ) -> None:
+        """Does not connect yet. The serializers (`sparklog.serialization`) are for `send`: keys and values need not be bytes
+        then. Raises InvalidConfigError."""
+        self._key_serializer = serializing(key_serializer, "key_serializer")
+        self._value_serializer = serializing(value_serializer, "value_serializer")
         config: dict[str, Any] = producer_settings(settings)
         self.settings = config
         self._cluster = cluster(bootstrap_servers)
         self._topics: dict[str, ProducerTopic] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._batch_size_bytes = config["batch.size.bytes"]
+        self._max_block_ms = max(1, config["max.block.ms"])
         self._encoder = BatchEncoder(
             config["compression"],
             checksum=not config["enable.idempotence"],
@@ -102,12 +105,16 @@ class Producer:
         self._idempotent = config["enable.idempotence"]
         if self._idempotent:
             self._accumulator.session = WriteSession()
-        self._sender = Sender(self._cluster, self._accumulator, self._encoder, sender_config, self._forget_topic)
+        topics = self._topics  # not self: the sender's thread must not keep the producer
+        self._sender = Sender(
+            self._cluster, self._accumulator, self._encoder, sender_config, lambda name: topics.pop(name, None)
+        )
         self._accumulator.wake_sender = self._sender.wake
         self._accumulator.may_send_here = self._sender.may_send_here
+        core = self._core = ProducerCore(self._accumulator, self._sender, self._parallel)
         self._transactions: Transactions | None = None
         if config["transactional.id"]:
-            self._transactions = Transactions(
+            self._transactions = core.transactions = Transactions(
                 self._cluster,
                 self._accumulator,
                 RetryPolicy(
@@ -118,26 +125,26 @@ class Producer:
                 ),
                 transactional_id=config["transactional.id"],
                 timeout_ms=config["transaction.timeout.ms"],
-                flush=self.flush,
-                settle=self._settle_all,
+                flush=core.flush,
+                settle=core.settle,
             )
-        _live.add(self)
 
     # -- sending
 
     def send(
         self,
         topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
+        value: Any = None,
+        key: Any = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> RecordFuture:
-        """Sends one record to an envelope topic and returns at once (unless `buffer.memory` is full).
+        """Sends one record to an envelope topic and returns at once (unless `buffer.memory` is full). `value` and `key` are
+        bytes (or None), or what the producer's serializers take.
 
         Partition: the given one, else by the key's hash (Kafka's murmur2), else sticky. `timestamp_ms` default: now.
-        Raises TypeError, SchemaMismatchError (a typed topic), UnknownTopicOrPartitionError, InvalidPartitionsError,
+        Raises TypeError, SerializationError, SchemaMismatchError (a typed topic), UnknownTopicOrPartitionError, InvalidPartitionsError,
         MessageTooLargeError, BufferExhaustedError, ClosedError.
         """
         try:
@@ -154,7 +161,11 @@ class Producer:
         ):
             size, rest = len(value) + ROW_OVERHEAD_BYTES, None
         else:
-            value, size, partition, rest = state.checked(value, key, headers, timestamp_ms, partition)
+            try:
+                value, size, partition, rest = state.checked(value, key, headers, timestamp_ms, partition)
+            except InvalidPartitionsError:  # the partition may have been added since the metadata were read
+                state = self._newer(state)
+                value, size, partition, rest = state.checked(value, key, headers, timestamp_ms, partition)
         accumulator = self._accumulator
         lock = accumulator.lock
         try:  # not `with`, which costs more than acquiring and releasing
@@ -198,7 +209,10 @@ class Producer:
             if partition is None:
                 state.sticky.advance()
                 queue = state.queues[state.sticky.current]
-        batch = batch or accumulator.locked_open(queue)
+        if batch is None:
+            if not self._cluster.is_current(state.info):  # the next send looks at the topic again
+                self._topics.pop(state.info.name, None)
+            batch = accumulator.locked_open(queue)
         accumulator.locked_give_room(batch, size_bytes, state.target_bytes)
         return batch
 
@@ -219,12 +233,11 @@ class Producer:
         data = reusable(data)
         try:
             rows = rows_of(data, state.info, partition)
-        except SchemaMismatchError:
-            # the topic may have got a column, or a wider one, since its metadata were read
-            known = state.info.schema_id
-            self._cluster.topic(topic, refresh=True)
-            state = self._topic(topic)
-            if state.info.schema_id == known:
+        except (SchemaMismatchError, InvalidPartitionsError):
+            # the topic may have got a column, a wider one, or a partition since its metadata were read
+            known = state.info
+            state = self._newer(state)
+            if (state.info.schema_id, state.info.partitions) == (known.schema_id, known.partitions):
                 raise
             rows = rows_of(data, state.info, partition)
         deliveries: list[Delivery] = []
@@ -269,13 +282,8 @@ class Producer:
         Raises the first failure since the last flush that nobody has looked at, and RequestTimedOutError after
         `timeout_s`.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for delivery in self._accumulator.close_all_open():
-            if not delivery.wait(None if deadline is None else max(0.0, deadline - time.monotonic())):
-                raise RequestTimedOutError(f"not everything was acknowledged within {timeout_s} s")
-        error = self._accumulator.take_failure()
-        if error is not None:
-            raise error
+        self._core.check_open()
+        self._core.flush(timeout_s)
 
     # -- transactions
 
@@ -338,6 +346,7 @@ class Producer:
             raise InvalidTxnStateError(
                 "this producer has no transactional_id: Producer(transactional_id=…) has transactions"
             )
+        self._core.check_open()
         return self._transactions
 
     @contextlib.contextmanager
@@ -366,36 +375,25 @@ class Producer:
                 raise session.error
         except BaseException:
             accumulator.fail_session(TransactionAbortedError("the producer has given up this transaction"))
-            self._settle_all()
+            self._core.settle()
             raise
         finally:
             # sequences of the idempotent identity are forgotten by now: a new one is asked for when it is needed
             accumulator.begin_session(WriteSession())
 
-    def _settle_all(self) -> None:
-        """Waits until everything accepted has an outcome, whatever it is."""
-        for delivery in self._accumulator.close_all_open():
-            delivery.wait()
-        self._accumulator.take_failure()
-
     def close(self, timeout_s: float | None = None) -> None:
-        """Flushes and ends the producer; again is fine. An open transaction is aborted. Raises what `flush` raises (the
-        producer is closed then, too)."""
-        if self._accumulator.closing:
-            return
-        if self._transactions is not None and self._transactions.is_open:
-            try:
-                self._transactions.abort()
-            except SparklogError as e:
-                _log.warning("the open transaction was not aborted, its timeout will do it: %s", e)
-        self._accumulator.close("the producer is closed")
-        _live.discard(self)
-        try:
-            self.flush(timeout_s)
-        finally:
-            self._sender.stop(5.0)
-            if self._parallel is not None:
-                self._parallel.close()
+        """Flushes and ends the producer, within `timeout_s`; again is fine. An open transaction is aborted. Raises what
+        `flush` raises (the producer is closed then, too, and what is left fails)."""
+        self._core.close(timeout_s)
+
+    def __del__(self, warn: Any = warnings.warn, is_finalizing: Any = sys.is_finalizing) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None and core.is_open and not is_finalizing():
+            core.abandon()  # first: a warning may be an error
+            warn(f"unclosed {self!r}", ResourceWarning, source=self)
+
+    def __repr__(self) -> str:
+        return f"<Producer {self._cluster.bootstrap_servers}{'' if self._core.is_open else ' closed'}>"
 
     def __enter__(self) -> Producer:
         return self
@@ -412,9 +410,15 @@ class Producer:
 
     # -- inside
 
+    def _newer(self, state: ProducerTopic) -> ProducerTopic:
+        """The topic's state as the broker tells it now."""
+        self._cluster.topic(state.info.name, refresh=True, timeout_ms=self._max_block_ms)
+        return self._topic(state.info.name)
+
     def _topic(self, name: str) -> ProducerTopic:
         """The topic's state, looked up again when its metadata are old or it was re-created."""
-        info = self._cluster.topic(name)
+        self._core.check_open()
+        info = self._cluster.topic(name, to_write=True, timeout_ms=self._max_block_ms)
         state = self._topics.get(name)
         if state is None or state.info is not info:
             with self._accumulator.lock:
@@ -423,38 +427,7 @@ class Producer:
                     queue = self._queues.setdefault(tp, PartitionQueue(tp, info))
                     queue.info = info
                     queues.append(queue)
-                state = self._topics[name] = ProducerTopic(info, self._batch_size_bytes, queues)
+                state = self._topics[name] = producer_topic(
+                    info, self._batch_size_bytes, queues, self._key_serializer, self._value_serializer
+                )
         return state
-
-    def _forget_topic(self, name: str) -> None:
-        self._topics.pop(name, None)
-
-    def _forked(self) -> None:
-        self._accumulator.reset_after_fork()
-        self._sender.drop_after_fork()
-
-    def _at_exit(self) -> None:
-        with self._accumulator.lock:
-            records = bool(self._accumulator.outstanding)
-        if records:
-            warnings.warn("a sparklog Producer was not closed: flushing it at exit", RuntimeWarning, stacklevel=1)
-        try:
-            self.close(EXIT_FLUSH_S)
-        except SparklogError as e:
-            _log.error("records were lost at exit: %s", e)
-
-
-def _flush_at_exit() -> None:
-    for producer in list(_live):
-        producer._at_exit()
-
-
-def _drop_after_fork() -> None:
-    for producer in list(_live):
-        producer._forked()
-    _live.clear()
-
-
-atexit.register(_flush_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_drop_after_fork)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparklog.client.accumulator import PartitionQueue
@@ -10,7 +10,9 @@ from sparklog.client.cluster import TopicInfo
 from sparklog.client.encoding import ENVELOPE_FIXED_BYTES_MAX, ROW_OVERHEAD_BYTES, Headers, without_key
 from sparklog.client.open_batch import Rest
 from sparklog.client.partitioner import StickyPartition, partition_for_key
-from sparklog.errors import SchemaMismatchError
+from sparklog.errors import SchemaMismatchError, SerializationError
+
+Serialize = Callable[[str, Any], bytes | None]
 
 KEY_CACHE_ENTRIES_MAX = 65_536
 KEY_CACHE_KEY_BYTES_MAX = 128
@@ -90,6 +92,56 @@ class ProducerTopic:
             )
         if key is None and self.info.is_compacted:
             raise without_key(self.info.name, 0)
+
+
+class SerializingTopic(ProducerTopic):
+    """Of a producer with serializers; one without does nothing for them."""
+
+    __slots__ = ("_key_serializer", "_value_serializer")
+
+    def __init__(
+        self,
+        info: TopicInfo,
+        batch_size_bytes: int,
+        queues: list[PartitionQueue],
+        key_serializer: Serialize | None,
+        value_serializer: Serialize | None,
+    ) -> None:
+        super().__init__(info, batch_size_bytes, queues)
+        self.takes_values_alone = False  # so that every record is `checked`
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+
+    def checked(
+        self, value: Any, key: Any, headers: Any, timestamp_ms: Any, partition: int | None
+    ) -> tuple[bytes | None, int, int | None, Rest | None]:
+        """As `ProducerTopic.checked`, of objects. Raises SerializationError, too."""
+        if key is not None and self._key_serializer is not None:
+            key = self._serialized(self._key_serializer, key, "key")
+        if value is not None and self._value_serializer is not None:
+            value = self._serialized(self._value_serializer, value, "value")
+        return super().checked(value, key, headers, timestamp_ms, partition)
+
+    def _serialized(self, serialize: Serialize, content: Any, what: str) -> bytes | None:
+        try:
+            return _as_bytes(serialize(self.info.name, content), f"what the {what} serializer gives")
+        except Exception as e:
+            raise SerializationError(
+                f"a {what} for topic {self.info.name!r} cannot be serialized ({type(e).__name__}: {e})"
+            ) from e
+
+
+def producer_topic(
+    info: TopicInfo,
+    batch_size_bytes: int,
+    queues: list[PartitionQueue],
+    key_serializer: Serialize | None,
+    value_serializer: Serialize | None,
+) -> ProducerTopic:
+    """What a producer with these serializers keeps of a topic."""
+    if key_serializer is None and value_serializer is None:
+        return ProducerTopic(info, batch_size_bytes, queues)
+    return SerializingTopic(info, batch_size_bytes, queues, key_serializer, value_serializer)
 
 
 def _checked_headers(headers: Any) -> Headers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,8 +11,7 @@ import pyarrow as pa
 
 from sparklog.client.cluster import TopicInfo
 from sparklog.errors import SchemaMismatchError
-from sparklog.format.batch import PREFIX_BYTES, BatchHeader, decode_batch
-from sparklog.format.flat import root_table, table_field
+from sparklog.format.batch import BatchHeader, read_checked_batch
 from sparklog.format.offset_column import decode_rows
 from sparklog.format.schema_evolution import RowAdapter
 from sparklog.settings import did_you_mean
@@ -90,15 +88,21 @@ class Projection:
         `schema` has it.
         """
         known = self._known.get(header.schema_id) or self._learn(header.schema_id)
-        # uncompressed columns cost nothing until they are touched
-        some = len(known.adapter.indexes) < len(known.schema) and _is_compressed(data)
-        decoded, offsets = decode_rows(data, known.schema, header, known.adapter.indexes if some else None)
+        indexes = known.adapter.indexes
+        decoded, offsets = decode_rows(
+            data,
+            known.schema,
+            header,
+            indexes if len(indexes) < len(known.schema) else None,
+            inflated_bytes_max=self.info.inflated_bytes_max,
+        )
         return known.adapter.adapt(decoded), known.schema, offsets
 
-    def decode_together(self, messages: Sequence[Any], schema_id: int) -> pa.Table:
-        """What `decode` gives for dense, uncompressed batches of one schema: a chunk for each. Raises as `decode`."""
+    def decode_checked(self, messages: Sequence[Any], schema_id: int) -> pa.Table:
+        """What `decode` gives for batches of one schema that `is_small_batch` has looked at: a chunk for each. Raises
+        UnknownSchemaError and SchemaMismatchError as `decode`."""
         known = self._known.get(schema_id) or self._learn(schema_id)
-        return known.adapter.adapt(pa.Table.from_batches([decode_batch(m, known.schema) for m in messages]))
+        return known.adapter.adapt(pa.Table.from_batches([read_checked_batch(m, known.schema) for m in messages]))
 
     def knows_envelope(self, schema_id: int) -> bool:
         """Whether batches of this schema are an envelope topic's, and nothing has to be asked to decode them."""
@@ -120,12 +124,3 @@ class Projection:
         schema = self.info.schema_of(schema_id)
         known = self._known[schema_id] = _Known(schema, RowAdapter(schema, self.schema, self.info.name))
         return known
-
-
-def _is_compressed(message: Any) -> bool:
-    """Whether the RecordBatch message's buffers are compressed (Message.fbs: RecordBatch.compression, field 3)."""
-    view = memoryview(message)
-    table = root_table(view, PREFIX_BYTES)
-    field = table_field(view, table, 2)
-    record_batch = field + int(struct.unpack_from("<I", view, field)[0])
-    return bool(table_field(view, record_batch, 3))

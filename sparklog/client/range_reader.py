@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from sparklog.client.addresses import Endpoint
 from sparklog.client.cluster import Cluster
 from sparklog.client.connection import Connection
 from sparklog.client.consumed import ConsumedBatch, Projection, decode_one
+from sparklog.client.deadline import Deadline
 from sparklog.client.isolation import Aborted
 from sparklog.client.segment_files import LOCAL_RETRY_S, is_only_remote, locate, mapped_batches
 from sparklog.errors import (
@@ -50,7 +51,16 @@ _log = logging.getLogger(__name__)
 
 FETCH_BYTES = 4 * MIB
 FETCH_WAIT_MS = 500
+REQUEST_TIMEOUT_MS = 30_000
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
+
+
+class Fetching(NamedTuple):
+    """How the socket is used: most bytes of a fetch, its longest wait, and how long an answer may take."""
+
+    max_bytes: int = FETCH_BYTES
+    max_wait_ms: int = FETCH_WAIT_MS
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
 
 def read_range(
@@ -65,13 +75,15 @@ def read_range(
     check_crcs: bool = True,
     isolation: int = READ_UNCOMMITTED,
     retry_timeout_ms: int = 30_000,
+    fetching: Fetching = Fetching(),  # noqa: B008 - immutable
 ) -> Iterator[ConsumedBatch]:
     """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets without a row are left out:
     compaction has removed it, a marker stands there, or (READ_COMMITTED) its transaction was aborted.
 
     `columns`: only these are decoded, in this order. All batches have the same schema: columns that `layout` names have
     the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, and reads old segments in
-    the object store, "off" uses the socket. A broker that is away is waited for up to `retry_timeout_ms` since the last progress.
+    the object store, "off" uses the socket, as `fetching` says. A broker that is away is waited for up to `retry_timeout_ms` since
+    the last progress. All requests together wait no longer than the larger of that and `fetching.request_timeout_ms`.
     Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or
     one that has become wider than `layout` says), RequestTimedOutError if with READ_COMMITTED a transaction in the range
     stays open for `retry_timeout_ms`.
@@ -82,7 +94,9 @@ def read_range(
         raise InvalidRequestError(f"{tp}: cannot read offsets {start_offset} to {end_offset}")
     if start_offset == end_offset:
         return
-    reader = _RangeReader(cluster, tp, end_offset, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000)
+    reader = _RangeReader(
+        cluster, tp, end_offset, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000, fetching
+    )
     expected = start_offset
     for batch in reader.batches(start_offset, local == "auto"):
         if batch.base_offset < expected:
@@ -106,6 +120,7 @@ class _RangeReader:
         check_crcs: bool,
         isolation: int,
         retry_s: float,
+        fetching: Fetching,
     ) -> None:
         self._cluster = cluster
         self._tp = tp
@@ -116,18 +131,20 @@ class _RangeReader:
         self._check_crcs = check_crcs
         self._isolation = isolation
         self._retry_s = retry_s
+        self._fetching = fetching
+        self._note_progress()
         self._offset = 0
         """Where reading goes on, also behind batches that have no row for it."""
 
     def batches(self, start: int, local: bool) -> Iterator[ConsumedBatch]:
         self._offset = start
         may_read_files = local
-        deadline = time.monotonic() + self._retry_s
+        self._note_progress()
         backoff = BACKOFF_S
         while self._offset < self._end:
             offset = self._offset
             try:
-                leader = self._cluster.leader(self._tp)
+                leader = self._cluster.leader(self._tp, timeout_ms=self._left_ms)
                 projection = self._projection = self._projection or self._project()
                 source = self._fetched(leader, offset, projection)
                 direct = may_read_files and self._is_remote(leader, offset)
@@ -138,13 +155,13 @@ class _RangeReader:
                 for batch in source:
                     yield batch
                     self._offset = batch.next_offset
-                    deadline = time.monotonic() + self._retry_s
+                    self._note_progress()
                     backoff = BACKOFF_S
             except (LocalReadUnavailableError, OSError) as e:
                 _log.debug("%s is read through the socket: %s", self._tp, e)
                 local = False
             except SparklogError as e:
-                if not e.retriable or time.monotonic() >= deadline:
+                if not e.retriable or self._retry_until.left_s <= backoff:
                     raise
                 self._cluster.expire(self._tp.topic)
                 time.sleep(backoff)
@@ -152,12 +169,22 @@ class _RangeReader:
             else:
                 if direct and self._offset == offset:
                     may_read_files = False  # it cannot be read there
-                local = local and direct  # what the files did not have is fetched
+                local = local and (direct or self._offset > offset)  # what the files did not have is fetched
+
+    def _note_progress(self) -> None:
+        self._retry_until = Deadline(self._retry_s * 1000)
+        self._answer_until = Deadline(max(self._retry_s * 1000, self._fetching.request_timeout_ms))
+
+    @property
+    def _left_ms(self) -> int:
+        """For the next request."""
+        return self._answer_until.left_ms(self._fetching.request_timeout_ms)
 
     def _project(self) -> Projection:
         name = self._tp.topic
-        newest = partial(self._cluster.topic, name, refresh=True)
-        return Projection(self._cluster.topic(name), self._columns, layout=self._layout, newest=newest)
+        newest = partial(self._cluster.topic, name, refresh=True, timeout_ms=self._fetching.request_timeout_ms)
+        info = self._cluster.topic(name, timeout_ms=self._left_ms)
+        return Projection(info, self._columns, layout=self._layout, newest=newest)
 
     # -- object store
 
@@ -171,7 +198,9 @@ class _RangeReader:
 
         request = LocateRemoteRequest(*self._tp, offset, self._end, self._isolation)
         try:
-            found = self._cluster.request(Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader)
+            found = self._cluster.request(
+                Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader, timeout_ms=self._left_ms
+            )
             end = min(self._end, found.last_stable_offset) if self._isolation == READ_COMMITTED else self._end
             aborted = Aborted(found.aborted)
             for header, data in read_remote(found.url, found.segments, projection, offset, end):
@@ -189,7 +218,9 @@ class _RangeReader:
 
     def _local(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
         try:
-            located = locate(self._cluster, leader, self._tp, offset, self._end, self._isolation)
+            located = locate(
+                self._cluster, leader, self._tp, offset, self._end, self._isolation, timeout_ms=self._left_ms
+            )
         except OffsetOutOfRangeError:
             return  # the fetch finds out what exactly is gone
         aborted = Aborted(located.aborted)
@@ -234,7 +265,7 @@ class _RangeReader:
     def _fetched(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
         """Fetches until the end; the next request is under way while the rows of the last one are worked on."""
         stalled_until = time.monotonic() + self._retry_s
-        with self._cluster.connection(leader, purpose="range") as connection:
+        with self._cluster.connection(leader, purpose="range", timeout_ms=self._left_ms) as connection:
             self._request(connection, offset)
             while offset < self._end:
                 payload, aborted = self._receive(connection, offset, stalled_until)
@@ -257,8 +288,11 @@ class _RangeReader:
                 offset = self._offset = next_offset
 
     def _request(self, connection: Connection, offset: int) -> None:
-        partition = FetchPartition(*self._tp, offset, FETCH_BYTES)
-        connection.send(Api.FETCH, FetchRequest(FETCH_WAIT_MS, 1, FETCH_BYTES, self._isolation, [partition]))
+        most, wait_ms, timeout_ms = self._fetching
+        partition = FetchPartition(*self._tp, offset, most)
+        wait_ms = min(wait_ms, timeout_ms // 2)  # the answer must come before it is given up
+        request = FetchRequest(wait_ms, 1, most, self._isolation, [partition])
+        connection.send(Api.FETCH, request, timeout_ms=timeout_ms)
 
     def _receive(self, connection: Connection, offset: int, stalled_until: float) -> tuple[Any, Aborted]:
         response, payload = connection.receive(FetchResponse)

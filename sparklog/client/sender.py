@@ -14,7 +14,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from sparklog.client.accumulator import Accumulator, PartitionQueue
@@ -44,6 +44,8 @@ REQUEST_BYTES = 8 * MIB
 """A request takes no further partition beyond this size: a few of them fit into what the broker keeps of its receive
 buffers, so that none of them costs fresh memory."""
 REQUEST_HEADER_BYTES = MIB
+_SEND_S_MIN = 0.01
+"""What is sent in the last moment of its `delivery.timeout.ms` has so long."""
 SHORT_TIMEOUT_S = 0.1
 """What is waited for exactly."""
 HERE_BYTES_MAX = 16 * 1024
@@ -84,7 +86,7 @@ class Sender:
         accumulator: Accumulator,
         encoder: BatchEncoder,
         config: SenderConfig,
-        forget_topic: Callable[[str], None],
+        forget_topic: Callable[[str], object],
     ) -> None:
         """`forget_topic(name)` is called when something is wrong with a topic: what is known of it may be old."""
         self._cluster = cluster
@@ -110,6 +112,11 @@ class Sender:
         """Held by the thread but while it sleeps."""
         self._is_idle = False
         """It sleeps with nothing under way, but not beyond the deadline of what a caller may send meanwhile."""
+        self.is_abandoned = False
+        self.on_abandoned: Callable[[], None] = lambda: None
+        """Called on the thread when it has been abandoned, before it goes on."""
+        self.on_left: Callable[[], None] = lambda: None
+        """Called on the thread at its end, when it has been abandoned."""
         self._interrupted: BaseException | None = None
         """What has kept a caller from sending what it had taken."""
         self._thread = threading.Thread(target=self._run, name="sparklog-producer", daemon=True)
@@ -175,6 +182,15 @@ class Sender:
         self.wake()
         self._thread.join(timeout_s)
 
+    def abandon(self) -> None:
+        """The thread ends when everything accepted has an outcome. Takes no lock."""
+        self.is_abandoned = True
+        self._waker.wake()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the thread's end."""
+        self._thread.join(timeout_s)
+
     def drop_after_fork(self) -> None:
         """Closes a forked child's copies of the descriptors."""
         self._waker.close()
@@ -185,7 +201,11 @@ class Sender:
     def _run(self) -> None:
         self._turn.acquire()
         try:
-            while not self._stopping:
+            is_leaving = False
+            while not self._stopping and not (is_leaving and not self._accumulator.outstanding):
+                if self.is_abandoned and not is_leaving:
+                    is_leaving = True
+                    self.on_abandoned()
                 self._step()
             self._fail_all(SparklogError("the producer was closed before these records were acknowledged"))
         except BaseException as e:
@@ -201,6 +221,8 @@ class Sender:
                 channel.connection.close()
             self._selector.close()
             self._waker.close()
+            if self.is_abandoned:
+                self.on_left()
 
     def _step(self) -> None:
         self._woken = False  # before looking: what changes from now on has to wake us
@@ -211,7 +233,8 @@ class Sender:
             ready, next_at = self._accumulator.locked_ready(time.monotonic())
         if ready:
             self._send_ready(ready)
-        self._wait(next_at)
+        if not (self.is_abandoned and not self._accumulator.outstanding):
+            self._wait(next_at)
 
     def _wait(self, next_at: float | None) -> None:
         """Sleeps until an answer comes, somebody wakes us, or it is `next_at`; reads the answers."""
@@ -271,7 +294,7 @@ class Sender:
         by_leader: dict[Endpoint, list[PartitionQueue]] = {}
         for queue in ready:
             try:
-                leader = self._cluster.leader(queue.tp, timeout_ms=self._config.request_timeout_ms)
+                leader = self._cluster.leader(queue.tp, timeout_ms=self._request_ms())
             except SparklogError as e:
                 self._outcomes.not_sendable(queue, e)
                 continue
@@ -284,7 +307,7 @@ class Sender:
             Api.INIT_PRODUCER_ID,
             InitProducerIdRequest(),
             InitProducerIdResponse,
-            timeout_ms=self._config.request_timeout_ms,
+            timeout_ms=self._request_ms(),
         )
         return Identity(answer.producer_id, answer.producer_epoch)
 
@@ -312,7 +335,7 @@ class Sender:
         """Sends one request with as many of the entries as it may hold. False if that failed and they are settled."""
         sent = False
         try:
-            channel = channel or self._open_channel(leader)
+            channel = channel or self._open_channel(leader, entries)
             limit = channel.connection.broker.request_bytes_max - REQUEST_HEADER_BYTES
             while len(entries) > 1 and sum(e.size_bytes for e in entries) > limit:
                 self._outcomes.not_sent(entries.pop())
@@ -360,8 +383,17 @@ class Sender:
             return False
         return True
 
-    def _open_channel(self, leader: Endpoint) -> _Channel:
-        connection = self._cluster.connect(leader, timeout_ms=self._config.request_timeout_ms, for_data=True)
+    def _request_ms(self, entries: Iterable[Entry] = ()) -> int:
+        """How long to wait for an answer that the thread can do nothing without: no longer than the next batch that waits, or
+        all of `entries`, may wait."""
+        with self._accumulator.lock:
+            deadline = self._accumulator.locked_next_deadline()
+        deadline = min(deadline, max((b.deadline for e in entries for b in e.batches), default=deadline))
+        left_s = min(self._config.request_timeout_ms / 1000, deadline - time.monotonic())
+        return max(1, int(left_s * 1000))
+
+    def _open_channel(self, leader: Endpoint, entries: list[Entry]) -> _Channel:
+        connection = self._cluster.connect(leader, timeout_ms=self._request_ms(entries), for_data=True)
         channel = self._channels[leader] = _Channel(connection)
         self._selector.register(connection, selectors.EVENT_READ, leader)
         return channel
@@ -372,10 +404,12 @@ class Sender:
         partitions = [ProducePartition(*e.queue.tp, e.size_bytes) for e in entries]
         transactional_id = session.transactional_id if session is not None else None
         request = ProduceRequest(config.acks, config.request_timeout_ms, partitions, transactional_id)
-        deadline = time.monotonic() + config.request_timeout_ms / 1000
+        now = time.monotonic()
+        last = max(b.deadline for e in entries for b in e.batches)
+        deadline = min(now + config.request_timeout_ms / 1000, max(last, now + _SEND_S_MIN))
         reach("producer.before-send")
         channel.connection.send(
-            Api.PRODUCE, request, parts, timeout_ms=config.request_timeout_ms, answered=config.acks != 0
+            Api.PRODUCE, request, parts, timeout_ms=int((deadline - now) * 1000), answered=config.acks != 0
         )
         reach("producer.after-send")
         if config.acks != 0:
@@ -409,10 +443,13 @@ class Sender:
                 self._outcomes.failed(entry, e, definite=isinstance(e, STORED_NOTHING))
             return
         entries, _ = channel.in_flight.popleft()
-        if len(response.results) != len(entries):
-            self._drop_channel(leader, BrokerNotAvailableError(f"the broker at {leader} answered with too few results"))
+        if [(r.topic, r.partition) for r in response.results] != [e.queue.tp for e in entries]:
+            error = BrokerNotAvailableError(
+                f"the broker at {leader} has not answered for the partitions of the request"
+            )
+            self._drop_channel(leader, error)
             for entry in entries:
-                self._outcomes.failed(entry, BrokerNotAvailableError("an answer with too few results"))
+                self._outcomes.failed(entry, error)
             return
         for entry, result in zip(entries, response.results, strict=True):
             if result.error_code == 0:

@@ -27,7 +27,8 @@ from sparklog.errors import SparklogError
 
 SEQUENCES = 2**31
 """0 follows SEQUENCES - 1."""
-EPOCH_MAX = 32_766
+EPOCH_MAX = 1_000
+"""Then a new producer id is asked for: a broker takes no epoch that is much further than what it knows."""
 BATCHES_IN_FLIGHT_MAX = 5
 REMEMBERED_S = 60.0
 """How long after the last answer the broker is trusted to remember the producer (`producer.id.expiration.ms`)."""
@@ -50,10 +51,12 @@ class Progress(Enum):
 
 
 class Refusal(Enum):
-    """Why an attempt failed. RETRIABLE includes those whose answer was lost."""
+    """Why an attempt failed. RETRIABLE includes those whose answer was lost; NO_IDENTITY: the broker does not take the
+    producer id or epoch, and never will."""
 
     RETRIABLE = "retriable"
     OUT_OF_ORDER = "out of order"
+    NO_IDENTITY = "no identity"
     FATAL = "fatal"
 
 
@@ -103,6 +106,7 @@ class PartitionSequences:
         self.held: list[SequencedBatch] = []
         self.next_sequence = 0
         self.has_gap = False
+        self._is_disowned = False
         self._safeguards = safeguards or Safeguards()
         self._ambiguous = False
         self._order = 0
@@ -165,6 +169,7 @@ class PartitionSequences:
                 return Verdict.RETRY
             if self.has_gap:
                 return self._beyond_gap(batch)
+        self._is_disowned |= refusal is Refusal.NO_IDENTITY
         self._give_up(batch)
         return Verdict.FAIL
 
@@ -211,8 +216,8 @@ class PartitionSequences:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the epochs of this producer id are used up."""
-        return self.identity.producer_epoch > EPOCH_MAX
+        """Whether the epochs of this producer id are used up, or the broker does not take it any more."""
+        return self.identity.producer_epoch > EPOCH_MAX or self._is_disowned
 
 
 class WriteSession:

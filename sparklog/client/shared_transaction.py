@@ -19,6 +19,8 @@ from sparklog.protocol.transaction_messages import (
     InitProducerIdResponse,
     JoinSharedTxnRequest,
     JoinSharedTxnResponse,
+    RenewSharedTxnRequest,
+    RenewSharedTxnResponse,
 )
 from sparklog.types import shared_transactional_id
 
@@ -47,6 +49,21 @@ class Participant(NamedTuple):
     producer_epoch: int
 
 
+class LastCommit(NamedTuple):
+    """The newest version an application has committed, and what it was made of in the application's own words ("" if it did
+    not say). -1: the broker does not tell."""
+
+    version: int
+    input: str
+
+
+class Ended(NamedTuple):
+    """Whether the version is committed, and the application's newest commit, which an abort leaves as it was."""
+
+    committed: bool
+    last: LastCommit
+
+
 def draw_ticket(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -> int:
     """A number larger than all that were drawn before: the run that has it takes over from earlier runs."""
     return request_until(
@@ -55,17 +72,23 @@ def draw_ticket(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -> int:
 
 
 def join_shared_transaction(
-    cluster: Cluster, transaction: SharedTransaction, *, timeout_ms: int, policy: RetryPolicy = DEFAULT_POLICY
-) -> Participant | None:
-    """Makes the caller a participant; None: the version is committed already, nothing is to be written.
+    cluster: Cluster,
+    transaction: SharedTransaction,
+    *,
+    timeout_ms: int,
+    lease_ms: int = 0,
+    policy: RetryPolicy = DEFAULT_POLICY,
+) -> Participant | LastCommit:
+    """Makes the caller a participant; LastCommit: the version is committed already, nothing is to be written.
 
-    `timeout_ms`: the transaction is aborted if it has not ended by then. Raises ProducerFencedError (a newer run has
-    taken over), TransactionAbortedError, InvalidTransactionTimeoutError.
+    The transaction is aborted if it has not ended after `timeout_ms`, or, with a lease, when nobody has joined or renewed it
+    for `lease_ms`. Raises ProducerFencedError (a newer run has taken over), TransactionAbortedError,
+    InvalidTransactionTimeoutError.
     """
-    request = JoinSharedTxnRequest(*transaction, timeout_ms)
+    request = JoinSharedTxnRequest(*transaction, timeout_ms, lease_ms)
     answer = request_until(cluster, Api.JOIN_SHARED_TXN, request, JoinSharedTxnResponse, policy)
     if answer.committed:
-        return None
+        return LastCommit(answer.last_committed_version, answer.last_committed_input)
     return Participant(transaction.transactional_id, answer.producer_id, answer.producer_epoch)
 
 
@@ -75,9 +98,21 @@ def end_shared_transaction(
     *,
     committed: bool,
     winners: Sequence[int] = (),
+    made_of: str = "",
     policy: RetryPolicy = DEFAULT_POLICY,
+) -> Ended:
+    """Commits what the participants `winners` (producer ids) wrote, or aborts everything, unless an earlier decision has
+    settled it. `made_of` is kept as `LastCommit.input`. Raises ProducerFencedError, TransactionAbortedError."""
+    request = EndSharedTxnRequest(*transaction, committed, list(winners), made_of)
+    answer = request_until(cluster, Api.END_SHARED_TXN, request, EndSharedTxnResponse, policy)
+    return Ended(answer.committed, LastCommit(answer.last_committed_version, answer.last_committed_input))
+
+
+def renew_shared_transaction(
+    cluster: Cluster, transaction: SharedTransaction, *, policy: RetryPolicy = DEFAULT_POLICY
 ) -> bool:
-    """Commits what the participants `winners` (producer ids) wrote, or aborts everything; returns whether the version is
-    committed, which an earlier decision may have settled. Raises ProducerFencedError, TransactionAbortedError."""
-    request = EndSharedTxnRequest(*transaction, committed, list(winners))
-    return request_until(cluster, Api.END_SHARED_TXN, request, EndSharedTxnResponse, policy).committed
+    """Begins the transaction's lease anew; False: it has ended. True for one that nobody has joined yet. Raises
+    UnsupportedApiError if the broker has no leases."""
+    request = RenewSharedTxnRequest(transaction.app_id, transaction.version, transaction.run_id)
+    answer = request_until(cluster, Api.RENEW_SHARED_TXN, request, RenewSharedTxnResponse, policy)
+    return answer.is_open or not answer.known

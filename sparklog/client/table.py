@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from sparklog.client.cluster import Cluster, TopicInfo, cluster
 from sparklog.client.consumed import ConsumedBatch, Projection
+from sparklog.client.deadline import Deadline
 from sparklog.client.isolation import isolation_of
 from sparklog.client.offsets import list_offsets
-from sparklog.client.range_reader import read_range
+from sparklog.client.range_reader import Fetching, read_range
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
 from sparklog.format.schema import TIMESTAMP_TYPE
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -36,6 +37,7 @@ def read_table(
     *,
     local: str = "auto",
     isolation_level: str = "read_committed",
+    request_timeout_ms: int = 30_000,
 ) -> pa.Table:
     """Reads a topic's rows up to now, partition after partition, in the layout of the topic's newest schema.
 
@@ -43,28 +45,41 @@ def read_table(
     partitions, or {partition: offset} (partitions that it does not name are not read). `include_metadata` adds the
     columns _topic, _partition, _offset, _timestamp. `local="off"` does not map the broker's files. `isolation_level`:
     read_committed leaves out what is not committed and ends where a transaction is open; read_uncommitted gives all.
+    `request_timeout_ms`: how long a broker that does not answer, or is away, is waited for since the last rows.
     Raises UnknownTopicOrPartitionError, SchemaMismatchError (unknown column), OffsetOutOfRangeError (a start below the
     log's), DataLossError, InvalidConfigError.
     """
     isolation = isolation_of(isolation_level)
     shared = cluster(bootstrap_servers)
-    ranges = _ranges(shared, shared.topic(topic, refresh=True), start, end, isolation)
+    deadline = Deadline(request_timeout_ms)
+    info = shared.topic(topic, refresh=True, timeout_ms=request_timeout_ms)
+    ranges = _ranges(shared, info, start, end, isolation, deadline)
     # asked after the ranges' ends: no row of the ranges has a newer schema
-    layout = schema = Projection(shared.topic(topic, refresh=True), columns).schema
+    info = shared.topic(topic, refresh=True, timeout_ms=deadline.left_ms())
+    layout = schema = Projection(info, columns).schema
     if include_metadata:
         for field in METADATA_FIELDS:
             schema = schema.append(field)
     batches: list[pa.RecordBatch] = []
     for tp, (first, last) in ranges.items():
         for batch in read_range(
-            shared, tp, first, last, columns=columns, layout=layout, local=local, isolation=isolation
+            shared,
+            tp,
+            first,
+            last,
+            columns=columns,
+            layout=layout,
+            local=local,
+            isolation=isolation,
+            retry_timeout_ms=request_timeout_ms,
+            fetching=Fetching(request_timeout_ms=request_timeout_ms),
         ):
             batches.append(_with_metadata(batch, schema) if include_metadata else batch.data)
     return pa.Table.from_batches(batches, schema)
 
 
 def _ranges(
-    shared: Cluster, info: TopicInfo, start: Bound, end: Bound, isolation: int
+    shared: Cluster, info: TopicInfo, start: Bound, end: Bound, isolation: int, deadline: Deadline
 ) -> dict[TopicPartition, tuple[int, int]]:
     partitions = list(range(info.partitions))
     for bound in (start, end):
@@ -75,8 +90,9 @@ def _ranges(
     tps = [TopicPartition(info.name, p) for p in partitions]
     if not tps:
         return {}
-    earliest = list_offsets(shared, dict.fromkeys(tps, EARLIEST_TIMESTAMP))
-    latest = list_offsets(shared, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation)
+    left_ms = deadline.left_ms
+    earliest = list_offsets(shared, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=left_ms())
+    latest = list_offsets(shared, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, timeout_ms=left_ms())
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     for tp in tps:
         low, high = earliest[tp].offset, latest[tp].offset

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from sparklog.client.answers import the_only
 from sparklog.client.cluster import Cluster
+from sparklog.client.deadline import Deadline
+from sparklog.client.paging import pages
 from sparklog.client.retry import RetryPolicy, request_until
 from sparklog.errors import error_from_code
 from sparklog.protocol.messages import Api
@@ -37,19 +40,38 @@ def list_transactions(
     cluster: Cluster, states: Sequence[str] = (), running_ms_min: int = 0, *, timeout_ms: int = 30_000
 ) -> list[TransactionSummary]:
     """See `Admin.list_transactions`."""
-    request = ListTransactionsRequest(list(states), running_ms_min)
     policy = RetryPolicy(timeout_ms)
-    return request_until(cluster, Api.LIST_TRANSACTIONS, request, ListTransactionsResponse, policy).transactions
+
+    def ask(before: ListTransactionsResponse | None) -> ListTransactionsResponse:
+        after = "" if before is None else before.transactions[-1].transactional_id
+        request = ListTransactionsRequest(list(states), running_ms_min, paged=True, after=after)
+        return request_until(cluster, Api.LIST_TRANSACTIONS, request, ListTransactionsResponse, policy)
+
+    def position(page: ListTransactionsResponse) -> object:
+        return page.transactions[-1].transactional_id if page.transactions else None
+
+    return [t for page in pages(ask, position) for t in page.transactions]
 
 
 def describe_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms: int = 30_000) -> TransactionDetails:
     """See `Admin.describe_transaction`."""
-    request = DescribeTransactionsRequest([transactional_id])
     policy = RetryPolicy(timeout_ms)
-    answer = request_until(cluster, Api.DESCRIBE_TRANSACTIONS, request, DescribeTransactionsResponse, policy)
-    (found,) = answer.transactions
-    if found.error_code:
-        raise error_from_code(found.error_code, found.message)
+
+    def ask(before: DescribeTransactionsResponse | None) -> DescribeTransactionsResponse:
+        first = 0 if before is None else before.partitions_from
+        request = DescribeTransactionsRequest([transactional_id], paged=True, partitions_from=first)
+        return request_until(cluster, Api.DESCRIBE_TRANSACTIONS, request, DescribeTransactionsResponse, policy)
+
+    found: TransactionDetails | None = None
+    for page in pages(ask, lambda page: page.partitions_from if page.partitions_from > 0 else None):
+        part = the_only(page.transactions, "transaction")
+        if part.error_code:
+            raise error_from_code(part.error_code, part.message)
+        if found is None:
+            found = part
+        else:
+            found.partitions += part.partitions
+    assert found is not None
     return found
 
 
@@ -64,22 +86,39 @@ def abort_hanging_transaction(
 ) -> None:
     """See `Admin.abort_hanging_transaction`."""
     request = AbortTransactionRequest(None, partition.topic, partition.partition, producer_id)
+    deadline = Deadline(timeout_ms)
     leader = cluster.leader(partition, timeout_ms=timeout_ms)
-    cluster.request(Api.ABORT_TRANSACTION, request, AbortTransactionResponse, endpoint=leader, timeout_ms=timeout_ms)
+    cluster.request(
+        Api.ABORT_TRANSACTION, request, AbortTransactionResponse, endpoint=leader, timeout_ms=deadline.left_ms()
+    )
 
 
 def describe_producers(
     cluster: Cluster, partition: TopicPartition, *, timeout_ms: int = 30_000
 ) -> DescribeProducersResponse:
     """See `Admin.describe_producers`."""
+    deadline = Deadline(timeout_ms)
     leader = cluster.leader(partition, timeout_ms=timeout_ms)
-    return cluster.request(
-        Api.DESCRIBE_PRODUCERS,
-        DescribeProducersRequest(*partition),
-        DescribeProducersResponse,
-        endpoint=leader,
-        timeout_ms=timeout_ms,
-    )
+
+    def ask(before: DescribeProducersResponse | None) -> DescribeProducersResponse:
+        after = -1 if before is None else before.producers[-1].producer_id
+        request = DescribeProducersRequest(*partition, paged=True, after=after)
+        return cluster.request(
+            Api.DESCRIBE_PRODUCERS,
+            request,
+            DescribeProducersResponse,
+            endpoint=leader,
+            timeout_ms=deadline.left_ms(),
+        )
+
+    def position(page: DescribeProducersResponse) -> object:
+        return page.producers[-1].producer_id if page.producers else None
+
+    first, *others = pages(ask, position)
+    for page in others:
+        first.producers += page.producers
+    first.more = False
+    return first
 
 
 def find_hanging_transactions(

@@ -5,6 +5,7 @@ The rules are in `transaction_state`; here are the requests, and what senders ar
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,7 @@ class Transactions:
         transactional_id: str,
         timeout_ms: int,
         flush: Callable[[], None],
-        settle: Callable[[], None],
+        settle: Callable[[float | None], None],
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
@@ -137,20 +138,22 @@ class Transactions:
                 ) from error
             raise error
 
-    def abort(self) -> None:
-        """Nothing of the transaction is visible. Batches that were not sent fail; those that were, are waited for."""
+    def abort(self, timeout_s: float | None = None) -> None:
+        """Nothing of the transaction is visible. Batches that were not sent fail; those that were, are waited for.
+        `timeout_s`: for all of it, if that is sooner than otherwise."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._learn_failure()
         self.state.begin_abort()
         self._accumulator.fail_session(TransactionAbortedError("the producer has aborted the transaction"))
-        self._settle()
-        self._end(commit=False)
+        self._settle(timeout_s)
+        self._end(commit=False, deadline=deadline)
 
-    def _end(self, *, commit: bool) -> None:
+    def _end(self, *, commit: bool, deadline: float | None = None) -> None:
         identity = self._identity()
         if self._session.is_used:
             reach("producer.before-end")
             request = EndTxnRequest(self.state.transactional_id, *identity, commit)
-            answer = self._ask(Api.END_TXN, request, EndTxnResponse)
+            answer = self._ask(Api.END_TXN, request, EndTxnResponse, deadline)
             identity = Identity(answer.producer_id, answer.producer_epoch)
             reach("producer.after-end")
         self.state.ended(identity)
@@ -160,9 +163,13 @@ class Transactions:
         assert self.state.identity is not None
         return self.state.identity
 
-    def _ask(self, api: Api, request: Any, response: type[Any]) -> Any:
+    def _ask(self, api: Api, request: Any, response: type[Any], deadline: float | None = None) -> Any:
+        policy = self._policy
+        if deadline is not None:
+            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+            policy = policy._replace(timeout_ms=min(policy.timeout_ms, left_ms))
         try:
-            return request_until(self._cluster, api, request, response, self._policy)
+            return request_until(self._cluster, api, request, response, policy)
         except SparklogError as e:
             if api is not Api.TXN_OFFSET_COMMIT:
                 self.state.coordinator_failed(e)

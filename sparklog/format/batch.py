@@ -19,7 +19,7 @@ The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
                      base_offset    i64  offset of the first row
                      leader_epoch   i32
                      append_time_ms i64  broker's clock at the append
-    36      72     seal, base64 of 54 bytes:                  producer     yes
+    36      72     producer's fields, base64 of 54 bytes:     producer     yes
                      attributes         u16  bits below
                      schema_id          i32
                      record_count       i32  rows
@@ -51,14 +51,16 @@ from __future__ import annotations
 
 import binascii
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError, InvalidRequestError
+from sparklog.format.body_layout import INFLATED_BYTES_MAX, layout_of_schema
 from sparklog.format.checksum import crc32c
-from sparklog.format.flat import Bytes, record_batch_facts
+from sparklog.format.flat import Bytes, RecordBatchMessage, record_batch_message
+from sparklog.format.value_check import check_values
 
 HEADER_KEY = b"sparklog"
 VERSION_MARK = b"SLB1"
@@ -70,7 +72,7 @@ _STAMP = struct.Struct(
     "i"  # leader_epoch
     "q"  # append_time_ms
 )
-_SEAL = struct.Struct(
+_PRODUCER_FIELDS = struct.Struct(
     "<"
     "H"  # attributes
     "i"  # schema_id
@@ -88,13 +90,13 @@ _PREFIX = struct.Struct("<Ii")
 _CONTINUATION = 0xFFFFFFFF
 
 STAMP_CHARS = 32
-SEAL_CHARS = 72
-HEADER_CHARS = 4 + STAMP_CHARS + SEAL_CHARS
+PRODUCER_FIELDS_CHARS = 72
+HEADER_CHARS = 4 + STAMP_CHARS + PRODUCER_FIELDS_CHARS
 HEADER_MARK = struct.pack("<I", HEADER_CHARS) + VERSION_MARK
 """A FlatBuffers string is its length and its characters: these 8 bytes find the header inside the metadata. Nothing
 else in a RecordBatch message can look like them: as an i64 they would be a buffer of 3.5 exabytes."""
 
-assert (_STAMP.size, _SEAL.size, HEADER_CHARS) == (24, 54, 108)
+assert (_STAMP.size, _PRODUCER_FIELDS.size, HEADER_CHARS) == (24, 54, 108)
 
 PREFIX_BYTES = 8
 METADATA_BYTES_MAX = 4 * 1024 * 1024
@@ -162,7 +164,7 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
 
-class Seal(NamedTuple):
+class ProducerFields(NamedTuple):
     """The header's fields that a producer writes, in their order."""
 
     attributes: int
@@ -208,7 +210,7 @@ def encode_batch(
         raise InvalidRequestError("an empty batch cannot be appended")
     if compression not in COMPRESSIONS:
         raise InvalidRequestError(f"unknown compression {compression!r}: use one of {', '.join(COMPRESSIONS)}")
-    placeholder = VERSION_MARK + b"A" * (STAMP_CHARS + SEAL_CHARS)
+    placeholder = VERSION_MARK + b"A" * (STAMP_CHARS + PRODUCER_FIELDS_CHARS)
     options = pa.ipc.IpcWriteOptions(compression=_codec(compression), use_threads=False)
     stream = _write_stream(batch, placeholder, options, allocate=allocate if compression == "none" else None)
     # what the stream holds: schema message, our message, 8 bytes end-of-stream
@@ -217,19 +219,23 @@ def encode_batch(
     metadata_length = _PREFIX.unpack_from(message, 0)[1]
     mark = _find_mark(message, 0, metadata_length)
     delta = batch.num_rows - 1 if last_offset_delta is None else last_offset_delta
-    seal = Seal(
+    fields = ProducerFields(
         attributes, schema_id, batch.num_rows, delta, min_timestamp_ms, max_timestamp_ms,
         producer_id, producer_epoch, base_sequence, len(message) - PREFIX_BYTES - metadata_length,
     )  # fmt: skip
-    crc = seal_batch(message, mark + 4, seal, checksum=checksum)
+    crc = write_producer_fields(message, mark + 4, fields, checksum=checksum)
     _write_stamp(message, mark + 4, crc, base_offset, leader_epoch, append_time_ms)
     return message
 
 
-def seal_batch(message: memoryview, stamp_position: int, seal: Seal, *, checksum: bool = True) -> int:
+def write_producer_fields(
+    message: memoryview, stamp_position: int, fields: ProducerFields, *, checksum: bool = True
+) -> int:
     """Writes the part of the header that the producer decides, and the CRC (returned; 0 without `checksum`)."""
     start = stamp_position + STAMP_CHARS
-    message[start : start + SEAL_CHARS] = binascii.b2a_base64(_SEAL.pack(*seal, 0), newline=False)
+    message[start : start + PRODUCER_FIELDS_CHARS] = binascii.b2a_base64(
+        _PRODUCER_FIELDS.pack(*fields, 0), newline=False
+    )
     crc = _crc(message, stamp_position, len(message)) if checksum else 0
     _write_stamp(message, stamp_position, crc, 0, 0, 0)
     return crc
@@ -271,12 +277,12 @@ def assign_producer(
     """Writes a producer's identity and a sequence into the one batch in `data`, and its CRC; all else stays."""
     mark = _find_mark(data, 0, _PREFIX.unpack_from(data, 0)[1])
     stamp_position = mark + 4
-    seal_position = stamp_position + STAMP_CHARS
-    seal = list(_SEAL.unpack(binascii.a2b_base64(data[seal_position : mark + HEADER_CHARS])))
-    seal[0] = seal[0] & ~ATTRIBUTE_TRANSACTIONAL | (ATTRIBUTE_TRANSACTIONAL if transactional else 0)
-    seal[6:9] = producer_id, producer_epoch, base_sequence
-    data[seal_position : mark + HEADER_CHARS] = binascii.b2a_base64(_SEAL.pack(*seal), newline=False)
-    stamp = _STAMP.unpack(binascii.a2b_base64(data[stamp_position:seal_position]))
+    fields_position = stamp_position + STAMP_CHARS
+    fields = list(_PRODUCER_FIELDS.unpack(binascii.a2b_base64(data[fields_position : mark + HEADER_CHARS])))
+    fields[0] = fields[0] & ~ATTRIBUTE_TRANSACTIONAL | (ATTRIBUTE_TRANSACTIONAL if transactional else 0)
+    fields[6:9] = producer_id, producer_epoch, base_sequence
+    data[fields_position : mark + HEADER_CHARS] = binascii.b2a_base64(_PRODUCER_FIELDS.pack(*fields), newline=False)
+    stamp = _STAMP.unpack(binascii.a2b_base64(data[stamp_position:fields_position]))
     _write_stamp(data, stamp_position, _crc(data, stamp_position, len(data)), *stamp[1:])
 
 
@@ -333,11 +339,11 @@ def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None
         raw = binascii.a2b_base64(text, strict_mode=True)
     except binascii.Error as e:
         raise CorruptBatchError("the batch header is not base64") from e
-    if len(raw) != _STAMP.size + _SEAL.size:  # padding ("=") makes it shorter
+    if len(raw) != _STAMP.size + _PRODUCER_FIELDS.size:  # padding ("=") makes it shorter
         raise CorruptBatchError("the batch header is not base64")
     stamp = _STAMP.unpack_from(raw, 0)
-    seal = _SEAL.unpack_from(raw, _STAMP.size)
-    header = BatchHeader._make((*stamp, *seal[:-1], metadata_length, mark + 4 - position))
+    fields = _PRODUCER_FIELDS.unpack_from(raw, _STAMP.size)
+    header = BatchHeader._make((*stamp, *fields[:-1], metadata_length, mark + 4 - position))
     if (
         header.record_count < 0
         or header.last_offset_delta < header.record_count - 1
@@ -351,18 +357,32 @@ def decode_header(data: Bytes, position: int = 0, *, available_bytes: int | None
     return header
 
 
-def verify_batch(data: Bytes, position: int, header: BatchHeader) -> None:
-    """Checks CRC, and that Arrow's own metadata agrees with the header. Raises CorruptBatchError."""
-    view = memoryview(data)[position : position + header.size_bytes]
-    crc = _crc(view, header.stamp_position, header.size_bytes)
+def verify_checksum(data: Bytes, position: int, header: BatchHeader) -> None:
+    """Checks the CRC: the batch is as its producer has made it. Raises CorruptBatchError."""
+    crc = _crc(memoryview(data)[position : position + header.size_bytes], header.stamp_position, header.size_bytes)
     if crc != header.crc:
         raise CorruptBatchError(f"checksum is {crc:08x}, the batch says {header.crc:08x}")
-    facts = record_batch_facts(view, PREFIX_BYTES)
-    if facts.body_length_bytes != header.body_length_bytes or facts.rows != header.record_count:
+
+
+def verify_batch(data: Bytes, position: int, header: BatchHeader) -> None:
+    """Checks CRC, and that Arrow's own metadata agrees with the header; not what the body holds: `decode_batch` does.
+
+    Raises CorruptBatchError.
+    """
+    verify_checksum(data, position, header)
+    message_of(data, position, header)
+
+
+def message_of(data: Bytes, position: int, header: BatchHeader) -> RecordBatchMessage:
+    """What Arrow's metadata of the batch at `position` say. Raises CorruptBatchError unless the header says the same."""
+    start = position + PREFIX_BYTES
+    message = record_batch_message(memoryview(data)[start : start + header.metadata_length_bytes])
+    if message.body_length_bytes != header.body_length_bytes or message.rows != header.record_count:
         raise CorruptBatchError(
-            f"Arrow says {facts.rows} rows in {facts.body_length_bytes} bytes, "
+            f"Arrow says {message.rows} rows in {message.body_length_bytes} bytes, "
             f"the header {header.record_count} in {header.body_length_bytes}"
         )
+    return message
 
 
 def stamp_batch(
@@ -392,25 +412,55 @@ def iterate_batches(data: Bytes, *, verify: bool = True) -> Iterator[tuple[int, 
         position += header.size_bytes
 
 
-def decode_batch(data: Any, schema: pa.Schema, columns: list[int] | None = None) -> pa.RecordBatch:
+def decode_batch(
+    data: Any,
+    schema: pa.Schema,
+    columns: Sequence[int] | None = None,
+    *,
+    header: BatchHeader | None = None,
+    message: RecordBatchMessage | None = None,
+    inflated_bytes_max: int = INFLATED_BYTES_MAX,
+) -> pa.RecordBatch:
     """Decodes one batch's bytes (anything with the buffer protocol) without copying uncompressed columns.
 
-    `columns`: indexes to decode, in ascending order, so that compressed columns nobody wants are not decompressed.
-    The result keeps `data` alive. Raises CorruptBatchError.
+    The bytes may be anybody's: what the metadata say is held against `schema` before Arrow reads it, and the columns'
+    offsets, text and nulls are checked after. `columns`: indexes to decode, in ascending order, so that compressed columns
+    nobody wants are neither decompressed nor checked. `header`, `message`: the batch's, if they have been decoded. The
+    result keeps `data` alive. Raises CorruptBatchError; InflatedSizeError, before anything is decompressed.
     """
     buffer = pa.py_buffer(data)
+    view = memoryview(buffer).cast("B")
+    if header is None:
+        header = decode_header(view)
+    if message is None:
+        message = message_of(view, 0, header)
+    body = view[header.size_bytes - header.body_length_bytes : header.size_bytes]
+    layout_of_schema(schema).check(message, body, columns=columns, inflated_bytes_max=inflated_bytes_max)
     try:
-        if columns is None:
-            return pa.ipc.read_record_batch(buffer, schema)
-        if not record_batch_facts(memoryview(buffer), PREFIX_BYTES).compressed:
-            return pa.ipc.read_record_batch(buffer, schema).select(columns)
-        stream = pa.BufferOutputStream()
-        stream.write(schema.serialize())
-        stream.write(buffer)
-        options = pa.ipc.IpcReadOptions(included_fields=columns or [0], use_threads=False)  # [] would mean all
-        batch = pa.ipc.open_stream(stream.getvalue(), options=options).read_next_batch()
-        return batch if columns else batch.select([])
+        if columns is not None and not columns:  # only `select` keeps how many rows there are
+            return pa.RecordBatch.from_arrays([pa.nulls(message.rows)], names=[""]).select([])
+        if columns is None or message.compression == "none":
+            batch = pa.ipc.read_record_batch(buffer, schema)
+            batch = batch if columns is None else batch.select(list(columns))
+        else:
+            stream = pa.BufferOutputStream()
+            stream.write(schema.serialize())
+            stream.write(buffer)
+            options = pa.ipc.IpcReadOptions(included_fields=list(columns), use_threads=False)
+            batch = pa.ipc.open_stream(stream.getvalue(), options=options).read_next_batch()
+        check_values(batch, schema, columns)
+    except pa.ArrowMemoryError:
+        raise  # nothing is wrong with the batch
     except (pa.ArrowException, OSError, EOFError, StopIteration) as e:
+        raise CorruptBatchError(f"Arrow cannot read the batch: {e}") from e
+    return batch
+
+
+def read_checked_batch(data: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """`decode_batch` of bytes that have been looked at. Raises CorruptBatchError if they have changed since."""
+    try:
+        return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+    except (pa.ArrowException, OSError) as e:
         raise CorruptBatchError(f"Arrow cannot read the batch: {e}") from e
 
 

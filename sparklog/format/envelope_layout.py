@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparklog.format.batch import PREFIX_BYTES, SEAL_CHARS, STAMP_CHARS, decode_header, encode_batch
+from sparklog.format.batch import PREFIX_BYTES, PRODUCER_FIELDS_CHARS, STAMP_CHARS, decode_header, encode_batch
 from sparklog.format.flat import Bytes, root_table, table_field
+from sparklog.format.identity_cache import kept_by_identity
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE, null_column
 
 NODES = 7
@@ -49,12 +50,14 @@ class Layout(NamedTuple):
 
 
 class Template(NamedTuple):
-    """Prefix and metadata of a message. `fixed`: (position, bytes) of all that is no number to be changed."""
+    """Prefix and metadata of a message. `mask` has ones where there is no number to be changed, as an integer of all
+    bytes; `fixed` is what stands there."""
 
     head: bytes
     layout: Layout
     stamp_position: int
-    fixed: tuple[tuple[int, bytes], ...]
+    mask: int
+    fixed: int
 
     def write_numbers(
         self, message: Any, rows: int, rows_without_key: int, buffers: Sequence[int], body_bytes: int
@@ -68,7 +71,7 @@ class Template(NamedTuple):
 
     def fits(self, head: bytes) -> bool:
         """Whether a message begins like this one."""
-        return len(head) == len(self.head) and all(head.startswith(piece, at) for at, piece in self.fixed)
+        return len(head) == len(self.head) and int.from_bytes(head, "little") & self.mask == self.fixed
 
 
 def layout_of(data: Bytes, position: int) -> Layout | None:
@@ -101,20 +104,24 @@ def template(compression: str) -> Template:
     layout = layout_of(message, 0)
     assert layout is not None and layout.body_length and layout.rows
     head = bytes(message[: header.size_bytes - header.body_length_bytes])
-    changed = sorted(
-        (
-            (header.stamp_position, STAMP_CHARS + SEAL_CHARS),
-            (layout.body_length, 8),
-            (layout.rows, 8),
-            (layout.nodes, NODES_STRUCT.size),
-            (layout.buffers, BUFFERS_STRUCT.size),
-        )
-    )
-    fixed, start = [], 0
-    for at, size in (*changed, (len(head), 0)):
-        fixed.append((start, head[start:at]))
-        start = at + size
-    return Template(head, layout, header.stamp_position, tuple(fixed))
+    mask = bytearray(b"\xff" * len(head))
+    for at, size in (
+        (header.stamp_position, STAMP_CHARS + PRODUCER_FIELDS_CHARS),
+        (layout.body_length, 8),
+        (layout.rows, 8),
+        (layout.nodes, NODES_STRUCT.size),
+        (layout.buffers, BUFFERS_STRUCT.size),
+    ):
+        mask[at : at + size] = bytes(size)
+    fixed_bits = int.from_bytes(mask, "little")
+    fixed = int.from_bytes(head, "little") & fixed_bits
+    return Template(head, layout, header.stamp_position, fixed_bits, fixed)
+
+
+@kept_by_identity
+def is_envelope(schema: pa.Schema) -> bool:
+    """Whether it is the schema of an envelope topic's batches."""
+    return bool(schema.equals(ENVELOPE_SCHEMA, check_metadata=True))
 
 
 def no_keys_and_headers(rows: int) -> tuple[Any, Any]:

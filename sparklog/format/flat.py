@@ -1,9 +1,8 @@
 """Just enough FlatBuffers to check an Arrow IPC RecordBatch message without decoding it.
 
-The broker must know two facts that the Arrow metadata states (rows and body length) to hold them against the batch
-header, the reader whether columns are compressed, and the footer writer must follow one reference. The layout is FlatBuffers' own: a root offset u32, tables that
-begin with a signed offset to their vtable, vtables that begin with two u16 sizes followed by u16 field offsets.
-Source of the field numbers: Apache Arrow's format/Message.fbs and format/File.fbs.
+The layout is FlatBuffers' own: a root offset u32, tables that begin with a signed offset to their vtable, vtables that
+begin with two u16 sizes followed by u16 field offsets. Source of the field numbers: Apache Arrow's format/Message.fbs and
+format/File.fbs. Arrow verifies the same bytes again before it reads them; what both accept, both read alike.
 """
 
 from __future__ import annotations
@@ -16,29 +15,42 @@ import numpy as np
 from sparklog.errors import CorruptBatchError
 
 _U16 = struct.Struct("<H")
+_I16 = struct.Struct("<h")
 _I32 = struct.Struct("<i")
 _U32 = struct.Struct("<I")
 _I64 = struct.Struct("<q")
 
+METADATA_VERSION_V5 = 4
+"""Schema.fbs: enum MetadataVersion { V1, ..., V5 }. In V4, custom metadata could make Arrow decompress the body."""
 MESSAGE_HEADER_RECORD_BATCH = 3
 """Message.fbs: union MessageHeader { Schema = 1, DictionaryBatch = 2, RecordBatch = 3, ... }."""
+CODECS = ("lz4", "zstd")
+"""Message.fbs: enum CompressionType { LZ4_FRAME, ZSTD }."""
 
 Bytes = bytes | bytearray | memoryview
 
 
-class RecordBatchFacts(NamedTuple):
-    """What an Arrow RecordBatch message says of itself."""
+class RecordBatchMessage(NamedTuple):
+    """What an Arrow RecordBatch message says of itself: int64 arrays of shape (n, 2).
+
+    `nodes`: length and number of nulls of every column and child. `buffers`: position in the body and length of each.
+    `compression`: none, lz4 or zstd.
+    """
 
     rows: int
     body_length_bytes: int
-    compressed: bool
+    compression: str
+    nodes: np.ndarray
+    buffers: np.ndarray
 
 
 def table_field(data: Bytes, table: int, number: int) -> int:
-    """Position of field `number` of the table at `table`, or 0 if the field is absent."""
+    """Position of field `number` of the table at `table`, or 0 if the field is absent. Raises struct.error."""
     vtable = table - _I32.unpack_from(data, table)[0]
+    if vtable < 0:
+        raise struct.error("a vtable before the first byte")
     entry = 4 + 2 * number
-    if vtable < 0 or entry >= _U16.unpack_from(data, vtable)[0]:
+    if entry >= _U16.unpack_from(data, vtable)[0]:
         return 0
     offset: int = _U16.unpack_from(data, vtable + entry)[0]
     return table + offset if offset else 0
@@ -50,59 +62,46 @@ def root_table(data: Bytes, position: int = 0) -> int:
     return position + root
 
 
-def compression_of(data: Bytes, position: int) -> str:
-    """How the RecordBatch message whose flatbuffer starts at `position` is compressed: none, lz4 or zstd.
+def record_batch_message(metadata: Bytes) -> RecordBatchMessage:
+    """Reads the flatbuffer of a RecordBatch message; `metadata` holds it and nothing behind it.
 
-    Message.fbs: RecordBatch.compression (field 3) is a BodyCompression, whose codec (field 0) is LZ4_FRAME = 0, ZSTD = 1.
-    Raises CorruptBatchError.
+    Raises CorruptBatchError if it is no such message, or has what no batch of a topic has (dictionaries, views).
     """
     try:
-        header = table_field(data, root_table(data, position), 2)
-        field = table_field(data, root_table(data, header), 3)
-        if not field:
-            return "none"
-        codec = table_field(data, root_table(data, field), 0)
-        return ("lz4", "zstd")[data[codec] if codec else 0]
-    except (struct.error, IndexError) as e:
-        raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e
-
-
-def record_batch_facts(data: Bytes, position: int) -> RecordBatchFacts:
-    """Rows and body length stated by the RecordBatch message whose flatbuffer starts at `position`.
-
-    Raises CorruptBatchError if it is not a RecordBatch message.
-    """
-    try:
-        message = root_table(data, position)
-        kind = table_field(data, message, 1)
-        header = table_field(data, message, 2)
-        if not kind or data[kind] != MESSAGE_HEADER_RECORD_BATCH or not header:
+        message = root_table(metadata)
+        version, kind, header, body = (table_field(metadata, message, number) for number in range(4))
+        if not kind or metadata[kind] != MESSAGE_HEADER_RECORD_BATCH or not header:
             raise CorruptBatchError("not an Arrow RecordBatch message")
-        body = table_field(data, message, 3)
-        record_batch = header + _U32.unpack_from(data, header)[0]
-        length = table_field(data, record_batch, 0)
-        compressed = table_field(data, record_batch, 3) != 0
-        rows: int = _I64.unpack_from(data, length)[0] if length else 0
-        body_length: int = _I64.unpack_from(data, body)[0] if body else 0
-    except (struct.error, IndexError) as e:
-        raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e
-    return RecordBatchFacts(rows, body_length, compressed)
-
-
-def record_batch_buffers(data: Bytes, position: int) -> np.ndarray:
-    """Offset and length, in the body, of every buffer of the RecordBatch message whose flatbuffer starts at `position`:
-    int64, shape (buffers, 2) (Message.fbs: RecordBatch.buffers, field 2, a vector of structs).
-
-    Raises CorruptBatchError.
-    """
-    try:
-        header = table_field(data, root_table(data, position), 2)
-        record_batch = root_table(data, header)
-        field = table_field(data, record_batch, 2)
-        if not header or not field:
-            raise CorruptBatchError("the Arrow metadata of the batch lists no buffers")
-        vector = root_table(data, field)
-        count = _U32.unpack_from(data, vector)[0]
-        return np.frombuffer(data, "<i8", 2 * count, vector + 4).reshape(-1, 2)
+        if not version or _I16.unpack_from(metadata, version)[0] != METADATA_VERSION_V5:
+            raise CorruptBatchError("the Arrow metadata of the batch have another version than V5")
+        batch = root_table(metadata, header)
+        length, nodes, buffers, compression, variadic = (table_field(metadata, batch, number) for number in range(5))
+        if variadic and _U32.unpack_from(metadata, root_table(metadata, variadic))[0]:
+            raise CorruptBatchError("the Arrow metadata of the batch count buffers of views; no topic has such columns")
+        return RecordBatchMessage(
+            _I64.unpack_from(metadata, length)[0] if length else 0,
+            _I64.unpack_from(metadata, body)[0] if body else 0,
+            _codec(metadata, root_table(metadata, compression)) if compression else "none",
+            _pairs(metadata, nodes),
+            _pairs(metadata, buffers),
+        )
     except (struct.error, IndexError, ValueError) as e:
         raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e
+
+
+def _codec(metadata: Bytes, table: int) -> str:
+    """Of the BodyCompression at `table`. Raises CorruptBatchError for what Arrow does not know."""
+    codec, method = (table_field(metadata, table, number) for number in range(2))
+    number = metadata[codec] if codec else 0
+    if number >= len(CODECS) or (method and metadata[method]):
+        raise CorruptBatchError("the batch is compressed in a way that Arrow does not know")
+    return CODECS[number]
+
+
+def _pairs(metadata: Bytes, field: int) -> np.ndarray:
+    """The vector of structs of two i64 that the field points to."""
+    if not field:
+        return np.empty((0, 2), np.int64)
+    vector = root_table(metadata, field)
+    (count,) = _U32.unpack_from(metadata, vector)
+    return np.frombuffer(metadata, "<i8", 2 * count, vector + 4).reshape(-1, 2)

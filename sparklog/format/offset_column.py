@@ -1,4 +1,4 @@
-"""The `__offset` column of compacted batches: which offset each row has.
+"""Decoding what a segment holds, and the `__offset` column of compacted batches: which offset each row has.
 
 Compaction removes rows from the middle of a batch, so those that stay no longer have base_offset + i. A compacted
 batch (attribute bit 3, `ATTRIBUTE_OFFSET_COLUMN`) has one more column behind the topic's: ``__offset`` int64 not null,
@@ -21,13 +21,19 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError
-from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, BatchHeader, decode_batch
+from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, BatchHeader, decode_batch, message_of
+from sparklog.format.body_layout import INFLATED_BYTES_MAX
+from sparklog.format.compressed_check import check_compressed
+from sparklog.format.envelope_layout import is_envelope
+from sparklog.format.identity_cache import kept_by_identity
 from sparklog.format.packed_batch import decode_packed_batch
+from sparklog.format.small_batch import is_small_batch
 
 OFFSET_COLUMN = "__offset"
 OFFSET_FIELD = pa.field(OFFSET_COLUMN, pa.int64(), nullable=False)
 
 
+@kept_by_identity
 def with_offset_column(schema: pa.Schema) -> pa.Schema:
     """The schema of compacted batches of a topic with `schema`."""
     return schema.append(OFFSET_FIELD)
@@ -45,17 +51,25 @@ def topic_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def decode_rows(
-    data: Any, schema: pa.Schema, header: BatchHeader, columns: Sequence[int] | None = None
+    data: Any,
+    schema: pa.Schema,
+    header: BatchHeader,
+    columns: Sequence[int] | None = None,
+    *,
+    inflated_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> tuple[pa.RecordBatch, np.ndarray | None]:
     """The rows of a batch in the topic's `schema` (or only `columns`, ascending), and the offsets of a compacted batch's
-    rows; None: they are dense. Raises CorruptBatchError."""
+    rows; None: they are dense.
+
+    The bytes may be anybody's, see `decode_batch`; `inflated_bytes_max` is the topic's bound. Raises CorruptBatchError.
+    """
     if not header.attributes & ATTRIBUTE_OFFSET_COLUMN:
         packed = decode_packed_batch(data, schema, header, columns)
         if packed is not None:
             return packed, None
-        return decode_batch(data, schema, None if columns is None else list(columns)), None
-    stored = with_offset_column(schema)
-    rows = decode_batch(data, stored, None if columns is None else [*columns, len(schema)])
+        return decode_batch(data, schema, columns, header=header, inflated_bytes_max=inflated_bytes_max), None
+    wanted = None if columns is None else [*columns, len(schema)]
+    rows = decode_batch(data, with_offset_column(schema), wanted, header=header, inflated_bytes_max=inflated_bytes_max)
     last = rows.num_columns - 1
     offsets = np.asarray(rows.column(last).to_numpy(zero_copy_only=False))
     if len(offsets) and not (
@@ -63,6 +77,23 @@ def decode_rows(
     ):
         raise CorruptBatchError(f"the rows' offsets do not fit a batch of {header.base_offset} to {header.last_offset}")
     return rows.select(list(range(last))), offsets
+
+
+def check_new_rows(
+    data: memoryview, position: int, header: BatchHeader, schema: pa.Schema, inflated_bytes_max: int
+) -> None:
+    """Checks that the batch at `position` of `data`, which is about to be appended, holds what `schema`, the topic's, says.
+
+    Raises CorruptBatchError; InflatedSizeError, before anything is decompressed.
+    """
+    if is_envelope(schema) and is_small_batch(data, position, header):
+        return
+    batch = data[position : position + header.size_bytes]
+    if decode_packed_batch(batch, schema, header) is not None:
+        return
+    message = message_of(batch, 0, header)
+    if not check_compressed(batch, schema, header, message, inflated_bytes_max):
+        decode_batch(batch, schema, header=header, message=message, inflated_bytes_max=inflated_bytes_max)
 
 
 def row_offsets(header: BatchHeader, offsets: np.ndarray | None) -> np.ndarray:

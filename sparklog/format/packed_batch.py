@@ -21,7 +21,6 @@ one as `encode_batch` does: with its offset column it is no envelope any more.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -30,16 +29,25 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError
-from sparklog.format.batch import PREFIX_BYTES, BatchHeader, Seal, seal_batch
+from sparklog.format.batch import (
+    PREFIX_BYTES,
+    BatchHeader,
+    ProducerFields,
+    decode_header,
+    message_of,
+    write_producer_fields,
+)
 from sparklog.format.envelope_layout import (
+    BUFFERS,
     BUFFERS_STRUCT,
     I64,
+    NODES,
     NODES_STRUCT,
-    layout_of,
+    is_envelope,
     no_keys_and_headers,
     template,
 )
-from sparklog.format.flat import Bytes, compression_of
+from sparklog.format.flat import Bytes
 from sparklog.format.lz4_repeats import pattern_of, repeated
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE
 
@@ -49,6 +57,8 @@ REPEATS_MIN = 8
 """Timestamps are packed if they change no more often than each so many records."""
 
 _KEY, _VALUE, _HEADERS, _TIMESTAMP = range(4)
+_KEY_DATA, _VALUE_OFFSETS, _VALUE_DATA, _STAMPS = 2, 4, 5, 16
+"""Numbers of buffers."""
 _CODEC = pa.Codec("lz4")
 _AS_IT_IS = I64.pack(-1)
 _ONE_OFFSET = _AS_IT_IS + bytes(4)
@@ -118,11 +128,8 @@ def encode_packed_batch(
     key, value, time = None if no_keys else _column(keys), _column(values), _timestamps(stamps)
     key_sizes = (*null_sizes, 0) if key is None else key.sizes
     sizes = (*key_sizes, *value.sizes, *null_sizes, *_CHILDREN_SIZES, 0, len(time.before) + len(time.data))
-    buffers: list[int] = []
-    end = 0
-    for size in sizes:
-        buffers += (end, size)
-        end += size + 7 & ~7
+    buffers = _placed(sizes)
+    end = _end(buffers)
     form = template("lz4")
     start = len(form.head)
     message = memoryview(allocate(start + end)).cast("B")
@@ -137,8 +144,8 @@ def encode_packed_batch(
     _put(body, buffers[12], nulls.both, _CHILDREN)
     _put(body, buffers[32], time.before, time.data)
     low, high = time.low // 1000, time.high // 1000
-    seal = Seal(attributes, schema_id, n, n - 1, low, high, -1, -1, -1, end)
-    seal_batch(message, form.stamp_position, seal, checksum=checksum)
+    fields = ProducerFields(attributes, schema_id, n, n - 1, low, high, -1, -1, -1, end)
+    write_producer_fields(message, form.stamp_position, fields, checksum=checksum)
     return PackedBatch(message, low, high)
 
 
@@ -202,25 +209,58 @@ def decode_packed_batch(
         return None
     buffer = pa.py_buffer(data)
     head = bytes(memoryview(buffer)[:start])
-    if (
-        not form.fits(head)
-        or buffer.size < header.size_bytes
-        or not schema.equals(ENVELOPE_SCHEMA, check_metadata=True)
-    ):
+    if not form.fits(head) or buffer.size < header.size_bytes or not is_envelope(schema):
         return None
     (rows,), (body_length,) = (I64.unpack_from(head, at) for at in (form.layout.rows, form.layout.body_length))
     nodes = NODES_STRUCT.unpack_from(head, form.layout.nodes)
     if (rows, body_length, *nodes) != (n, header.body_length_bytes, n, nodes[1], n, 0, n, n, 0, 0, 0, 0, 0, 0, n, 0):
         return None
-    body = _Body(buffer.slice(start, body_length), BUFFERS_STRUCT.unpack_from(head, form.layout.buffers), n)
+    buffers = BUFFERS_STRUCT.unpack_from(head, form.layout.buffers)
+    has_keys = nodes[1] == 0
+    if nodes[1] not in (0, n) or not _are_in_place(buffers, n, body_length, has_keys=has_keys):
+        return None
     try:
-        return body.decode(columns, has_keys=nodes[1] == 0) if nodes[1] in (0, n) else None
+        return _Body(buffer.slice(start, body_length), buffers, n).decode(columns, has_keys=has_keys)
     except (pa.ArrowException, OSError) as e:
         raise CorruptBatchError(f"Arrow cannot read the batch: {e}") from e
 
 
+def _are_in_place(buffers: Sequence[int], rows: int, body_bytes: int, *, has_keys: bool) -> bool:
+    """Whether all buffers, also those that nobody decodes, are where `encode_packed_batch` puts them: one behind the
+    other, as long as so many rows take. Only keys, values and timestamps may have any size."""
+    if buffers[2 * _VALUE_OFFSETS + 1] != 8 + 4 * (rows + 1) or 4 * rows > body_bytes:
+        return False  # so there are not more rows than the body has room for
+    free = [buffers[2 * number + 1] for number in (_KEY_DATA, _VALUE_DATA, _STAMPS)]
+    return min(free) >= 0 and tuple(buffers) == _places(rows, *free, has_keys=has_keys) and _end(buffers) == body_bytes
+
+
+@lru_cache(maxsize=64)  # batches of one size follow one another
+def _places(rows: int, key_bytes: int, value_bytes: int, stamp_bytes: int, *, has_keys: bool) -> tuple[int, ...]:
+    """Position and length of the buffers."""
+    nulls, offsets = _nulls(rows), 8 + 4 * (rows + 1)
+    null_sizes = len(nulls.validity), len(nulls.offsets)
+    of_keys = (0, offsets, key_bytes) if has_keys else (*null_sizes, 0)
+    return tuple(_placed((*of_keys, 0, offsets, value_bytes, *null_sizes, *_CHILDREN_SIZES, 0, stamp_bytes)))
+
+
+def _placed(sizes: Sequence[int]) -> list[int]:
+    """Position and length of buffers of these sizes, one behind the other."""
+    buffers: list[int] = []
+    end = 0
+    for size in sizes:
+        buffers += (end, size)
+        end += size + 7 & ~7
+    return buffers
+
+
+def _end(buffers: Sequence[int]) -> int:
+    """Where the body ends whose last buffer is in the last place."""
+    return buffers[-2] + (buffers[-1] + 7 & ~7)
+
+
 class _Body:
-    """Reads the columns of a packed batch of `rows`. Its methods return None for what is not as it is written here."""
+    """Reads the columns of a packed batch of `rows`, whose `buffers` are in place. Its methods return None for what is not
+    as it is written here, and raise pa.ArrowInvalid for offsets outside the data."""
 
     def __init__(self, body: pa.Buffer, buffers: Sequence[int], rows: int) -> None:
         self._body = body
@@ -228,8 +268,6 @@ class _Body:
         self._rows = rows
 
     def decode(self, columns: Sequence[int] | None, *, has_keys: bool) -> pa.RecordBatch | None:
-        if self._buffers[9] < 8 + 4 * (self._rows + 1) or self._stored(4) is None:
-            return None  # else there are not more rows than the body has room for
         if columns is not None and not columns:  # only `select` keeps how many rows there are
             one = self.decode([_HEADERS], has_keys=has_keys)
             return None if one is None else one.select([])
@@ -246,15 +284,14 @@ class _Body:
             found.append(array)
         return pa.RecordBatch.from_arrays(found, schema=_schema_of(None if columns is None else tuple(columns)))
 
-    def _stored(self, number: int) -> pa.Buffer | None:
+    def _stored(self, number: int) -> pa.Buffer:
         """A buffer as it stands in the body."""
-        at, size = self._buffers[2 * number : 2 * number + 2]
-        return self._body.slice(at, size) if at >= 0 and not at % 8 and 0 <= size <= self._body.size - at else None
+        return self._body.slice(*self._buffers[2 * number : 2 * number + 2])
 
     def _raw(self, number: int, size_min: int) -> pa.Buffer | None:
         """A buffer that is not packed."""
         stored = self._stored(number)
-        if stored is None or stored.size < 8 + size_min or I64.unpack_from(stored)[0] != -1:
+        if stored.size < 8 + size_min or I64.unpack_from(stored)[0] != -1:
             return None
         return stored.slice(8)
 
@@ -263,20 +300,21 @@ class _Body:
         data = self._raw(first + 2, 0) if self._buffers[2 * first + 5] else self._stored(first + 2)
         if offsets is None or data is None:
             return None
-        return pa.Array.from_buffers(pa.binary(), self._rows, [None, offsets, data], 0)
+        array = pa.Array.from_buffers(pa.binary(), self._rows, [None, offsets, data], 0)
+        array.validate(full=True)  # the offsets may be anything
+        return array
 
     def _nulls(self, first: int) -> Any:
-        nulls, view = _nulls(self._rows), memoryview(self._body)
-        for number, expected in ((first, nulls.validity), (first + 1, nulls.offsets)):
-            at, size = self._buffers[2 * number : 2 * number + 2]
-            if size != len(expected) or at < 0 or bytes(view[at : at + size]) != expected:
-                return None
+        nulls, at = _nulls(self._rows), self._buffers[2 * first]
+        expected = nulls.both if first == 3 * _KEY else nulls.both + _CHILDREN
+        if self._body.slice(at, len(expected)).to_pybytes() != expected:
+            return None
         return no_keys_and_headers(self._rows)[first == 3 * _HEADERS]
 
     def _timestamps(self) -> Any:
         size = 8 * self._rows
-        stored = self._stored(16)
-        if stored is None or stored.size < 8:
+        stored = self._stored(_STAMPS)
+        if stored.size < 8:
             return None
         (length,) = I64.unpack_from(stored)
         if length == -1 and stored.size >= 8 + size:
@@ -310,17 +348,11 @@ def compression_of_batch(data: Bytes) -> str:
     In a packed batch the values' offsets stand behind a -1; Arrow's writer, told to compress, compresses every buffer.
     Raises CorruptBatchError.
     """
-    compression = compression_of(data, PREFIX_BYTES)
-    return "none" if compression == "lz4" and _is_packed(data) else compression
-
-
-def _is_packed(data: Bytes) -> bool:
-    try:
-        layout = layout_of(data, 0)
-        if layout is None:
-            return False
-        body = PREFIX_BYTES + struct.unpack_from("<i", data, 4)[0]
-        at, size = BUFFERS_STRUCT.unpack_from(data, layout.buffers)[8:10]
-        return bool(size >= 8 and at >= 0 and I64.unpack_from(data, body + at)[0] == -1)
-    except (struct.error, IndexError, OverflowError) as e:
-        raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e
+    header = decode_header(data)
+    message = message_of(data, 0, header)
+    if message.compression != "lz4" or (len(message.nodes), len(message.buffers)) != (NODES, BUFFERS):
+        return message.compression
+    at, size = message.buffers[_VALUE_OFFSETS].tolist()
+    body = memoryview(data)[header.size_bytes - header.body_length_bytes : header.size_bytes]
+    is_packed = 0 <= at <= len(body) - 8 and size >= 8 and I64.unpack_from(body, at)[0] == -1
+    return "none" if is_packed else message.compression

@@ -5,7 +5,7 @@ File ``<20-digit offset>.snapshot``, little-endian, written whole::
     size  field
     4     mark "SLPS"
     4     crc32c u32 of everything behind it
-    4     version u32, 1
+    4     version u32, 2
     8     offset i64: everything below has been taken in; the same as in the name
     4     p u32   producers
     4     b u32   batches of all of them
@@ -13,13 +13,14 @@ File ``<20-digit offset>.snapshot``, little-endian, written whole::
     4     x u32   files of aborted transactions (sparklog.format.txn_index)
     40·p  producer_id i64, last_time_ms i64, marker_offset i64, transaction_first_offset i64,
           coordinator_epoch i32, epoch i16, batches u16 (at most five)
-    32·b  base_offset i64, last_offset i64, append_time_ms i64, first_sequence i32, last_sequence i32;
-          those of the first producer, oldest first, then those of the second, and so on
+    40·b  base_offset i64, last_offset i64, append_time_ms i64, first_sequence i32, last_sequence i32,
+          crc i64 (u32, the batch's crc32c; -1: not known); those of the first producer, oldest first, then those of the
+          second, and so on
     16·u  first_offset i64, last_offset i64 (the marker's)
     24·x  base_offset i64 in the file's name, last_offset i64 of its last entry, entries u32, crc32c u32 of their bytes;
           the file may have more entries by now, which are not meant
 
--1 stands for none. A log starts with the newest snapshot that is whole, not beyond its end, and whose files of aborted
+In version 1 a batch has 32 bytes, without its crc. -1 stands for none. A log starts with the newest snapshot that is whole, not beyond its end, and whose files of aborted
 transactions are there; then the headers of the batches from `offset` on are replayed. Without any, those of the whole
 log are.
 """
@@ -34,24 +35,29 @@ from sparklog.format.checksum import crc32c
 
 SUFFIX = ".snapshot"
 MARK = b"SLPS"
-VERSION = 1
+VERSION = 2
 BATCHES_MAX = 5
+CRC_UNKNOWN = -1
 _HEAD = struct.Struct("<4sI")
 _COUNTS = struct.Struct("<IqIIII")
 _PRODUCER = struct.Struct("<qqqqihH")
-_BATCH = struct.Struct("<qqqii")
+_BATCH = struct.Struct("<qqqiiq")
+_BATCHES = {1: struct.Struct("<qqqii"), VERSION: _BATCH}
+"""By version of the file."""
 _WAITING = struct.Struct("<qq")
 _ABORTED_FILE = struct.Struct("<qqII")
 
 
 class ProducedBatch(NamedTuple):
-    """A batch that is in the log: its offsets, the broker's clock then, its sequence numbers (first and last of each)."""
+    """A batch that is in the log: its offsets, the broker's clock then, its sequence numbers (first and last of each), and
+    its CRC (CRC_UNKNOWN: compaction has written it anew, or an older version has noted it)."""
 
     base_offset: int
     last_offset: int
     append_time_ms: int
     first_sequence: int
     last_sequence: int
+    crc: int = CRC_UNKNOWN
 
 
 class ProducerState(NamedTuple):
@@ -121,9 +127,11 @@ def decode_snapshot(data: bytes) -> ProducerSnapshot | None:
     mark, crc = _HEAD.unpack_from(data)
     body = memoryview(data)[_HEAD.size :]
     version, offset, producers, batches, waiting, files = _COUNTS.unpack_from(body)
-    layout = ((_PRODUCER, producers), (_BATCH, batches), (_WAITING, waiting), (_ABORTED_FILE, files))
+    if mark != MARK or version not in _BATCHES:
+        return None
+    layout = ((_PRODUCER, producers), (_BATCHES[version], batches), (_WAITING, waiting), (_ABORTED_FILE, files))
     size = _COUNTS.size + sum(part.size * count for part, count in layout)
-    if mark != MARK or version != VERSION or len(body) != size or crc32c(body) != crc:
+    if len(body) != size or crc32c(body) != crc:
         return None
     tables = []
     position = _COUNTS.size

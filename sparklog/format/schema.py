@@ -42,7 +42,10 @@ ENVELOPE_SCHEMA = pa.schema(
 )
 """Schema of an envelope topic: what Kafka users know. `headers` null means none."""
 
-RESERVED_PREFIX = "_"
+NO_PYTHON_OBJECT = (ArithmeticError, LookupError, ValueError)
+"""What Arrow raises for a stored value that Python has no object for: a date or a timestamp outside the years 1 to 9999
+(OverflowError, ValueError), or a time zone that it does not know (KeyError)."""
+
 RESERVED_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "__offset")
 COLUMNS_MAX = 10_000
 NESTING_MAX = 60

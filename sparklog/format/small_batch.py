@@ -1,4 +1,4 @@
-"""Envelope batches of few records, written and read without Arrow's library.
+"""Envelope batches of few records, written, checked and read without Arrow's library.
 
 For a record that is sent alone, Arrow's writer and reader take much of a sender's and a receiver's time: four times as much
 as in a loop, when the thread has slept before (its caches are cold). What is written here is byte for byte what
@@ -19,16 +19,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from sparklog.errors import CorruptBatchError
-from sparklog.format.batch import BatchHeader, Seal, seal_batch
-from sparklog.format.envelope_layout import BUFFERS_STRUCT, NODES_STRUCT, layout_of, template
-from sparklog.format.flat import Bytes
+from sparklog.format.batch import PREFIX_BYTES, BatchHeader, ProducerFields, write_producer_fields
+from sparklog.format.envelope_layout import BUFFERS_STRUCT, I64, NODES_STRUCT, template
 
 ROWS_MAX = 255
 """Of more rows Arrow is cheaper, and there is something to pack."""
+_ZEROS = bytes(8 * ROWS_MAX)
+"""More than the null bits and offsets of a column without values take, or of the headers with their children."""
 _NO_ENTRIES = (b"", b"", bytes(4), b"", b"", bytes(4), b"")
 """The buffers of the headers' children, of which there are none."""
 
@@ -70,10 +71,10 @@ def encode_small_batch(
     no_keys = 0 if keys is not None else n
     form.write_numbers(message, n, no_keys, buffers, size)
     view = memoryview(message)
-    seal_batch(
+    write_producer_fields(
         view,
         form.stamp_position,
-        Seal(
+        ProducerFields(
             attributes, schema_id, n, n - 1, min(stamps) // 1000, max(stamps) // 1000,
             producer_id, producer_epoch, base_sequence, size,
         ),
@@ -81,33 +82,67 @@ def encode_small_batch(
     return view
 
 
-def decode_small_batch(data: Bytes, position: int, header: BatchHeader) -> SmallRows | None:
-    """The records of the batch at `position` of `data`; None if it is none of those, compressed, or not as Arrow would write
-    it: Arrow reads it, or says what is wrong.
+def decode_small_batch(data: memoryview, position: int, header: BatchHeader) -> SmallRows | None:
+    """The records of the batch at `position` of `data`; None if it is none of those: Arrow reads it, or says what is wrong."""
+    if not is_small_batch(data, position, header):
+        return None
+    form, n = template("none"), header.record_count
+    no_keys = NODES_STRUCT.unpack_from(data, position + form.layout.nodes)[1]
+    buffers = BUFFERS_STRUCT.unpack_from(data, position + form.layout.buffers)
+    body = data[position + len(form.head) : position + header.size_bytes]
+    stamps = struct.unpack_from(f"<{n}q", body, buffers[32])
+    keys = None if no_keys else _cut(body, n, buffers[2], *buffers[4:6])
+    return SmallRows(_cut(body, n, buffers[8], *buffers[10:12]), keys, stamps)
 
-    Raises CorruptBatchError.
-    """
-    try:
-        layout = layout_of(data, position)
-        if layout is None or layout.compression:
-            return None
-        nodes = NODES_STRUCT.unpack_from(data, layout.nodes)
-        n = header.record_count
-        no_keys = nodes[1]
-        if nodes[::2] != (n, n, n, 0, 0, 0, n) or no_keys not in (0, n) or nodes[3::2] != (0, n, 0, 0, 0, 0):
-            return None
-        buffers = BUFFERS_STRUCT.unpack_from(data, layout.buffers)
-        places = zip(buffers[::2], buffers[1::2], strict=True)
-        if any(at % 8 or at < 0 or not 0 <= size <= header.body_length_bytes - at for at, size in places):
-            return None
-        if buffers[9] < 4 * (n + 1) or (not no_keys and buffers[3] < 4 * (n + 1)) or buffers[33] < 8 * n:
-            return None
-        body = memoryview(data)[position + header.size_bytes - header.body_length_bytes : position + header.size_bytes]
-        stamps = struct.unpack_from(f"<{n}q", body, buffers[32])
-        keys = None if no_keys else _cut(body, n, buffers[2], *buffers[4:6])
-        return SmallRows(_cut(body, n, buffers[8], *buffers[10:12]), keys, stamps)
-    except (struct.error, IndexError) as e:
-        raise CorruptBatchError("the Arrow metadata of the batch is damaged") from e
+
+def is_small_batch(data: memoryview, position: int, header: BatchHeader) -> bool:
+    """Whether the batch at `position` is one that `encode_small_batch` writes, byte for byte but for what the records say:
+    then whoever decodes it, gets what is in it. Of another one nothing is known."""
+    form = template("none")
+    start, n = position + len(form.head), header.record_count
+    if header.metadata_length_bytes != len(form.head) - PREFIX_BYTES or not 0 < n <= ROWS_MAX:
+        return False
+    head = bytes(data[position:start])
+    if not form.fits(head):
+        return False
+    layout = form.layout
+    rows = I64.unpack_from(head, layout.rows)[0]
+    body_bytes = I64.unpack_from(head, layout.body_length)[0]
+    nodes = NODES_STRUCT.unpack_from(head, layout.nodes)
+    buffers = BUFFERS_STRUCT.unpack_from(head, layout.buffers)
+    no_keys = nodes[1]
+    if (rows, body_bytes, *nodes) != (n, header.body_length_bytes, n, no_keys, n, 0, n, n, 0, 0, 0, 0, 0, 0, n, 0):
+        return False
+    if no_keys not in (0, n) or not 0 <= buffers[5] <= body_bytes or not 0 <= buffers[11] <= body_bytes:
+        return False
+    if buffers != _places(n, None if no_keys else buffers[5], buffers[11]) or body_bytes != buffers[32] + 8 * n:
+        return False
+    body = data[start : start + body_bytes]
+    if no_keys and body[: buffers[8]] != _ZEROS[: buffers[8]]:
+        return False
+    if not no_keys and not _is_ascending(body, n, buffers[2], buffers[5]):
+        return False
+    nulls = body[buffers[12] : buffers[32]]
+    return _is_ascending(body, n, buffers[8], buffers[11]) and nulls == _ZEROS[: len(nulls)]
+
+
+@lru_cache(maxsize=256)  # records of one size follow one another
+def _places(n: int, key_bytes: int | None, value_bytes: int) -> tuple[int, ...]:
+    """Position and length of the buffers; `key_bytes` None: there are no keys."""
+    bits, offsets = (n + 7) // 8, 4 * (n + 1)
+    of_keys = (bits, offsets, 0) if key_bytes is None else (0, offsets, key_bytes)
+    found: list[int] = []
+    end = 0
+    for size in (*of_keys, 0, offsets, value_bytes, bits, offsets, *map(len, _NO_ENTRIES), 0, 8 * n):
+        found += (end, size)
+        end += size + 7 & ~7
+    return tuple(found)
+
+
+def _is_ascending(body: memoryview, n: int, offsets_at: int, size: int) -> bool:
+    """Whether the offsets of n values go from 0 to `size`."""
+    offsets = struct.unpack_from(f"<{n + 1}i", body, offsets_at)
+    return offsets[0] == 0 and offsets[-1] == size and list(offsets) == sorted(offsets)
 
 
 def _offsets(values: Sequence[bytes]) -> bytes:
@@ -116,7 +151,5 @@ def _offsets(values: Sequence[bytes]) -> bytes:
 
 def _cut(body: memoryview, n: int, offsets_at: int, data_at: int, size: int) -> list[bytes]:
     offsets = struct.unpack_from(f"<{n + 1}i", body, offsets_at)
-    if offsets[0] < 0 or offsets[-1] > size or any(a > b for a, b in pairwise(offsets)):
-        raise CorruptBatchError("the offsets of a column are damaged")
     data = bytes(body[data_at : data_at + size])
     return [data[a:b] for a, b in pairwise(offsets)]

@@ -1,7 +1,8 @@
 """Appending to one log: what producers, the broker and the transaction coordinator write.
 
-Every append runs under the log's write lock: who may write what is decided (`producers.py`), the batches are stamped and
-written, and entered everywhere, before the log end moves and anybody sees them.
+What the batches hold is checked first (`append_check.py`). The rest of an append runs under the log's write lock: who may
+write what is decided (`producers.py`), the batches are stamped and written, and entered everywhere, before the log end
+moves and anybody sees them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from sparklog.log.log_view import LogView
 from sparklog.log.model import AppendInfo, LogConfig
 from sparklog.log.opening import LogParts
 from sparklog.log.producer_files import LogBounds, ProducerFiles
-from sparklog.log.producers import Guard
-from sparklog.log.recovery import SchemaOf
+from sparklog.log.producers import Guard, Issued, any_id
 from sparklog.log.segment import PlacedBatch
+from sparklog.log.stored_schema import SchemaOf
 from sparklog.testing.faults import reach
 
 PRODUCER_EXPIRATION_MS = 86_400_000
@@ -29,8 +30,8 @@ class AppendableLog(LogView):
 
     def __init__(self, parts: LogParts) -> None:
         super().__init__(parts)
-        self.config = parts.config
         self._clock = parts.clock
+        self._expiry_clock = parts.expiry_clock
         self._newest_schema_id = parts.newest_schema_id
         self._producer_files = ProducerFiles(parts.files, parts.directory)
         self._append_time_ms = max((s.append_time_ms for s in self.segments), default=0)
@@ -47,6 +48,7 @@ class AppendableLog(LogView):
         """Settings for what is appended, rolled and deleted from now on."""
         with self._write_lock:
             self.config = config.for_partition(self.owner)
+            self._producers.states.limit = self.config.producers_max
 
     def use_schemas(self, schema_of: SchemaOf, newest_id: int | None = None) -> None:
         """The topic's schemas from now on: those there were, and newer ones."""
@@ -57,29 +59,37 @@ class AppendableLog(LogView):
     # --- appending ---
 
     def append(
-        self, payload: bytearray | memoryview, *, leader_epoch: int = 0, guard: Guard | None = None
+        self,
+        payload: bytearray | memoryview,
+        *,
+        leader_epoch: int = 0,
+        guard: Guard | None = None,
+        issued: Issued = any_id,
     ) -> AppendInfo:
         """Appends the batches in the writable `payload`, which are stamped in place, and nothing if any is wrong. What a
         producer has sent before is not written again, but answered with its offsets.
 
-        `guard`: of `begin_verification`, for the first batch of a transaction. Raises CorruptBatchError,
-        MessageTooLargeError, UnknownSchemaError, InvalidRequestError, InvalidProducerEpochError,
-        OutOfOrderSequenceError, InvalidTxnStateError (nothing was tried), StorageFullError, StorageError (what was
-        written has been cut off again).
+        `guard`: of `begin_verification`, for the first batch of a transaction. `issued`: asked for producer ids that are
+        not known here. Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError,
+        InvalidProducerIdMappingError, InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
+        ConcurrentTransactionsError (nothing was tried), StorageFullError, StorageError (what was written has been cut off
+        again).
         """
         view = memoryview(payload).cast("B")
+        self._health.check()
+        found = check_payload(view, self.config, self._schema_of, self._clock.now_ms())
         with self._write_lock:
             self._health.check()
-            found = check_payload(view, self.config, self._schema_of, self._clock.now_ms())
-            return self._append_new(view, found, leader_epoch, guard)
+            return self._append_new(view, found, leader_epoch, guard, issued=issued)
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
         """`append` for what the broker itself writes: of any size, its transactions need no verification, its producers
         no sequence numbers (-1)."""
         view = memoryview(payload).cast("B")
+        self._health.check()
+        found = check_payload(view, self.config, self._schema_of, self._clock.now_ms(), internal=True)
         with self._write_lock:
             self._health.check()
-            found = check_payload(view, self.config, self._schema_of, self._clock.now_ms(), internal=True)
             return self._append_new(view, found, leader_epoch, None, verified=True)
 
     def append_marker(
@@ -115,7 +125,7 @@ class AppendableLog(LogView):
         Raises InvalidProducerEpochError.
         """
         self._health.check()
-        return self._producers.states.begin_verification(producer_id, producer_epoch, self._clock.now_ms())
+        return self._producers.states.begin_verification(producer_id, producer_epoch, self.log_end_offset)
 
     def _append_new(
         self,
@@ -125,12 +135,14 @@ class AppendableLog(LogView):
         guard: Guard | None,
         *,
         verified: bool = False,
+        issued: Issued = any_id,
     ) -> AppendInfo:
         """Appends what is not in the log yet, if its producers may write it."""
         if all(header.producer_id < 0 for _, header in found):
             return self._append_checked(view, found, leader_epoch)[0]
         headers = [header for _, header in found]
-        originals = self._producers.states.admit(headers, self.log_end_offset, guard, verified=verified)
+        states = self._producers.states
+        originals = states.admit(headers, self.log_end_offset, guard, verified=verified, issued=issued)
         if not any(originals):
             return self._append_checked(view, found, leader_epoch)[0]
         view, found = without_repeated(view, found, originals)
@@ -163,9 +175,22 @@ class AppendableLog(LogView):
             self._dirty.since_ms = now_ms
         if self._writer.has_rolled:
             self._save_producers()
+        elif self._writer.has_begun:
+            self._writer.has_begun = False
+            # Nothing else says so soon that the log has records: a lost file would not be missed. No reason for an fsync.
+            self._producer_files.save(self._producers, self._segments.bases, self.log_end_offset, fsync=False)
         reach("log.after-append")
         records = sum(b.header.record_count for b in batches)
         return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records), batches
+
+    def _finish_take_back(self) -> None:
+        """What a failed append has left must go before anything else happens. Raises StorageUnavailableError,
+        StorageError."""
+        try:
+            self._writer.finish_take_back()
+        finally:
+            if self._writer.failure is not None:
+                self._health.fail(self._writer.failure)
 
     def roll(self) -> None:
         """Seals the active segment; the next append begins a new one. Without batches it does nothing."""
@@ -201,6 +226,7 @@ class AppendableLog(LogView):
             self.high_watermark,
             self._producers.safeguards,
             self.tier.before_local(self.local_segments),
+            self.config.producers_max,
         )
 
     def _save_producers(self) -> None:

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparklog.environment.files import FileSystem
 from sparklog.errors import StorageError
 from sparklog.format.segment import segment_name
-from sparklog.log.files import FileSystem
 from sparklog.log.segment import LogSegment
 from sparklog.log.segment_indexes import remove_indexes
 

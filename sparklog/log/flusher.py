@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from sparklog.errors import SparklogError, StorageError
-from sparklog.log.files import sync_whole
+from sparklog.environment.files import sync_whole
+from sparklog.errors import SparklogError, StorageError, StorageUnavailableError
 from sparklog.log.flushing import FlushPolicy
 from sparklog.log.log_health import LogHealth
 from sparklog.log.opening import LogParts
@@ -18,7 +18,7 @@ class LogFlusher:
     """Takes what is dirty under the log's write lock, fsyncs without it, then moves the offsets.
 
     After a failed fsync nobody knows what is on the disk: the log takes no more appends, and the fsync is never tried
-    again. `lock` is held during a flush; it is taken before the write lock, never inside it.
+    again. A file that could not be opened has not been fsynced: it stays dirty, and the next flush tries again. `lock` is held during a flush; it is taken before the write lock, never inside it.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class LogFlusher:
             last = self._writer.segments.last
             if not active and last is not None and not last.is_sealed:
                 point = last.base_offset
+            since_ms = self._writer.dirty.since_ms
             segments, directory = self._writer.dirty.take(active=active)
             paths = self._producer_files.take_dirty() if snapshots else []
         try:
@@ -69,6 +70,11 @@ class LogFlusher:
                 sync_whole(self._files, path)
             if directory or paths:
                 self._files.sync_directory(self._directory)
+        except StorageUnavailableError:
+            with self._write_lock:
+                self._writer.dirty.put_back(segments, since_ms, directory=directory)
+                self._producer_files.put_back(paths)
+            raise
         except SparklogError as e:
             raise self._health.fail(
                 StorageError(

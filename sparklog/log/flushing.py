@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from sparklog.log.segment import LogSegment
 
-FLUSH_MODES = ("none", "group")
 NEVER = -1
 
 
@@ -64,6 +63,12 @@ class Dirty:
     def rolled(self) -> bool:
         """Whether a segment that nothing is appended to any more waits for its fsync."""
         return any(s.is_sealed for s in self.segments)
+
+    def put_back(self, segments: Collection[LogSegment], since_ms: int | None, *, directory: bool) -> None:
+        """What was taken has not been fsynced."""
+        self.segments = [*segments, *(s for s in self.segments if s not in segments)]
+        self.directory |= directory
+        self.since_ms = since_ms if self.since_ms is None else self.since_ms
 
     def take(self, *, active: bool) -> tuple[list[LogSegment], bool]:
         """What is to be fsynced now, in offset order; with `active` the active segment, too."""

@@ -29,6 +29,7 @@ from sparklog.format.checkpoint import (
 from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE, decode_epochs
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SUFFIX, parse_segment_name, segment_name
+from sparklog.format.topic_record import TOPIC_FILE
 from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.swap import SWAP_SUFFIX
 from sparklog.log.inspect_producers import check_producers, read_if_there
@@ -431,7 +432,7 @@ def _check_journal(directory: Path, checks: list[SegmentCheck], findings: Findin
 
 
 _PARTITION_FILES = frozenset(
-    {PARTITION_FILE, LEADER_EPOCHS_FILE, GAPS_FILE, JOURNAL_FILE, CLEANER_POINT_FILE, TRUNCATION_FILE}
+    {PARTITION_FILE, TOPIC_FILE, LEADER_EPOCHS_FILE, GAPS_FILE, JOURNAL_FILE, CLEANER_POINT_FILE, TRUNCATION_FILE}
 )
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError
 from sparklog.format import producer_snapshot, txn_index
 from sparklog.format.producer_snapshot import ProducerSnapshot, decode_snapshot, snapshot_name
 from sparklog.format.txn_index import AbortedEntry, decode_txn_index, entries_crc
-from sparklog.log.files import RealFiles
 from sparklog.log.header_walk import header_at, walk_headers
 from sparklog.log.inspect_segment import Findings, SegmentCheck
 from sparklog.log.partition_producers import PartitionProducers

@@ -19,9 +19,10 @@ from msgspec import Struct, field
 
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import offset_index, time_index
-from sparklog.format.batch import HEADER_KEY, BatchHeader, TruncatedBatchError, decode_batch
+from sparklog.format.batch import HEADER_KEY, BatchHeader, TruncatedBatchError
 from sparklog.format.index_checksum import entries_in
-from sparklog.format.offset_column import has_offset_column
+from sparklog.format.offset_column import has_offset_column, topic_schema
+from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.segment import (
     MAGIC,
     PositionedRead,
@@ -38,6 +39,7 @@ from sparklog.format.segment import (
 )
 from sparklog.log.batch_times import batch_timestamp_ms
 from sparklog.log.header_walk import header_at
+from sparklog.log.stored_rows import RowsCheck
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that have been checked since the last call."""
@@ -153,6 +155,10 @@ class _Checker:
         self._progress = progress
         self._path = check.path
         self._findings = check.findings
+        self._rows: RowsCheck | None = None
+        self._misfits: list[tuple[int, str]] = []
+        self._fitting = 0
+        """Batches that fit the head's schema."""
 
     def run(self) -> None:
         head = self._head()
@@ -162,6 +168,7 @@ class _Checker:
         check.info, check.schema = head.info, head.schema
         check.is_compacted = has_offset_column(head.schema)
         check.next_offset = head.info.base_offset
+        self._rows = RowsCheck(head.schema)
         seal = decode_seal(self._read, check.size_bytes)
         check.is_sealed = seal is not None
         end = self._scan(head, seal)
@@ -169,8 +176,8 @@ class _Checker:
             self._no_footer(end)
         else:
             self._footer(head, seal)
-        self._first_batch(head)
         self._indexes()
+        self._report_misfits()
 
     # --- head ---
 
@@ -194,17 +201,6 @@ class _Checker:
         if self._read(0, len(expected)) != expected:
             self._findings.note(self._path, 0, "head", _OF_THE_SAME_MEANING)
         return head
-
-    def _first_batch(self, head: SegmentHead) -> None:
-        """Whether the schema in the head fits the data: neither head nor footer have a checksum."""
-        if not len(self._check.batches):
-            return
-        position = self._check.batches.positions[0]
-        header = header_at(self._read, position, self._check.size_bytes)
-        try:
-            decode_batch(self._read(position, header.size_bytes), head.schema).validate()
-        except (CorruptBatchError, pa.ArrowException) as e:
-            self._findings.add(self._path, position, "head", f"the head's schema does not fit the first batch: {e}")
 
     # --- batches ---
 
@@ -260,6 +256,8 @@ class _Checker:
             self._findings.add(
                 self._path, position, "batch", f"schema {header.schema_id} in a segment of schema {info.schema_id}"
             )
+        else:
+            self._check_rows(position, header)
         batches = check.batches
         batches.positions.append(position)
         batches.metadata_lengths.append(header.metadata_length_bytes)
@@ -270,6 +268,28 @@ class _Checker:
             batches.epochs.append((header.leader_epoch, header.base_offset, header.last_offset))
         check.next_offset = header.next_offset
         self._progress(header.size_bytes)
+
+    def _check_rows(self, position: int, header: BatchHeader) -> None:
+        """What the checksum does not tell: whether the batch is what the head's schema says."""
+        assert self._rows is not None
+        misfit = self._rows.misfit(self._read(position, header.size_bytes), header)
+        if misfit is None:
+            self._fitting += 1
+        elif misfit.is_unknown:
+            self._findings.note(self._path, position, "batch", f"{misfit.message} (offset {header.base_offset})")
+        elif len(self._misfits) < FINDINGS_MAX:
+            self._misfits.append((position, f"{misfit.message} (offset {header.base_offset})"))
+
+    def _report_misfits(self) -> None:
+        """Last: damage that hides no other. Neither head nor footer have a checksum, so it may be the head that is wrong."""
+        kind, doubt = "batch", ""
+        is_certain = self._check.is_sealed or (  # a footer has been compared with the head
+            self._check.schema is not None and topic_schema(self._check.schema).equals(ENVELOPE_SCHEMA)
+        )
+        if not self._fitting and not is_certain:
+            kind, doubt = "head", "; no batch fits the head's schema, which may be what is wrong"
+        for position, message in self._misfits:
+            self._findings.add(self._path, position, kind, message + doubt)
 
     # --- footer ---
 

@@ -10,11 +10,18 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from sparklog.environment.files import FileSystem, read_whole
 from sparklog.errors import SparklogError, StorageError
 from sparklog.format.checkpoint import LOG_DIRS_FILE, KnownLogDirs, decode, encode
-from sparklog.log.files import FileSystem, read_whole
 
 logger = logging.getLogger(__name__)
+
+
+def read_known_directories(files: FileSystem, data_dir: Path) -> list[Path]:
+    """Where log directories were last, as far as the file in `data_dir` says. Raises StorageError."""
+    data = read_whole(files, data_dir / LOG_DIRS_FILE)
+    found = decode(data, KnownLogDirs) if data is not None else None
+    return [Path(path) for path in found.directories.values()] if found is not None else []
 
 
 class KnownDirectories:
@@ -35,6 +42,11 @@ class KnownDirectories:
         self._written = dict(found.directories) if found is not None else {}
         self._absent = {i: path for i, path in self._written.items() if i not in present}
 
+    @property
+    def has_absent(self) -> bool:
+        """Whether a log directory that has been used is not there."""
+        return bool(self._absent)
+
     def check_none_absent(self, name: str) -> None:
         """Raises StorageError if the partition directory `name`, which is nowhere, may be where a directory is away."""
         if not self._absent:
@@ -43,7 +55,7 @@ class KnownDirectories:
         raise StorageError(
             f"{name} is in no log directory, and one that was used before is not there: {away}; mount the disk there, or "
             f"name the directory in log.dirs, and restart the broker. If it is lost for good, take its line out of "
-            f"{self._path}: then its partitions begin anew, empty"
+            f"{self._path}, and begin its partitions anew: sparklog log repair names what to do with each"
         )
 
     def remember(self, present: Mapping[str, Path], *, all_found: bool) -> None:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from sparklog.environment.files import FileSystem, read_whole
 from sparklog.errors import FencedLeaderEpochError
 from sparklog.format.epoch_checkpoint import (
     FIRST_ENTRIES,
@@ -22,7 +23,6 @@ from sparklog.format.epoch_checkpoint import (
     decode_epochs,
     encode_epochs,
 )
-from sparklog.log.files import FileSystem, read_whole
 from sparklog.log.segment import LogSegment
 
 logger = logging.getLogger(__name__)

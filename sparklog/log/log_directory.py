@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_whole
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
@@ -31,11 +32,10 @@ from sparklog.format.checkpoint import (
 )
 from sparklog.format.epoch_checkpoint import FIRST_ENTRIES, LEADER_EPOCHS_FILE, encode_epochs
 from sparklog.format.segment import parse_segment_name
-from sparklog.log.files import File, FileSystem, read_whole
 from sparklog.log.model import LogOwner
 from sparklog.log.tiering.journal import JOURNAL_FILE
 from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
-from sparklog.log.watched_files import LOCK_FILE, DirectoryHealth, WatchedFiles
+from sparklog.log.watched_files import LOCK_FILE, PROBE_FILE, DirectoryHealth, WatchedFiles
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
     try:
         files.make_directory(directory)
         lock = files.lock(directory / LOCK_FILE)
+        if lock is not None:
+            files.check_in_place(directory / LOCK_FILE, lock.identity())  # it may have been exchanged meanwhile
     except StorageError as e:
         raise StorageError(
             f"data directory {directory} cannot be used: {e}; choose another one ({setting}) or let this user write to it"
@@ -85,8 +87,13 @@ class LogDirectory:
         self._clean: CleanShutdown | None = None
         self._meta: DataDirMeta | None = None
         self._lock: File | None = None
+        self.same_boot = False
+        """Whether the machine has run since the last broker here wrote: nothing that was written can have been lost."""
         try:
             self._lock = take_lock(files, path, setting)
+            self.health.hold(self._lock)
+            now = files.boot_id().encode()
+            self.same_boot = bool(now) and self._lock.read(0, len(now) + 1) == now
         except StorageError as e:
             self.health.fail(e)
 
@@ -118,6 +125,11 @@ class LogDirectory:
 
     def load(self, cluster_id: str) -> None:
         """Checks whose directory it is and reads its checkpoints. Raises StorageError (see also `failure`)."""
+        for name in self.files.list_directory(self.path):
+            if name == PROBE_FILE or (
+                name.removesuffix(TEMPORARY_SUFFIX) in (*_OWN_FILES, PROBE_FILE) and name not in _OWN_FILES
+            ):
+                self.files.remove(self.path / name)  # a crash left it
         self._meta = self._load_meta(cluster_id)
         mark = read_whole(self.files, self.path / CLEAN_SHUTDOWN_FILE)
         if mark is not None:
@@ -229,6 +241,14 @@ class LogDirectory:
     def write_points(self, points: dict[str, PartitionPoints]) -> None:
         """Raises StorageFullError, StorageError."""
         self.files.write_atomic(self.path / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
+
+    def note_boot(self) -> None:
+        """Writes into the lock file since when the machine has been running. Only behind a checkpoint of what was found at
+        the start: an older one may count on what a power cut has taken. Raises StorageFullError, StorageError."""
+        now = self.files.boot_id().encode()
+        if self._lock is not None and now and not self.same_boot:
+            self._lock.truncate(0)
+            self._lock.write(0, now)
 
     def write_clean_mark(self, unclean: Iterable[str]) -> None:
         """Raises StorageFullError, StorageError."""

@@ -9,28 +9,33 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
+from sparklog.environment.clock import Clock, MachineClock, SystemClock
+from sparklog.environment.files import File, FileSystem, RealFiles, read_whole
 from sparklog.errors import (
+    LogCorruptError,
     SparklogError,
     StorageError,
     StorageFullError,
+    StorageUnavailableError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.format.checkpoint import PartitionPoints
-from sparklog.log.clock import Clock, SystemClock
-from sparklog.log.files import File, FileSystem, RealFiles
+from sparklog.format.checkpoint import META_FILE, PartitionPoints
+from sparklog.format.topic_record import TOPIC_FILE
+from sparklog.log.expiry_clock import ExpiryClock
 from sparklog.log.known_directories import KnownDirectories
 from sparklog.log.log_directory import LogDirectory, make_new_partitions, take_lock, the_one_with_data
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.recovery import SchemaOf
 from sparklog.log.slices import HandleCache
+from sparklog.log.stored_schema import SchemaOf
 from sparklog.log.tiering.partition_tier import NO_ACCESS
 from sparklog.log.tiering.remote_segment import RemoteAccess
+from sparklog.log.watched_files import LOCK_FILE
 from sparklog.types import TopicPartition
 
 __all__ = ["DirectoryFailure", "LogManager", "PartitionSpec"]
@@ -47,6 +52,8 @@ class PartitionSpec(Struct, frozen=True):
     config: LogConfig
     schema_of: SchemaOf
     newest_schema_id: int = 1
+    made: bool = False
+    """Its directory has been made before: one that is not there is missed, not made anew."""
 
 
 class DirectoryFailure(Struct, frozen=True):
@@ -66,20 +73,22 @@ class LogManager:
         *,
         log_dirs: Sequence[Path] = (),
         files: FileSystem | None = None,
-        clock: Clock | None = None,
+        clock: MachineClock | None = None,
+        expiry_rate: int | None = None,
         broker_id: int = 0,
         handles: HandleCache | None = None,
         remote: RemoteAccess = NO_ACCESS,
     ) -> None:
         """Makes the directories if needed and locks them. `log_dirs` hold the partitions; without them `data_dir` does.
-        A log directory that cannot be used counts as failed, as long as one can be.
+        A log directory that cannot be used counts as failed, as long as one can be. `expiry_rate`: of the clock by which things
+        grow old (`expiry_clock.py`); None: the clock itself.
 
         Raises DataDirLockedError, StorageError.
         """
         self.data_dir = data_dir.absolute()
         self.broker_id = broker_id
         self._files = files or RealFiles()
-        self._clock = clock or SystemClock()
+        self._clock: MachineClock = clock or SystemClock()
         self._handles = HandleCache() if handles is None else handles
         self._remote = remote
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -95,6 +104,17 @@ class LogManager:
         self._directories: list[LogDirectory] = []
         self._known = KnownDirectories(self._files, self.data_dir)
         self._take_locks([path.absolute() for path in log_dirs] or [self.data_dir])
+        self.was_used = any(d.files.exists(d.path / META_FILE) for d in self._live())
+        """Whether a broker has had a log directory before."""
+        self.expiry_clock: Clock = self._clock
+        if expiry_rate is not None:
+            try:
+                self.expiry_clock = ExpiryClock(
+                    self._clock, self._files, self.data_dir, rate=expiry_rate, uptime_ms=self._clock.uptime_ms
+                )
+            except SparklogError:
+                self._unlock()
+                raise
 
     def _take_locks(self, paths: list[Path]) -> None:
         setting = _DATA_DIR_SETTING if paths == [self.data_dir] else "log.dirs"
@@ -134,8 +154,9 @@ class LogManager:
 
     # --- start ---
 
-    def load(self, cluster_id: str, specs: Iterable[PartitionSpec]) -> None:
-        """Opens the logs of `specs`; one that cannot be opened goes offline with its error, the others go on.
+    def load(self, cluster_id: str, specs: Iterable[PartitionSpec], deleted: Collection[str] = ()) -> None:
+        """Opens the logs of `specs`; one that cannot be opened goes offline with its error, the others go on. What is left
+        of the `deleted` topics (ids) is moved out of the way, to be unlinked by `purge_deleted`.
 
         Raises StorageError when a directory is another broker's or cluster's, or when none can be used.
         """
@@ -149,6 +170,8 @@ class LogManager:
         present = self._check_ids()
         self._known.compare(present)
         found = self._partition_directories()
+        if deleted:
+            found = self._without_deleted(found, deleted)
         specs = list(specs)
         for spec in specs:
             self._load_partition(spec, found.pop(spec.owner.directory_name, []))
@@ -158,8 +181,19 @@ class LogManager:
         self._loaded = True
         placed = len(self._place) == len(specs) and not self.failed_directories
         self._known.remember(present, all_found=placed)
+        self._in_each(self._note_boot)
         self.settle_failures()
         self._check_one_left()
+
+    def _note_boot(self, directory: LogDirectory) -> None:
+        if directory.same_boot:
+            return
+        try:
+            with self._checkpoint_lock:
+                self._checkpoint(directory)
+            directory.note_boot()
+        except StorageFullError as e:
+            logger.warning("%s: since when this machine runs is not noted: %s", directory.path, e)
 
     def _check_ids(self) -> dict[str, Path]:
         """The usable log directories by their ids. Raises StorageError if two have the same."""
@@ -186,31 +220,60 @@ class LogManager:
                     raise
         return found
 
+    def _without_deleted(
+        self, found: Mapping[str, list[LogDirectory]], deleted: Collection[str]
+    ) -> dict[str, list[LogDirectory]]:
+        """Without the directories of deleted topics, which a crash has left under their names. Whose a directory is it says
+        itself: another topic may have the name by now."""
+        kept: dict[str, list[LogDirectory]] = {}
+        for name, directories in found.items():
+            for directory in directories:
+                owner = directory.owner_of(name)
+                if owner is None or owner.topic_id not in deleted:
+                    kept.setdefault(name, []).append(directory)
+                else:
+                    logger.info("%s is of a deleted topic, it is removed", directory.path / name)
+                    directory.move_aside(name, "delete")
+        return kept
+
+    @property
+    def has_all_directories(self) -> bool:
+        """Whether every log directory that there has been is here and can be used. Known after `load`."""
+        return not self.failed_directories and not self._known.has_absent
+
     def _load_partition(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> None:
         tp = spec.owner.topic_partition
         try:
-            directory = self._directory_of_existing(spec.owner, candidates)
+            directory = self._directory_of_existing(spec, candidates)
             self._place[tp] = directory
             self._logs[tp] = self._open(spec, directory)
         except SparklogError as e:
             logger.error("partition %s is offline: %s", tp, e)  # noqa: TRY400  (its message says it all)
             self._offline[tp] = e
 
-    def _directory_of_existing(self, owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
-        """The log directory a known partition is in. Raises LogCorruptError if it is in two, StorageError if it may be
-        in one that has failed."""
+    def _directory_of_existing(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> LogDirectory:
+        """The log directory a known partition is in. Raises LogCorruptError if it is in two, or in none though its directory
+        was made, StorageError if it may be in one that has failed."""
+        owner = spec.owner
         name = owner.directory_name
         if len(candidates) > 1:
             return the_one_with_data(owner, candidates)
         if candidates:
             return candidates[0]
-        for directory in self._live():
-            if directory.points_of(owner) is not None:
-                return directory
+        places = [d for d in self._live() if d.points_of(owner) is not None]
+        if places and not spec.made:
+            return places[0]
         for directory in self._directories:
             if directory.failure is not None:
                 raise StorageError(f"{name} is in no log directory that can be used: {directory.failure}")
         self._known.check_none_absent(name)
+        if spec.made:
+            path = (places or self._by_partitions())[0].path / name
+            raise LogCorruptError(
+                f"the directory {name} is gone: it was made with the topic, and is in no log directory; restore it from a "
+                f"copy and restart the broker, or, if its records are lost for good, begin anew without them: "
+                f"sparklog log repair {path}"
+            )
         return self._by_partitions()[0]
 
     def _by_partitions(self) -> list[LogDirectory]:
@@ -230,6 +293,7 @@ class LogManager:
             spec.schema_of,
             files=directory.files,
             clock=self._clock,
+            expiry_clock=self.expiry_clock,
             clean=directory.is_clean(spec.owner.directory_name),
             log_start_offset=points.log_start_offset,
             high_watermark=points.high_watermark,
@@ -237,6 +301,8 @@ class LogManager:
             handles=self._handles,
             newest_schema_id=spec.newest_schema_id,
             remote=self._remote,
+            made=spec.made,
+            same_boot=directory.same_boot,
         )
 
     # --- what there is ---
@@ -285,7 +351,7 @@ class LogManager:
 
     def expire_producers(self, expiration_ms: int) -> int:
         """Every log forgets the producers that have written nothing for so long; returns how many it were."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.expiry_clock.now_ms()
         return sum(log.expire_producers(now_ms, expiration_ms) for log in self.logs.values())
 
     # --- topics ---
@@ -350,6 +416,7 @@ class LogManager:
                 spec.schema_of,
                 files=directory.files,
                 clock=self._clock,
+                expiry_clock=self.expiry_clock,
                 clean=True,
                 handles=self._handles,
                 newest_schema_id=spec.newest_schema_id,
@@ -360,6 +427,16 @@ class LogManager:
                 directory.files.remove_tree(path)
             raise
         return log
+
+    def write_topic_record(self, tp: TopicPartition, content: bytes) -> None:
+        """Writes topic.json (`format/topic_record.py`) beside the segments of partition `tp`, unless it says that already.
+        Nothing if the partition is offline. Raises StorageFullError, StorageError."""
+        directory = self._place.get(tp)
+        if directory is None or tp not in self._logs:
+            return
+        path = directory.path / str(tp) / TOPIC_FILE
+        if read_whole(directory.files, path) != content:
+            directory.files.write_atomic(path, content)
 
     def delete_partition(self, tp: TopicPartition) -> None:
         """Takes a partition away at once; its files go with the next `purge_deleted`. An unknown one is fine.
@@ -386,10 +463,30 @@ class LogManager:
 
     # --- while running, and stop ---
 
-    def look(self) -> None:
-        """Notices directories that are gone: writes to their open files would succeed and be lost."""
-        for directory in self._live():
-            directory.health.look()
+    def look(self, path: Path) -> None:
+        """Notices that the log directory, or a file in it that was appended to since the last look, is gone or another one:
+        writes to the open files would succeed and be lost. May be called by any thread, for each directory by one."""
+        directory = next(d for d in self._directories if d.path == path)
+        if directory.failure is not None or not directory.health.look():
+            return
+        for tp, log in list(self._logs.items()):
+            if self._place.get(tp) is directory:
+                try:
+                    log.look()
+                except StorageError:
+                    if directory not in self._live():  # the reason is there
+                        return
+
+    def look_at_data_dir(self) -> None:
+        """Raises StorageError if the data directory, which holds the metadata, is not the one that was locked any more.
+        Where it is a log directory, too, `look` does it."""
+        if self._lock is not None:
+            self._files.check_in_place(self.data_dir / LOCK_FILE, self._lock.identity())
+
+    @property
+    def look_age_s(self) -> float:
+        """How long ago somebody has looked at the log directory that was left out for longest."""
+        return max((d.health.look_age_s for d in self._live()), default=0.0)
 
     def settle_failures(self) -> list[DirectoryFailure]:
         """Takes the partitions of directories that have failed since the last call offline."""
@@ -419,22 +516,54 @@ class LogManager:
         return {d.path: d.failure for d in self._directories if d.failure is not None}
 
     def flush(self) -> None:
-        """Fsyncs what has been appended to any log. A log whose disk fails is logged and takes no more appends."""
-        for tp, log in list(self._logs.items()):
-            try:
+        """Fsyncs what has been appended to any log. A log whose disk fails is logged and takes no more appends; one whose
+        files cannot be opened just now is tried again by the next call."""
+
+        def flush(log: PartitionLog) -> bool:
+            if log.write_error is None or log.write_error.retriable:
                 log.flush()
-            except SparklogError as e:
-                logger.error("partition %s cannot be flushed: %s", tp, e)  # noqa: TRY400
+            return True
+
+        self._of_each_log("flushed", flush)
 
     def flush_due(self) -> bool:
         """Fsyncs rolled segments, and what has waited for `flush.ms`; whether there was any. Failures as in `flush`."""
-        flushed = False
+        return self._of_each_log("flushed", PartitionLog.flush_if_due)
+
+    def recover_writes(self) -> None:
+        """Takes back what failed appends have left in any log, so that it can be written to again."""
+
+        def recover(log: PartitionLog) -> bool:
+            log.recover_writes()
+            return False
+
+        self._of_each_log("written to", recover)
+
+    def _of_each_log(self, done: str, job: Callable[[PartitionLog], bool]) -> bool:
+        """Does `job` with every log; whether it did anything. What fails is logged, of shortages (they concern many logs
+        alike) one line; the logs of topics that have been deleted meanwhile do not count."""
+        did = False
+        short: list[TopicPartition] = []
+        last: SparklogError | None = None
         for tp, log in list(self._logs.items()):
             try:
-                flushed |= log.flush_if_due()
+                did |= job(log)
+            except StorageUnavailableError as e:
+                if not log.is_closed:
+                    short.append(tp)
+                    last = e
             except SparklogError as e:
-                logger.error("partition %s cannot be flushed: %s", tp, e)  # noqa: TRY400
-        return flushed
+                if not log.is_closed:
+                    logger.error("partition %s cannot be %s: %s", tp, done, e)  # noqa: TRY400
+        if short:
+            logger.warning("%d partitions cannot be %s just now, it is tried again: %s", len(short), done, last)
+        return did
+
+    def save_expiry_clock(self) -> None:
+        """So that a restart does not believe a clock that has jumped."""
+        if isinstance(self.expiry_clock, ExpiryClock) and not self.failed_directories:
+            self.look_at_data_dir()
+            self.expiry_clock.save()
 
     def checkpoint(self) -> None:
         """Writes recovery-points.json of every directory. Raises StorageFullError, StorageError; the others are written."""
@@ -446,7 +575,8 @@ class LogManager:
         counts = [log.truncation_count for log in logs]
         directory.write_points(self._points(directory))
         for log, count in zip(logs, counts, strict=True):
-            log.forget_truncation(count)
+            if not log.is_closed:
+                log.forget_truncation(count)
 
     def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
         """What is to be remembered of the directory's partitions; of one that is offline, what was."""

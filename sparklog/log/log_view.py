@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparklog.errors import OffsetOutOfRangeError
+from sparklog.environment.files import FileSystem
+from sparklog.errors import OffsetOutOfRangeError, SparklogError
 from sparklog.format.txn_index import AbortedEntry
-from sparklog.log.files import FileSystem
 from sparklog.log.leader_epochs import EpochEnd
 from sparklog.log.log_health import LogHealth
 from sparklog.log.model import LocatedRange, ProducerInfo
@@ -18,7 +18,7 @@ from sparklog.log.reading import ranges_between, slice_from
 from sparklog.log.segment import LogSegment
 from sparklog.log.segment_list import SegmentList
 from sparklog.log.slices import FileSlice
-from sparklog.log.time_lookup import TimeLookup
+from sparklog.log.time_lookup import TimeLookup, TopicSchemas
 from sparklog.log.transactions import AbortedTransaction
 from sparklog.types import OffsetAndTimestamp
 
@@ -29,6 +29,7 @@ class LogView:
     def __init__(self, parts: LogParts) -> None:
         self.directory = parts.directory
         self.owner = parts.owner
+        self.config = parts.config
         self.tier = parts.tier
         self._files = parts.files
         self._schema_of = parts.schema_of
@@ -95,6 +96,11 @@ class LogView:
         return len(self._segments.all)
 
     @property
+    def write_error(self) -> SparklogError | None:
+        """Why nothing can be appended: until the cause is gone (retriable), or until the log is opened again."""
+        return self._health.failure or self._writer.failure or self._writer.blocked
+
+    @property
     def is_closed(self) -> bool:
         return self._health.is_closed
 
@@ -113,6 +119,10 @@ class LogView:
         """The aborted transactions that may have records in [start_offset, end_offset), which lies below the last stable
         offset; in the order of their markers."""
         return self._producers.aborted.between(start_offset, end_offset)
+
+    def end_with_few_aborted(self, count_max: int, start_offset: int, end_offset: int) -> int:
+        """`end_offset`, or a smaller one, above `start_offset`, up to which `aborted_transactions` has about `count_max`."""
+        return self._producers.aborted.end_with_at_most(count_max, start_offset, end_offset)
 
     def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
         """The aborted transactions whose markers are in [start_offset, end_offset)."""
@@ -199,7 +209,8 @@ class LogView:
             )
 
     def locate(self, start_offset: int, end_offset: int) -> list[LocatedRange]:
-        """The file ranges that hold [start_offset, end_offset), whole batches, below the high watermark.
+        """The file ranges that hold [start_offset, end_offset), whole batches, below the high watermark; at most
+        LOCATE_RANGES_MAX.
 
         Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, as files of the read cache, and nothing
         behind them: it has to be fetched. Raises OffsetOutOfRangeError when `start_offset` is, RemoteStorageError.
@@ -214,6 +225,10 @@ class LogView:
         bound = self.high_watermark if end is None else min(end, self.high_watermark)
         return self._segments.bytes_between(offset, bound) if offset < bound else 0
 
+    @property
+    def _schemas(self) -> TopicSchemas:
+        return TopicSchemas(self._schema_of, self.config.inflated_bytes_max)
+
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp:
         """The first record, in log order, with at least this timestamp; (-1, -1) when none is below the high watermark.
 
@@ -221,10 +236,10 @@ class LogView:
         """
         self._check_readable(self.log_start_offset)
         view, bounds = self._segments, (self.log_start_offset, self.high_watermark)
-        return self._times.first_from(view.all, view.bases, bounds, timestamp_ms, self._schema_of)
+        return self._times.first_from(view.all, view.bases, bounds, timestamp_ms, self._schemas)
 
     def offset_of_max_timestamp(self) -> OffsetAndTimestamp:
         """The first record with the largest timestamp below the high watermark; (-1, -1) when there is no record."""
         self._check_readable(self.log_start_offset)
         view, bounds = self._segments, (self.log_start_offset, self.high_watermark)
-        return self._times.largest(view.all, view.bases, bounds, self._schema_of)
+        return self._times.largest(view.all, view.bases, bounds, self._schemas)

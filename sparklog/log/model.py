@@ -49,8 +49,10 @@ class LogConfig(Struct, frozen=True):
     index_interval_bytes: int
     segment_index_bytes: int
     max_message_bytes: int
+    inflated_bytes_max: int
     log_append_time: bool
     timestamp_after_max_ms: int
+    producers_max: int
     segment_jitter_ms: int
     cleanup_policy: str
     retention: RetentionPolicy
@@ -74,8 +76,10 @@ class LogConfig(Struct, frozen=True):
             index_interval_bytes=int(settings["index.interval.bytes"]),
             segment_index_bytes=int(settings["segment.index.bytes"]),
             max_message_bytes=int(settings["max.message.bytes"]),
+            inflated_bytes_max=int(settings["max.message.bytes"]) * int(settings["max.message.inflated.ratio"]),
             log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
             timestamp_after_max_ms=int(settings["message.timestamp.after.max.ms"]),
+            producers_max=int(settings["max.producers.per.partition"]),
             segment_jitter_ms=int(settings["segment.jitter.ms"]),
             cleanup_policy=str(settings["cleanup.policy"]),
             retention=retention,

@@ -8,21 +8,23 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from sparklog.environment.clock import Clock
+from sparklog.environment.files import TEMPORARY_SUFFIX, FileSystem, read_whole
 from sparklog.errors import LogCorruptError
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
-from sparklog.log.clock import Clock
-from sparklog.log.files import FileSystem, read_whole
 from sparklog.log.leader_epochs import LeaderEpochCache, load_epochs
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.offsets import LogOffsets
 from sparklog.log.partition_producers import PartitionProducers
+from sparklog.log.producer_files import newest_snapshot_offset
 from sparklog.log.producers import Safeguards
-from sparklog.log.recovery import LoadContext, SchemaOf, load_log
+from sparklog.log.recovery import LoadContext, load_log
 from sparklog.log.segment import LogSegment
 from sparklog.log.segment_list import SegmentList
 from sparklog.log.segment_writer import SegmentWriter
 from sparklog.log.slices import HandleCache
+from sparklog.log.stored_schema import SchemaOf
 from sparklog.log.tiering.partition_tier import PartitionTier
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.truncation import TruncationMark
@@ -40,6 +42,8 @@ class LogParts(Struct, frozen=True):
     newest_schema_id: int
     files: FileSystem
     clock: Clock
+    expiry_clock: Clock
+    """By which things grow old."""
     handles: HandleCache
     tier: PartitionTier
     truncation: TruncationMark
@@ -57,11 +61,14 @@ def open_parts(
     *,
     files: FileSystem,
     clock: Clock,
+    expiry_clock: Clock,
     clean: bool,
     points: tuple[int, int, int],
     handles: HandleCache,
     remote: RemoteAccess,
     newest_schema_id: int,
+    made: bool,
+    same_boot: bool,
     safeguards: Safeguards,
 ) -> LogParts:
     """As for `PartitionLog.open`; `points`: log start, high watermark and recovery point of the last checkpoint.
@@ -70,9 +77,10 @@ def open_parts(
     """
     tier = PartitionTier(files, directory, owner, remote)
     truncation = TruncationMark(files, directory)
-    _identify(directory, owner, files)
+    _identify(directory, owner, files, made=made)
     points = truncation.clamp(points)
-    log_start_offset, _, recovery_point = points
+    log_start_offset, high_watermark, recovery_point = points
+    written_to = max(high_watermark, newest_snapshot_offset(files, directory)) if clean or same_boot else 0
     context = LoadContext(
         directory,
         owner,
@@ -82,6 +90,7 @@ def open_parts(
         recovery_point,
         handles,
         max(log_start_offset, tier.state.local_start_offset),
+        written_to=written_to,
     )
     loaded = load_log(context, clean=clean)
     gaps = decode_gaps(read_whole(files, directory / GAPS_FILE))
@@ -91,21 +100,29 @@ def open_parts(
     writer.segments = SegmentList.of(segments)
     for segment in loaded.dirty:
         writer.dirty.add(segment, made=True)
-    offsets = _offsets(directory, segments, points, clean=clean)
+    offsets = _offsets(directory, segments, points, gaps, clean=clean, written_to=written_to)
     epochs = load_epochs(files, directory, loaded.segments, (offsets.log_start, offsets.written))
     producers = PartitionProducers(safeguards)
     config = config.for_partition(owner)
     return LogParts(
-        directory, owner, config, schema_of, newest_schema_id, files, clock, handles,
+        directory, owner, config, schema_of, newest_schema_id, files, clock, expiry_clock, handles,
         tier, truncation, writer, offsets, epochs, producers,
     )  # fmt: skip
 
 
 def _offsets(
-    directory: Path, segments: Sequence[LogSegment], points: tuple[int, int, int], *, clean: bool
+    directory: Path,
+    segments: Sequence[LogSegment],
+    points: tuple[int, int, int],
+    gaps: Sequence[tuple[int, int]],
+    *,
+    clean: bool,
+    written_to: int,
 ) -> LogOffsets:
     """What the segments and the checkpoint's `points` say together. Raises LogCorruptError if segments are missing."""
     log_start_offset, high_watermark, recovery_point = points
+    if not segments:
+        log_start_offset = max(log_start_offset, *(behind for _, behind in gaps), 0)  # a repair gave all of it up
     end = segments[-1].next_offset if segments else log_start_offset
     start = max(log_start_offset, segments[0].base_offset if segments else 0)
     if start > log_start_offset:
@@ -113,12 +130,12 @@ def _offsets(
             "%s begins at offset %d, the last checkpoint says %d: files are missing, or the checkpoint is",
             directory, start, log_start_offset,
         )  # fmt: skip
-    expected = max(high_watermark, start, recovery_point)
+    expected = max(high_watermark, start, recovery_point, written_to)
     if expected > end:
-        lost = f"{directory} ends at offset {end}, the last checkpoint says {expected}"
-        if clean or max(start, recovery_point) > end:
+        lost = f"{directory} ends at offset {end}, what was written down says {expected}"
+        if clean or max(start, recovery_point, written_to) > end:
             raise LogCorruptError(
-                f"{lost}: files are missing; restore them from a copy, or go on without them: "
+                f"{lost}: {segment_files_missing(end, len(segments))}; restore them from a copy, or go on without them: "
                 f"sparklog log repair {directory}"
             )
         logger.warning("%s: what lies between was lost in the crash", lost)
@@ -130,11 +147,26 @@ def _offsets(
     )
 
 
-def _identify(directory: Path, owner: LogOwner, files: FileSystem) -> None:
-    """Makes the directory if needed, and checks or writes whose it is. Raises LogCorruptError."""
+def segment_files_missing(end: int, segment_count: int) -> str:
+    """What is missing of a log that ends too early."""
+    return (
+        f"the segment file that begins at offset {end} is missing, or more"
+        if segment_count
+        else "all files are missing"
+    )
+
+
+def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, made: bool) -> None:
+    """Makes the directory if needed, and checks or writes whose it is. Raises LogCorruptError, also for one that was `made`
+    before and has lost everything, unless a repair has agreed to that."""
     expected = PartitionMeta(owner.topic, owner.topic_id, owner.partition)
     files.make_directory(directory)
     data = read_whole(files, directory / PARTITION_FILE)
+    if data is None and made and not set(files.list_directory(directory)) - {PARTITION_FILE + TEMPORARY_SUFFIX}:
+        raise LogCorruptError(
+            f"{directory} is empty, though it was made with its files; restore them from a copy and restart the broker, or, "
+            f"if its records are lost for good, begin anew without them: sparklog log repair {directory}"
+        )
     found = decode(data, PartitionMeta) if data is not None else None
     if found is None:
         if data is not None:

@@ -11,32 +11,34 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sparklog.environment.clock import Clock
+from sparklog.environment.files import FileSystem
 from sparklog.errors import (
     BrokerShuttingDownError,
+    RequestTimedOutError,
     SparklogError,
     StorageError,
     StorageFullError,
+    StorageUnavailableError,
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import ATTRIBUTE_CONTROL
 from sparklog.log.appending import AppendableLog
 from sparklog.log.batch_times import LOWEST_TIMESTAMP_MS
-from sparklog.log.clock import Clock
 from sparklog.log.compaction.key_hash import HashSeeds
 from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.rewrite import RunContext
 from sparklog.log.compaction.swap import swap_segments
-from sparklog.log.files import FileSystem
 from sparklog.log.flusher import LogFlusher
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.opening import LogParts, open_parts
 from sparklog.log.partition_producers import encode_states
 from sparklog.log.producers import ALL_SAFEGUARDS, Safeguards
-from sparklog.log.recovery import SchemaOf
 from sparklog.log.retention import Expired, deletion_offset, expired
 from sparklog.log.segment import LogSegment
 from sparklog.log.segment_list import SegmentList
 from sparklog.log.slices import HandleCache
+from sparklog.log.stored_schema import SchemaOf
 from sparklog.log.tiering.partition_tier import NO_ACCESS
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.truncation import cut_segments, end_of_cut, end_of_remote_cut, remove_segments
@@ -53,6 +55,7 @@ class PartitionLog(AppendableLog):
         self._swap_lock = threading.Lock()
         """Held while files of segments get other names or go; taken before the flusher's lock, which comes before the
         write lock."""
+        self._looked_to = self.log_end_offset
         self._flusher = LogFlusher(parts, self._write_lock, self._producer_files, self._health)
 
     @classmethod
@@ -65,6 +68,7 @@ class PartitionLog(AppendableLog):
         *,
         files: FileSystem,
         clock: Clock,
+        expiry_clock: Clock | None = None,
         clean: bool,
         log_start_offset: int = 0,
         high_watermark: int = 0,
@@ -72,14 +76,18 @@ class PartitionLog(AppendableLog):
         handles: HandleCache | None = None,
         remote: RemoteAccess = NO_ACCESS,
         newest_schema_id: int = 1,
+        made: bool = False,
+        same_boot: bool = False,
         safeguards: Safeguards = ALL_SAFEGUARDS,
     ) -> PartitionLog:
         """Opens the log in `directory`, which is made if it does not exist.
 
         `schema_of` gives the topic's schema for an id (KeyError or UnknownSchemaError for an unknown one). `clean`: the
         log was closed with its data sealed; otherwise the last segment is scanned and a torn tail cut. The offsets are
-        those of the last checkpoint (0 when there is none). `remote`: how to get at what is in the object store.
-        `newest_schema_id`: of a marker in a log that has no segment. `safeguards`: for tests.
+        those of the last checkpoint (0 when there is none). `expiry_clock`: by which records grow old. `remote`: how to get at what is in the object store.
+        `newest_schema_id`: of a marker in a log that has no segment. `made`: the directory was there before, as a
+        partition's. `same_boot`: the machine has not stopped since the log was last written to, so that nothing of it can be
+        lost but by somebody's hand. `safeguards`: for tests.
         Raises LogCorruptError, StorageError.
         """
         parts = open_parts(
@@ -89,11 +97,14 @@ class PartitionLog(AppendableLog):
             schema_of,
             files=files,
             clock=clock,
+            expiry_clock=expiry_clock or clock,
             clean=clean,
             points=(log_start_offset, high_watermark, recovery_point),
             handles=HandleCache() if handles is None else handles,
             remote=remote,
             newest_schema_id=newest_schema_id,
+            made=made,
+            same_boot=same_boot,
             safeguards=safeguards,
         )
         return cls(parts)
@@ -111,7 +122,30 @@ class PartitionLog(AppendableLog):
         """Fsyncs if flush.mode or flush.messages ask for it, unless everything below `next_offset` is on the disk by
         now: who comes first syncs for all. To be called after an append, before it is acknowledged."""
         if self.config.flush.due_after_append(next_offset - self.flushed_offset):
-            self._flusher.flush_to(next_offset)
+            try:
+                self._flusher.flush_to(next_offset)
+            except StorageUnavailableError as e:
+                raise RequestTimedOutError(
+                    f"{self.owner.topic_partition}: written, but not on the disk yet: {e}"
+                ) from e
+
+    def look(self) -> None:
+        """Checks that what has been appended since the last look went into files that are still there. Raises StorageError;
+        the log directory has failed then."""
+        end = self.log_end_offset
+        if end == self._looked_to:
+            return
+        with self._write_lock:
+            if not self._health.is_closed:
+                for segment in self._segments.from_offset(min(self._looked_to, end)):
+                    segment.check_in_place()
+        self._looked_to = end
+
+    def recover_writes(self) -> None:
+        """Takes a failed append back that could not be taken back at once. Raises StorageUnavailableError, StorageError."""
+        if self._writer.blocked is not None and not self._health.is_closed:
+            with self._write_lock:
+                self._finish_take_back()
 
     def flush_if_due(self) -> bool:
         """Fsyncs if flush.ms is over, or a rolled segment waits for it; returns whether it did. Raises StorageError."""
@@ -166,6 +200,7 @@ class PartitionLog(AppendableLog):
         """
         with self._swap_lock, self._flusher.lock, self._write_lock:
             self._health.check()
+            self._finish_take_back()
             try:
                 if offset < self.log_end_offset:
                     self._truncate(offset)
@@ -265,13 +300,20 @@ class PartitionLog(AppendableLog):
                 self._raise_log_start(view.all[found.count - 1].next_offset)
             return found
 
-    def _expired(self, view: SegmentList) -> Expired:
+    def held_back(self) -> tuple[int, int]:
+        """How many segments, and bytes, would be deleted but for the clock by which records grow old, which has not followed
+        a jump yet. Raises StorageError, LogCorruptError."""
+        segments = self._segments
+        now, later = self._expired(segments).count, self._expired(segments, self._clock.now_ms()).count
+        return later - now, sum(s.data_bytes for s in segments.all[now:later])
+
+    def _expired(self, view: SegmentList, now_ms: int | None = None) -> Expired:
         return expired(
             view.all,
             self.config.retention,
             log_start_offset=self.log_start_offset,
             high_watermark=self.high_watermark,
-            now_ms=self._clock.now_ms(),
+            now_ms=self._expiry_clock.now_ms() if now_ms is None else now_ms,
             largest_timestamp_of=_age_timestamp_ms,
         )
 
@@ -279,6 +321,8 @@ class PartitionLog(AppendableLog):
         """Takes the segments wholly below the log start out of the log; returns how many. The last one stays. Their
         files stay for `file.delete.delay.ms`."""
         with self._write_lock:
+            if self._health.is_closed:
+                return 0
             segments = self._segments.all
             count = sum(s.next_offset <= self.log_start_offset for s in segments[:-1])
             if count:
@@ -304,10 +348,11 @@ class PartitionLog(AppendableLog):
             self._files,
             self._handles,
             HashSeeds.draw(),
-            self._clock.now_ms(),
+            self._expiry_clock.now_ms(),
             self.config.compaction.delete_retention_ms,
             self.config.segment_bytes,
             self.config.index_interval_bytes,
+            self.config.inflated_bytes_max,
             throttle,
         )
 
@@ -341,14 +386,14 @@ class PartitionLog(AppendableLog):
     def release_local(self, old: Sequence[LogSegment], new: Sequence[RemoteLogSegment]) -> bool:
         """The oldest local segments `old` give way to their copies `new`; their files go after `file.delete.delay.ms`.
         False when the log does not have all of those any more. Raises StorageError, StorageFullError."""
-        then = self.tier.producers_behind(old)
+        then = self.tier.producers_behind(old, self.config.producers_max)
         with self._swap_lock, self._write_lock:
             self._health.check()
             local = self.local_segments
             if local[: len(old)] != list(old) or len(local) == len(old):
                 return False
             # a crash from here on leaves any of the files
-            self.tier.release_below(old[-1].next_offset, encode_states(then.states))
+            self.tier.release_below(old[-1].next_offset, encode_states(then.states.by_last_use()))
             return self._writer.replace(list(old), new, self._delete_due_ms())
 
     def _delete_due_ms(self) -> int:

@@ -12,7 +12,7 @@ from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
 from sparklog.format.producer_snapshot import ProducerSnapshot, ProducerState
 from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.model import ProducerInfo
-from sparklog.log.producers import ALL_SAFEGUARDS, ProducerStates, Safeguards
+from sparklog.log.producers import ALL_SAFEGUARDS, PRODUCERS_MAX, ProducerStates, Safeguards
 from sparklog.log.segment import LogSegment
 from sparklog.log.transactions import AbortedTransactions, OpenTransactions
 
@@ -35,19 +35,23 @@ def decode_states(data: bytes) -> list[ProducerState]:
 class PartitionProducers:
     """Changed under the log's write lock; `open.first_unstable_offset` and `aborted.between` may be asked at any time."""
 
-    def __init__(self, safeguards: Safeguards = ALL_SAFEGUARDS) -> None:
+    def __init__(self, safeguards: Safeguards = ALL_SAFEGUARDS, limit: int = PRODUCERS_MAX) -> None:
         self.safeguards = safeguards
-        self.states = ProducerStates((), safeguards)
+        self.states = ProducerStates((), safeguards, limit)
         self.open = OpenTransactions()
         self.aborted = AbortedTransactions()
 
     @classmethod
     def resumed(
-        cls, snapshot: ProducerSnapshot, aborted: Iterable[AbortedEntry], safeguards: Safeguards = ALL_SAFEGUARDS
+        cls,
+        snapshot: ProducerSnapshot,
+        aborted: Iterable[AbortedEntry],
+        safeguards: Safeguards = ALL_SAFEGUARDS,
+        limit: int = PRODUCERS_MAX,
     ) -> PartitionProducers:
         """As they were at `snapshot.offset`; `aborted` below that, in the order of the markers."""
-        producers = cls(safeguards)
-        producers.states = ProducerStates(snapshot.producers, safeguards)
+        producers = cls(safeguards, limit)
+        producers.states = ProducerStates(snapshot.producers, safeguards, limit)
         producers.open.resume(snapshot.producers, snapshot.waiting)
         producers.aborted = AbortedTransactions(aborted)
         return producers

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from sparklog.environment.files import FileSystem, read_whole, write_whole
 from sparklog.errors import StorageError, StorageFullError
 from sparklog.format import producer_snapshot, txn_index
 from sparklog.format.producer_snapshot import (
@@ -25,9 +26,8 @@ from sparklog.format.producer_snapshot import (
     snapshot_name,
 )
 from sparklog.format.txn_index import AbortedEntry, decode_txn_index, encode_txn_index, entries_crc
-from sparklog.log.files import FileSystem, read_whole, write_whole
 from sparklog.log.partition_producers import PartitionProducers
-from sparklog.log.producers import ALL_SAFEGUARDS, Safeguards
+from sparklog.log.producers import ALL_SAFEGUARDS, PRODUCERS_MAX, Safeguards
 from sparklog.log.segment import LogSegment
 
 logger = logging.getLogger(__name__)
@@ -79,20 +79,22 @@ class ProducerFiles:
         high_watermark: int,
         safeguards: Safeguards = ALL_SAFEGUARDS,
         before: BeforeLocal = NOTHING_BEFORE,
+        limit: int = PRODUCERS_MAX,
     ) -> PartitionProducers:
-        """The producers of a log with these local `segments`: from the newest snapshot that can be used, and the headers
-        behind it; without one from what is known `before` the segments, and all their headers. Raises StorageError."""
+        """The producers (at most `limit`) of a log with these local `segments`: from the newest snapshot that can be used,
+        and the headers behind it; without one from what is known `before` the segments, and all their headers. Raises
+        StorageError."""
         names = set(self._files.list_directory(self._directory))
         self._snapshots = sorted(_offsets_in(names, producer_snapshot.SUFFIX))
         self.cut(bounds.log_end)
         for offset in reversed(self._snapshots):
-            found = self._resume(offset, bounds, safeguards)
+            found = self._resume(offset, bounds, safeguards, limit)
             if found is not None:
                 found.replay(segments, offset, high_watermark)
                 break
             self._remove_snapshots([offset])
         else:
-            found = self._from_the_start(before, segments, high_watermark, safeguards)
+            found = self._from_the_start(before, segments, high_watermark, safeguards, limit)
             offset = 0
         found.open.on_high_watermark(high_watermark)
         self._remove_unknown(names)
@@ -100,7 +102,7 @@ class ProducerFiles:
             self.save(found, [s.base_offset for s in segments], bounds.log_end)  # not all of it once more
         return found
 
-    def _resume(self, offset: int, bounds: LogBounds, safeguards: Safeguards) -> PartitionProducers | None:
+    def _resume(self, offset: int, bounds: LogBounds, safeguards: Safeguards, limit: int) -> PartitionProducers | None:
         """As the snapshot at `offset` has it; None if that, or a file it counts on, cannot be used."""
         path = self._directory / snapshot_name(offset)
         snapshot = decode_snapshot(read_whole(self._files, path) or b"")
@@ -119,10 +121,15 @@ class ProducerFiles:
             known[file.base_offset] = file
             entries += found[: file.entries]
         self._aborted, self._saved_to = known, offset
-        return PartitionProducers.resumed(snapshot, entries, safeguards)
+        return PartitionProducers.resumed(snapshot, entries, safeguards, limit)
 
     def _from_the_start(
-        self, before: BeforeLocal, segments: Sequence[LogSegment], high_watermark: int, safeguards: Safeguards
+        self,
+        before: BeforeLocal,
+        segments: Sequence[LogSegment],
+        high_watermark: int,
+        safeguards: Safeguards,
+        limit: int,
     ) -> PartitionProducers:
         """From all headers that are here; of what is only in the object store, from its journal."""
         self._remove_snapshots(self._snapshots)
@@ -130,7 +137,8 @@ class ProducerFiles:
         for base, found in before.aborted:
             self._write_aborted(base, found)
         entries = [entry for _, found in before.aborted for entry in found]
-        producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), entries, safeguards)
+        snapshot = ProducerSnapshot(before.offset, before.states)
+        producers = PartitionProducers.resumed(snapshot, entries, safeguards, limit)
         producers.replay(segments, before.offset, high_watermark)
         return producers
 
@@ -144,9 +152,10 @@ class ProducerFiles:
 
     # --- saving ---
 
-    def save(self, producers: PartitionProducers, bases: Sequence[int], offset: int) -> None:
+    def save(self, producers: PartitionProducers, bases: Sequence[int], offset: int, *, fsync: bool = True) -> None:
         """Writes a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has; `bases`
-        are those of the segments. A failure is no error: more is replayed then.
+        are those of the segments. A failure is no error: more is replayed then. Without `fsync` the next flush leaves it
+        alone.
         """
         if offset in self._snapshots or (not bases and not len(producers.states)):
             return
@@ -155,13 +164,14 @@ class ProducerFiles:
                 self._write_aborted(base, entries)
             path = self._directory / snapshot_name(offset)
             content = ProducerSnapshot(
-                offset, list(producers.states), producers.open.waiting, sorted(self._aborted.values())
+                offset, producers.states.by_last_use(), producers.open.waiting, sorted(self._aborted.values())
             )
             write_whole(self._files, path, encode_snapshot(content))
         except (StorageFullError, StorageError) as e:
             logger.warning("%s: no snapshot of the producers at offset %d: %s", self._directory, offset, e)
             return
-        self._dirty.append(path)
+        if fsync:
+            self._dirty.append(path)
         self._saved_to = offset
         self._snapshots.append(offset)
         self._remove_snapshots(self._snapshots[:-SNAPSHOTS_KEPT])
@@ -186,6 +196,10 @@ class ProducerFiles:
         """The files to fsync, in this order; they may be gone by then."""
         dirty, self._dirty = self._dirty, []
         return dirty
+
+    def put_back(self, paths: Sequence[Path]) -> None:
+        """They have not been fsynced."""
+        self._dirty[:0] = paths
 
     # --- when the log loses something ---
 
@@ -225,6 +239,11 @@ class ProducerFiles:
 
     def _path_of_aborted(self, base: int) -> Path:
         return self._directory / f"{base:020d}{txn_index.SUFFIX}"
+
+
+def newest_snapshot_offset(files: FileSystem, directory: Path) -> int:
+    """Up to where the log went when the newest snapshot was made, by its name; 0: there is none. Raises StorageError."""
+    return max(_offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX), default=0)
 
 
 def _describe(base: int, entries: Sequence[AbortedEntry]) -> AbortedFile:

@@ -4,29 +4,54 @@ Per producer id: epoch, the last five batches, the open transaction (KIP-98, KIP
 that a client wants to append and changes nothing; `apply` enters a batch that is in the log, without asking whether it
 should be: batches that were appended once are replayed with it after a start or a truncation.
 
+There are at most `limit` producers. For a new one the oldest goes: of those of which only a marker is known, else of those
+without an open transaction. Nothing is kept of what is refused, or is only being verified.
+
 Sequence numbers: row i of a batch has `base_sequence + i`, and 0 follows 2^31 - 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparklog.errors import (
+    ConcurrentTransactionsError,
     CoordinatorFencedError,
     InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
 )
-from sparklog.format.batch import ATTRIBUTE_COMMIT, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
-from sparklog.format.producer_snapshot import BATCHES_MAX, ProducedBatch, ProducerState
+from sparklog.format.batch import (
+    ATTRIBUTE_COMMIT,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_OFFSET_COLUMN,
+    ATTRIBUTE_TRANSACTIONAL,
+    BatchHeader,
+)
+from sparklog.format.producer_snapshot import BATCHES_MAX, CRC_UNKNOWN, ProducedBatch, ProducerState
 
 SEQUENCE_MAX = 2**31 - 1
 ENDED_EXPIRATION_MS = 900_000
 """A producer of which nothing is known but its last marker is forgotten after this: sinks use producer ids once. The
 marker fences late batches, but so does the verification that these need."""
+EPOCHS_AHEAD_MAX = 1_000
+"""How far the epoch of a producer without transactions may be above the one that is known here (unknown: 0). Such producers
+raise their epoch themselves, by one at a time."""
+PRODUCERS_MAX = 10_000
+"""Default of `max.producers.per.partition`."""
 NONE = -1
+
+Issued = Callable[[int], bool]
+"""Whether a producer id has been given to anybody."""
+
+
+def any_id(_: int) -> bool:
+    """Where nobody keeps account of the ids."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -38,6 +63,8 @@ class Safeguards:
     five_batch_memory: bool = True
     verification_guard: bool = True
     marker_epoch_rule: bool = True
+    content_check: bool = True
+    issued_check: bool = True
 
 
 ALL_SAFEGUARDS = Safeguards()
@@ -53,14 +80,16 @@ class EndedTransaction(NamedTuple):
 
 
 class Guard:
-    """A verification under way: the object itself is the proof, so that a marker in between can make it void."""
+    """A verification under way. It is good until a marker of the producer comes, at or above `next_offset`, which was the
+    log end when it began. `owner`: whose it is; after a truncation they are others."""
 
-    __slots__ = ("created_ms", "producer_epoch", "producer_id")
+    __slots__ = ("next_offset", "owner", "producer_epoch", "producer_id")
 
-    def __init__(self, producer_id: int, producer_epoch: int, created_ms: int) -> None:
+    def __init__(self, owner: ProducerStates, producer_id: int, producer_epoch: int, next_offset: int) -> None:
+        self.owner = owner
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
-        self.created_ms = created_ms
+        self.next_offset = next_offset
 
 
 def sequence_after(sequence: int, rows: int = 1) -> int:
@@ -76,10 +105,23 @@ def last_sequence_of(header: BatchHeader) -> int:
 class ProducerStates:
     """The producers of one partition."""
 
-    def __init__(self, states: Iterable[ProducerState] = (), safeguards: Safeguards = ALL_SAFEGUARDS) -> None:
-        self._states = {s.producer_id: s for s in states}
-        self._guards: dict[int, Guard] = {}
+    def __init__(
+        self,
+        states: Iterable[ProducerState] = (),
+        safeguards: Safeguards = ALL_SAFEGUARDS,
+        limit: int = PRODUCERS_MAX,
+    ) -> None:
+        self.limit = limit
+        self._states: dict[int, ProducerState] = {}
+        # ids in the order of their last use: with an open transaction, only a marker known, all others
+        self._open: OrderedDict[int, None] = OrderedDict()
+        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._forgotten_marker = NONE
+        """The newest marker of all producers that were forgotten."""
         self._safeguards = safeguards
+        for state in sorted(states, key=lambda s: s.last_time_ms):
+            self._enter(None, state)
 
     def __len__(self) -> int:
         return len(self._states)
@@ -87,18 +129,29 @@ class ProducerStates:
     def __iter__(self) -> Iterator[ProducerState]:
         return iter(list(self._states.values()))
 
+    def by_last_use(self) -> list[ProducerState]:
+        """In an order that keeps, for a snapshot, who goes first; not while anything is entered."""
+        return [self._states[i] for order in (self._open, self._ended, self._idle) for i in order]
+
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
     # --- what a client sends ---
 
     def admit(
-        self, headers: Sequence[BatchHeader], next_offset: int, guard: Guard | None, *, verified: bool = False
+        self,
+        headers: Sequence[BatchHeader],
+        next_offset: int,
+        guard: Guard | None,
+        *,
+        verified: bool = False,
+        issued: Issued = any_id,
     ) -> list[ProducedBatch | None]:
         """For every batch the one it repeats, or None if it is new, to be appended. The first new one gets `next_offset`,
         the others follow. `verified`: transactions need no guard (the coordinator itself writes).
 
-        Raises InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError; then none may be appended.
+        Raises InvalidProducerIdMappingError (the id was never issued), InvalidProducerEpochError, OutOfOrderSequenceError,
+        InvalidTxnStateError, ConcurrentTransactionsError; then none may be appended, and nothing has changed.
         """
         seen: dict[int, ProducerState] = {}
         found: list[ProducedBatch | None] = []
@@ -106,6 +159,8 @@ class ProducerStates:
             original = None
             if header.producer_id >= 0:
                 state = seen.get(header.producer_id) or self._states.get(header.producer_id)
+                if not verified and (state is None or header.producer_epoch != state.epoch):
+                    self._check_issued(header, state, issued)
                 original = self._admit_one(header, state, None if verified else guard, verified=verified)
                 if original is None and len(headers) > 1:
                     seen[header.producer_id] = self._with_batch(state, header._replace(base_offset=next_offset))
@@ -113,6 +168,23 @@ class ProducerStates:
             if original is None:
                 next_offset += header.last_offset_delta + 1
         return found
+
+    def _check_issued(self, header: BatchHeader, state: ProducerState | None, issued: Issued) -> None:
+        """Whether somebody has been given this id, and may have come to this epoch. The coordinator knows those of
+        transactions, and is asked."""
+        if not self._safeguards.issued_check:
+            return
+        if state is None and not issued(header.producer_id):
+            raise InvalidProducerIdMappingError(
+                f"producer id {header.producer_id} was never issued: ask for one with INIT_PRODUCER_ID"
+            )
+        known = 0 if state is None else state.epoch
+        ahead = header.producer_epoch - known
+        if ahead > EPOCHS_AHEAD_MAX and not header.attributes & ATTRIBUTE_TRANSACTIONAL:
+            raise InvalidProducerEpochError(
+                f"producer {header.producer_id} has epoch {known} here, it cannot have come to {header.producer_epoch}: "
+                f"ask for a new id with INIT_PRODUCER_ID"
+            )
 
     def _admit_one(
         self, header: BatchHeader, state: ProducerState | None, guard: Guard | None, *, verified: bool
@@ -125,7 +197,7 @@ class ProducerStates:
             is_same = header.producer_epoch == state.epoch
             due = sequence_after(state.last_sequence) if is_same and state.batches else 0
             if header.base_sequence not in (due, NONE):  # what a coordinator writes has none
-                original = _repeated(header, state) if is_same else None
+                original = self._repeated(header, state) if is_same else None
                 if original is not None:
                     return original
                 if self._safeguards.sequence_check:
@@ -134,6 +206,25 @@ class ProducerStates:
                         f"{header.base_sequence} where {due} is due"
                     )
         self._check_transaction(header, state, guard, verified=verified)
+        if state is None and len(self._open) >= self.limit and not verified:
+            raise ConcurrentTransactionsError(
+                f"{len(self._open)} producers have a transaction open here, max.producers.per.partition is {self.limit}: "
+                f"try again when some have ended"
+            )
+        return None
+
+    def _repeated(self, header: BatchHeader, state: ProducerState) -> ProducedBatch | None:
+        """The batch that is in the log already. Raises OutOfOrderSequenceError if that one has other content: what is
+        answered as stored must be stored."""
+        last = last_sequence_of(header)
+        for batch in state.batches:
+            if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
+                if batch.crc not in (header.crc, CRC_UNKNOWN) and self._safeguards.content_check:
+                    raise OutOfOrderSequenceError(
+                        f"{_name(header)}: another batch with sequence {header.base_sequence} is stored at offset "
+                        f"{batch.base_offset}; somebody else writes with this producer's id"
+                    )
+                return batch
         return None
 
     def _check_transaction(
@@ -150,15 +241,25 @@ class ProducerStates:
                     f"the transaction of {_name(header)} with epoch {state.epoch} has not ended here"
                 )
         elif transactional and not verified and self._safeguards.verification_guard:
-            current = self._guards.get(header.producer_id)
-            if guard is None or guard is not current or guard.producer_epoch != header.producer_epoch:
-                raise InvalidTxnStateError(
-                    f"nobody has verified that the transaction of {_name(header)} includes this partition, or it has ended since"
-                )
+            self._check_guard(header, state, guard)
 
-    def begin_verification(self, producer_id: int, producer_epoch: int, now_ms: int) -> Guard | None:
+    def _check_guard(self, header: BatchHeader, state: ProducerState | None, guard: Guard | None) -> None:
+        """Whether the coordinator has been asked for the batch's transaction, and no marker has come since."""
+        who = header.producer_id, header.producer_epoch
+        if guard is None or guard.owner is not self or (guard.producer_id, guard.producer_epoch) != who:
+            raise InvalidTxnStateError(
+                f"nobody has verified that the transaction of {_name(header)} includes this partition"
+            )
+        if state is not None and state.marker_offset >= guard.next_offset:
+            raise InvalidTxnStateError(f"the transaction of {_name(header)} has ended")
+        if state is None and self._forgotten_marker >= guard.next_offset:
+            raise ConcurrentTransactionsError(
+                f"whether the transaction of {_name(header)} has ended is not known: try again"
+            )
+
+    def begin_verification(self, producer_id: int, producer_epoch: int, next_offset: int) -> Guard | None:
         """A guard to append the first batch of a transaction with, once the coordinator has been asked; None: the
-        transaction is open here. Raises InvalidProducerEpochError."""
+        transaction is open here. `next_offset`: the log end. Raises InvalidProducerEpochError."""
         state = self._states.get(producer_id)
         if state is not None:
             if producer_epoch < state.epoch and self._safeguards.epoch_check:
@@ -167,13 +268,7 @@ class ProducerStates:
                 )
             if state.transaction_first_offset >= 0 and state.epoch == producer_epoch:
                 return None
-        guard = Guard(producer_id, producer_epoch, now_ms)
-        known = self._guards.setdefault(producer_id, guard)
-        if known.producer_epoch == producer_epoch:
-            return known
-        if known.producer_epoch < producer_epoch:
-            self._guards[producer_id] = guard
-        return guard
+        return Guard(self, producer_id, producer_epoch, next_offset)
 
     # --- what a coordinator sends ---
 
@@ -208,13 +303,10 @@ class ProducerStates:
             return None
         before = self._states.get(producer_id)
         if not header.attributes & ATTRIBUTE_CONTROL:
-            self._states[producer_id] = self._with_batch(before, header)
-            if header.attributes & ATTRIBUTE_TRANSACTIONAL:
-                self._guards.pop(producer_id, None)
+            self._enter(before, self._with_batch(before, header))
             return None
-        self._guards.pop(producer_id, None)
         same_epoch = before is not None and before.epoch >= header.producer_epoch
-        self._states[producer_id] = ProducerState(
+        after = ProducerState(
             producer_id,
             header.append_time_ms,
             header.base_offset,
@@ -223,6 +315,7 @@ class ProducerStates:
             before.epoch if before is not None and same_epoch else header.producer_epoch,
             before.batches if before is not None and same_epoch else (),
         )
+        self._enter(before, after)
         if before is None or before.transaction_first_offset < 0:
             return None
         committed = bool(header.attributes & ATTRIBUTE_COMMIT)
@@ -235,6 +328,7 @@ class ProducerStates:
             header.append_time_ms,
             header.base_sequence,
             last_sequence_of(header),
+            CRC_UNKNOWN if header.attributes & ATTRIBUTE_OFFSET_COLUMN else header.crc,  # compaction writes its own
         )
         first = NONE if state is None else state.transaction_first_offset
         if first < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL and header.record_count:
@@ -253,29 +347,39 @@ class ProducerStates:
             transaction_first_offset=first,
         )
 
+    def _enter(self, before: ProducerState | None, state: ProducerState) -> None:
+        """`state` takes the place of `before` and is the last that was used; for a new one the oldest may have to go."""
+        producer_id = state.producer_id
+        self._states[producer_id] = state
+        order = self._order_of(state)
+        if before is not None:
+            earlier = self._order_of(before)
+            if earlier is order:
+                order.move_to_end(producer_id)
+                return
+            del earlier[producer_id]
+        order[producer_id] = None
+        while len(self._states) > self.limit and (self._ended or self._idle):
+            self._forget(next(iter(self._ended or self._idle)))
+
+    def _order_of(self, state: ProducerState) -> OrderedDict[int, None]:
+        if state.transaction_first_offset >= 0:
+            return self._open
+        return self._idle if state.batches else self._ended
+
+    def _forget(self, producer_id: int) -> None:
+        state = self._states.pop(producer_id)
+        del self._order_of(state)[producer_id]
+        self._forgotten_marker = max(self._forgotten_marker, state.marker_offset)
+
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers that have written nothing for so long and have no transaction open; returns how many."""
-        ended_ms = min(expiration_ms, ENDED_EXPIRATION_MS)
-        gone = [
-            s.producer_id
-            for s in self._states.values()
-            if s.transaction_first_offset < 0 and now_ms - s.last_time_ms > (expiration_ms if s.batches else ended_ms)
-        ]
-        for producer_id in gone:
-            del self._states[producer_id]
-        for guard in list(self._guards.values()):
-            if now_ms - guard.created_ms > expiration_ms:
-                self._guards.pop(guard.producer_id, None)
-        return len(gone)
+        before = len(self._states)
+        for order, idle_ms in ((self._idle, expiration_ms), (self._ended, min(expiration_ms, ENDED_EXPIRATION_MS))):
+            while order and now_ms - self._states[producer_id := next(iter(order))].last_time_ms > idle_ms:
+                self._forget(producer_id)
+        return before - len(self._states)
 
 
 def _name(header: BatchHeader) -> str:
     return f"producer {header.producer_id} epoch {header.producer_epoch}"
-
-
-def _repeated(header: BatchHeader, state: ProducerState) -> ProducedBatch | None:
-    last = last_sequence_of(header)
-    for batch in state.batches:
-        if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
-            return batch
-    return None

@@ -11,6 +11,8 @@ from sparklog.log.segment_view import SegmentEnd
 from sparklog.log.slices import FileSlice, RemoteReadRequired
 
 LOCATE_REMOTE_BYTES = 32 * 1024 * 1024
+LOCATE_RANGES_MAX = 1_000
+"""Who reads on behind them asks again."""
 
 
 def slice_from(
@@ -50,12 +52,13 @@ def slice_from(
 def ranges_between(
     segments: Sequence[LogSegment], start_offset: int, end_offset: int, high_watermark: int
 ) -> list[LocatedRange]:
-    """The file ranges of `segments` that hold [start_offset, end_offset), whole batches, below the high watermark. Of
-    what is in the object store only the first LOCATE_REMOTE_BYTES or so, and nothing behind them."""
+    """The file ranges of `segments` that hold [start_offset, end_offset), whole batches, below the high watermark; the first
+    LOCATE_RANGES_MAX of them. Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, and nothing behind
+    them."""
     stop = min(end_offset, high_watermark)
     ranges: list[LocatedRange] = []
     for segment in segments:
-        if segment.base_offset >= stop or start_offset >= stop:
+        if segment.base_offset >= stop or start_offset >= stop or len(ranges) == LOCATE_RANGES_MAX:
             break
         if start_offset >= segment.next_offset or not segment.data_bytes:
             continue

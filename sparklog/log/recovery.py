@@ -13,14 +13,13 @@ by batch with checksums. Then there are three outcomes:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_ahead, read_whole
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
 from sparklog.format import offset_index, time_index
 from sparklog.format.batch import BatchHeader, TruncatedBatchError
@@ -42,17 +41,15 @@ from sparklog.format.segment import (
 )
 from sparklog.log.compaction.swap import finish_swaps
 from sparklog.log.dropped_segments import discard, remove_below
-from sparklog.log.files import TEMPORARY_SUFFIX, File, FileSystem, read_ahead, read_whole
 from sparklog.log.header_walk import header_at
 from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment
 from sparklog.log.segment_indexes import SegmentIndexes, remove_indexes
 from sparklog.log.segment_view import SegmentEnd, Tail
 from sparklog.log.slices import HandleCache
+from sparklog.log.stored_schema import SchemaOf
 
 logger = logging.getLogger(__name__)
-
-SchemaOf = Callable[[int], pa.Schema]
 
 
 class LoadContext(Struct, frozen=True):
@@ -70,6 +67,8 @@ class LoadContext(Struct, frozen=True):
     gaps: frozenset[tuple[int, int]] = frozenset()
     """Offsets that a repair has given up."""
     clean: bool = True
+    written_to: int = 0
+    """Everything below had been written and cannot have been lost in a crash: the machine has not stopped since."""
 
     def hint(self) -> str:
         """What to do about damage."""
@@ -98,7 +97,7 @@ def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
     """
     gaps = decode_gaps(read_whole(context.files, context.directory / GAPS_FILE))
     context = replace(context, gaps=frozenset(gaps), clean=clean)
-    finish_swaps(context.files, context.directory)
+    finish_swaps(context.files, context.directory, context.owner)
     bases = _segment_bases(context)
     bases = remove_below(context.files, context.directory, bases, context.log_start_offset)
     segments: list[LogSegment] = []
@@ -274,6 +273,9 @@ _SMALL_BYTES = 1 << 20
 """A segment that is fetched with one request: of many small ones, one per header is what a cold start waits for."""
 
 
+_REWRITE_BYTES = 1 << 20
+
+
 class _SegmentScan:
     """Reads every batch of a segment, those behind the recovery point with their checksum; cuts what a crash left behind
     the last good one, and seals the segment if others follow it."""
@@ -293,6 +295,8 @@ class _SegmentScan:
         self._following = following
         self._tail, self._indexes = Tail(), SegmentIndexes(segment.base_offset)
         self._next_offset = segment.base_offset
+        self._unsynced_from = 0 if context.recovery_point <= segment.base_offset else size
+        """Position of what may not be on the disk."""
 
     def run(self) -> None:
         context, segment, file = self._context, self._segment, self._file
@@ -310,7 +314,9 @@ class _SegmentScan:
         )
         self._check_end(result)
         segment.end = SegmentEnd(self._next_offset, result.position)
-        if data_end == result.position and self._footer_is_whole(data_end):
+        is_whole = data_end == result.position and self._footer_is_whole(result.position)
+        self._write_again(self._size if is_whole else result.position)
+        if is_whole:
             self._indexes.save(context.files, segment.path)  # what a crash left of the files looks like whole ones
             segment.begin(None, self._indexes)
             return
@@ -325,12 +331,22 @@ class _SegmentScan:
         if self._following is not None:
             segment.seal(context.schema_of(segment.info.schema_id))
 
+    def _write_again(self, end: int) -> None:
+        """Makes the kernel write once more what was not surely on the disk when the broker stopped. Had an fsync failed, the
+        kernel took these pages for written: they can be read until the power goes, and no later fsync writes them."""
+        if self._context.clean:
+            return
+        for position in range(self._unsynced_from, end, _REWRITE_BYTES):
+            self._file.write(position, self._file.read(position, min(_REWRITE_BYTES, end - position)))
+
     def _visit(self, position: int, header: BatchHeader) -> None:
         if header.base_offset != self._next_offset and not self._may_jump_to(header.base_offset):
             raise LogCorruptError(  # the stamp has no checksum; what was appended is dense
                 f"{self._segment.path}, position {position}: a batch with base offset {header.base_offset} where "
                 f"{self._next_offset} is due; {self._context.hint()}"
             )
+        if header.next_offset > self._context.recovery_point:
+            self._unsynced_from = min(self._unsynced_from, position)
         self._segment.note(self._tail, self._indexes, position, header, self._context.index_interval_bytes)
         self._next_offset = header.next_offset
 
@@ -352,10 +368,11 @@ class _SegmentScan:
                 f"({result.reason or 'a gap'}); {context.hint()}"
             )
             raise _Torn(error) if end >= context.recovery_point and end < (following or 0) else error
-        if following is None and end < context.recovery_point and context.log_start_offset < context.recovery_point:
+        known_end = max(context.recovery_point, context.written_to)
+        if following is None and end < known_end and context.log_start_offset < known_end:
             raise LogCorruptError(
-                f"{where}: good batches end at offset {end}, but everything below {context.recovery_point} was on the "
-                f"disk ({result.reason or 'the file is shorter than it was'}); {context.hint()}"
+                f"{where}: good batches end at offset {end}, but everything below {known_end} was there when the broker "
+                f"stopped ({result.reason or 'the file is shorter than it was, or the one behind it is missing'}); {context.hint()}"
             )
 
     def _footer_is_whole(self, data_end: int) -> bool:

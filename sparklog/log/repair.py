@@ -1,6 +1,6 @@
 """Repairing a damaged partition directory: bad bytes go to files beside the segments, what is intact stays.
 
-A batch is kept when its checksum is right, at its own offset: where bytes had to go, offsets are missing from then on,
+A batch is kept when its checksum is right and its records can be read, at its own offset: where bytes had to go, offsets are missing from then on,
 and repaired-gaps.json says which, so that no later start takes them for damage. A batch whose bytes are right but whose
 offset contradicts its neighbours (the stamp has no checksum) gets the offset that fits between them. Each damaged
 segment is written anew, sealed, and takes the old one's place by a rename; what was taken out is then in
@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
+from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_whole, write_whole
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
 from sparklog.format.batch import (
     ATTRIBUTE_OFFSET_COLUMN,
@@ -39,7 +40,8 @@ from sparklog.format.checkpoint import (
     decode,
 )
 from sparklog.format.gaps import GAPS_FILE, decode_gaps, encode_gaps
-from sparklog.format.offset_column import has_offset_column, with_offset_column
+from sparklog.format.offset_column import has_offset_column, topic_schema, with_offset_column
+from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.segment import (
     END_OF_STREAM,
     HEAD_MAGIC,
@@ -54,8 +56,9 @@ from sparklog.format.segment import (
     read_header,
     segment_name,
 )
-from sparklog.log.files import TEMPORARY_SUFFIX, File, FileSystem, read_whole, write_whole
+from sparklog.log.producer_files import newest_snapshot_offset
 from sparklog.log.segment_indexes import remove_indexes
+from sparklog.log.stored_rows import RowsCheck
 from sparklog.log.truncation import TruncationMark
 
 QUARANTINE_SUFFIX = ".corrupt"
@@ -126,11 +129,38 @@ def repair(
 
     Raises LogCorruptError when something cannot be repaired, StorageError, StorageFullError.
     """
+    if has_lost_everything(directory, files):
+        return _begin_anew(directory, files, dry_run=dry_run)
     plan = _Plan(directory, files, schema_of)
     report = plan.make(dry_run=dry_run)
     if not dry_run and report.changed:
         plan.apply()
     return report
+
+
+def has_lost_everything(directory: Path, files: FileSystem) -> bool:
+    """Whether a partition's directory is gone, or empty. Raises StorageError."""
+    return not files.exists(directory) or not files.list_directory(directory)
+
+
+def _begin_anew(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairReport:
+    """Makes the directory, with a list of gaps: it says that the loss has been agreed to, and where the log goes on."""
+    points = read_points(directory, files)
+    end = max(points.log_start_offset, points.high_watermark, points.recovery_point)
+    gaps = [(0, end)] if end else []
+    finding = RepairFinding(".", 0, 0, f"everything is gone: the partition begins anew, empty, at offset {end}")
+    if not dry_run:
+        files.make_directory(directory)
+        files.write_atomic(directory / GAPS_FILE, encode_gaps(gaps))
+    return RepairReport(directory, dry_run, [finding], gaps, log_end_offset=end)
+
+
+def read_points(directory: Path, files: FileSystem) -> PartitionPoints:
+    """What the last checkpoint says of the partition in `directory`; zeros if nothing. Raises StorageError."""
+    data = read_whole(files, directory.parent / RECOVERY_POINTS_FILE)
+    points = decode(data, RecoveryPoints) if data is not None else None
+    found = points.partitions.get(directory.name) if points is not None else None
+    return found if found is not None else PartitionPoints("", 0, 0, 0)
 
 
 class _Plan:
@@ -150,6 +180,8 @@ class _Plan:
         bases = sorted(base for name in names if (base := parse_segment_name(name)) is not None)
         self._segments = [self._examine(base, is_last=base == bases[-1]) for base in bases]
         self._complete_heads()
+        for segment in self._segments:
+            self._take_out_unreadable(segment)
         self._place()
         for segment in self._segments:
             for start, end, reason in segment.bad:
@@ -169,11 +201,9 @@ class _Plan:
 
     def _read_points(self) -> PartitionPoints:
         """What the last checkpoint says of the partition."""
-        data = read_whole(self._files, self._directory.parent / RECOVERY_POINTS_FILE)
-        points = decode(data, RecoveryPoints) if data is not None else None
-        found = points.partitions.get(self._directory.name) if points is not None else None
+        found = read_points(self._directory, self._files)
         meta = self._read_meta()
-        if found is None or (meta is not None and meta.topic_id != found.topic_id):
+        if meta is not None and meta.topic_id != found.topic_id:
             return PartitionPoints("", 0, 0, 0)
         return found
 
@@ -259,6 +289,55 @@ class _Plan:
             info = SegmentInfo(owner.topic, owner.topic_id, owner.partition, segment.base, schema_id)
             segment.head = SegmentHead(schema, info, len(encode_head(schema, info)))
 
+    def _take_out_unreadable(self, segment: _Segment) -> None:
+        """Gives up batches whose checksum is right, but which no reader can decode. Raises LogCorruptError where it may as
+        well be the head that is wrong."""
+        if segment.head is None:
+            return
+        rows = RowsCheck(segment.head.schema)
+        unreadable: dict[int, str] = {}
+        file = self._files.open(segment.path)
+        try:
+            for kept in segment.kept:
+                misfit = rows.misfit(file.read(kept.position, kept.header.size_bytes), kept.header)
+                if misfit is not None and not misfit.is_unknown:
+                    unreadable[kept.position] = misfit.message
+        finally:
+            file.close()
+        if not unreadable:
+            return
+        if len(unreadable) == len(segment.kept) and not self._is_certain(segment, segment.head):
+            raise LogCorruptError(
+                f"{segment.path}: no batch fits the schema in its head, and nothing here tells which of both is wrong; start "
+                f"the broker and stop it, then the file's end has the schema, too ({next(iter(unreadable.values()))})"
+            )
+        for kept in segment.kept:
+            if kept.position in unreadable:
+                end = kept.position + kept.header.size_bytes
+                segment.bad.append((kept.position, end, unreadable[kept.position]))
+        segment.bad.sort()
+        segment.kept = [kept for kept in segment.kept if kept.position not in unreadable]
+        segment.needs_rewrite = True
+
+    def _is_certain(self, segment: _Segment, head: SegmentHead) -> bool:
+        """Whether the schema in the head is known from elsewhere, too: heads have no checksum."""
+        others = [s.head for s in self._segments if s is not segment and s.head is not None]
+        if (
+            self._schema_of is not None
+            or topic_schema(head.schema).equals(ENVELOPE_SCHEMA)
+            or any(o.info.schema_id == head.info.schema_id and o.schema == head.schema for o in others)
+        ):
+            return True
+        file = self._files.open(segment.path)
+        try:
+            seal = decode_seal(file.read, segment.size)
+            if seal is None:
+                return False
+            footer = encode_seal(head.schema, head.info, seal.positions, seal.metadata_lengths, seal.data_end)
+            return file.read(seal.data_end, segment.size - seal.data_end) == footer
+        finally:
+            file.close()
+
     # --- offsets ---
 
     def _place(self) -> None:
@@ -275,7 +354,11 @@ class _Plan:
             due = self._place_batches(segment, max(segment.base, due), behind)
         self._end = due or 0
         mark = TruncationMark(self._files, self._directory)
-        promised = max(mark.clamp((self._points.log_start_offset, 0, self._points.recovery_point)))
+        points = self._points
+        promised = max(
+            *mark.clamp((points.log_start_offset, points.high_watermark, points.recovery_point)),
+            newest_snapshot_offset(self._files, self._directory),
+        )
         if self._end < promised:
             self._gaps.add((self._end, promised))
             self._end = promised

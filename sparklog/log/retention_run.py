@@ -40,7 +40,8 @@ def run_retention(logs: Mapping[TopicPartition, PartitionLog], checkpoint: Calla
         except UnknownTopicOrPartitionError:
             continue  # deleted meanwhile
         except SparklogError as e:
-            logger.error("partition %s: retention failed, it is tried again: %s", tp, e)  # noqa: TRY400
+            if not log.is_closed:
+                logger.error("partition %s: retention failed, it is tried again: %s", tp, e)  # noqa: TRY400
             continue
         if found.count:
             end = log.log_start_offset
@@ -58,6 +59,28 @@ def run_retention(logs: Mapping[TopicPartition, PartitionLog], checkpoint: Calla
     return RetentionResult(raised, removed)
 
 
+class HeldBack(NamedTuple):
+    """What is too old by the wall clock only."""
+
+    partitions: int
+    segments: int
+    size_bytes: int
+
+
+def held_back(logs: Mapping[TopicPartition, PartitionLog]) -> HeldBack:
+    """What of `logs` would be deleted but for a clock that has jumped."""
+    partitions = segments = size_bytes = 0
+    for log in logs.values():
+        try:
+            count, held_bytes = log.held_back()
+        except SparklogError:
+            continue  # `retain` has said so
+        partitions += count > 0
+        segments += count
+        size_bytes += held_bytes
+    return HeldBack(partitions, segments, size_bytes)
+
+
 def remove_dropped(logs: Mapping[TopicPartition, PartitionLog]) -> int:
     """Unlinks the files of deleted segments whose time has come; returns how many segments. Failures are logged."""
     removed = 0
@@ -65,5 +88,7 @@ def remove_dropped(logs: Mapping[TopicPartition, PartitionLog]) -> int:
         try:
             removed += log.remove_dropped()
         except SparklogError as e:
+            if log.is_closed:
+                continue  # deleted meanwhile
             logger.error("partition %s: files of deleted segments stay, it is tried again: %s", tp, e)  # noqa: TRY400
     return removed

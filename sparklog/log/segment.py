@@ -10,16 +10,17 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
+from sparklog.environment.files import FileIdentity, FileSystem
+from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageError
 from sparklog.format.batch import BatchHeader
 from sparklog.format.offset_column import with_offset_column
 from sparklog.format.segment import SealedBlocks, SegmentInfo, decode_seal, encode_head, encode_seal, segment_name
 from sparklog.log.batch_times import batch_timestamp_ms, roll_time_ms
-from sparklog.log.files import FileSystem
 from sparklog.log.header_walk import header_at, walk_headers
 from sparklog.log.segment_indexes import SegmentIndexes, index_paths, remove_indexes
 from sparklog.log.segment_view import SegmentEnd, SegmentView, Tail
 from sparklog.log.slices import HandleCache, SharedFile
+from sparklog.log.watched_files import LOOK_AGE_S_MAX
 
 
 class PlacedBatch(NamedTuple):
@@ -27,6 +28,10 @@ class PlacedBatch(NamedTuple):
 
     payload_position: int
     header: BatchHeader
+
+
+class SyncFailedError(StorageError):
+    """An fsync has failed: nobody knows what is on the disk."""
 
 
 class _Before(NamedTuple):
@@ -43,6 +48,14 @@ class LogSegment(SegmentView):
 
     _before: _Before | None = None
     """What `take_back` goes back to."""
+    _file_identity: FileIdentity | None = None
+    """Of the file that is written to."""
+    _checked: SharedFile | None = None
+    """The handle that is known to be of that file."""
+    _has_excess = False
+    """A failed footer is behind the batches."""
+    _in_place_s = 0.0
+    """When the path was last seen to lead to that file (monotonic)."""
 
     @classmethod
     def create(
@@ -53,7 +66,8 @@ class LogSegment(SegmentView):
         schema: pa.Schema,
         handles: HandleCache | None = None,
     ) -> LogSegment:
-        """Makes a new file with a head; it is removed again if that fails."""
+        """Makes a new file with a head. When that fails, other than by a StorageUnavailableError at the beginning, what there
+        is of the file is the caller's to remove."""
         path = directory / segment_name(info.base_offset)
         head = encode_head(schema, info)
         segment = cls(files, path, info, len(head), SegmentEnd(info.base_offset, len(head)), handles)
@@ -61,11 +75,12 @@ class LogSegment(SegmentView):
         try:
             shared.file.truncate(0)
             shared.file.write(0, head)
-        except SparklogError:
+            segment._file_identity = shared.file.identity()
+        except BaseException:
             shared.release()
-            files.remove(path)
             raise
-        segment._shared = shared
+        segment._shared = segment._checked = shared
+        segment._in_place_s = files.monotonic_s()
         segment._handles.add(shared)
         segment.begin(Tail(), SegmentIndexes(info.base_offset))
         segment.written_from = len(head)
@@ -74,10 +89,11 @@ class LogSegment(SegmentView):
     def append(self, data: memoryview, batches: Sequence[PlacedBatch], interval_bytes: int) -> None:
         """Appends `data`, the batches back to back, with one write. `take_back` undoes it, also when it fails."""
         tail, indexes = self._active()
+        self._before = None  # as long as the file is not open there is nothing to undo
+        shared = self._acquire_to_write()
         largest = indexes.largest_timestamp_ms, indexes.largest_timestamp_offset
         self._before = _Before(self.end, self.first_timestamp_ms, self.append_time_ms, largest)
         start = self.end.position - batches[0].payload_position
-        shared = self.acquire()
         try:
             shared.file.write(self.end.position, data)
         finally:
@@ -101,17 +117,22 @@ class LogSegment(SegmentView):
         tail.relative_offsets.append(header.base_offset - self.base_offset)
 
     def take_back(self) -> None:
-        """Cuts file and memory back to what they were before the last `append`, sealed since or not."""
+        """Cuts file and memory back to what they were before the last `append`, sealed since or not. Raises StorageError,
+        StorageFullError: then it can be tried again; and SyncFailedError: then nobody knows what is on the disk."""
         before = self._before
         if before is None:
             return
         if self.is_sealed:
             self.unseal()
         tail, indexes = self._active()
-        shared = self.acquire()
+        shared = self._acquire_to_write()
         try:
-            shared.file.truncate(before.end.position)
-            shared.file.sync()  # a failed append must not come back after a power cut
+            if shared.file.size() != before.end.position:
+                shared.file.truncate(before.end.position)
+                try:
+                    shared.file.sync()  # a failed append must not come back after a power cut
+                except SparklogError as e:
+                    raise SyncFailedError(str(e)) from e
         finally:
             shared.release()
         self.end = before.end
@@ -135,7 +156,7 @@ class LogSegment(SegmentView):
         tail, indexes = Tail(), SegmentIndexes(self.base_offset)
         self.first_timestamp_ms = None
         next_offset = self.base_offset
-        shared = self.acquire()
+        shared = self._acquire_to_write()
         try:
             shared.file.truncate(end.position)
             shared.file.sync()  # what comes next must not be mixed with what was here
@@ -156,19 +177,22 @@ class LogSegment(SegmentView):
         return end
 
     def seal(self, schema: pa.Schema) -> None:
-        """Writes index files and footer. After a failure the segment is active as before, without a footer."""
+        """Writes index files and footer. After a failure the segment is active as before; what there is of a footer the next
+        append or `seal` cuts off."""
         tail, indexes = self._active()
         positions = np.array(tail.positions, np.int64)
         schema = with_offset_column(schema) if self.compacted else schema
         footer = encode_seal(schema, self.info, positions, np.array(tail.metadata_lengths, np.int32), self.end.position)
         indexes.save(self._files, self.path)
-        shared = self.acquire()
+        shared = self._acquire_to_write()
         try:
+            self._has_excess = True
             try:
                 shared.file.write(self.end.position, footer)
             except SparklogError:
-                shared.file.truncate(self.end.position)
+                self._cut_excess(shared)
                 raise
+            self._has_excess = False
         finally:
             shared.release()
         self.is_sealed = True
@@ -177,7 +201,7 @@ class LogSegment(SegmentView):
     def unseal(self) -> None:
         """Cuts the footer off so that batches can be appended again. Raises LogCorruptError if the footer is gone."""
         indexes = self.indexes
-        shared = self.acquire()
+        shared = self._acquire_to_write()
         try:
             blocks = decode_seal(shared.file.read, shared.file.size())
             if blocks is None or blocks.data_end != self.end.position:
@@ -209,6 +233,39 @@ class LogSegment(SegmentView):
         self._files.remove(self.path)
         remove_indexes(self._files, self.path)
 
+    def _acquire_to_write(self) -> SharedFile:
+        """The open file with one more user, after making sure that it is still the one the path leads to. Raises
+        StorageError."""
+        shared = self.acquire()
+        try:
+            if shared is not self._checked:
+                found = shared.file.identity()
+                if self._file_identity is None:
+                    self._file_identity = found
+                elif found != self._file_identity:
+                    self._in_place_s = 0.0
+                self._checked = shared
+            if self._files.monotonic_s() - self._in_place_s > LOOK_AGE_S_MAX:
+                self.check_in_place()
+            if self._has_excess:
+                self._cut_excess(shared)
+        except BaseException:
+            shared.release()
+            raise
+        return shared
+
+    def check_in_place(self) -> None:
+        """Raises StorageError if the file that has been written to is not there any more: replaced, renamed or removed by
+        somebody else."""
+        if self._file_identity is not None:
+            self._files.check_in_place(self.path, self._file_identity)
+            self._in_place_s = self._files.monotonic_s()
+
+    def _cut_excess(self, shared: SharedFile) -> None:
+        """What follows the batches is no part of the segment: an unfinished footer. Raises StorageError."""
+        shared.file.truncate(self.end.position)
+        self._has_excess = False
+
     def _active(self) -> tuple[Tail, SegmentIndexes]:
         if self._tail is None or self._indexes is None:
             raise LogCorruptError(f"{self.path} is sealed, it cannot be written to")
@@ -231,8 +288,13 @@ class LogSegment(SegmentView):
         """What has to be fsynced so that everything written so far is on the disk; the caller syncs and releases. Of a
         sealed segment that includes the indexes: one from before an `unseal` would look like a whole one."""
         held = [self.acquire()]
-        with self._lock:
-            for path in index_paths(self.path) if self.is_sealed else ():
-                if self._files.exists(path):
-                    held.append(SharedFile(self._files.open(path)))
+        try:
+            with self._lock:
+                for path in index_paths(self.path) if self.is_sealed else ():
+                    if self._files.exists(path):
+                        held.append(SharedFile(self._files.open(path)))
+        except BaseException:
+            for shared in held:
+                shared.release()
+            raise
         return held

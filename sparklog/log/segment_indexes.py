@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from sparklog.environment.files import FileSystem, read_whole, write_whole
 from sparklog.format import offset_index, time_index
 from sparklog.format.offset_index import OffsetIndex, decode_offset_index
 from sparklog.format.time_index import TimeIndex, decode_time_index
-from sparklog.log.files import FileSystem, read_whole, write_whole
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparklog.errors import CorruptBatchError, LogCorruptError, StorageFullError
+from sparklog.environment.files import FileSystem
+from sparklog.errors import CorruptBatchError, LogCorruptError, StorageFullError, StorageUnavailableError
 from sparklog.format.batch import BatchHeader
 from sparklog.format.offset_index import OffsetIndex
 from sparklog.format.segment import SegmentInfo, decode_seal
 from sparklog.log.batch_times import batch_timestamp_ms
-from sparklog.log.files import FileSystem
 from sparklog.log.header_walk import walk_headers
 from sparklog.log.segment_indexes import SegmentIndexes, load_indexes, read_largest_timestamp, remove_indexes
 from sparklog.log.slices import HandleCache, SharedFile
@@ -204,7 +204,7 @@ class SegmentView:
             raise LogCorruptError(f"{self.path}: {e}") from e
         try:
             indexes.save(self._files, self.path)
-        except StorageFullError as e:
+        except (StorageFullError, StorageUnavailableError) as e:
             logger.warning("%s: its rebuilt indexes stay in memory: %s", self.path, e)
         return indexes
 

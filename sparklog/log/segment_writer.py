@@ -6,18 +6,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec import Struct, field
 
-from sparklog.errors import SparklogError, StorageError
+from sparklog.environment.files import FileSystem
+from sparklog.errors import SparklogError, StorageError, StorageUnavailableError
 from sparklog.format.batch import BatchHeader
 from sparklog.format.segment import SegmentInfo, segment_name
 from sparklog.log.append_check import fits, fitting
 from sparklog.log.dropped_segments import DroppedSegments
-from sparklog.log.files import FileSystem
 from sparklog.log.flushing import Dirty
 from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.segment import LogSegment, PlacedBatch
+from sparklog.log.segment import LogSegment, PlacedBatch, SyncFailedError
+from sparklog.log.segment_indexes import remove_indexes
 from sparklog.log.segment_list import SegmentList
 from sparklog.log.slices import HandleCache
+
+
+class _TakeBack(Struct):
+    """What a failed append has left on the disk: files to remove, and segments to cut. Each step may be done again."""
+
+    files: list[Path] = field(default_factory=list)
+    removed: bool = False
+    """Files have been removed, the directory is not fsynced yet."""
+    segments: list[LogSegment] = field(default_factory=list)
 
 
 class SegmentWriter:
@@ -44,11 +55,18 @@ class SegmentWriter:
         """The next batch begins a new segment."""
         self.has_rolled = False
         """A segment has been begun behind another one since this was set to False."""
+        self.has_begun = False
+        """A segment has been begun where there was none since this was set to False."""
         self.failure: StorageError | None = None
-        """Why nobody knows what the last segments hold."""
+        """Why nobody knows what the last segments hold, and never will before the next start."""
+        self.blocked: SparklogError | None = None
+        """Why a failed append is not taken back yet: nothing is written before that is done."""
+        self._left = _TakeBack()
 
     def write(self, view: memoryview, batches: list[PlacedBatch], config: LogConfig) -> None:
-        """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails."""
+        """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails, before it
+        returns or, if the disk does not let it, before the next write."""
+        self.finish_take_back()
         self._drop_empty(batches[0].header.schema_id)
         before, roll_next = self.segments, self.roll_next
         written: list[LogSegment] = []
@@ -70,21 +88,45 @@ class SegmentWriter:
 
     def begin(self, base_offset: int, schema_id: int) -> LogSegment:
         """Makes a new last segment; the one before is sealed."""
+        self.finish_take_back()
         last = self.segments.last
         if last is not None and not last.is_sealed:
             self.seal(last)
-        self.dropped.remove_path(self._directory / segment_name(base_offset))
+        if last is not None:
+            last.check_in_place()  # the new file must not be made in another directory than the old one
+            self._keep_first_name()
+        path = self._directory / segment_name(base_offset)
+        self.dropped.remove_path(path)
         owner = self._owner
         info = SegmentInfo(owner.topic, owner.topic_id, owner.partition, base_offset, schema_id)
-        segment = LogSegment.create(self._files, self._directory, info, self.schema_of(schema_id), self._handles)
+        try:
+            segment = LogSegment.create(self._files, self._directory, info, self.schema_of(schema_id), self._handles)
+        except SparklogError:
+            self._left.files.append(path)
+            self.finish_take_back()
+            raise
         self.segments = SegmentList.of([*self.segments.all, segment])
         self.dirty.add(segment, made=True)
         self.roll_next = False
         self.has_rolled = self.has_rolled or last is not None
+        self.has_begun = self.has_begun or last is None
         return segment
+
+    def _keep_first_name(self) -> None:
+        """Fsyncs the first segment's name before there is a second segment. A power cut that took the first name alone would
+        leave a log that seems to begin at the second, and what is lost would not be missed. Further names need no fsync:
+        a gap between segments is noticed. Raises StorageError."""
+        if len(self.segments.all) > 1:
+            return
+        try:
+            self._sync_directory()
+        except SyncFailedError as e:
+            self.failure = StorageError(f"{self._directory}: the first segment may not be on the disk ({e}); restart")
+            raise self.failure from e
 
     def seal(self, segment: LogSegment) -> None:
         """Writes a segment's indexes and footer."""
+        self.finish_take_back()
         segment.seal(self.schema_of(segment.info.schema_id))
         self.dirty.add(segment, made=True)
 
@@ -116,25 +158,57 @@ class SegmentWriter:
         if last is None or last.data_bytes:
             return
         if last.info.schema_id != schema_id or last.compacted or last.has_gaps:
+            last.delete()
             self.segments = SegmentList.of(self.segments.all[:-1])
             self.dirty.discard([last])
-            last.delete()
 
     def _take_back(self, before: SegmentList, written: list[LogSegment]) -> None:
+        new = self.segments.all[len(before.all) :]
+        self.segments = before
+        self.dirty.discard(new)
+        for segment in new:
+            segment.close_handle()
+        self._left.files += [segment.path for segment in new]
+        self._left.segments += [segment for segment in written if segment not in new]
+        self.finish_take_back()
+
+    def finish_take_back(self) -> None:
+        """Removes what failed appends have left. Until it has succeeded nothing may be written: what comes back after a
+        crash would contradict it. Raises StorageUnavailableError (`blocked`; it can be tried again), or StorageError
+        (`failure`) when nobody knows what is on the disk."""
+        if self.failure is not None:
+            raise self.failure
+        left = self._left
         try:
-            new = self.segments.all[len(before.all) :]
-            self.segments = before
-            self.dirty.discard(new)
-            for segment in new:
-                segment.delete()
-            if new:
-                self._files.sync_directory(self._directory)  # a failed append must not come back after a power cut
-            for segment in written:
-                if segment not in new:
-                    segment.take_back()
-        except SparklogError as e:
+            while left.files:
+                self._files.remove(left.files[0])
+                remove_indexes(self._files, left.files[0])
+                left.removed = True
+                del left.files[0]
+            if left.removed:
+                self._sync_directory()  # so that a failed append does not come back after a power cut
+                left.removed = False
+            while left.segments:
+                left.segments[0].take_back()
+                del left.segments[0]
+        except SyncFailedError as e:
             self.failure = StorageError(f"{self._directory}: a failed append could not be taken back ({e}); restart")
             raise self.failure from e
+        except SparklogError as e:
+            self.blocked = StorageUnavailableError(
+                f"{self._directory}: a failed append is not taken back yet, which is tried again and again ({e})"
+            )
+            raise self.blocked from e
+        self.blocked = None
+
+    def _sync_directory(self) -> None:
+        """Raises StorageUnavailableError (it can be tried again), SyncFailedError."""
+        try:
+            self._files.sync_directory(self._directory)
+        except StorageUnavailableError:
+            raise
+        except SparklogError as e:
+            raise SyncFailedError(str(e)) from e
 
     def _segment_for(self, header: BatchHeader, config: LogConfig) -> LogSegment:
         """The segment for the next batch: the last one, un-sealed if need be, or a new one."""

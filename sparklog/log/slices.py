@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from sparklog.log.files import File
+from sparklog.environment.files import File, read_ahead
 
 OPEN_FILES_DEFAULT = 1024
 _LOOKED_AT_MAX = 64
@@ -153,6 +153,15 @@ class FileSlice:
     def fileno(self) -> int:
         """The file descriptor; valid until `release`."""
         return self._open().file.fileno()
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether it can be sent without waiting for a disk, as far as its first and last byte tell."""
+        return self._open().file.is_cached(self.position, self.length_bytes)
+
+    def read_ahead(self) -> None:
+        """Asks the system to read all of it. Only a hint."""
+        read_ahead(self._open().file, self.length_bytes, self.position)
 
     def read(self) -> bytes:
         """The bytes themselves, where `sendfile` cannot be used."""

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_OFFSET_COLUMN, BatchHeader, verify_batch
+from sparklog.errors import CorruptBatchError
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, verify_checksum
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.log.batch_times import batch_timestamp_ms
 from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment
+from sparklog.log.stored_schema import SchemaOf, schema_of_batch
 from sparklog.types import OffsetAndTimestamp
 
 NOT_FOUND = OffsetAndTimestamp(-1, -1)
-SchemaOf = Callable[[int], pa.Schema]
+
+
+class TopicSchemas(NamedTuple):
+    """How the topic's batches are decoded: the schemas by id, and what one may take decompressed."""
+
+    schema_of: SchemaOf
+    inflated_bytes_max: int
+
+
 Bounds = tuple[int, int]
 """Log start offset and high watermark: what lies outside cannot be seen."""
 
@@ -56,7 +66,7 @@ class TimeLookup:
         bases: Sequence[int],
         bounds: Bounds,
         timestamp_ms: int,
-        schema_of: SchemaOf,
+        schemas: TopicSchemas,
     ) -> OffsetAndTimestamp:
         """The first record in `bounds` with at least `timestamp_ms`, in log order, or (-1, -1).
 
@@ -65,13 +75,13 @@ class TimeLookup:
         for i in self._candidates(segments, max(0, bisect_right(bases, bounds[0]) - 1), timestamp_ms):
             if segments[i].base_offset >= bounds[1]:
                 break
-            found = _first_in_segment(segments[i], bounds, timestamp_ms, self._owner, schema_of)
+            found = _first_in_segment(segments[i], bounds, timestamp_ms, self._owner, schemas)
             if found is not None:
                 return found
         return NOT_FOUND
 
     def largest(
-        self, segments: Sequence[LogSegment], bases: Sequence[int], bounds: Bounds, schema_of: SchemaOf
+        self, segments: Sequence[LogSegment], bases: Sequence[int], bounds: Bounds, schemas: TopicSchemas
     ) -> OffsetAndTimestamp:
         """The first record in `bounds` with the largest timestamp of all, or (-1, -1) when there is no record."""
         log_start, high_watermark = bounds
@@ -85,12 +95,12 @@ class TimeLookup:
             whole_to -= 1
         best = NOT_FOUND
         for i in [*range(first, min(whole_from, stop)), *range(max(whole_from, whole_to), stop)]:
-            best = _later(best, _largest_in_segment(segments[i], bounds, self._owner, schema_of))
+            best = _later(best, _largest_in_segment(segments[i], bounds, self._owner, schemas))
         for i in summary.falling(whole_from, whole_to):
             if best is not NOT_FOUND and summary.largest[i] < best.timestamp_ms:
                 break
             if best is NOT_FOUND or summary.largest[i] > best.timestamp_ms or bases[i] < best.offset:
-                best = _later(best, _largest_in_segment(segments[i], bounds, self._owner, schema_of))
+                best = _later(best, _largest_in_segment(segments[i], bounds, self._owner, schemas))
         return best
 
     def _candidates(self, segments: Sequence[LogSegment], first: int, timestamp_ms: int) -> Iterator[int]:
@@ -118,7 +128,7 @@ class TimeLookup:
 
 
 def _first_in_segment(
-    segment: LogSegment, bounds: Bounds, timestamp_ms: int, owner: LogOwner, schema_of: SchemaOf
+    segment: LogSegment, bounds: Bounds, timestamp_ms: int, owner: LogOwner, schemas: TopicSchemas
 ) -> OffsetAndTimestamp | None:
     log_start, high_watermark = bounds
     if log_start >= segment.next_offset:  # all of it is deleted
@@ -131,7 +141,7 @@ def _first_in_segment(
             break
         if batch_timestamp_ms(header) < timestamp_ms:
             continue
-        offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schema_of)
+        offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schemas)
         rows = np.flatnonzero((timestamps >= timestamp_ms) & (offsets >= log_start))
         if len(rows):
             return OffsetAndTimestamp(int(offsets[rows[0]]), int(timestamps[rows[0]]))
@@ -139,7 +149,7 @@ def _first_in_segment(
 
 
 def _largest_in_segment(
-    segment: LogSegment, bounds: Bounds, owner: LogOwner, schema_of: SchemaOf
+    segment: LogSegment, bounds: Bounds, owner: LogOwner, schemas: TopicSchemas
 ) -> OffsetAndTimestamp | None:
     """The first record with the segment's largest timestamp within the bounds."""
     log_start, high_watermark = bounds
@@ -151,7 +161,7 @@ def _largest_in_segment(
         at = segment.find(found[1])
         position, header = next(segment.headers_from(at.position))
         if batch_timestamp_ms(header) == found[0]:
-            offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schema_of)
+            offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schemas)
             if len(offsets):
                 row = int(np.argmax(timestamps))
                 return OffsetAndTimestamp(int(offsets[row]), int(timestamps[row]))
@@ -164,7 +174,7 @@ def _largest_in_segment(
             break
         if best is not None and batch_timestamp_ms(header) <= best.timestamp_ms:
             continue
-        offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schema_of)
+        offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schemas)
         skip = int(np.searchsorted(offsets, log_start))
         if skip == len(offsets):
             continue
@@ -182,22 +192,34 @@ def _later(best: OffsetAndTimestamp, found: OffsetAndTimestamp | None) -> Offset
 
 
 def _record_timestamps_ms(
-    segment: LogSegment, position: int, header: BatchHeader, owner: LogOwner, schema_of: SchemaOf
+    segment: LogSegment, position: int, header: BatchHeader, owner: LogOwner, schemas: TopicSchemas
 ) -> tuple[np.ndarray, np.ndarray]:
     """Offset and timestamp of every record of a batch, rounded down to ms. A null is smaller than every timestamp, unless all are
-    null: then every record has the batch's. Raises CorruptBatchError: the answer comes from here, so it is checked here."""
+    null: then every record has the batch's. Raises CorruptBatchError that says where the batch is: the answer comes from here,
+    so it is checked here."""
     shared = segment.acquire()
     try:
         data = shared.file.read(position, header.size_bytes)
     finally:
         shared.release()
-    verify_batch(data, 0, header)
-    schema = schema_of(header.schema_id)
+    try:
+        verify_checksum(data, 0, header)
+        return _timestamps_in(data, header, owner, schemas)
+    except CorruptBatchError as e:
+        raise type(e)(f"{segment.path}, position {position}: the batch at offset {header.base_offset}: {e}") from e
+
+
+def _timestamps_in(
+    data: bytes, header: BatchHeader, owner: LogOwner, schemas: TopicSchemas
+) -> tuple[np.ndarray, np.ndarray]:
+    schema = schema_of_batch(header, schemas.schema_of)
     column = schema.get_field_index(owner.timestamp_column) if owner.timestamp_column is not None else -1
     same = column < 0 or bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME)
-    if not header.record_count or (same and not header.attributes & ATTRIBUTE_OFFSET_COLUMN):
-        return row_offsets(header, None), np.full(header.record_count, batch_timestamp_ms(header), np.int64)
-    rows, sparse = decode_rows(data, schema, header, [] if same else [column])
+    if not header.record_count:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    rows, sparse = decode_rows(
+        data, schema, header, [] if same else [column], inflated_bytes_max=schemas.inflated_bytes_max
+    )
     offsets = row_offsets(header, sparse)
     if same:
         return offsets, np.full(header.record_count, batch_timestamp_ms(header), np.int64)

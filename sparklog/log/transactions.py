@@ -130,6 +130,13 @@ class AbortedTransactions:
             i += 1
         return found
 
+    def end_with_at_most(self, count_max: int, start_offset: int, end_offset: int) -> int:
+        """`end_offset`, or the largest offset below it up to which no more than `count_max` transactions have been aborted
+        since `start_offset`: `between` has these, and of every producer at most one that is open there. O(log n)."""
+        last_offsets = self._columns[2]
+        last = bisect_left(last_offsets, start_offset) + count_max - 1
+        return min(end_offset, last_offsets[last] + 1) if last < len(last_offsets) else end_offset
+
     def retain(self, start_offset: int, end_offset: int, markers: Container[int]) -> None:
         """Of the markers in [start_offset, end_offset) forgets those that are not in `markers`."""
         kept = [e for e in self.entries() if not start_offset <= e.last_offset < end_offset or e.last_offset in markers]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from sparklog.environment.files import FileSystem, read_whole
 from sparklog.format.checkpoint import decode, encode
-from sparklog.log.files import FileSystem, read_whole
 from sparklog.log.segment import LogSegment
 
 TRUNCATION_FILE = "truncation.json"

@@ -5,21 +5,41 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow as pa
 
-from sparklog.errors import StorageError, StorageFullError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from sparklog.environment import Environment, real_environment
+from sparklog.environment.files import RealFiles
+from sparklog.errors import (
+    StorageError,
+    StorageFullError,
+    StorageUnavailableError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from sparklog.format.schema import KIND_TYPED
 from sparklog.format.schema_evolution import SchemaChange
-from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec, altered_schema, altered_topic, new_topic
+from sparklog.metadata.rebuild import Rebuilt
+from sparklog.metadata.store import (
+    ENVELOPE_SCHEMA_ID,
+    Topic,
+    TopicSpec,
+    Unfinished,
+    altered_schema,
+    altered_topic,
+    grown_topic,
+    new_topic,
+)
 
+METADATA_FILE = "metadata.db"
 _FORMAT = 1
-_BUSY_TIMEOUT_S = 5.0
+_SHORTAGES = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM})
+"""Of descriptors (it was open before) or memory."""
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _TABLES = """
 CREATE TABLE IF NOT EXISTS store (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS topics (
@@ -38,18 +58,30 @@ CREATE TABLE IF NOT EXISTS schemas (
     arrow_schema BLOB NOT NULL,     -- Arrow IPC schema message
     PRIMARY KEY (topic_id, schema_id)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS unfinished_topics (
+    topic_id TEXT PRIMARY KEY,
+    state TEXT NOT NULL             -- making, deleting: not all of its directories are there, or gone, for sure
+) STRICT;
 """
+
+
+def way_out(path: Path) -> str:
+    """What to do when the file is lost."""
+    return f"restore it from a copy, or make it anew from the partitions: sparklog log rebuild-metadata --data-dir {path.parent}"
 
 
 class SqliteStore:
     """Topics in a SQLite file; all of them are also in memory, so that reading them costs nothing."""
 
-    def __init__(self, path: Path) -> None:
-        """Opens or makes the file. Raises StorageError, StorageFullError."""
+    def __init__(self, path: Path, environment: Environment | None = None, *, create: bool = True) -> None:
+        """Opens the file, or with `create` makes it if there is none. Raises StorageError, StorageFullError."""
         self._path = path
+        self._environment = environment if environment is not None else real_environment()
         self._lock = threading.Lock()
+        if not create and not self._environment.files.exists(path):
+            raise StorageError(f"the metadata store {path} is gone; {way_out(path)}")
         with self._storage_errors("open"):
-            self._db = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+            self._db = self._environment.databases.open(path)
         try:
             self._cluster_id = self._prepare()
             self._topics = self._load()
@@ -71,7 +103,9 @@ class SqliteStore:
                 for statement in _TABLES.split(";"):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {_FORMAT}")
-                self._db.execute("INSERT OR IGNORE INTO store VALUES ('cluster_id', ?)", (uuid.uuid4().hex,))
+                self._db.execute(
+                    "INSERT OR IGNORE INTO store VALUES ('cluster_id', ?)", (self._environment.randomness.new_id(),)
+                )
             (cluster_id,) = self._db.execute("SELECT value FROM store WHERE name = 'cluster_id'").fetchone()
         return str(cluster_id)
 
@@ -110,34 +144,60 @@ class SqliteStore:
 
     def create_topic(self, spec: TopicSpec) -> Topic:
         with self._lock:
-            topic = new_topic(spec, self._next_schema_id)
+            topic = new_topic(spec, self._next_schema_id, self._environment)
             if topic.name in self._topics:
                 raise TopicAlreadyExistsError(f"topic {topic.name!r} exists already; delete it or choose another name")
             with self._storage_errors("write"), self._transaction():
-                self._db.execute(
-                    "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        topic.name,
-                        topic.topic_id,
-                        topic.kind,
-                        topic.partitions,
-                        json.dumps(topic.key_columns),
-                        topic.timestamp_column,
-                        json.dumps(dict(topic.configs)),
-                        topic.created_ms,
-                    ),
-                )
-                for schema_id, schema in topic.schemas.items():
-                    message = schema.serialize().to_pybytes()
-                    self._db.execute("INSERT INTO schemas VALUES (?, ?, ?)", (topic.topic_id, schema_id, message))
+                self._insert(topic)
                 if topic.kind == KIND_TYPED:
                     self._take_schema_id()
+                self._mark_unfinished(topic.topic_id, Unfinished.MAKING)
             self._next_schema_id += topic.kind == KIND_TYPED
             self._topics[topic.name] = topic
         return topic
 
+    def _insert(self, topic: Topic) -> None:
+        self._db.execute(
+            "INSERT INTO topics VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                topic.name,
+                topic.topic_id,
+                topic.kind,
+                topic.partitions,
+                json.dumps(topic.key_columns),
+                topic.timestamp_column,
+                json.dumps(dict(topic.configs)),
+                topic.created_ms,
+            ),
+        )
+        for schema_id, schema in topic.schemas.items():
+            message = schema.serialize().to_pybytes()
+            self._db.execute("INSERT INTO schemas VALUES (?, ?, ?)", (topic.topic_id, schema_id, message))
+
+    def fill(self, content: Rebuilt) -> None:
+        """Writes into a new store what the partitions' directories say. Raises StorageError, StorageFullError."""
+        numbers = {"next_schema_id": content.next_schema_id, "next_producer_id": content.next_producer_id}
+        with self._lock, self._storage_errors("write"), self._transaction():
+            self._db.execute("REPLACE INTO store VALUES ('cluster_id', ?)", (content.cluster_id,))
+            for name, number in numbers.items():
+                self._db.execute("REPLACE INTO store VALUES (?, ?)", (name, str(number)))
+            for topic in content.topics:
+                self._insert(topic)
+
     def _take_schema_id(self) -> None:
         self._db.execute("REPLACE INTO store VALUES ('next_schema_id', ?)", (str(self._next_schema_id + 1),))
+
+    def _mark_unfinished(self, topic_id: str, state: Unfinished) -> None:
+        self._db.execute("REPLACE INTO unfinished_topics VALUES (?, ?)", (topic_id, state.value))
+
+    def unfinished_topics(self) -> dict[str, Unfinished]:
+        with self._lock, self._storage_errors("read"):
+            found = self._db.execute("SELECT topic_id, state FROM unfinished_topics").fetchall()
+            return {topic_id: Unfinished(state) for topic_id, state in found}
+
+    def finish_topics(self, topic_ids: Iterable[str]) -> None:
+        with self._lock, self._storage_errors("write"), self._transaction():
+            self._db.executemany("DELETE FROM unfinished_topics WHERE topic_id = ?", [(i,) for i in topic_ids])
 
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         with self._lock:
@@ -153,6 +213,17 @@ class SqliteStore:
             self._topics[name] = altered
         return altered
 
+    def add_partitions(self, name: str, total: int) -> Topic:
+        with self._lock:
+            topic = self._topics.get(name)
+            if topic is None:
+                raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+            grown = grown_topic(topic, total)
+            with self._storage_errors("write"), self._transaction():
+                self._db.execute("UPDATE topics SET partitions = ? WHERE topic_id = ?", (total, topic.topic_id))
+            self._topics[name] = grown
+        return grown
+
     def delete_topic(self, name: str) -> Topic:
         with self._lock:
             topic = self._topics.get(name)
@@ -160,6 +231,7 @@ class SqliteStore:
                 raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
             with self._storage_errors("write"), self._transaction():
                 self._db.execute("DELETE FROM topics WHERE name = ?", (name,))
+                self._mark_unfinished(topic.topic_id, Unfinished.DELETING)
             del self._topics[name]
         return topic
 
@@ -180,12 +252,19 @@ class SqliteStore:
                 self._topics[name] = altered
         return altered
 
-    def take_producer_ids(self, count: int) -> int:
+    def take_producer_ids(self, count: int, at_least: int = 0) -> int:
         with self._lock, self._storage_errors("write"), self._transaction():
-            row = self._db.execute("SELECT value FROM store WHERE name = 'next_producer_id'").fetchone()
-            first = int(row[0]) if row else 0
+            first = max(self._producer_ids_end(), at_least)
             self._db.execute("REPLACE INTO store VALUES ('next_producer_id', ?)", (str(first + count),))
         return first
+
+    def producer_ids_end(self) -> int:
+        with self._lock, self._storage_errors("read"):
+            return self._producer_ids_end()
+
+    def _producer_ids_end(self) -> int:
+        row = self._db.execute("SELECT value FROM store WHERE name = 'next_producer_id'").fetchone()
+        return int(row[0]) if row else 0
 
     def topics(self) -> dict[str, Topic]:
         with self._lock:
@@ -213,6 +292,47 @@ class SqliteStore:
         except sqlite3.Error as e:
             if getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                 raise StorageFullError(f"the disk is full: cannot {what} {self._path}; free space there") from e
+            if what != "open" and getattr(e, "sqlite_errorcode", None) in _SHORTAGES:
+                raise StorageUnavailableError(f"cannot {what} the metadata store {self._path} just now: {e}") from e
+            if getattr(e, "sqlite_errorcode", None) in _DAMAGE:
+                raise StorageError(f"the metadata store {self._path} is damaged: {e}; {way_out(self._path)}") from e
             raise StorageError(f"cannot {what} the metadata store {self._path}: {e}") from e
         except (KeyError, ValueError, pa.ArrowException) as e:
-            raise StorageError(f"the metadata store {self._path} is damaged: {e}; restore it from a copy") from e
+            raise StorageError(f"the metadata store {self._path} is damaged: {e}; {way_out(self._path)}") from e
+
+
+def problem_with(path: Path, cluster_id: str) -> str | None:
+    """Why the store at `path` cannot be used for the log directories of `cluster_id`; None: it can. Raises nothing."""
+    try:
+        store = SqliteStore(path, create=False)
+    except StorageError as e:
+        return str(e)
+    try:
+        if store.cluster_id() != cluster_id:
+            return f"{path} is of another cluster than the log directories: a new one, made after the old was lost"
+    finally:
+        store.close()
+    return None
+
+
+def write_store(path: Path, content: Rebuilt, *, aside: str) -> Path | None:
+    """Writes a new store with `content` to `path`; what is there is kept with the ending `aside`. Returns where. Raises
+    StorageError, StorageFullError."""
+    new = path.with_name(path.name + ".new")
+    files = RealFiles()
+    for leftover in (new, new.with_name(new.name + "-journal")):
+        files.remove(leftover)
+    store = SqliteStore(new)
+    try:
+        store.fill(content)
+    finally:
+        store.close()
+    kept = None
+    for ending in ("", "-journal", "-wal", "-shm"):  # a journal beside it would be played into the new one
+        old = path.with_name(path.name + ending)
+        if old.exists():
+            kept = kept or path.with_name(f"{path.name}.{aside}")
+            files.rename(old, path.with_name(f"{path.name}.{aside}{ending}"))
+    files.rename(new, path)
+    files.sync_directory(path.parent)
+    return kept

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from types import MappingProxyType
 from typing import Protocol
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from sparklog.environment import Environment
 from sparklog.errors import InvalidConfigError, InvalidPartitionsError, InvalidTopicError
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, canonical_schema, require_columns
 from sparklog.format.schema_evolution import SchemaChange, check_versions
@@ -75,6 +75,13 @@ class Topic(Struct, frozen=True):
         return max(self.schemas)
 
 
+class Unfinished(Enum):
+    """What a crash may have left half done with a topic's directories, which are not changed together with the store."""
+
+    MAKING = "making"
+    DELETING = "deleting"
+
+
 class MetadataStore(Protocol):
     """Keeps topics durably: a change is on the disk when the call returns. May be used by several threads."""
 
@@ -92,6 +99,12 @@ class MetadataStore(Protocol):
         it is now. Raises UnknownTopicOrPartitionError, InvalidConfigError, StorageFullError, StorageError."""
         ...
 
+    def add_partitions(self, name: str, total: int) -> Topic:
+        """The topic, which has `total` partitions from now on: their directories must be there. Raises
+        UnknownTopicOrPartitionError, InvalidPartitionsError (it has as many, or that is too many), StorageFullError,
+        StorageError."""
+        ...
+
     def delete_topic(self, name: str) -> Topic:
         """The topic that was. Raises UnknownTopicOrPartitionError, StorageFullError, StorageError."""
         ...
@@ -105,9 +118,25 @@ class MetadataStore(Protocol):
         """All topics by name (a copy)."""
         ...
 
-    def take_producer_ids(self, count: int) -> int:
-        """Reserves `count` producer ids that were never given out, larger than all before: the first of them. Raises
-        StorageFullError, StorageError."""
+    def take_producer_ids(self, count: int, at_least: int = 0) -> int:
+        """Reserves `count` producer ids that were never given out, larger than all before and not below `at_least`: the
+        first of them. Raises StorageFullError, StorageError."""
+        ...
+
+    def producer_ids_end(self) -> int:
+        """All producer ids below have been reserved. Raises StorageError."""
+        ...
+
+    def unfinished_topics(self) -> dict[str, Unfinished]:
+        """By topic id: the topics of which, since they were created or deleted, `finish_topics` has not been told. Raises
+        StorageError."""
+        ...
+
+    def finish_topics(self, topic_ids: Iterable[str]) -> None:
+        """The directories of new topics have been made, those of deleted ones are gone. Raises StorageFullError,
+        StorageError."""
+        ...
+
         ...
 
     def close(self) -> None: ...
@@ -129,6 +158,18 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
     return replace(topic, configs=MappingProxyType(configs))
 
 
+def grown_topic(topic: Topic, total: int) -> Topic:
+    """`topic` with `total` partitions. Raises InvalidPartitionsError unless they are more than it has."""
+    if isinstance(total, bool) or not 1 <= total <= PARTITIONS_MAX:
+        raise InvalidPartitionsError(f"topic {topic.name!r}: {total} partitions; use 1 to {PARTITIONS_MAX}")
+    if total <= topic.partitions:
+        raise InvalidPartitionsError(
+            f"topic {topic.name!r} has {topic.partitions} partitions, {total} are not more: partitions can only be added; "
+            "to have fewer make a new topic"
+        )
+    return replace(topic, partitions=total)
+
+
 def check_cleanup_policy(name: str, key_columns: Sequence[str], configs: Mapping[str, object]) -> None:
     """Raises InvalidConfigError for a topic that is to be compacted but has no key to go by."""
     policy = str(configs.get("cleanup.policy", ""))
@@ -139,7 +180,7 @@ def check_cleanup_policy(name: str, key_columns: Sequence[str], configs: Mapping
         )
 
 
-def new_topic(spec: TopicSpec, typed_schema_id: int) -> Topic:
+def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -> Topic:
     """The topic `spec` asks for, checked, with a new id; `typed_schema_id` is its schema's if it is typed.
 
     Raises InvalidTopicError, InvalidPartitionsError, InvalidConfigError.
@@ -162,14 +203,14 @@ def new_topic(spec: TopicSpec, typed_schema_id: int) -> Topic:
         check_cleanup_policy(spec.name, key_columns, configs)
     return Topic(
         name=spec.name,
-        topic_id=uuid.uuid4().hex,
+        topic_id=environment.randomness.new_id(),
         kind=kind,
         partitions=spec.partitions,
         schemas=MappingProxyType({schema_id: schema}),
         key_columns=tuple(key_columns),
         timestamp_column=spec.timestamp_column,
         configs=MappingProxyType(configs),
-        created_ms=time.time_ns() // 1_000_000,
+        created_ms=environment.clock.now_ms(),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -16,6 +16,19 @@ Partition = Annotated[int, Meta(ge=0, le=PARTITIONS_PER_TOPIC_MAX - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Text = Annotated[str, Meta(max_length=65_536)]
+ConfigValue = Text | int | float | bool | None
+"""Of a setting; whether it is one that the setting takes is checked later."""
+
+
+class Since(NamedTuple):
+    """Marks a field that came after version 0: `Annotated[bool, Since(1)] = False`. It has a default.
+
+    In an older version it is left out. If it has another value than its default, and is not `ignorable`, the message cannot
+    be sent in that version: the peer would ignore what must not be ignored. See `sparklog.protocol.versions`.
+    """
+
+    version: int
+    ignorable: bool = False
 
 
 class Message(Struct, array_like=True):

@@ -12,7 +12,8 @@ Request and response have the same shape (little-endian)::
     16+h    p     payload: raw bytes (batches), p = frame_length - 12 - h
 
 A response with an error code has an `ErrorBody` header and no payload. After an InvalidRequest, FrameTooLarge or
-Unsupported… error the broker closes the connection; every other error leaves it open. Responses come in the order of
+Unsupported… error the broker closes the connection (but not after a HANDSHAKE in a version that it does not have, so that
+another can be tried); every other error leaves it open. Responses come in the order of
 the requests of their connection. There is no checksum: batches carry their own.
 """
 
@@ -63,6 +64,12 @@ def encode_response(api: int, error_code: int, correlation_id: int, header: byte
     """Prefix and header of a response; `payload_bytes` bytes of payload follow it on the wire."""
     length = FRAME_LENGTH_MIN + len(header) + payload_bytes
     return RESPONSE_PREFIX.pack(length, api, error_code, correlation_id, len(header)) + header
+
+
+def encode_response_prefix(api: int, correlation_id: int, header_bytes: int, payload_bytes: int) -> bytes:
+    """Prefix of a successful response; its header and payload follow on the wire."""
+    length = FRAME_LENGTH_MIN + header_bytes + payload_bytes
+    return RESPONSE_PREFIX.pack(length, api, 0, correlation_id, header_bytes)
 
 
 def decode_request_prefix(data: bytes | bytearray | memoryview, frame_bytes_max: int) -> RequestPrefix:

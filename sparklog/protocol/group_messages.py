@@ -15,6 +15,7 @@ from sparklog.protocol.base import (
     Message,
     Name,
     Partition,
+    Since,
     Text,
 )
 
@@ -92,13 +93,18 @@ class OffsetCommitResponse(Message):
 
 class OffsetFetchRequest(Message):
     """`partitions` None: all the group has offsets of. `require_stable`: UNSTABLE_OFFSET_COMMIT while a transaction with
-    offsets of the partition is open. With a member, its epoch is checked."""
+    offsets of the partition is open. With a member, its epoch is checked. `paged`: what does not fit into one answer is
+    asked for with further requests: with `partitions` for the rest of them, without for what comes after (`after_topic`,
+    `after_partition`)."""
 
     group_id: Text
     partitions: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
     require_stable: bool = False
     member_id: Text = ""
     member_epoch: Int32 = -1
+    paged: Annotated[bool, Since(1, ignorable=True)] = False
+    after_topic: Annotated[Name, Since(1)] = ""
+    after_partition: Annotated[Int32, Since(1)] = -1
 
 
 class FetchedOffset(Message):
@@ -115,15 +121,19 @@ class FetchedOffset(Message):
 
 
 class OffsetFetchResponse(Message):
-    """By topic and partition."""
+    """By topic and partition, or in the order of the request, each once. `more`: these were not all."""
 
     offsets: list[FetchedOffset]
+    more: Annotated[bool, Since(1)] = False
 
 
 class ListGroupsRequest(Message):
-    """`states`: only these."""
+    """`states`: only these. `paged`: what does not fit into one answer is asked for with further requests, each for the
+    groups whose ids come after `after`."""
 
     states: Annotated[list[Text], Meta(max_length=20)] = []
+    paged: Annotated[bool, Since(1, ignorable=True)] = False
+    after: Annotated[Text, Since(1)] = ""
 
 
 class GroupSummary(Message):
@@ -136,15 +146,19 @@ class GroupSummary(Message):
 
 
 class ListGroupsResponse(Message):
-    """In the order of their ids."""
+    """In the order of their ids. `more`: these were not all."""
 
     groups: list[GroupSummary]
+    more: Annotated[bool, Since(1)] = False
 
 
 class DescribeGroupsRequest(Message):
-    """Asks for details."""
+    """Asks for details. `paged`: what does not fit into one answer is asked for with further requests: for the groups that
+    have not come, with the last that has as the first of them if its members from `members_from` on are missing."""
 
     group_ids: Annotated[list[Text], Meta(min_length=1, max_length=10_000)]
+    paged: Annotated[bool, Since(1, ignorable=True)] = False
+    members_from: Annotated[int, Meta(ge=0, le=2**31 - 1), Since(1)] = 0
 
 
 class GroupMember(Message):
@@ -173,9 +187,12 @@ class GroupDetails(Message):
 
 
 class DescribeGroupsResponse(Message):
-    """One per id of the request, in its order."""
+    """One per id of the request, in its order; an id that is named twice has one. `more`: these were not all;
+    `members_from` >= 0: the last one has more members, from this one on."""
 
     groups: list[GroupDetails]
+    more: Annotated[bool, Since(1)] = False
+    members_from: Annotated[int, Since(1)] = -1
 
 
 class DeleteGroupRequest(Message):

@@ -2,7 +2,8 @@
 their own.
 
 Every type is encoded as a MessagePack array in the order of its fields. Evolution: a new version may only append
-fields with defaults; a decoder ignores trailing fields that it does not know and fills in defaults for missing ones.
+fields with defaults, marked with `Since`; a decoder ignores trailing fields that it does not know and fills in defaults for
+missing ones. Which version is spoken: `sparklog.protocol.negotiation`.
 Limits of list lengths are part of the types (`Annotated[..., Meta(max_length=…)]`), so a decoder enforces them.
 """
 
@@ -21,15 +22,20 @@ from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import (
     PARTITIONS_PER_REQUEST_MAX,
+    TOPICS_PER_REQUEST_MAX,
     Int32,
     Int64,
     Message,
     Name,
     Partition,
+    Since,
     Text,
 )
+from sparklog.protocol.versions import forget_newer, in_version
 
 REMOTE_SEGMENTS_MAX = 1_000
+ABORTED_RANGES_MAX = 10_000
+"""An answer that says where offsets lie ends behind so many aborted transactions: who reads on asks again."""
 
 
 class Api(IntEnum):
@@ -61,13 +67,19 @@ class Api(IntEnum):
     LIST_GROUPS = 23
     DESCRIBE_GROUPS = 24
     DELETE_GROUP = 25
+    RENEW_SHARED_TXN = 30
+    SNAPSHOT_OFFSETS = 31
+    CREATE_PARTITIONS = 32
     LOCATE_REMOTE = 40
 
 
 class ErrorBody(Message):
-    """Header of every response with an error code. The text has no limit of its own: better long than lost."""
+    """Header of every response with an error code. The text has no limit of its own: better long than lost. With
+    UNSUPPORTED_VERSION the versions of the API that the broker has; with other errors they are left out."""
 
     message: str = ""
+    version_min: Annotated[int, Since(1, ignorable=True)] = -1
+    version_max: Annotated[int, Since(1, ignorable=True)] = -1
 
 
 class HandshakeRequest(Message):
@@ -78,12 +90,16 @@ class HandshakeRequest(Message):
     client_address: Text = ""
 
 
+UInt16 = Annotated[int, Meta(ge=0, le=65_535)]
+APIS_MAX = 1_000
+
+
 class ApiRange(Message):
     """Versions of one API that the broker speaks, both inclusive."""
 
-    api: int
-    version_min: int
-    version_max: int
+    api: UInt16
+    version_min: UInt16
+    version_max: UInt16
 
 
 class HandshakeResponse(Message):
@@ -92,9 +108,9 @@ class HandshakeResponse(Message):
 
     broker_id: int
     cluster_id: str
-    broker_version: str
-    apis: list[ApiRange]
-    request_bytes_max: int
+    broker_version: Annotated[str, Meta(max_length=200)]
+    apis: Annotated[list[ApiRange], Meta(max_length=APIS_MAX)]
+    request_bytes_max: Annotated[int, Meta(ge=0)]
     local_socket: Text = ""
 
 
@@ -225,6 +241,24 @@ class ListOffsetsResponse(Message):
     results: list[ListOffsetsResult]
 
 
+class SnapshotOffsetsRequest(Message):
+    """Asks where a partition began and ended when somebody first asked under `name`, which all partitions of `topics` were
+    looked at for in one moment. With isolation 1 the end is the last stable offset."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    topics: Annotated[list[Name], Meta(min_length=1, max_length=TOPICS_PER_REQUEST_MAX)]
+    topic: Name
+    partition: Partition
+    isolation: Annotated[int, Meta(ge=0, le=1)] = 0
+
+
+class SnapshotOffsetsResponse(Message):
+    """Offsets [start, end)."""
+
+    start: int
+    end: int
+
+
 class LocateSegmentsRequest(Message):
     """Asks for the file ranges that hold [start_offset, end_offset), to be mapped by a client on the same host."""
 
@@ -249,7 +283,7 @@ class SegmentRange(Message):
 
 class LocateSegmentsResponse(Message):
     """Ranges in offset order, bounded by the high watermark, with isolation 1 by the last stable offset; then `aborted`
-    are the aborted ranges that touch them. `data_dir_id` is the content of the file
+    are the aborted ranges that touch them. They may end before what was asked for: who reads on asks again. `data_dir_id` is the content of the file
     `<data_dir>/meta.json` field "data_dir_id": a client that reads the same id there sees the same files."""
 
     data_dir: str
@@ -273,8 +307,8 @@ class LocateRemoteRequest(Message):
 
 class LocateRemoteResponse(Message):
     """Copies below `url`, in offset order, at most REMOTE_SEGMENTS_MAX: each the MessagePack bytes of its metadata
-    (`sparklog.log.tiering.state`). With isolation 1 only what lies below the last stable offset may be read, and `aborted`
-    are the aborted ranges that touch it."""
+    (`sparklog.log.tiering.state`). With isolation 1 only what lies below `last_stable_offset` may be read, and `aborted`
+    are the aborted ranges that touch it: where there are many, that is less than the partition's; who reads on asks again."""
 
     url: str
     log_start_offset: int
@@ -315,7 +349,8 @@ class DeleteRecordsResponse(Message):
 
 
 class ApiSpec(NamedTuple):
-    """Types and versions of one API."""
+    """Types and versions of one API. It begins with the version that was the newest of all when it came, and its last one is
+    that of its messages' newest field."""
 
     request: type[Message]
     response: type[Message]
@@ -325,31 +360,34 @@ class ApiSpec(NamedTuple):
 
 APIS: dict[Api, ApiSpec] = {
     Api.HANDSHAKE: ApiSpec(HandshakeRequest, HandshakeResponse, 0, 0),
-    Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 0),
-    Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 0),
+    Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 1),
+    Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 1),
     Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 0),
     Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 0),
     Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
     Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
+    Api.SNAPSHOT_OFFSETS: ApiSpec(SnapshotOffsetsRequest, SnapshotOffsetsResponse, 1, 1),
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
-    Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 0),
+    Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 1),
     Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
     Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 0),
-    Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 0),
+    Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 1),
+    Api.CREATE_PARTITIONS: ApiSpec(topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, 1, 1),
     Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 0),
     Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 0),
     Api.TXN_OFFSET_COMMIT: ApiSpec(groups.TxnOffsetCommitRequest, groups.TxnOffsetCommitResponse, 0, 0),
-    Api.JOIN_SHARED_TXN: ApiSpec(txn.JoinSharedTxnRequest, txn.JoinSharedTxnResponse, 0, 0),
-    Api.END_SHARED_TXN: ApiSpec(txn.EndSharedTxnRequest, txn.EndSharedTxnResponse, 0, 0),
-    Api.LIST_TRANSACTIONS: ApiSpec(txn.ListTransactionsRequest, txn.ListTransactionsResponse, 0, 0),
-    Api.DESCRIBE_TRANSACTIONS: ApiSpec(txn.DescribeTransactionsRequest, txn.DescribeTransactionsResponse, 0, 0),
+    Api.JOIN_SHARED_TXN: ApiSpec(txn.JoinSharedTxnRequest, txn.JoinSharedTxnResponse, 0, 1),
+    Api.END_SHARED_TXN: ApiSpec(txn.EndSharedTxnRequest, txn.EndSharedTxnResponse, 0, 1),
+    Api.RENEW_SHARED_TXN: ApiSpec(txn.RenewSharedTxnRequest, txn.RenewSharedTxnResponse, 1, 1),
+    Api.LIST_TRANSACTIONS: ApiSpec(txn.ListTransactionsRequest, txn.ListTransactionsResponse, 0, 1),
+    Api.DESCRIBE_TRANSACTIONS: ApiSpec(txn.DescribeTransactionsRequest, txn.DescribeTransactionsResponse, 0, 1),
     Api.ABORT_TRANSACTION: ApiSpec(txn.AbortTransactionRequest, txn.AbortTransactionResponse, 0, 0),
-    Api.DESCRIBE_PRODUCERS: ApiSpec(txn.DescribeProducersRequest, txn.DescribeProducersResponse, 0, 0),
+    Api.DESCRIBE_PRODUCERS: ApiSpec(txn.DescribeProducersRequest, txn.DescribeProducersResponse, 0, 1),
     Api.GROUP_HEARTBEAT: ApiSpec(groups.GroupHeartbeatRequest, groups.GroupHeartbeatResponse, 0, 0),
     Api.OFFSET_COMMIT: ApiSpec(groups.OffsetCommitRequest, groups.OffsetCommitResponse, 0, 0),
-    Api.OFFSET_FETCH: ApiSpec(groups.OffsetFetchRequest, groups.OffsetFetchResponse, 0, 0),
-    Api.LIST_GROUPS: ApiSpec(groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 0),
-    Api.DESCRIBE_GROUPS: ApiSpec(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 0),
+    Api.OFFSET_FETCH: ApiSpec(groups.OffsetFetchRequest, groups.OffsetFetchResponse, 0, 1),
+    Api.LIST_GROUPS: ApiSpec(groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 1),
+    Api.DESCRIBE_GROUPS: ApiSpec(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 1),
     Api.DELETE_GROUP: ApiSpec(groups.DeleteGroupRequest, groups.DeleteGroupResponse, 0, 0),
 }
 
@@ -375,9 +413,20 @@ _RESPONSE_DECODERS = _Decoders(lambda spec: spec.response)
 M = TypeVar("M", bound=Message)
 
 
-def encode(message: Message) -> bytes:
-    """The message's MessagePack bytes."""
-    return _ENCODER.encode(message)
+def encode(message: Message, version: int | None = None) -> bytes:
+    """The message's MessagePack bytes, in an older `version` without what is newer. Raises UnsupportedVersionError if that
+    must not be left out."""
+    return _ENCODER.encode(message if version is None else in_version(message, version))
+
+
+def encode_value(value: object, version: int | None = None) -> bytes:
+    """MessagePack bytes of one field. Raises as `encode`."""
+    return _ENCODER.encode(value if version is None else in_version(value, version))
+
+
+def older_version(api: int, version: int) -> int | None:
+    """`version` if the API has a newer one, else None: nothing has to be left out."""
+    return version if version < APIS[api].version_max else None  # type: ignore[index]
 
 
 def decode_request(api: int, version: int, header: bytes | bytearray | memoryview) -> Message:
@@ -387,12 +436,15 @@ def decode_request(api: int, version: int, header: bytes | bytearray | memoryvie
         raise UnsupportedApiError(f"no API {api}")
     if not spec.version_min <= version <= spec.version_max:
         raise UnsupportedVersionError(
-            f"{Api(api).name} version {version}: this broker speaks {spec.version_min} to {spec.version_max}"
+            f"{Api(api).name} version {version}: this broker speaks {spec.version_min} to {spec.version_max}",
+            supported=(spec.version_min, spec.version_max),
         )
     try:
         message: Message = _REQUEST_DECODERS[Api(api)].decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise InvalidRequestError(f"{Api(api).name} request cannot be read: {e}") from e
+    if version < spec.version_max:
+        forget_newer(message, version)
     return message
 
 
@@ -409,7 +461,12 @@ def decode_response(api: Api, header: bytes | bytearray | memoryview, response_t
 
 def decode_error(header: bytes | bytearray | memoryview) -> str:
     """The message of an error response; a text of its own if it cannot be read."""
+    return decode_error_body(header).message
+
+
+def decode_error_body(header: bytes | bytearray | memoryview) -> ErrorBody:
+    """An error response; with a text of its own if it cannot be read."""
     try:
-        return _ERROR_DECODER.decode(header).message
+        return _ERROR_DECODER.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "the error's text cannot be read"
+        return ErrorBody("the error's text cannot be read")

@@ -10,16 +10,34 @@ from sparklog.protocol.base import (
     CONFIGS_MAX,
     PARTITIONS_PER_TOPIC_MAX,
     TOPICS_PER_REQUEST_MAX,
+    ConfigValue,
+    Int32,
     Message,
     Name,
+    Since,
     Text,
 )
 
+AUTO_CREATED_MAX = 100
+
 
 class MetadataRequest(Message):
-    """`topics` None asks for all."""
+    """`topics` None asks for all; one that is named twice is answered once.
+
+    `paged`: what does not fit into one answer is asked for with further requests. `after`: the topics behind this one, by
+    name or in the order of `topics`; `schemas_from` >= 0: before them this topic's schemas from that id on, without its
+    partitions. `with_schemas`, `with_partitions` False: these are not sent (`partition_count` is). `create_missing`: somebody
+    is about to write to `topics`, at most AUTO_CREATED_MAX; those that do not exist are made if the broker's
+    auto.create.topics.enable says so.
+    """
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+    paged: Annotated[bool, Since(1, ignorable=True)] = False
+    after: Annotated[Name, Since(1)] = ""
+    schemas_from: Annotated[Int32, Since(1)] = -1
+    with_schemas: Annotated[bool, Since(1, ignorable=True)] = True
+    with_partitions: Annotated[bool, Since(1, ignorable=True)] = True
+    create_missing: Annotated[bool, Since(1, ignorable=True)] = False
 
 
 class BrokerEndpoint(Message):
@@ -34,7 +52,8 @@ class PartitionState(Message):
     """Who leads a partition. `error_code` is not 0 if it is offline.
 
     What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of batches, `remote_size_bytes` of them
-    are only in the object store: those below `local_log_start_offset`.
+    are only in the object store: those below `local_log_start_offset`. `write_error`: why nothing can be appended, or why the last append was not
+    taken; empty: it was.
     """
 
     partition: int
@@ -48,6 +67,7 @@ class PartitionState(Message):
     size_bytes: int = -1
     local_log_start_offset: int = -1
     remote_size_bytes: int = -1
+    write_error: Annotated[str, Since(1, ignorable=True)] = ""
 
 
 class SchemaVersion(Message):
@@ -75,15 +95,19 @@ class TopicState(Message):
     configs: dict[str, Any] = {}
     created_ms: int = 0
     broker_defaults: dict[str, Any] = {}
+    partition_count: Annotated[int, Since(1, ignorable=True)] = -1
 
 
 class MetadataResponse(Message):
-    """The cluster as this broker knows it."""
+    """The cluster as this broker knows it. `more`: the next page begins after the last topic here; `schemas_from` >= 0: with
+    that topic's schemas from that id on."""
 
     cluster_id: str
     controller: int
     brokers: list[BrokerEndpoint]
     topics: list[TopicState]
+    more: Annotated[bool, Since(1)] = False
+    schemas_from: Annotated[int, Since(1)] = -1
 
 
 class CreateTopicRequest(Message):
@@ -94,7 +118,7 @@ class CreateTopicRequest(Message):
     arrow_schema: bytes | None = None
     key_columns: Annotated[list[Text], Meta(max_length=100)] = []
     timestamp_column: Text | None = None
-    configs: Annotated[dict[str, Any], Meta(max_length=CONFIGS_MAX)] = {}
+    configs: Annotated[dict[Name, ConfigValue], Meta(max_length=CONFIGS_MAX)] = {}
 
 
 class CreateTopicResponse(Message):
@@ -119,10 +143,23 @@ class AlterTopicRequest(Message):
     """Sets topic settings, or with None takes them back to the default; those not named stay."""
 
     name: Name
-    configs: Annotated[dict[str, Any], Meta(max_length=CONFIGS_MAX)] = {}
+    configs: Annotated[dict[Name, ConfigValue], Meta(max_length=CONFIGS_MAX)] = {}
 
 
 class AlterTopicResponse(Message):
+    """The topic as it is now."""
+
+    topic: TopicState
+
+
+class CreatePartitionsRequest(Message):
+    """Gives a topic more partitions, so that it has `total`; those it has stay as they are."""
+
+    name: Name
+    total: Annotated[int, Meta(ge=1, le=PARTITIONS_PER_TOPIC_MAX)]
+
+
+class CreatePartitionsResponse(Message):
     """The topic as it is now."""
 
     topic: TopicState

@@ -6,7 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import Int32, Int64, Message, Name, Partition, Text
+from sparklog.protocol.base import Int32, Int64, Message, Name, Partition, Since, Text
+
+INPUT_CHARS_MAX = 1_000
 
 
 class InitProducerIdRequest(Message):
@@ -46,26 +48,30 @@ class EndTxnResponse(Message):
 class JoinSharedTxnRequest(Message):
     """Makes the caller a participant of the transaction (app_id, version), which is opened if need be. `ticket`: a
     producer id drawn by the run's driver; later runs have larger ones. `timeout_ms`: the transaction is aborted if it
-    has not ended by then."""
+    has not ended by then. `lease_ms` > 0: also if nobody has joined or renewed it for so long."""
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     run_id: Text
     ticket: Int64
     timeout_ms: Annotated[int, Meta(ge=1, le=604_800_000)] = 3_600_000
+    lease_ms: Annotated[int, Meta(ge=0, le=604_800_000), Since(1, ignorable=True)] = 0
 
 
 class JoinSharedTxnResponse(Message):
     """`committed`: the version has been committed before, nothing is to be written; else the identity to write with,
-    once."""
+    once. `last_committed_*`: the application's newest commit, see EndSharedTxnRequest; -1: not told."""
 
     committed: bool
     producer_id: int = -1
     producer_epoch: int = -1
+    last_committed_version: Annotated[int, Since(1, ignorable=True)] = -1
+    last_committed_input: Annotated[str, Since(1, ignorable=True)] = ""
 
 
 class EndSharedTxnRequest(Message):
-    """Commits what the participants in `winners` (producer ids) wrote, or aborts everything."""
+    """Commits what the participants in `winners` (producer ids) wrote, or aborts everything. `input`: what the version
+    was made of, in words of the application's own; it is kept with the newest committed version."""
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -73,19 +79,40 @@ class EndSharedTxnRequest(Message):
     ticket: Int64
     committed: bool
     winners: Annotated[list[Int64], Meta(max_length=1_000_000)] = []
+    input: Annotated[str, Meta(max_length=INPUT_CHARS_MAX), Since(1, ignorable=True)] = ""
 
 
 class EndSharedTxnResponse(Message):
-    """What was decided, now or before."""
+    """What was decided, now or before. `last_committed_*`: the application's newest commit; -1: not told."""
 
     committed: bool
+    last_committed_version: Annotated[int, Since(1, ignorable=True)] = -1
+    last_committed_input: Annotated[str, Since(1, ignorable=True)] = ""
+
+
+class RenewSharedTxnRequest(Message):
+    """Says that the run which the transaction (app_id, version) belongs to is alive: its lease begins anew."""
+
+    app_id: Text
+    version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    run_id: Text
+
+
+class RenewSharedTxnResponse(Message):
+    """`known`: the run has opened the transaction, or ended it; `is_open`: it has not ended."""
+
+    known: bool
+    is_open: bool
 
 
 class ListTransactionsRequest(Message):
-    """`states`: only these; `running_ms_min`: only those open at least so long."""
+    """`states`: only these; `running_ms_min`: only those open at least so long. `paged`: what does not fit into one answer is
+    asked for with further requests, each for the ids that come after `after`."""
 
     states: Annotated[list[Text], Meta(max_length=20)] = []
     running_ms_min: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    paged: Annotated[bool, Since(1, ignorable=True)] = False
+    after: Annotated[Text, Since(1)] = ""
 
 
 class TransactionSummary(Message):
@@ -103,15 +130,19 @@ class TransactionSummary(Message):
 
 
 class ListTransactionsResponse(Message):
-    """In the order of their ids."""
+    """In the order of their ids. `more`: these were not all."""
 
     transactions: list[TransactionSummary]
+    more: Annotated[bool, Since(1)] = False
 
 
 class DescribeTransactionsRequest(Message):
-    """Asks for details."""
+    """Asks for details. `paged`: what does not fit into one answer is asked for with further requests: for the ids that
+    have not come, with the last that has as the first of them if its partitions from `partitions_from` on are missing."""
 
     transactional_ids: Annotated[list[Text], Meta(min_length=1, max_length=10_000)]
+    paged: Annotated[bool, Since(1, ignorable=True)] = False
+    partitions_from: Annotated[int, Meta(ge=0, le=2**31 - 1), Since(1)] = 0
 
 
 class TransactionPartition(Message):
@@ -134,9 +165,12 @@ class TransactionDetails(Message):
 
 
 class DescribeTransactionsResponse(Message):
-    """One per id of the request, in its order."""
+    """One per id of the request, in its order; an id that is named twice has one. `more`: these were not all;
+    `partitions_from` >= 0: the last one has more partitions, from this one on."""
 
     transactions: list[TransactionDetails]
+    more: Annotated[bool, Since(1)] = False
+    partitions_from: Annotated[int, Since(1)] = -1
 
 
 class AbortTransactionRequest(Message):
@@ -156,10 +190,13 @@ class AbortTransactionResponse(Message):
 
 
 class DescribeProducersRequest(Message):
-    """Asks who has written to a partition."""
+    """Asks who has written to a partition. `paged`: what does not fit into one answer is asked for with further requests, each
+    for the producer ids above `after`."""
 
     topic: Name
     partition: Partition
+    paged: Annotated[bool, Since(1, ignorable=True)] = False
+    after: Annotated[Int64, Since(1)] = -1
 
 
 class ProducerState(Message):
@@ -175,7 +212,8 @@ class ProducerState(Message):
 
 
 class DescribeProducersResponse(Message):
-    """By producer id."""
+    """By producer id. `more`: these were not all."""
 
     producers: list[ProducerState]
     last_stable_offset: int = -1
+    more: Annotated[bool, Since(1)] = False

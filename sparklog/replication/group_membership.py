@@ -66,6 +66,9 @@ class Safeguards:
     """A transaction's offset does not replace one that was written after it."""
 
 
+NAME_CHARS_MAX = 1_024
+
+
 class GroupConfig(Struct, frozen=True):
     """What the broker's settings say about groups."""
 
@@ -73,6 +76,10 @@ class GroupConfig(Struct, frozen=True):
     heartbeat_interval_ms: int = 5_000
     group_size_max: int = 1_000_000
     offsets_retention_ms: int = 10_080 * 60_000
+    groups_max: int = 20_000
+    """Of one partition of `__consumer_offsets`: groups that have members, and groups that have offsets."""
+    offsets_max: int = 500_000
+    """Of one partition: committed offsets, and those that wait for a transaction's end."""
 
 
 class Member(Struct):
@@ -211,6 +218,11 @@ class Group(Struct):
         """The member, and whether the target has to be made anew for it."""
         if request.topics is None:
             raise InvalidRequestError("a member that joins has to name its topics")
+        names = request.member_id, request.instance_id or "", request.client_id
+        if max(map(len, names)) > NAME_CHARS_MAX:
+            raise InvalidRequestError(
+                f"a member's id, instance id and client id have {NAME_CHARS_MAX} characters at most"
+            )
         known = self.members.get(request.member_id)
         if known is not None:
             self._check_order(known, request)

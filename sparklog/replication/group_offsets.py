@@ -35,6 +35,17 @@ class GroupOffsets:
         self._number = 0
         self._committed: dict[str, dict[TopicPartition, Committed]] = {}
         self._pending: dict[int, Pending] = {}
+        self.counts: dict[str, int] = {}
+        """How many each group has, committed and pending; groups without any are not in it."""
+        self.total = 0
+
+    def _count(self, group_id: str, change: int) -> None:
+        self.total += change
+        left = self.counts.get(group_id, 0) + change
+        if left:
+            self.counts[group_id] = left
+        else:
+            self.counts.pop(group_id, None)
 
     # -- as they are written and read again
 
@@ -43,36 +54,40 @@ class GroupOffsets:
         self._number += 1
         committed = Committed(value, self._number)
         if producer_id >= 0 and self._safeguards.pending_offsets:
-            self._pending.setdefault(producer_id, {}).setdefault(group_id, {})[tp] = committed
+            offsets = self._pending.setdefault(producer_id, {}).setdefault(group_id, {})
         else:
-            self._committed.setdefault(group_id, {})[tp] = committed
+            offsets = self._committed.setdefault(group_id, {})
+        self._count(group_id, tp not in offsets)
+        offsets[tp] = committed
 
     def remove(self, group_id: str, tp: TopicPartition) -> None:
         """A record without a value: newer than what waits for a marker, too."""
         self._number += 1
         for pending in self._pending.values():
-            pending.get(group_id, {}).pop(tp, None)
+            self._count(group_id, -(pending.get(group_id, {}).pop(tp, None) is not None))
         offsets = self._committed.get(group_id, {})
-        offsets.pop(tp, None)
+        self._count(group_id, -(offsets.pop(tp, None) is not None))
         if not offsets:
             self._committed.pop(group_id, None)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """A marker."""
         for group_id, offsets in self._pending.pop(producer_id, {}).items():
+            self._count(group_id, -len(offsets))
             if not committed:
                 continue
             known = self._committed.setdefault(group_id, {})
             for tp, pending in offsets.items():
                 existing = known.get(tp)
                 if existing is None or existing.number < pending.number or not self._safeguards.newer_record:
+                    self._count(group_id, existing is None)
                     known[tp] = pending
 
     # -- what there is
 
     def groups(self) -> set[str]:
         """Groups with committed or pending offsets."""
-        return set(self._committed) | {g for pending in self._pending.values() for g in pending}
+        return set(self.counts)
 
     def get(self, group_id: str, tp: TopicPartition) -> OffsetValue | None:
         found = self._committed.get(group_id, {}).get(tp)

@@ -11,12 +11,13 @@ that commits where it is. Times: `now_ms` is monotonic and only compared, `wall_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from sparklog.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
     InvalidGroupIdError,
     NonEmptyGroupError,
     SparklogError,
@@ -43,8 +44,6 @@ from sparklog.types import TopicPartition
 
 KIND_CONSUMER, KIND_OFFSETS = "consumer", "offsets"
 NO_EPOCH = -1
-NO_OFFSET = -1
-
 A = TypeVar("A")
 
 
@@ -110,10 +109,11 @@ class GroupCoordinator:
     def heartbeat(
         self, request: m.GroupHeartbeatRequest, host: str, now_ms: int, wall_ms: int
     ) -> Step[m.GroupHeartbeatResponse]:
-        """Raises what `Group.heartbeat` raises, and InvalidGroupIdError; then nothing has changed."""
+        """Raises what `Group.heartbeat` raises, InvalidGroupIdError and GroupMaxSizeReachedError; then nothing has changed."""
         check_group_id(request.group_id)
         group = self._groups.get(request.group_id)
         if group is None:
+            self._check_room(len(self._groups))
             group = Group(request.group_id, self._config, self._safeguards)
         answer = group.heartbeat(request, host, self._topics, now_ms, wall_ms)
         self._groups[request.group_id] = group
@@ -172,17 +172,20 @@ class GroupCoordinator:
         """Commits for a member, or (epoch -1) for a group without members; in the transaction of `producer_id`, if it is
         not -1. Each partition has its own result.
 
-        Raises InvalidGroupIdError, UnknownMemberIdError, StaleMemberEpochError, NonEmptyGroupError."""
+        Raises InvalidGroupIdError, UnknownMemberIdError, StaleMemberEpochError, NonEmptyGroupError,
+        GroupMaxSizeReachedError (there are too many groups or offsets)."""
         check_group_id(group_id)
         group = self._groups.get(group_id)
         member = self._check_member(group, group_id, member_id, member_epoch)
+        if group_id not in self.offsets.counts:
+            self._check_room(len(self.offsets.counts))
         if member is not None:
             member.note_commit(sequence, self._safeguards)
         results: list[m.OffsetResult] = []
         out: list[Record] = []
         for wanted in offsets:
             tp = TopicPartition(wanted.topic, wanted.partition)
-            error = self._refusal(group, member, tp)
+            error = self._refusal(group, member, tp) or self._no_room_for(group_id, tp)
             if error is not None:
                 results.append(m.OffsetResult(*tp, error.code, str(error)))
                 continue
@@ -192,6 +195,14 @@ class GroupCoordinator:
             out.append((records.offset_key(group_id, tp), records.encode_value(value)))
             results.append(m.OffsetResult(*tp, 0))
         return Step(results, out)
+
+    def _check_room(self, groups: int) -> None:
+        """For one more group."""
+        if groups >= self._config.groups_max:
+            raise GroupMaxSizeReachedError(
+                f"{groups} groups are kept here, max.groups.per.partition is {self._config.groups_max}: delete some "
+                f"(`sparklog group delete`), or raise it"
+            )
 
     def _check_member(self, group: Group | None, group_id: str, member_id: str, member_epoch: int) -> Member | None:
         if not member_id and member_epoch == NO_EPOCH:
@@ -222,8 +233,22 @@ class GroupCoordinator:
             return FencedMemberEpochError(f"{tp} does not belong to member {member.member_id!r} (any more)")
         return None
 
+    def _no_room_for(self, group_id: str, tp: TopicPartition) -> SparklogError | None:
+        most = self._config.offsets_max
+        if self.offsets.total < most or self.offsets.get(group_id, tp) is not None:
+            return None
+        return GroupMaxSizeReachedError(
+            f"{self.offsets.total} committed offsets are kept here, max.offsets.per.partition is {most}: delete groups that "
+            f"nobody uses (`sparklog group delete`), or raise it"
+        )
+
     def fetch_offsets(self, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
-        """Raises InvalidGroupIdError; of a member also UnknownMemberIdError and StaleMemberEpochError."""
+        """Of all that is asked for. Raises as `fetched_offsets`."""
+        return m.OffsetFetchResponse(list(self.fetched_offsets(request)))
+
+    def fetched_offsets(self, request: m.OffsetFetchRequest) -> Iterator[m.FetchedOffset]:
+        """Each offset that is asked for, once. Raises at once InvalidGroupIdError; of a member also UnknownMemberIdError and
+        StaleMemberEpochError."""
         check_group_id(request.group_id)
         if request.member_id or request.member_epoch != NO_EPOCH:
             group = self._groups.get(request.group_id)
@@ -231,22 +256,20 @@ class GroupCoordinator:
         committed = self.offsets.of_group(request.group_id)
         pending = self.offsets.pending_of(request.group_id)
         if request.partitions is None:
-            wanted: Iterable[TopicPartition] = sorted(set(committed) | pending)
+            after = TopicPartition(request.after_topic, request.after_partition)
+            wanted: Iterable[TopicPartition] = sorted(tp for tp in {*committed, *pending} if tp > after)
         else:
-            wanted = [TopicPartition(t.topic, p) for t in request.partitions for p in t.partitions]
-        found = []
-        for tp in wanted:
-            value = committed.get(tp)
-            if value is not None and value.topic_id != self._topics.get(tp.topic, ("", 0))[0]:
-                value = None  # of a topic that is gone: a transaction that began before has brought it
-            if request.require_stable and tp in pending:
-                error = UnstableOffsetCommitError(f"a transaction with an offset of {tp} has not ended yet")
-                found.append(m.FetchedOffset(*tp, error.code, message=str(error)))
-            elif value is None:
-                found.append(m.FetchedOffset(*tp, 0))
-            else:
-                found.append(m.FetchedOffset(*tp, 0, value.offset, value.leader_epoch, value.metadata, value.commit_ms))
-        return m.OffsetFetchResponse(found)
+            wanted = _each_once(TopicPartition(t.topic, p) for t in request.partitions for p in t.partitions)
+        return (self._fetched(tp, committed.get(tp), request.require_stable and tp in pending) for tp in wanted)
+
+    def _fetched(self, tp: TopicPartition, value: OffsetValue | None, unstable: bool) -> m.FetchedOffset:
+        if unstable:
+            error = UnstableOffsetCommitError(f"a transaction with an offset of {tp} has not ended yet")
+            return m.FetchedOffset(*tp, error.code, message=str(error))
+        # of a topic that is gone: a transaction that began before has brought it
+        if value is None or value.topic_id != self._topics.get(tp.topic, ("", 0))[0]:
+            return m.FetchedOffset(*tp, 0)
+        return m.FetchedOffset(*tp, 0, value.offset, value.leader_epoch, value.metadata, value.commit_ms)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """A marker is in the partition, or has been read from it."""
@@ -254,7 +277,7 @@ class GroupCoordinator:
 
     def expire_offsets(self, wall_ms: int) -> list[Record]:
         """Forgets offsets of groups that have had no members, and no commits, for the retention time; and of topics that
-        a group with members no longer wants. An empty group without offsets goes, too."""
+        a group with members no longer wants. A group with neither members nor offsets goes at once."""
         out: list[Record] = []
         oldest_ms = wall_ms - self._config.offsets_retention_ms
         expired: dict[str, list[TopicPartition]] = {}
@@ -269,9 +292,9 @@ class GroupCoordinator:
         for group_id, partitions in expired.items():
             pending = self.offsets.pending_of(group_id)  # a deletion would be newer than what the transaction brings
             out += self.offsets.delete(group_id, [tp for tp in partitions if tp not in pending])
-        kept = self.offsets.groups()
+        kept = self.offsets.counts
         for group in list(self._groups.values()):
-            if not group.members and group.empty_since_ms < oldest_ms and group.group_id not in kept:
+            if not group.members and group.group_id not in kept:
                 del self._groups[group.group_id]
                 out += group.tombstones()
         return out
@@ -281,37 +304,55 @@ class GroupCoordinator:
     def list_groups(self, states: Iterable[str] = ()) -> list[m.GroupSummary]:
         """By id; `states`: only these, all if empty."""
         wanted = {s.lower() for s in states}
-        found = []
-        for group_id in sorted(set(self._groups) | self.offsets.groups()):
-            group = self._groups.get(group_id)
-            state = STATE_EMPTY if group is None else group.state
-            if not wanted or state.lower() in wanted:
-                kind = KIND_OFFSETS if group is None else KIND_CONSUMER
-                found.append(m.GroupSummary(group_id, state, kind, 0 if group is None else len(group.members)))
-        return found
+        found = map(self.summary, self.group_ids())
+        return [g for g in found if not wanted or g.state.lower() in wanted]
+
+    def group_ids(self, after: str = "") -> list[str]:
+        """Those behind `after`, in order."""
+        return sorted(g for g in {*self._groups, *self.offsets.groups()} if g > after)
+
+    def summary(self, group_id: str) -> m.GroupSummary:
+        group = self._groups.get(group_id)
+        if group is None:
+            return m.GroupSummary(group_id, STATE_EMPTY, KIND_OFFSETS, 0)
+        return m.GroupSummary(group_id, group.state, KIND_CONSUMER, len(group.members))
 
     def describe(self, group_id: str) -> m.GroupDetails:
-        """With an error code if there is no such group."""
+        """With all its members; with an error code if there is no such group."""
+        details = self.details(group_id)
+        details.members = [self.member(group_id, member_id) for member_id in self.member_ids(group_id)]
+        return details
+
+    def details(self, group_id: str) -> m.GroupDetails:
+        """Without its members."""
         group = self._groups.get(group_id)
         if group is None:
             if group_id in self.offsets.groups():
                 return m.GroupDetails(0, group_id, STATE_EMPTY)
             error = _unknown_group(group_id)
             return m.GroupDetails(error.code, group_id, message=str(error))
-        members = [
-            m.GroupMember(
-                member_id=member.member_id,
-                instance_id=member.wish.instance_id,
-                client_id=member.wish.client_id,
-                client_host=member.wish.client_host,
-                member_epoch=member.epoch,
-                topics=list(member.wish.topics),
-                owned=topic_partitions(member.owned | member.revoking),
-                target=topic_partitions(group.targets.get(member.member_id, ())),
-            )
-            for member in sorted(group.members.values(), key=lambda member: (member.name, member.member_id))
-        ]
-        return m.GroupDetails(0, group_id, group.state, group.epoch, group.assignor, members)
+        return m.GroupDetails(0, group_id, group.state, group.epoch, group.assignor, [])
+
+    def member_ids(self, group_id: str) -> list[str]:
+        """Of a group, by name; none if there is no such group."""
+        group = self._groups.get(group_id)
+        members = () if group is None else group.members.values()
+        return [member.member_id for member in sorted(members, key=lambda member: (member.name, member.member_id))]
+
+    def member(self, group_id: str, member_id: str) -> m.GroupMember:
+        """Raises KeyError."""
+        group = self._groups[group_id]
+        member = group.members[member_id]
+        return m.GroupMember(
+            member_id=member.member_id,
+            instance_id=member.wish.instance_id,
+            client_id=member.wish.client_id,
+            client_host=member.wish.client_host,
+            member_epoch=member.epoch,
+            topics=list(member.wish.topics),
+            owned=topic_partitions(member.owned | member.revoking),
+            target=topic_partitions(group.targets.get(member.member_id, ())),
+        )
 
     def delete(self, group_id: str) -> Step[int]:
         """Deletes an empty group; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
@@ -337,6 +378,14 @@ def check_group_id(group_id: str) -> None:
 
 
 GROUP_ID_CHARS_MAX = 249
+
+
+def _each_once(partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
+    seen: set[TopicPartition] = set()
+    for tp in partitions:
+        if tp not in seen:
+            seen.add(tp)
+            yield tp
 
 
 def topic_partitions(partitions: Iterable[TopicPartition]) -> list[m.TopicPartitions]:

@@ -20,9 +20,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["VARIABLE", "VARIABLE_MARK", "Fault", "InjectedFault", "arm", "disarm", "parse_fault", "reach"]
+__all__ = ["VARIABLE", "VARIABLE_MARK", "Fault", "InjectedFault", "arm", "call_at", "disarm", "parse_fault", "reach"]
 
 VARIABLE = "SPARKLOG_FAULT"
 VARIABLE_MARK = "SPARKLOG_FAULT_MARK"
@@ -84,7 +85,20 @@ class _Armed:
         return True
 
 
-_armed: list[_Armed] = []
+class _Call:
+    """Not a fault of the process: the first time `step` is reached, `action` is called."""
+
+    def __init__(self, step: str, action: Callable[[], None]) -> None:
+        self._step = step
+        self._action = action
+
+    def reach(self, step: str) -> None:
+        if step == self._step and self in _armed:
+            _armed.remove(self)
+            self._action()
+
+
+_armed: list[_Armed | _Call] = []
 
 
 def reach(step: str) -> None:
@@ -96,6 +110,11 @@ def reach(step: str) -> None:
 def arm(given: str, mark: str | None = None) -> None:
     """Arms faults in this process instead of those before, as SPARKLOG_FAULT does at the import. Raises ValueError."""
     _armed[:] = [_Armed(parse_fault(fault), mark) for fault in given.split(",")]
+
+
+def call_at(step: str, action: Callable[[], None]) -> None:
+    """Instead of all faults before: `action` is called, in the middle of what goes on, the first time `step` is reached."""
+    _armed[:] = [_Call(step, action)]
 
 
 def disarm() -> None:

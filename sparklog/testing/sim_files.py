@@ -8,20 +8,23 @@ as a disk and a file system may, what of the unsynced reaches the platter:
   that are missing read as before, or as zeros), while each truncation may be lost on its own;
 - of a directory: a prefix of the operations (a journal), or any of them, a rename whole or not at all.
 
-Nothing that was synced is ever lost. `cut_at` switches the power off before that call: `PowerCut` is raised by it and by
+Nothing that was synced is ever lost. `fault` lets calls fail as a disk does that is full or broken: of a write any part is
+done, and after a sync that failed nothing of what it was to sync reaches the disk any more, though it can be read until the
+power goes, and later syncs succeed (as Linux does it). `cut_at` switches the power off before that call: `PowerCut` is raised by it and by
 every call after it, until `power_cut`. The same seed and the same calls give the same disk.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileIdentity, storage_error, sync_whole, write_whole
 from sparklog.errors import StorageError
-from sparklog.log.files import TEMPORARY_SUFFIX, File, sync_whole, write_whole
 
 SECTOR_BYTES = 512
 
@@ -54,7 +57,7 @@ class _Inode:
 
     def __init__(self) -> None:
         self.content = bytearray()
-        self.durable = b""
+        self.durable = bytearray()
         self.unsynced: list[_Write | _Truncate] = []
 
     def do(self, operation: _Write | _Truncate) -> None:
@@ -62,12 +65,14 @@ class _Inode:
         self.unsynced.append(operation)
 
     def sync(self) -> None:
-        self.durable, self.unsynced = bytes(self.content), []
+        for operation in self.unsynced:
+            _apply(self.durable, operation)
+        self.unsynced = []
 
     def lose_power(self, rng: random.Random) -> None:
         content = bytearray(self.durable)
         _LOSSES[rng.choice(tuple(_LOSSES))](content, self.unsynced, rng)
-        self.content, self.durable, self.unsynced = content, bytes(content), []
+        self.content, self.durable, self.unsynced = content, bytearray(content), []
 
 
 def _lose_all(_content: bytearray, _operations: list[_Write | _Truncate], _rng: random.Random) -> None:
@@ -164,28 +169,58 @@ class SimFile:
         return bytes(self._inode.content[position : position + size_bytes])
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        self._files.called("write", self._path)
-        self._inode.do(_Write(position, bytes(data)))
+        data = bytes(data)
+        try:
+            self._files.called("write", self._path)
+        except StorageError:
+            self._inode.do(_Write(position, data[: self._files.part_of(len(data))]))
+            raise
+        self._inode.do(_Write(position, data))
 
     def truncate(self, size_bytes: int) -> None:
         self._files.called("truncate", self._path)
         self._inode.do(_Truncate(size_bytes))
 
     def sync(self) -> None:
-        self._files.called("sync", self._path)
+        try:
+            self._files.called("sync", self._path)
+        except StorageError:
+            self._inode.unsynced = []
+            raise
         self._inode.sync()
 
     def size(self) -> int:
         self._files.called("size", self._path)
         return len(self._inode.content)
 
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        return True
+
     def fileno(self) -> int:
         raise io.UnsupportedOperation(f"{self._path} has no descriptor")
+
+    def identity(self) -> FileIdentity:
+        return FileIdentity(0, id(self._inode))
 
     def close(self) -> None:
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()
+
+
+class _SimDirectory(SimFile):
+    """An open directory."""
+
+    def __init__(self, files: SimFiles, directory: _Directory, path: Path) -> None:
+        super().__init__(files, _Inode(), path)
+        self._directory = directory
+
+    def sync(self) -> None:
+        self._files.called("sync directory", self._path)
+        self._directory.sync()
+
+    def identity(self) -> FileIdentity:
+        return FileIdentity(0, id(self._directory))
 
 
 class SimFiles:
@@ -197,11 +232,18 @@ class SimFiles:
         self.cut_at = cut_at
         """The number of calls before the power goes off; None: it stays on."""
         self.is_off = False
+        self.fault: Callable[[str, Path], int] = lambda _operation, _path: 0
+        """What a call fails with (an errno); 0: it does not."""
+        self.part_of: Callable[[int], int] = lambda size_bytes: size_bytes // 2
+        """How much of a write that fails is done."""
+        self.now_s: Callable[[], float] = lambda: 0.0
         self._root = _Directory()
         self._locked: set[Path] = set()
+        self._boots = 0
 
     def called(self, operation: str, path: Path) -> None:
-        """Notes a call that is about to be carried out. Raises PowerCut if the power is off, or goes off now."""
+        """Notes a call that is about to be carried out. Raises PowerCut if the power is off, or goes off now, StorageError for
+        a fault."""
         if operation not in _LOOKS:
             if self.cut_at is not None and len(self.calls) >= self.cut_at:
                 self.is_off = True
@@ -209,17 +251,29 @@ class SimFiles:
                 self.calls.append((operation, str(path)))
         if self.is_off:
             raise PowerCut(f"before {operation} of {path}")
+        number = self.fault(operation, path)
+        if number:
+            error = OSError(number, os.strerror(number))
+            raise storage_error(operation, path, error) from error
 
     def power_cut(self, rng: random.Random, *, cut_at: int | None = None) -> None:
         """The machine stops here, and starts again; `cut_at` counts from the start on. Open files must not be used
         any more."""
         self._root.lose_power(rng)
         self.kill()
-        self.calls, self.cut_at, self.is_off = [], cut_at, False
+        self._boots += 1
+        self.calls, self.cut_at = [], cut_at
+
+    def stop(self) -> None:
+        """The process ends in the middle of what it does: PowerCut is raised here, and by every call until `kill` or
+        `power_cut`."""
+        self.is_off = True
+        raise PowerCut("the process ends here")
 
     def kill(self) -> None:
         """The process ends, the machine does not: nothing is lost but the locks."""
         self._locked.clear()
+        self.is_off = False
 
     # --- FileSystem ---
 
@@ -320,6 +374,22 @@ class SimFiles:
         self._locked.add(path)
         assert isinstance(file, SimFile)
         return SimFile(self, file._inode, path, on_close=lambda: self._locked.discard(path))
+
+    def open_directory(self, path: Path) -> File:
+        self.called("open", path)
+        return _SimDirectory(self, self._directory(path), path)
+
+    def check_in_place(self, path: Path, identity: FileIdentity) -> None:
+        self.called("exists", path)
+        node = self._find(path)
+        if node is None or FileIdentity(0, id(node)) != identity:
+            raise StorageError(f"{path} is gone, or another one than it was")
+
+    def monotonic_s(self) -> float:
+        return self.now_s()
+
+    def boot_id(self) -> str:
+        return f"boot {self._boots}"
 
     # --- nodes ---
 

@@ -27,15 +27,16 @@ import pyarrow as pa
 from sparklog.errors import error_from_code
 from sparklog.format.batch import encode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.protocol.base import Message
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
 from sparklog.protocol.messages import (
+    APIS,
     Api,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     HandshakeRequest,
     HandshakeResponse,
-    Message,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
@@ -66,7 +67,7 @@ class RawClient:
 
     def send(self, api: Api, message: Message, payload: bytes | memoryview = b"") -> None:
         self._correlation_id += 1
-        head = encode_request(api, 0, self._correlation_id, encode(message), len(payload))
+        head = encode_request(api, APIS[api].version_max, self._correlation_id, encode(message), len(payload))
         self.sock.sendmsg([head]) if not payload else self._send_both(head, payload)
 
     def _send_both(self, head: bytes, payload: bytes | memoryview) -> None:

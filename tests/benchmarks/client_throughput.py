@@ -9,6 +9,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 
@@ -108,7 +109,7 @@ class Benchmark:
             producer.flush()
             return time.perf_counter() - start
 
-    def consumer(self, **settings: object) -> sparklog.Consumer:
+    def consumer(self, **settings: Any) -> sparklog.Consumer:
         consumer = sparklog.Consumer(self.bootstrap_servers, **settings)
         consumer.assign([TopicPartition(self.filled, p) for p in range(self.arguments.partitions)])
         return consumer

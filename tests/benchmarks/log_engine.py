@@ -32,11 +32,11 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from sparklog.environment.files import File, RealFile, RealFiles
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch, iterate_batches
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
-from sparklog.log.files import File, RealFile, RealFiles
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
@@ -112,12 +112,12 @@ def payload(batch_bytes: int, rows: int, content: bytes, *, log_append_time: boo
     ]
     rows_ = pa.record_batch(columns, schema=ENVELOPE_SCHEMA)
     attributes = ATTRIBUTE_LOG_APPEND_TIME if log_append_time else 0
-    times = {"min_timestamp_ms": STARTED_AT_MS, "max_timestamp_ms": STARTED_AT_MS}
+    times: dict[str, Any] = {"min_timestamp_ms": STARTED_AT_MS, "max_timestamp_ms": STARTED_AT_MS}
     return bytearray(encode_batch(rows_, schema_id=1, attributes=attributes, **times))
 
 
-def spec(partition: int = 0, **settings: object) -> PartitionSpec:
-    given: dict[str, object] = {"retention.ms": -1, "message.timestamp.type": "LogAppendTime"}
+def spec(partition: int = 0, **settings: Any) -> PartitionSpec:
+    given: dict[str, Any] = {"retention.ms": -1, "message.timestamp.type": "LogAppendTime"}
     owner = LogOwner("benchmark", "0" * 32, partition, "timestamp", ("key",), ("value",))
     config = LogConfig.from_settings(given | {k.replace("_", "."): v for k, v in settings.items()})
     return PartitionSpec(owner, config, {1: ENVELOPE_SCHEMA}.__getitem__)
@@ -126,7 +126,7 @@ def spec(partition: int = 0, **settings: object) -> PartitionSpec:
 def opened(
     directory: Path, specs: list[PartitionSpec], *, sparse: bool = False
 ) -> tuple[LogManager, list[PartitionLog]]:
-    manager = LogManager(directory, files=SparseFiles() if sparse else RealFiles(), clock=Ticking())
+    manager = LogManager(directory, files=SparseFiles() if sparse else RealFiles(), clock=Ticking())  # type: ignore[arg-type]
     manager.load(CLUSTER, specs)
     if manager.offline:
         raise SystemExit(f"a log cannot be opened: {manager.offline}")
@@ -195,7 +195,7 @@ def _scan(log: PartitionLog, check: bool) -> None:
 
 
 def measure_compaction(directory: Path, scale: float) -> Iterator[Row]:
-    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "segment_bytes": 128 * MIB}
+    settings: dict[str, Any] = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "segment_bytes": 128 * MIB}
     for value_bytes in (100, 1000):
         manager, (log,) = opened(directory / str(value_bytes), [spec(**settings)])
         rng, rows, keys = random.Random(1), 8 * MIB // 8 // value_bytes, int(400_000 * 100 / value_bytes)
@@ -220,7 +220,7 @@ def _keyed(rng: random.Random, rows: int, keys: int, value_bytes: int) -> bytear
         pa.array([STARTED_AT_MS * 1000] * rows, ENVELOPE_SCHEMA.field("timestamp").type),
     ]
     batch = pa.record_batch(columns, schema=ENVELOPE_SCHEMA)
-    times = {"min_timestamp_ms": STARTED_AT_MS, "max_timestamp_ms": STARTED_AT_MS}
+    times: dict[str, Any] = {"min_timestamp_ms": STARTED_AT_MS, "max_timestamp_ms": STARTED_AT_MS}
     return bytearray(encode_batch(batch, schema_id=1, attributes=ATTRIBUTE_LOG_APPEND_TIME, **times))
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from .results import Measurement, RowResult, median_field, median_of, summarize
+from . import pictures
+from .results import Measurement, RowResult, median_field, summarize
 
 RESULTS_FILE = "results.json"
 LIMITS_FILE = "limits.md"
@@ -127,7 +128,7 @@ def write(rows: Sequence[RowResult], docs: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / RESULTS_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(list(rows)), indent=1) + b"\n")
     text = _HEAD + table(rows) + _summary(rows)
-    for picture, caption in _pictures(rows, directory):
+    for picture, caption in pictures.draw(rows, directory):
         text += f"\n![{caption}](benchmarks/{picture})\n"
     limits = directory / LIMITS_FILE
     text += _latencies(rows) + (limits.read_text(encoding="utf-8") if limits.exists() else "")
@@ -145,7 +146,7 @@ def _latencies(rows: Sequence[RowResult]) -> str:
         for label, side in (("sparklog", row.sparklog), (row.peer, row.other)):
             if not row.failure and side and all(f in m.extra for m in side for f in fields):
                 cells = [_significant(statistics.median(m.extra[f] for m in side)) for f in fields]
-                lines.append(f"| `{row.name}` | {label} | {' | '.join(cells)} |")
+                lines.append(f"| {row.title} (`{row.name}`) | {label} | {' | '.join(cells)} |")
     if not lines:
         return ""
     head = ["\n## Latency\n", "| row | | p50 ms | p99 ms | p99.9 ms | max ms |", "|---|---|---|---|---|---|"]
@@ -177,75 +178,12 @@ def _details(rows: Sequence[RowResult]) -> str:
     lines.append("\n## Settings per row\n")
     for row in rows:
         settings = "; ".join(f"*{k}*: {v}" for k, v in row.settings.items())
-        lines.append(f"- `{row.name}` ({row.measured_at}, {len(row.sparklog)} pairs{_load(row)}): {settings or '-'}")
+        lines.append(
+            f"- {row.title} (`{row.name}`; {row.measured_at}, {len(row.sparklog)} pairs{_load(row)}): {settings or '-'}"
+        )
     return "\n".join(lines) + "\n"
 
 
 def _load(row: RowResult) -> str:
     loads = [m.load_before for m in (*row.sparklog, *row.other) if m.load_before is not None]
     return f", load before the runs {min(loads):.1f} to {max(loads):.1f}" if loads else ""
-
-
-def _pictures(rows: Sequence[RowResult], directory: Path) -> list[tuple[str, str]]:
-    """Draws what there is to draw; (file name, caption)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    good = [r for r in rows if r.ratio]
-    drawn = []
-    if good:
-        _draw_ratios(good, directory / "ratios.png")
-        drawn.append(("ratios.png", "sparklog / peer per row, with the goals"))
-        _draw_runs(good, directory / "runs.png")
-        drawn.append(("runs.png", "every run of both sides"))
-    return drawn
-
-
-def _draw_ratios(rows: Sequence[RowResult], path: Path) -> None:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 0.38 * len(rows) + 1.4), layout="constrained")
-    for y, row in enumerate(rows):
-        assert row.ratio is not None
-        colour = {True: "#2a7f62", False: "#c0562f", None: "#777777"}[row.goal_met]
-        axes.barh(y, row.ratio - 1, left=1, color=colour, height=0.6)
-        if row.goal is not None:
-            axes.plot([row.goal.ratio] * 2, [y - 0.42, y + 0.42], color="black", linewidth=2)
-        axes.annotate(f" {row.ratio:.2f}x ", (row.ratio, y), ha="left" if row.ratio >= 1 else "right", va="center")
-    axes.set_xscale("log")
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_yticks(
-        range(len(rows)), [f"{r.name}{'' if r.goal is None or r.goal.at_least else ' (less is better)'}" for r in rows]
-    )
-    axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.set_xlabel("sparklog / peer, medians (black: the goal; green: reached)")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-
-
-def _draw_runs(rows: Sequence[RowResult], path: Path) -> None:
-    """Every run, relative to the peer's median: how far runs differ among themselves."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 0.38 * len(rows) + 1.4), layout="constrained")
-    for y, row in enumerate(rows):
-        base = median_of(row.other)
-        for side, offset, colour, label in (
-            (row.sparklog, -0.15, "#2a7f62", "sparklog"),
-            (row.other, 0.15, "#5b6c8f", "peer"),
-        ):
-            axes.scatter(
-                [m.value / base for m in side],
-                [y + offset] * len(side),
-                s=18,
-                color=colour,
-                label=label if y == 0 else None,
-            )
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(rows)), [r.name for r in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel("every run, relative to the peer's median")
-    axes.legend(loc="best")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)

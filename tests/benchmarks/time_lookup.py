@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from sparklog.environment.clock import SystemClock
+from sparklog.environment.files import RealFiles
 from sparklog.format.batch import encode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.log.clock import SystemClock
-from sparklog.log.files import RealFiles
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 

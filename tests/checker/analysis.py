@@ -266,7 +266,7 @@ def _reading_order(v: _View) -> Iterable[Found]:
         yield from _found(
             anomaly,
             np.arange(both.shape[1]),
-            lambda i, both=both: (
+            lambda i, both=both: (  # type: ignore[misc]
                 f"{c.who(int(c.polls.operation[both[0, i]]))} read {c.where(int(c.polls.place[both[0, i]]))} "
                 f"after {c.where(int(both[1, i]))}"
             ),

@@ -119,7 +119,7 @@ def columns_of(operations: Sequence[Operation]) -> Columns:
 
     def begin_run(process: str, partition: int, offset: int) -> int:
         runs[process, partition] = len(run_start)
-        run_start.append(int(place(np.int64(partition), np.int64(offset))))
+        run_start.append(int(place(np.array(partition, np.int64), np.array(offset, np.int64))))
         return runs[process, partition]
 
     for index, operation in enumerate(operations):

@@ -30,7 +30,7 @@ class GroupFound(NamedTuple):
     """An anomaly by its name, how often, and the first in words."""
 
     name: str
-    count: int
+    count: int  # type: ignore[assignment]
     examples: tuple[str, ...]
 
 
@@ -116,7 +116,7 @@ def _skipped(c: Columns, seen: Seen) -> Iterator[GroupFound]:
         yield from _rows(
             "group-skip",
             skipped,
-            lambda row, group=group: (
+            lambda row, group=group: (  # type: ignore[misc]
                 f"{group}: value {c.sends.value[row]} at {c.where(int(seen.place[row]))} was read by no member"
             ),
         )
@@ -143,7 +143,7 @@ def _processed(c: Columns, seen: Seen) -> Iterator[GroupFound]:
         yield from _rows(
             "never-processed",
             without,
-            lambda row, group=group: (
+            lambda row, group=group: (  # type: ignore[misc]
                 f"{group}: value {c.sends.value[row]} at {c.where(int(seen.place[row]))} has no output"
             ),
         )

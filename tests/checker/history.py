@@ -199,7 +199,7 @@ def _with_event(before: Operation | None, blank: Operation, event: Mapping[str, 
         raise KeyError(f"operation {event['id']} has no begin")
     changes: dict[str, Any] = {}
     sends = tuple(Sent(p, values, [UNKNOWN_OFFSET] * len(values), sources) for p, values, sources in _sends(event))
-    polls = tuple(Polled(*poll, event["at"]) for poll in event.get("polls", ()))
+    polls = tuple(Polled(p, offsets, values, event["at"]) for p, offsets, values in event.get("polls", ()))
     if sends or polls:
         changes["steps"] = operation.steps + sends + polls
     if "offsets" in event:

@@ -10,6 +10,7 @@ import io
 import random
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.checker import generate
 from tests.checker.history import UNKNOWN_OFFSET, Kind, Operation, Outcome, Recorder, parse_history
@@ -90,7 +91,7 @@ class World:
 
     # -- clients
 
-    def recorder(self, stem: str, **more: object) -> tuple[int, str, Recorder]:
+    def recorder(self, stem: str, **more: Any) -> tuple[int, str, Recorder]:
         client, self.lives = self.lives, self.lives + 1
         name = f"{stem}{client}"
         self.files[name] = io.BytesIO()

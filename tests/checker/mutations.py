@@ -10,7 +10,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.checker.analysis import Anomaly
 from tests.checker.history import NO_SOURCE, UNKNOWN_OFFSET, Kind, Operation, Outcome, Polled, Sent
@@ -111,13 +111,13 @@ def _plain_seen(history: History, facts: _Facts) -> Iterable[int]:
 def _lost(history: History, rng: random.Random) -> History | None:
     facts = _Facts(history)
     value = _one(rng, (v for v in _plain_seen(history, facts) if not facts.is_highest(v)))
-    return value and _without(history, value)
+    return _without(history, value) if value else None
 
 
 def _unseen(history: History, rng: random.Random) -> History | None:
     facts = _Facts(history)
     value = _one(rng, (v for v in _plain_seen(history, facts) if facts.is_highest(v)))
-    return value and _without(history, value)
+    return _without(history, value) if value else None
 
 
 def _committed(history: History) -> list[Operation]:
@@ -127,7 +127,7 @@ def _committed(history: History) -> list[Operation]:
 def _torn(history: History, rng: random.Random) -> History | None:
     values = [[v for s in o.sends for v in s.values] for o in _committed(history)]
     chosen = _one(rng, (v for v in values if len(v) > 1))
-    return chosen and _without(history, rng.choice(chosen))
+    return _without(history, rng.choice(chosen)) if chosen else None
 
 
 def _duplicate(history: History, rng: random.Random) -> History | None:
@@ -165,7 +165,9 @@ def _places_of_uncommitted(history: History) -> Mapping[int, int]:
 
 def _precommitted(history: History, rng: random.Random) -> History | None:
     chosen = _one(rng, (o for o in _committed(history) if not o.offsets))
-    return chosen and [replace(o, commit_asked_ns=LATE_NS, ended_ns=LATE_NS + 1) if o is chosen else o for o in history]
+    if not chosen:
+        return None
+    return [replace(o, commit_asked_ns=LATE_NS, ended_ns=LATE_NS + 1) if o is chosen else o for o in history]
 
 
 def _inconsistent(history: History, rng: random.Random) -> History | None:
@@ -189,7 +191,9 @@ def _inconsistent(history: History, rng: random.Random) -> History | None:
 def _phantom(history: History, rng: random.Random) -> History | None:
     facts = _Facts(history)
     partition = _one(rng, facts.highest)
-    return partition and _read_last(history, partition, facts.highest[partition] + BEHIND_THE_END, FRESH)
+    if not partition:
+        return None
+    return _read_last(history, partition, facts.highest[partition] + BEHIND_THE_END, FRESH)
 
 
 def _assigned_step(history: History, rng: random.Random, length: int) -> tuple[Operation, int] | None:
@@ -281,7 +285,12 @@ def _group_offsets(history: History) -> dict[str, int]:
 
 
 def _extra(history: History, kind: Kind, partition: str, offset: int) -> History:
-    more = {"begun_ns": LATE_NS, "ended_ns": LATE_NS + 1, "offsets": {partition: offset}, "group": "group"}
+    more: dict[str, Any] = {
+        "begun_ns": LATE_NS,
+        "ended_ns": LATE_NS + 1,
+        "offsets": {partition: offset},
+        "group": "group",
+    }
     return [*history, Operation("zombie", 1, kind, Outcome.OK, **more)]
 
 
@@ -291,7 +300,7 @@ def _group_skip(history: History, rng: random.Random) -> History | None:
         facts.place[v][0] for v, r in facts.readers.items() if not any(n.startswith("member") for n in r)
     } & _group_offsets(history).keys()
     partition = _one(rng, sorted(unread))
-    return partition and _extra(history, Kind.COMMIT, partition, facts.highest[partition] + 1)
+    return _extra(history, Kind.COMMIT, partition, facts.highest[partition] + 1) if partition else None
 
 
 def _regression(history: History, rng: random.Random) -> History | None:
@@ -326,7 +335,7 @@ def _outputs(history: History) -> list[tuple[int, int]]:
 def _twice(history: History, rng: random.Random) -> History | None:
     output = _one(rng, _outputs(history))
     other = _one(rng, _plain_seen(history, _Facts(history)))
-    return other and output and _with_source(history, other, output[1])
+    return _with_source(history, other, output[1]) if other and output else None
 
 
 def _never(history: History, rng: random.Random) -> History | None:

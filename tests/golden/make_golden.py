@@ -11,6 +11,7 @@ wanted, it is a new format version or a new API version, never a silent rewrite.
 from __future__ import annotations
 
 import argparse
+import struct
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.format.batch import assign_producer, decode_header, encode_batch, encode_marker, stamp_batch
+from sparklog.format.checksum import crc32c
 from sparklog.format.envelope_layout import no_keys_and_headers
 from sparklog.format.offset_index import OffsetIndex
 from sparklog.format.packed_batch import encode_packed_batch
@@ -50,6 +52,7 @@ from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
+from sparklog.protocol.base import Message
 from sparklog.protocol.frames import encode_request, encode_response
 from sparklog.replication.group_records import (
     KIND_CURRENT,
@@ -195,6 +198,21 @@ PRODUCERS = ProducerSnapshot(
     [(114, 116)],
     [AbortedFile(100, 113, 2, entries_crc(ABORTED))],
 )
+PRODUCERS_WITH_CRC = PRODUCERS._replace(
+    producers=[p._replace(batches=tuple(b._replace(crc=0xDEADBEEF) for b in p.batches)) for p in PRODUCERS.producers]
+)
+
+
+def snapshot_of_version_1(snapshot: ProducerSnapshot) -> bytes:
+    """As it was written before batches had a CRC there."""
+    batches = [b for p in snapshot.producers for b in p.batches]
+    counts = len(snapshot.producers), len(batches), len(snapshot.waiting), len(snapshot.aborted_files)
+    body = struct.pack("<IqIIII", 1, snapshot.offset, *counts)
+    body += b"".join(struct.pack("<qqqqihH", *p[:-1], len(p.batches)) for p in snapshot.producers)
+    body += b"".join(struct.pack("<qqqii", *b[:-1]) for b in batches)
+    body += b"".join(struct.pack("<qq", *w) for w in snapshot.waiting)
+    body += b"".join(struct.pack("<qqII", *f) for f in snapshot.aborted_files)
+    return b"SLPS" + struct.pack("<I", crc32c(body)) + body
 
 
 def segment(schema: pa.Schema, topic: str, batches: list[bytes]) -> bytes:
@@ -225,21 +243,23 @@ TOPIC_STATE = topics.TopicState(
 
 SUMMARY = txn.TransactionSummary("orders", "plain", "Ongoing", 7, 3, -1, "", BASE_MS, 60_000)
 
-REQUESTS: dict[m.Api, m.Message] = {
+REQUESTS: dict[m.Api, Message] = {
     m.Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0", "127.0.0.1:50000"),
-    m.Api.METADATA: topics.MetadataRequest(["flights", "weather"]),
+    m.Api.METADATA: topics.MetadataRequest(["flights", "weather"], paged=True, with_partitions=False),
     m.Api.CREATE_TOPIC: topics.CreateTopicRequest(
         "flights", 4, b"arrow schema", ["carrier"], "time_hour", {"segment.bytes": 4096}
     ),
     m.Api.DELETE_TOPIC: topics.DeleteTopicRequest("flights"),
     m.Api.PRODUCE: m.ProduceRequest(-1, 30_000, [m.ProducePartition("flights", 1, 5), m.ProducePartition("w", 0, 2)]),
     m.Api.FETCH: m.FetchRequest(500, 1, 50 << 20, 0, [m.FetchPartition("flights", 1, 42, 8 << 20, 3)]),
+    m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsRequest("frame/1", ["flights", "trips"], "flights", 1, 1),
     m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2)]),
     m.Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest("flights", 1, 10, 2**40),
     m.Api.DELETE_RECORDS: m.DeleteRecordsRequest(
         30_000, [m.DeleteRecordsPartition("flights", 1, 42), m.DeleteRecordsPartition("w", 0, -1)]
     ),
     m.Api.ALTER_TOPIC: topics.AlterTopicRequest("flights", {"segment.bytes": 8192, "retention.ms": None}),
+    m.Api.CREATE_PARTITIONS: topics.CreatePartitionsRequest("flights", 8),
     m.Api.ALTER_SCHEMA: topics.AlterSchemaRequest("flights", b"columns to add", b"columns to widen"),
     m.Api.INIT_PRODUCER_ID: txn.InitProducerIdRequest("orders", 60_000, 7, 3),
     m.Api.END_TXN: txn.EndTxnRequest("orders", 7, 3, True),
@@ -247,7 +267,8 @@ REQUESTS: dict[m.Api, m.Message] = {
         "orders", 7, 3, "readers", [groups.CommittedOffset("flights", 1, 42, 2, "note")], "member", 5
     ),
     m.Api.JOIN_SHARED_TXN: txn.JoinSharedTxnRequest("query", 12, "run", 99, 3_600_000),
-    m.Api.END_SHARED_TXN: txn.EndSharedTxnRequest("query", 12, "run", 99, True, [100, 101]),
+    m.Api.END_SHARED_TXN: txn.EndSharedTxnRequest("query", 12, "run", 99, True, [100, 101], "rows=3"),
+    m.Api.RENEW_SHARED_TXN: txn.RenewSharedTxnRequest("query", 12, "run"),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsRequest(["Ongoing"], 1000),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsRequest(["orders"]),
     m.Api.ABORT_TRANSACTION: txn.AbortTransactionRequest(None, "flights", 1, 7),
@@ -262,7 +283,7 @@ REQUESTS: dict[m.Api, m.Message] = {
     m.Api.DELETE_GROUP: groups.DeleteGroupRequest("readers"),
     m.Api.LOCATE_REMOTE: m.LocateRemoteRequest("flights", 1, 10, 2**40),
 }
-RESPONSES: dict[m.Api, m.Message] = {
+RESPONSES: dict[m.Api, Message] = {
     m.Api.HANDSHAKE: m.HandshakeResponse(
         1, "cluster", "0.1.0", [m.ApiRange(0, 0, 0), m.ApiRange(4, 0, 1)], 100 << 20, "sparklog-0a1b"
     ),
@@ -273,6 +294,7 @@ RESPONSES: dict[m.Api, m.Message] = {
         [m.ProduceResult("flights", 1, 0, 42, BASE_MS, 7, "", 2), m.ProduceResult("w", 0, 6)]
     ),
     m.Api.FETCH: m.FetchResponse([m.FetchResult("flights", 1, 0, 50, 50, 7, 5, "")]),
+    m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsResponse(3, 42),
     m.Api.LIST_OFFSETS: m.ListOffsetsResponse([m.ListOffsetsResult("flights", 1, 0, 42, BASE_MS)]),
     m.Api.LOCATE_SEGMENTS: m.LocateSegmentsResponse(
         "/data", "id", 50, 7, [m.SegmentRange("flights-1/00000000000000000000.arrow", 1, 0, 400, 4096)]
@@ -281,12 +303,14 @@ RESPONSES: dict[m.Api, m.Message] = {
         [m.DeleteRecordsResult("flights", 1, 0, 42), m.DeleteRecordsResult("w", 0, 1, -1, "out of range")]
     ),
     m.Api.ALTER_TOPIC: topics.AlterTopicResponse(TOPIC_STATE),
+    m.Api.CREATE_PARTITIONS: topics.CreatePartitionsResponse(TOPIC_STATE),
     m.Api.ALTER_SCHEMA: topics.AlterSchemaResponse(TOPIC_STATE),
     m.Api.INIT_PRODUCER_ID: txn.InitProducerIdResponse(7, 4),
     m.Api.END_TXN: txn.EndTxnResponse(7, 4),
     m.Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitResponse([groups.OffsetResult("flights", 1, 0)]),
     m.Api.JOIN_SHARED_TXN: txn.JoinSharedTxnResponse(False, 100, 0),
-    m.Api.END_SHARED_TXN: txn.EndSharedTxnResponse(True),
+    m.Api.END_SHARED_TXN: txn.EndSharedTxnResponse(True, 12, "rows=3"),
+    m.Api.RENEW_SHARED_TXN: txn.RenewSharedTxnResponse(True, True),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsResponse(
         [txn.TransactionDetails(0, "orders", SUMMARY, [txn.TransactionPartition(7, "flights", 1)])]
@@ -314,22 +338,30 @@ RESPONSES: dict[m.Api, m.Message] = {
     m.Api.DELETE_GROUP: groups.DeleteGroupResponse(3),
     m.Api.LOCATE_REMOTE: m.LocateRemoteResponse("s3://bucket/tier", 7, [b"metadata"]),
 }
-PAYLOADS: dict[str, bytes] = {"produce-request": b"batchAB", "fetch-response": b"batch"}
+PAYLOADS: dict[m.Api, tuple[bytes, bytes]] = {m.Api.PRODUCE: (b"batchAB", b""), m.Api.FETCH: (b"", b"batch")}
+"""Of the request and of the response."""
+
+
+def frame_name(api: m.Api, version: int) -> str:
+    return f"{api.name.lower().replace('_', '-')}-v{version}"
 
 
 def frames() -> dict[str, bytes]:
-    """One frame of every request and response, and one error."""
+    """One frame of every request and response in every version, and errors."""
     out: dict[str, bytes] = {}
-    for api in m.Api:
-        name = api.name.lower().replace("_", "-")
-        payload = PAYLOADS.get(f"{name}-request", b"")
-        header = m.encode(REQUESTS[api])
-        out[f"{name}-request.bin"] = encode_request(api, 0, 1000 + api, header, len(payload)) + payload
-        payload = PAYLOADS.get(f"{name}-response", b"")
-        header = m.encode(RESPONSES[api])
+    versions = [(api, v) for api, spec in m.APIS.items() for v in range(spec.version_min, spec.version_max + 1)]
+    for api, version in versions:
+        name, older = frame_name(api, version), m.older_version(api, version)
+        payload = PAYLOADS.get(api, (b"", b""))[0]
+        header = m.encode(REQUESTS[api], older)
+        out[f"{name}-request.bin"] = encode_request(api, version, 1000 + api, header, len(payload)) + payload
+        payload = PAYLOADS.get(api, (b"", b""))[1]
+        header = m.encode(RESPONSES[api], older)
         out[f"{name}-response.bin"] = encode_response(api, 0, 1000 + api, header, len(payload)) + payload
-    body = m.encode(m.ErrorBody("no topic 'x'"))
+    body = m.encode(m.ErrorBody("no topic 'x'"), 0)
     out["error-response.bin"] = encode_response(m.Api.METADATA, 3, 7, body)
+    body = m.encode(m.ErrorBody("FETCH version 9: this broker speaks 0 to 2", 0, 2))
+    out["error-version-response.bin"] = encode_response(m.Api.FETCH, 8, 7, body)
     return out
 
 
@@ -354,7 +386,7 @@ def remote_files(batches: list[bytes]) -> dict[str, bytes]:
     )  # fmt: skip
     assert columns is not None
     return {
-        "remote-log.journal": MAGIC + b"".join(encode_record(event) for event in events),
+        "remote-log.journal": MAGIC + b"".join(encode_record(event) for event in events),  # type: ignore[arg-type]
         "remote-checksums.bin": encode_checksums([1, 2, 0xFFFFFFFF]),
         "remote-columns.bin": columns,
     }
@@ -407,7 +439,8 @@ def golden_files() -> dict[str, bytes]:
         "segment-empty.arrow": segment(ENVELOPE_SCHEMA, "events", []),
         "batch-marker.bin": marker(112),
         "segment-marker.arrow": segment(ENVELOPE_SCHEMA, "events", [*envelope, marker(112)]),
-        "producers.snapshot": encode_snapshot(PRODUCERS),
+        "producers.snapshot": snapshot_of_version_1(PRODUCERS),
+        "producers-2.snapshot": encode_snapshot(PRODUCERS_WITH_CRC),
         "aborted.txnindex": encode_txn_index(ABORTED),
         "segment.index": offset_index().encode(INDEXED_FROM),
         "segment.timeindex": time_index().encode(INDEXED_FROM),

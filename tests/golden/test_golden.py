@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from sparklog.errors import UnsupportedVersionError
 from sparklog.format.batch import (
     ATTRIBUTE_COMMIT,
     ATTRIBUTE_CONTROL,
@@ -28,7 +33,10 @@ from sparklog.format.time_index import decode_time_index
 from sparklog.format.txn_index import decode_txn_index
 from sparklog.log.tiering.journal import decode_journal
 from sparklog.protocol import messages as m
+from sparklog.protocol.base import Message, Since
 from sparklog.protocol.frames import PREFIX_BYTES, decode_request_prefix, decode_response_prefix
+from sparklog.protocol.versions import field_names, forget_newer, newest_field_version
+from tests.golden import api_fields
 from tests.golden import make_golden as golden
 
 NAMES = sorted(golden.golden_files())
@@ -124,24 +132,75 @@ def test_committed_segment_decodes(name: str, schema: pa.Schema, rows: pa.Record
     assert table.replace_schema_metadata(None).equals(pa.Table.from_batches([rows]))
 
 
-@pytest.mark.parametrize("api", m.Api)
-def test_committed_frames_decode(api: m.Api) -> None:
-    name = api.name.lower().replace("_", "-")
+@pytest.mark.parametrize(("api", "version"), api_fields.versions(), ids=lambda v: getattr(v, "name", v))
+def test_committed_frames_decode(api: m.Api, version: int) -> None:
+    name = golden.frame_name(api, version)
+    sent: Message = golden.REQUESTS[api]
+    answered: Message = golden.RESPONSES[api]
     data = committed(f"{name}-request.bin")
     request = decode_request_prefix(data, 1 << 20)
-    assert (request.api, request.version, request.correlation_id) == (api, 0, 1000 + api)
+    assert (request.api, request.version, request.correlation_id) == (api, version, 1000 + api)
     assert len(data) == PREFIX_BYTES + request.body_bytes
     header = data[PREFIX_BYTES : PREFIX_BYTES + request.header_bytes]
-    assert m.decode_request(request.api, request.version, header) == golden.REQUESTS[api]
-    assert data[PREFIX_BYTES + request.header_bytes :] == golden.PAYLOADS.get(f"{name}-request", b"")
+    assert len(msgspec.msgpack.decode(header)) == len(field_names(type(sent), version))
+    assert m.decode_request(request.api, request.version, header) == as_of(sent, version)
+    assert data[PREFIX_BYTES + request.header_bytes :] == golden.PAYLOADS.get(api, (b"", b""))[0]
 
     data = committed(f"{name}-response.bin")
     response = decode_response_prefix(data, 1 << 20)
     assert (response.api, response.error_code, response.correlation_id) == (api, 0, 1000 + api)
     assert len(data) == PREFIX_BYTES + response.body_bytes
     header = data[PREFIX_BYTES : PREFIX_BYTES + response.header_bytes]
-    assert m.decode_response(api, header, type(golden.RESPONSES[api])) == golden.RESPONSES[api]
-    assert data[PREFIX_BYTES + response.header_bytes :] == golden.PAYLOADS.get(f"{name}-response", b"")
+    assert len(msgspec.msgpack.decode(header)) == len(field_names(type(answered), version))
+    assert m.decode_response(api, header, type(answered)) == as_of(answered, version)
+    assert data[PREFIX_BYTES + response.header_bytes :] == golden.PAYLOADS.get(api, (b"", b""))[1]
+
+
+def as_of(message: Message, version: int) -> Message:
+    """The message as a peer of a version knows it."""
+    known = copy.deepcopy(message)
+    forget_newer(known, version)
+    return known
+
+
+def test_the_samples_say_something_in_newer_fields() -> None:
+    samples = [*golden.REQUESTS.items(), *golden.RESPONSES.items()]
+    assert {api for api, message in samples if as_of(message, 0) != message} >= {m.Api.METADATA, m.Api.END_SHARED_TXN}
+
+
+def test_committed_version_error_decodes() -> None:
+    data = committed("error-version-response.bin")
+    assert decode_response_prefix(data, 1 << 20).error_code == UnsupportedVersionError.code
+    body = m.decode_error_body(data[PREFIX_BYTES:])
+    assert (body.version_min, body.version_max) == (0, 2)
+
+
+def test_no_api_changes_without_a_new_version_or_a_recorded_reason() -> None:
+    assert api_fields.differences() == []
+
+
+class Changed(m.FetchResponse):
+    more: int = 0
+
+
+class WithNewField(m.FetchResponse):
+    more: Annotated[int, Since(1)] = 0
+
+
+def test_a_changed_field_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = m.APIS[m.Api.FETCH]
+    monkeypatch.setitem(m.APIS, m.Api.FETCH, spec._replace(response=Changed))
+    (found,) = api_fields.differences()
+    assert found.startswith("fetch-v0: its fields have changed: give the API a new version, or record why not")
+    monkeypatch.setitem(m.APIS, m.Api.FETCH, spec._replace(response=WithNewField, version_max=1))
+    assert api_fields.differences() == ["fetch-v1: not kept yet, run tests/golden/api_fields.py"]
+
+
+@pytest.mark.parametrize("api", m.Api)
+def test_versions_go_up_to_the_newest_field(api: m.Api) -> None:
+    spec = m.APIS[api]
+    newest = max(newest_field_version(spec.request), newest_field_version(spec.response))
+    assert spec.version_max == max(newest, spec.version_min), "a field came with a version that the API does not have"
 
 
 def test_committed_error_frame_decodes() -> None:
@@ -162,6 +221,7 @@ def test_committed_marker_decodes() -> None:
 
 def test_committed_producer_files_decode() -> None:
     assert decode_snapshot(committed("producers.snapshot")) == golden.PRODUCERS
+    assert decode_snapshot(committed("producers-2.snapshot")) == golden.PRODUCERS_WITH_CRC
     assert decode_txn_index(committed("aborted.txnindex")) == golden.ABORTED
 
 
@@ -182,3 +242,43 @@ def test_committed_journal_decodes() -> None:
     (segment,) = state.finished
     assert (segment.base_offset, segment.next_offset, state.local_start_offset) == (100, 112, 112)
     assert segment.objects["00000000000000000100.arrow"].crc32c == 0x89ABCDEF
+
+
+EARLIER = Path(__file__).parent / "earlier"
+"""The frames of earlier releases, a directory each. Nothing in them ever changes: their clients and brokers are out there."""
+
+
+def earlier_frames(kind: str) -> list[Path]:
+    return sorted(p for p in EARLIER.glob(f"*/*-{kind}.bin") if p.name != "error-response.bin")
+
+
+def assert_says_at_least(raw: object, told: object) -> None:
+    """Whether `told` (a message as plain lists) says what the frame `raw` says, and more only behind it."""
+    if isinstance(raw, list) and isinstance(told, list):
+        assert len(told) >= len(raw)
+        for before, now in zip(raw, told, strict=False):
+            assert_says_at_least(before, now)
+    else:
+        assert told == raw
+
+
+@pytest.mark.parametrize("path", earlier_frames("request"), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_requests_of_earlier_releases_are_understood(path: Path) -> None:
+    data = path.read_bytes()
+    prefix = decode_request_prefix(data, 1 << 20)
+    header = data[PREFIX_BYTES : PREFIX_BYTES + prefix.header_bytes]
+    message = m.decode_request(prefix.api, prefix.version, header)
+    assert_says_at_least(msgspec.msgpack.decode(header), msgspec.to_builtins(message, builtin_types=(bytes,)))
+    assert m.encode(message, prefix.version) == header, "an older broker gets what an older client sends"
+
+
+@pytest.mark.parametrize("path", earlier_frames("response"), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_responses_of_earlier_releases_are_understood(path: Path) -> None:
+    data = path.read_bytes()
+    prefix = decode_response_prefix(data, 1 << 20)
+    header = data[PREFIX_BYTES : PREFIX_BYTES + prefix.header_bytes]
+    api = m.Api(prefix.api)
+    message = m.decode_response(api, header, m.APIS[api].response)
+    assert_says_at_least(msgspec.msgpack.decode(header), msgspec.to_builtins(message, builtin_types=(bytes,)))
+    version = re.search(r"-v(\d+)-response$", path.stem)  # of 0.1.0, the names have none: there was only 0
+    assert m.encode(message, int(version[1]) if version else 0) == header, "an older client gets what it knows"

@@ -1,24 +1,29 @@
 """A state machine of several producers that write to one log through a bad network, and of readers.
 
 It knows nothing of the log's rules, only what must be true: no message is in the log twice or out of its producer's
-order, nothing of an epoch behind something of a newer one, what is sent again is answered with its first offsets, and
-readers of committed records, wherever they begin, see all of a committed transaction and nothing of an aborted or
-undecided one. Markers and messages come late and repeatedly; brokers stop, crash and lose power.
+order, nothing of an epoch behind something of a newer one, what is sent again is answered with its first offsets, what is
+answered as stored is stored, and readers of committed records, wherever they begin, see all of a committed transaction and
+nothing of an aborted or undecided one. Markers and messages come late and repeatedly; brokers stop, crash and lose power.
+Strangers write under ids that nobody was given, under those of others, and under so many of their own that others are
+forgotten. That happens to nobody with an open transaction, and to nobody before there are too many or it has expired.
 """
 
 from __future__ import annotations
 
 import random
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sparklog.errors import (
+    ConcurrentTransactionsError,
     CoordinatorFencedError,
     InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
     InvalidTxnStateError,
     LogCorruptError,
     OutOfOrderSequenceError,
@@ -44,12 +49,25 @@ CONFIG = LogConfig.from_settings(
         "segment.bytes": 6000,
         "delete.retention.ms": 1000,
         "file.delete.delay.ms": 0,
+        "max.producers.per.partition": 10,
     }
 )
-REFUSED = (InvalidProducerEpochError, InvalidTxnStateError, OutOfOrderSequenceError)
+REFUSED = (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+)
 PRODUCERS = 3
 """The first one is only idempotent, the others write in transactions."""
 REMEMBERED = 5
+STRANGERS = range(1_000, 1_000_000)
+"""Producers that write once, under ids of their own."""
+
+
+def is_issued(producer_id: int) -> bool:
+    return producer_id < PRODUCERS or producer_id in STRANGERS
 
 
 @dataclass(frozen=True)
@@ -108,6 +126,8 @@ class ProducerMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = ManualClock(10_000)
         self.numbers = 0
+        self.has_compacted = False
+        self.strangers = iter(STRANGERS)
         self.log: PartitionLog
         self._reset()
 
@@ -122,7 +142,8 @@ class ProducerMachine(RuleBasedStateMachine):
         """By offset: what must be in the log."""
         self.decided: dict[int, bool] = {}
         self.forgotten_at: dict[int, int] = {}
-        """The log end when a producer expired; of what comes next, any sequence is taken."""
+        """The log end when a producer was last forgotten. From a producer that it does not know, the log takes any
+        sequence: it may know nothing until there is a message or marker behind that."""
         self.stable = self.durable = self.recovery_point = 0
 
     @initialize()
@@ -154,7 +175,18 @@ class ProducerMachine(RuleBasedStateMachine):
     # --- what is true of a message ---
 
     def _offset_of(self, wanted: Message | Marker) -> int | None:
-        return next((offset for offset, entry in self.entries.items() if entry == wanted), None)
+        """The last one: the marker of a producer that was forgotten may be written again."""
+        return max((offset for offset, entry in self.entries.items() if entry == wanted), default=None)
+
+    def _last_offset(self, producer_id: int) -> int:
+        return max((offset for offset, entry in self.entries.items() if entry.producer_id == producer_id), default=-1)
+
+    def _may_be_unknown(self, producer_id: int) -> bool:
+        return self._last_offset(producer_id) < self.forgotten_at.get(producer_id, 0)
+
+    def _known_producers(self) -> set[int]:
+        """To the log."""
+        return {p.producer_id for p in self.log.producers()}
 
     def _of_epoch(self, producer_id: int, epoch: int) -> list[Message]:
         return [
@@ -235,15 +267,16 @@ class ProducerMachine(RuleBasedStateMachine):
         """Whether the message is in the log now."""
         producer = self.producers[message.producer_id]
         before, known = self.log.log_end_offset, self._offset_of(message)
+        producers = self._known_producers()
         try:
             guard = None
             if message.transaction >= 0:
                 guard = self.log.begin_verification(message.producer_id, message.epoch)
                 if guard is not None and producer.transaction != message.transaction:
                     return known is not None  # the coordinator says no
-            info = self.log.append(message.payload(), guard=guard)
+            info = self.log.append(message.payload(), guard=guard, issued=is_issued)
         except PowerCut:  # it was admitted: it may be in the log
-            self._check_order(message)
+            self._check_order(message, producers)
             self.entries[before] = message
             raise
         except REFUSED:
@@ -254,24 +287,33 @@ class ProducerMachine(RuleBasedStateMachine):
             assert (info.base_offset, info.duplicate) == (known, True), "a known message was not recognised"
             assert self.log.log_end_offset == before
             return True
-        assert not info.duplicate, "a new message was taken for a known one"
+        if info.duplicate:
+            # A compacted batch has lost its checksum: a batch under the same sequence cannot be told from it. Documented.
+            other = self.entries.get(info.base_offset)
+            assert self.has_compacted and isinstance(other, Message), "a new message was taken for a known one"
+            assert (other.producer_id, other.epoch, other.sequence) == (
+                message.producer_id, message.epoch, message.sequence
+            ), "a new message was taken for a known one"  # fmt: skip
+            return False
         assert (info.base_offset, self.log.log_end_offset) == (before, before + message.rows)
-        self._check_order(message)
+        self._check_order(message, producers)
         self.entries[before] = message
+        self._notice_who_is_forgotten(producers | {message.producer_id})
         return True
 
     def _is_remembered(self, message: Message) -> bool:
         is_newest = self._newest_epoch(message.producer_id) == message.epoch
         return is_newest and message in self._of_epoch(message.producer_id, message.epoch)[-REMEMBERED:]
 
-    def _check_order(self, message: Message) -> None:
-        """A message that has just been appended: is it the next one?"""
+    def _check_order(self, message: Message, producers: set[int]) -> None:
+        """A message that has just been appended: is it the next one? `producers`: those that the log knew before."""
         assert message.epoch >= self._newest_epoch(message.producer_id), "behind a newer epoch"
         earlier = self._of_epoch(message.producer_id, message.epoch)
-        forgotten = self.forgotten_at.get(message.producer_id, -1)
-        if any(e.producer_id == message.producer_id and at >= forgotten for at, e in self.entries.items()):
+        if message.producer_id in producers:
             due = earlier[-1].sequence + earlier[-1].rows if earlier else 0
             assert message.sequence == due, "not the next message"
+        else:
+            assert self._may_be_unknown(message.producer_id), "forgotten"
         if message.transaction >= 0:
             assert message.transaction not in self.decided, "in a transaction that has ended"
 
@@ -281,6 +323,56 @@ class ProducerMachine(RuleBasedStateMachine):
         producer = self.producers[0]
         self.late += producer.sent
         producer.sent, producer.epoch = [], producer.epoch + 1
+
+    # --- strangers ---
+
+    @rule(n=st.integers(0, PRODUCERS - 1), ahead=st.sampled_from([0, 1, 5_000, 32_000]))
+    def write_as_nobody(self, n: int, ahead: int) -> None:
+        """Under an id that nobody was given, or an epoch that its producer cannot have come to."""
+        before = self.log.log_end_offset, self.log.producers()
+        producer = self.producers[n]
+        who = (n, producer.epoch + ahead) if ahead > 1 else (PRODUCERS + n, ahead)
+        try:
+            self.log.append(produced(who[0], 0, epoch=who[1]), issued=is_issued)
+        except REFUSED:
+            assert (self.log.log_end_offset, self.log.producers()) == before
+            return
+        raise AssertionError("nobody has written")
+
+    @rule(rows=st.integers(1, 3))
+    def write_as_another(self, rows: int) -> None:
+        """What the idempotent producer is about to write is overtaken by something else under its name."""
+        producer = self.producers[0]
+        self.deliver_the_next(0)
+        own = self._next_message(0, rows)
+        assert own is not None
+        self.numbers += 1
+        forged = replace(own, number=self.numbers)
+        producer.sent[-1] = forged
+        self._deliver(forged)
+        producer.sent[-1] = own
+        assert not self._deliver(own), "acknowledged, and not stored"
+        self.bump_the_epoch()
+
+    @rule(count=st.integers(1, 12))
+    def many_write_once(self, count: int) -> None:
+        for producer_id in islice(self.strangers, count):
+            producers = self._known_producers()
+            self.numbers += 1
+            message = Message(self.numbers, producer_id, 0, 0, 1, -1)
+            before = self.log.log_end_offset
+            self.log.append(message.payload(), issued=is_issued)
+            self.entries[before] = message
+            self._notice_who_is_forgotten(producers | {producer_id})
+
+    def _notice_who_is_forgotten(self, expected: set[int]) -> None:
+        """After every append: whoever comes new takes the place of another, or goes at once when nothing but its marker
+        is known and no other such producer is there."""
+        now = self._known_producers()
+        assert len(now) <= CONFIG.producers_max
+        forgotten = expected - now
+        assert not forgotten or len(now) == CONFIG.producers_max, "forgotten without need"
+        self._forget(forgotten)
 
     # --- transactions ---
 
@@ -302,7 +394,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self._write(marker)
 
     def _write(self, marker: Marker) -> None:
-        before = self.log.log_end_offset
+        before, producers = self.log.log_end_offset, self._known_producers()
         try:
             info = self.log.append_marker(marker.producer_id, marker.epoch, 0, commit=marker.commit)
         except PowerCut:
@@ -310,20 +402,26 @@ class ProducerMachine(RuleBasedStateMachine):
             raise
         assert (info.base_offset, info.duplicate) == (before, False)
         self.entries[before] = marker
+        self._notice_who_is_forgotten(producers | {marker.producer_id})
 
     @precondition(lambda self: self.markers)
     @rule(data=st.data())
     def marker_again(self, data: st.DataObject) -> None:
         marker = data.draw(st.sampled_from(self.markers[-6:]))
-        before = self.log.log_end_offset
+        before, producers = self.log.log_end_offset, self._known_producers()
         try:
             info = self.log.append_marker(marker.producer_id, marker.epoch, 0, commit=marker.commit)
         except (InvalidProducerEpochError, CoordinatorFencedError):
             return
+        written = self._offset_of(marker)
         if self.log.log_end_offset == before:
-            assert info.base_offset == self._offset_of(marker)
-        else:
-            raise AssertionError("a marker was written twice")
+            assert info.base_offset == written
+            return
+        # A producer that was forgotten had no open transaction: a second marker ends nothing, as readers see.
+        is_forgotten = written is not None and written < self.forgotten_at.get(marker.producer_id, 0)
+        assert is_forgotten, "a marker was written twice"
+        self.entries[before] = marker
+        self._notice_who_is_forgotten(producers | {marker.producer_id})
 
     @rule(n=st.integers(1, PRODUCERS - 1))
     def end_while_verified(self, n: int) -> None:
@@ -336,9 +434,9 @@ class ProducerMachine(RuleBasedStateMachine):
         guard = self.log.begin_verification(n, message.epoch)
         self._end(n, commit=False)
         self._replicate()
-        forgotten = {p.producer_id for p in self.log.producers()}
+        forgotten = self._known_producers()
         self.log.expire_producers(2**62)
-        forgotten -= {p.producer_id for p in self.log.producers()}
+        forgotten -= self._known_producers()
         try:
             self.log.append(message.payload(), guard=guard)
         except REFUSED:
@@ -347,15 +445,17 @@ class ProducerMachine(RuleBasedStateMachine):
         raise AssertionError("a message came into a transaction that has ended")
 
     def _forget(self, producer_ids: set[int]) -> None:
-        """Producers begin anew as others, which is what expiration means: no message of theirs is under way."""
-        for n in producer_ids:
-            producer = self.producers[n]
+        """The idempotent producer begins anew as another, and nothing of it is under way: of what comes from a producer
+        that is not known, nobody can say whether it is stored already. Transactions go on: their messages are verified."""
+        for n in producer_ids & set(range(PRODUCERS)):
+            last = self.entries.get(self._last_offset(n))
+            assert not n or not isinstance(last, Message), "forgotten with an open transaction"
             self.forgotten_at[n] = self.log.log_end_offset
-            self.late = [m for m in self.late if m.producer_id != n]
-            self.markers = [m for m in self.markers if m.producer_id != n]
+        if 0 in producer_ids:
+            producer = self.producers[0]
+            self.late = [m for m in self.late if m.producer_id]
             producer.sent = []
-            producer.transaction = -1
-            producer.epoch = max(producer.epoch, self._newest_epoch(n) + 1)
+            producer.epoch = max(producer.epoch, self._newest_epoch(0) + 1)
 
     # --- the log's life ---
 
@@ -377,6 +477,7 @@ class ProducerMachine(RuleBasedStateMachine):
     def compact(self) -> None:
         self.log.begin_segment()
         self.clock.time_ms += 700
+        self.has_compacted = True
         due = due_for_compaction(self.log)
         if due is not None:
             compact_log(due, OffsetMap(1 << 16))
@@ -396,7 +497,8 @@ class ProducerMachine(RuleBasedStateMachine):
                 self.recovery_point = self.log.recovery_point
             self._open(clean=how == "clean")
         if how in ("clean", "crash"):
-            assert known <= set(self.log.producers()), "forgotten"  # who has expired may be known again
+            now = set(self.log.producers())  # who has expired may be known again
+            assert known <= now or len(now) == CONFIG.producers_max, "forgotten"
             assert self.log.last_stable_offset == stable
         self._after_a_loss()
 
@@ -443,6 +545,12 @@ class ProducerMachine(RuleBasedStateMachine):
         end = self.log.log_end_offset
         assert end >= self.durable
         self.entries = {offset: entry for offset, entry in self.entries.items() if offset < end}
+        self.forgotten_at = {n: min(offset, end) for n, offset in self.forgotten_at.items()}
+        known = self._known_producers()
+        forgotten = {n for n in range(PRODUCERS) if n not in known and not self._may_be_unknown(n)}
+        # A start may find again who had been forgotten; such a producer takes the place of another.
+        assert not forgotten or len(known) == CONFIG.producers_max, "forgotten"
+        self._forget(forgotten)
         for marker in self.markers:  # the coordinator drives on
             if self._offset_of(marker) is None and marker.epoch > self._newest_epoch(marker.producer_id):
                 self._write(marker)

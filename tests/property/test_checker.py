@@ -28,7 +28,7 @@ def test_there_is_a_mutation_for_every_anomaly() -> None:
 
 @pytest.mark.parametrize("anomaly", Anomaly)
 @given(SEEDS, SEEDS)
-@settings(max_examples=settings.default.max_examples // 8)
+@settings(max_examples=settings.default.max_examples // 8)  # type: ignore[union-attr]
 def test_exactly_the_one_anomaly_is_found(anomaly: Anomaly, seed: int, choice: int) -> None:
     spoiled = MUTATIONS[anomaly](good_history(seed), random.Random(choice))
     assume(spoiled)

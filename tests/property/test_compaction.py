@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -37,7 +38,7 @@ class CompactionModel(RuleBasedStateMachine):
     """`model`: everything ever appended. `seen_ms`: when a reader that reads everything last began."""
 
     @initialize(given=SETTINGS)
-    def start(self, given: dict[str, object]) -> None:
+    def start(self, given: dict[str, Any]) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="compaction-model-"))
         self.given, self.clock, self.files = given, ManualClock(), LimitedFiles()
         self.model: list[Stored] = []

@@ -23,7 +23,7 @@ from sparklog.format.batch import (
     stamp_batch,
     verify_batch,
 )
-from sparklog.format.flat import record_batch_facts
+from sparklog.format.flat import record_batch_message
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from tests.golden.make_golden import envelope_rows, segment, stamped
 
@@ -94,7 +94,7 @@ def test_random_bytes_are_corrupt_and_nothing_else(data: bytes) -> None:
         with contextlib.suppress(CorruptBatchError):
             verify_batch(candidate, 0, decode_header(candidate))
         with contextlib.suppress(CorruptBatchError):
-            record_batch_facts(candidate, 0)
+            record_batch_message(candidate)
         with contextlib.suppress(CorruptBatchError):
             for position, header in iterate_batches(candidate):
                 assert candidate[position : position + header.size_bytes] == GOOD

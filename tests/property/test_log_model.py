@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sparklog.environment.files import File, read_whole
 from sparklog.errors import LogCorruptError, StorageFullError
 from sparklog.format.batch import BatchHeader, iterate_batches
 from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
-from sparklog.log.files import File, read_whole
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.repair import repair
 from sparklog.testing.sim_files import PowerCut, SimFiles
@@ -87,7 +87,7 @@ class LogModel(RuleBasedStateMachine):
     given out below `end`; `flushed`: everything below survives a power cut; `points`: the checkpoint."""
 
     @initialize(given=SETTINGS)
-    def start(self, given: dict[str, object]) -> None:
+    def start(self, given: dict[str, Any]) -> None:
         logging.disable(logging.CRITICAL)
         self.given = given
         self.rows: dict[int, Row] = {}

@@ -302,7 +302,7 @@ def test_sequences_wrap_around() -> None:
 
 
 def test_requests_hold_as_many_batches_as_may_be_in_flight() -> None:
-    assert accumulator_module.BATCHES_IN_FLIGHT_MAX == s.BATCHES_IN_FLIGHT_MAX == 5
+    assert accumulator_module.BATCHES_IN_FLIGHT_MAX == s.BATCHES_IN_FLIGHT_MAX == 5  # type: ignore[attr-defined]
     world: Any = World(random.Random(0), Safeguards(), 0)
     for _ in range(20):
         world.send()

@@ -17,6 +17,7 @@ from sparklog.errors import (
 )
 from sparklog.protocol import frames as f
 from sparklog.protocol import messages as m
+from sparklog.protocol.base import Message
 from tests.golden.make_golden import REQUESTS, RESPONSES
 
 I16 = st.integers(-(2**15), 2**15 - 1)
@@ -28,12 +29,14 @@ def strategy_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
     match kind:
         case inspect.IntType(ge=ge, le=le):
             return st.integers(-(2**63) if ge is None else ge, 2**63 - 1 if le is None else le)
-        case inspect.StrType(max_length=most):
-            return st.text(max_size=min(300 if most is None else most, 300))
+        case inspect.StrType(max_length=most, min_length=least):
+            return st.text(min_size=least or 0, max_size=min(300 if most is None else most, 300))
         case inspect.BytesType():
             return st.binary(max_size=50)
         case inspect.BoolType():
             return st.booleans()
+        case inspect.FloatType():
+            return st.floats(allow_nan=False)
         case inspect.NoneType():
             return st.none()
         case inspect.AnyType():
@@ -56,12 +59,13 @@ RESPONSE = {api: strategy_of(inspect.type_info(spec.response)) for api, spec in 
 @pytest.mark.parametrize("api", m.Api)
 def test_request_round_trip(api: m.Api) -> None:
     @given(REQUEST[api], st.integers(0, 2**32 - 1), st.integers(0, 2**20))
-    def check(message: m.Message, correlation_id: int, payload_bytes: int) -> None:
+    def check(message: Message, correlation_id: int, payload_bytes: int) -> None:
         header = m.encode(message)
-        data = f.encode_request(api, 0, correlation_id, header, payload_bytes)
+        version = m.APIS[api].version_max
+        data = f.encode_request(api, version, correlation_id, header, payload_bytes)
         prefix = f.decode_request_prefix(data, 1 << 30)
-        assert prefix == (api, 0, correlation_id, len(header), len(header) + payload_bytes)
-        assert m.decode_request(prefix.api, prefix.version, memoryview(data)[f.PREFIX_BYTES :]) == message
+        assert prefix == (api, version, correlation_id, len(header), len(header) + payload_bytes)
+        assert m.decode_request(prefix.api, prefix.version, memoryview(data)[f.PREFIX_BYTES :]) == message  # type: ignore[attr-defined]
 
     check()
 
@@ -69,7 +73,7 @@ def test_request_round_trip(api: m.Api) -> None:
 @pytest.mark.parametrize("api", m.Api)
 def test_response_round_trip(api: m.Api) -> None:
     @given(RESPONSE[api], I16, st.integers(0, 2**32 - 1))
-    def check(message: m.Message, code: int, correlation_id: int) -> None:
+    def check(message: Message, code: int, correlation_id: int) -> None:
         header = m.encode(message)
         data = f.encode_response(api, code, correlation_id, header, 7)
         prefix = f.decode_response_prefix(data, 1 << 30)
@@ -111,7 +115,7 @@ def test_a_damaged_message(api: m.Api, data: st.DataObject) -> None:
         for damaged in (bytes(header), cut):
             try:
                 if message is REQUESTS[api]:
-                    found = m.decode_request(api, 0, damaged)
+                    found = m.decode_request(api, m.APIS[api].version_max, damaged)
                 else:
                     found = m.decode_response(api, damaged, type(message))
             except InvalidRequestError as e:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -37,7 +38,7 @@ class RetentionModel(RuleBasedStateMachine):
     log: PartitionLog
 
     @initialize(policy=POLICY)
-    def begin(self, policy: dict[str, object]) -> None:
+    def begin(self, policy: dict[str, Any]) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="retention-model-"))
         self.policy = policy
         self.model: list[tuple[int, bytes]] = []
@@ -46,7 +47,9 @@ class RetentionModel(RuleBasedStateMachine):
         self.open(clean=True)
 
     def open(self, *, clean: bool, checkpoint: bool = True) -> None:
-        offsets = {"log_start_offset": self.written, "high_watermark": self.written} if checkpoint else {}
+        offsets: dict[str, Any] = (
+            {"log_start_offset": self.written, "high_watermark": self.written} if checkpoint else {}
+        )
         self.log = open_log(self.directory, self.policy, files=self.files, clock=self.clock, clean=clean, **offsets)
 
     def write_checkpoint(self) -> None:
@@ -70,7 +73,7 @@ class RetentionModel(RuleBasedStateMachine):
         self.clock.time_ms += step_ms
 
     @rule(policy=POLICY)
-    def alter(self, policy: dict[str, object]) -> None:
+    def alter(self, policy: dict[str, Any]) -> None:
         self.policy = policy
         self.log.reconfigure(LogConfig.from_settings(policy))
 

@@ -27,7 +27,7 @@ def histories(draw: st.DrawFn) -> list[pa.Schema]:
     for _ in range(draw(st.integers(1, 5))):
         newest = versions[-1]
         wider = [(f.name, [t for t in TYPES if can_widen(f.type, t)]) for f in newest]
-        widen = [(n, draw(st.sampled_from(ts))) for n, ts in wider if ts and draw(st.booleans())]
+        widen = [(n, draw(st.sampled_from(ts))) for n, ts in wider if ts and draw(st.booleans())]  # type: ignore[arg-type]
         added = draw(st.lists(NARROW | st.sampled_from(TYPES), max_size=3))
         change = SchemaChange(
             add=pa.schema([(f"c{len(newest) + i}", t) for i, t in enumerate(added)]), widen=pa.schema(widen)

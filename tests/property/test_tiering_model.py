@@ -54,14 +54,14 @@ class TieringModel(RuleBasedStateMachine):
     log: PartitionLog
 
     @initialize(policy=POLICY, seed=st.integers(0, 1 << 32))
-    def begin(self, policy: dict[str, object], seed: int) -> None:
+    def begin(self, policy: dict[str, Any], seed: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="tiering-model-"))
         self.store = PoweredStore(memory_store().url)
         self.store.files = self.files = SimFiles()
         self.rng, self.clock, self.policy = random.Random(seed), ManualClock(), policy
         self.model: list[bytes] = []
         self.start = self.serial = 0
-        self.points: dict[str, int] = {}
+        self.points: dict[str, Any] = {}
         self.open(clean=True)
 
     def open(self, *, clean: bool) -> None:
@@ -123,7 +123,7 @@ class TieringModel(RuleBasedStateMachine):
         self.clock.time_ms += step_ms
 
     @rule(policy=POLICY)
-    def alter(self, policy: dict[str, object]) -> None:
+    def alter(self, policy: dict[str, Any]) -> None:
         self.policy = policy
         self.log.reconfigure(LogConfig.from_settings(policy))
 

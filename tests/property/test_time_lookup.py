@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +45,7 @@ def check(log: PartitionLog, model: Model, asked: list[int]) -> None:
 @given(BATCHES, SETTINGS, SHARE, SHARE, st.booleans(), st.lists(st.integers(0, 61), min_size=1, max_size=8))
 def test_lookups_find_what_a_list_finds(
     batches: list[tuple[list[int | None], str]],
-    log_settings: dict[str, object],
+    log_settings: dict[str, Any],
     start_share: float,
     end_share: float,
     clean: bool,
@@ -80,7 +81,7 @@ def test_lookups_find_what_a_list_finds(
 @settings(max_examples=150)
 @given(BATCHES, SETTINGS, SHARE, st.lists(st.integers(0, 61), min_size=1, max_size=8))
 def test_nothing_beyond_the_high_watermark_is_found(
-    batches: list[tuple[list[int | None], str]], log_settings: dict[str, object], share: float, asked: list[int]
+    batches: list[tuple[list[int | None], str]], log_settings: dict[str, Any], share: float, asked: list[int]
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         log = open_log(Path(directory), log_settings, files=LimitedFiles())

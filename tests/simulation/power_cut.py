@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sparklog.errors import LogCorruptError
 from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
@@ -34,7 +35,7 @@ from tests.unit.log.support import SCHEMAS, ManualClock, batch
 
 DATA = Path("/data")
 KEPT_BYTES = 12_000
-SETTINGS: dict[str, object] = {"segment.bytes": 4096, "index.interval.bytes": 600, "file.delete.delay.ms": 0}
+SETTINGS: dict[str, Any] = {"segment.bytes": 4096, "index.interval.bytes": 600, "file.delete.delay.ms": 0}
 KEPT = LogConfig.from_settings(SETTINGS | {"retention.ms": -1, "retention.bytes": KEPT_BYTES})
 TOMBSTONES_MS = 1000
 COMPACTED = LogConfig.from_settings(

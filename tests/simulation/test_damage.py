@@ -12,19 +12,19 @@ import shutil
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format.batch import STAMP_CHARS, decode_batch, iterate_batches
-from sparklog.log.files import RealFiles
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.repair import repair
 from sparklog.log.time_lookup import NOT_FOUND
 from tests.unit.log.support import SCHEMAS, LimitedFiles, append, batch, open_log
 
-SETTINGS: dict[str, object] = {"index.interval.bytes": 4096}
+SETTINGS: dict[str, Any] = {"index.interval.bytes": 4096}
 RECORDS_PER_BATCH = 3
 LOOKED_UP_MS = (0, *range(1000, 2500, 70), 10**9)
 EXPECTED_ERRORS = (LogCorruptError, CorruptBatchError)

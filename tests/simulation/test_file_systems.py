@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sparklog.environment.files import FileSystem, RealFiles, read_whole, write_whole
 from sparklog.errors import StorageError
-from sparklog.log.files import FileSystem, RealFiles, read_whole, write_whole
 from sparklog.testing.sim_files import SECTOR_BYTES, PowerCut, SimFiles
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.unit.log.compaction_support import append_rows, compact, last_values,
 from tests.unit.log.support import append, open_log, records
 
 ROOT = Path("/disk")
-SETTINGS: dict[str, object] = {"segment.bytes": 4096}
+SETTINGS: dict[str, Any] = {"segment.bytes": 4096}
 
 
 def test_a_flushed_value_stays_until_the_one_that_replaces_it_is_on_the_disk() -> None:

@@ -146,7 +146,7 @@ def test_timestamps(reads: Any, events: str) -> None:
     later = reads.batch(events, startingTimestamp="9000", startingOffsetsByTimestampStrategy="latest")
     assert values(later) == ["a8", "a9"]
     with pytest.raises(
-        Exception, match=rf"startingTimestamp: {events}-1 has no record with a timestamp of at least 9000"
+        Exception, match=rf"No offset matched from request of topic-partition {events}-1 and timestamp 9000"
     ):
         reads.batch(events, startingTimestamp="9000").count()
 
@@ -162,8 +162,6 @@ def test_subscribe_pattern_and_several_topics(reads: Any, topic: Any, send: Any,
     send(other, "x")
     assert reads.batch(subscribePattern=f"{events}|pattern-x.*").count() == 16
     assert reads.batch(f"{events},{other}").groupBy("topic").count().count() == 2
-    with pytest.raises(Exception, match="the pattern must match the whole name"):
-        reads.batch(subscribePattern="pattern")
 
 
 def test_tasks(reads: Any, events: str) -> None:
@@ -246,7 +244,7 @@ def test_log_append_time(reads: Any, topic: Any, send: Any) -> None:
 
 
 def test_retention_of_what_was_asked_for(reads: Any, events: str) -> None:
-    with pytest.raises(Exception, match=rf"offset 11 of {events}-0 is out of range, it has offsets 0 to 10"):
+    with pytest.raises(Exception, match=rf"start offset 11 is greater than the resolved end offset 10 for {events}-0"):
         reads.batch(events, startingOffsets=offsets(events, 11, 0)).count()
     assert reads.batch(events, startingOffsets=offsets(events, 11, 5), failOnDataLoss="false").count() == 0
 

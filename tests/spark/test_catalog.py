@@ -57,7 +57,8 @@ def test_topics(catalog: Catalog, topic: Any) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'never-made'"):
         catalog.topics(both, missing_is_error=True)
     assert list(catalog.topics(Subscription(pattern="found-.*"), missing_is_error=True)) == [name]
-    assert catalog.topics(Subscription(pattern="foun"), missing_is_error=False) == {}
+    assert list(catalog.topics(Subscription(pattern="oun"), missing_is_error=True)) == [name]
+    assert catalog.topics(Subscription(pattern="^oun"), missing_is_error=True) == {}
 
 
 def test_nobody_listens() -> None:

@@ -5,6 +5,7 @@ The first half plays Spark's part by hand, so that every order of events can be 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,7 +92,7 @@ class Run:
 
         context, pool = Task(self, batch_id, partition, attempt), ProducerPool()
         with self._patch.context() as patch:
-            patch.setattr(publication.TaskContext, "get", classmethod(lambda _: context))
+            patch.setattr(publication.TaskContext, "get", classmethod(lambda _: context))  # type: ignore[attr-defined]
             patch.setattr(sink_task, "producers", pool)  # attempts at the same time are processes of their own
             try:
                 return writer.write(rows())
@@ -133,10 +134,17 @@ def test_nothing_is_visible_before_the_commit_and_all_after(run: Any, broker: sp
     assert len(visible(broker, run.topic)) == len(visible(broker, run.topic, local="off")) == 12
 
 
-def test_a_batch_that_is_committed_is_not_written_again(run: Any, broker: sparklog.LocalBroker) -> None:
-    """The driver died between the decision and Spark's commit log; the batch is run again with other rows and tasks."""
-    run().batch(0, "a", "b")
+def test_a_batch_that_is_committed_is_not_written_again(run: Any, broker: sparklog.LocalBroker, tmp_path: Path) -> None:
+    """The driver died between the decision and Spark's commit log; the batch is run again with other rows and tasks, and
+    the checkpoint says that it is the same."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"in":{"0":2}}')
+    (tmp_path / "metadata").write_text(json.dumps({"id": run().query_id}))
+    one = run()
+    one.given["checkpointLocation"] = str(tmp_path)
+    one.batch(0, "a", "b")
     two = run()
+    two.given["checkpointLocation"] = str(tmp_path)
     writer = two.writer()
     messages = [two.attempt(writer, 0, "other", partition=0), two.attempt(writer, 0, "rows", partition=1)]
     assert [m.producer_id for m in messages] == [-1, -1]
@@ -269,7 +277,7 @@ class Copy:
         self.target = target
         self.directory = directory
 
-    def run(self, fault: str | None = None, tasks: int | None = None, **more: str) -> Exception | None:
+    def run(self, fault: str | None = None, tasks: int | None = None, **more: Any) -> Exception | None:
         """Runs to the end of what is there; returns what the query failed with."""
         given = options(self.broker, topic=self.target, checkpointLocation=str(self.directory / "checkpoint"), **more)
         if fault is not None:
@@ -325,14 +333,14 @@ def test_a_failed_batch_is_run_again_with_other_tasks(copy: Copy, send: Any) -> 
 
 
 def test_at_least_once_can_be_asked_for(copy: Copy) -> None:
-    assert copy.run(**{"sparklog.delivery.guarantee": "at-least-once"}) is None
+    assert copy.run(**{"sparklog.delivery.guarantee": "at-least-once"}) is None  # type: ignore[arg-type]
     assert visible(copy.broker, copy.target) == ["a", "b", "c"]
 
 
 # -- batch writes
 
 
-def append(frame: Any, broker: sparklog.LocalBroker, source: str = "sparklog", **more: str) -> None:
+def append(frame: Any, broker: sparklog.LocalBroker, source: str = "sparklog", **more: Any) -> None:
     frame.write.format(source).mode("append").options(**options(broker, **more)).save()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark_sparklog.compatibility import STREAMS_CAN_BE_WRITTEN
 
 import sparklog
 
@@ -52,7 +53,7 @@ def test_a_topic_column_and_the_option_that_goes_before_it(
 
 def test_a_null_topic_says_so(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
     frame = spark.createDataFrame([(topic(), "1"), (None, "2")], "topic string, value string").coalesce(1)
-    with pytest.raises(Exception, match="1 of 2 rows have a null topic"):
+    with pytest.raises(Exception, match="the data contains a null topic, in 1 of 2 rows"):
         append(frame, broker)
 
 
@@ -80,19 +81,35 @@ def test_a_value_that_does_not_fit_fails_the_write(spark: Any, topic: Any, broke
     assert stored(broker, name) == []
 
 
+def test_a_topic_that_does_not_exist_is_made(spark: Any, broker: sparklog.LocalBroker) -> None:
+    """As Kafka's brokers do it, whether the option names it or a column."""
+    append(spark.sql("select 'x' as value"), broker, topic="made-by-the-option")
+    append(spark.sql("select 'made-by-the-column' as topic, 'x' as value"), broker)
+    for name in ("made-by-the-option", "made-by-the-column"):
+        assert [row["value"] for row in stored(broker, name)] == [b"x"]
+
+
 @pytest.mark.parametrize(
     ("query", "more", "message"),
     [
-        ("select 'x' as value", {}, "no topic to write to"),
-        ("select 'x' as value", {"topic": "never-made"}, "no topic 'never-made'"),
-        ("select 'x' as val", {"topic": "envelope"}, "unknown column 'val': did you mean 'value'"),
-        ("select 1 as value", {"topic": "envelope"}, "column 'value' is int32, it must be string or binary"),
-        ("select 'x' as value, 0L as _offset", {"topic": "envelope"}, "'_offset' comes from reading"),
+        ("select 'x' as value", {}, "topic option required when no 'topic' attribute is present"),
+        ("select 'x' as value", {"topic": "__never-made"}, "no topic '__never-made'"),
+        ("select 'x' as val", {"topic": "envelope"}, "Required attribute 'value' not found"),
+        ("select 1 as value", {"topic": "envelope"}, "value must be a.n. string or binary"),
+        (
+            "select 'x' as value, 0L as _offset",
+            {"topic": "envelope", "sparklog.strict.columns": "true"},
+            "'_offset' comes from reading",
+        ),
         ("select 'x' as delay", {"topic": "typed"}, "column 'delay' is string, the topic has int32"),
         ("select 1 as dealy", {"topic": "typed"}, "unknown column 'dealy'"),
         ("select 'x' as value", {"topic": "envelope", "sparklog.acks": "1"}, "always writes with acks=all"),
         ("select 'x' as value", {"topik": "envelope"}, "did you mean 'topic'"),
-        ("select 'x' as value", {"topic": "envelope", "startingOffsets": "latest"}, "startingOffsets is for reads"),
+        (
+            "select 'x' as value",
+            {"topic": "envelope", "kafka.key.serializer": "x"},
+            "keys are serialized as byte arrays",
+        ),
     ],
 )
 def test_a_bad_write_is_refused_before_a_row_is_written(
@@ -172,14 +189,14 @@ def test_what_the_tasks_tell_the_driver(
         def attemptNumber(self) -> int:
             return 1
 
-    monkeypatch.setattr(publication.TaskContext, "get", classmethod(lambda _: Context()))
+    monkeypatch.setattr(publication.TaskContext, "get", classmethod(lambda _: Context()))  # type: ignore[attr-defined]
     name = topic(partitions=2)
     schema = StructType([StructField("value", StringType())])
     made = writer.stream_writer(options(broker, topic=name), schema, overwrite=False)
     batches = [pa.record_batch({"value": ["a", "b", "c"]}), pa.record_batch({"value": ["d"]})]
     message = made.write(iter(batches))
     assert isinstance(message, publication.SinkCommitMessage)
-    assert (message.place, message.rows) == (("q", "r", 7, 2, 1), 4)
+    assert (message.place[:5], message.rows) == (("q", "r", 7, 2, 1), 4)
     assert message.transaction is not None
     assert message.transaction[:3] == ("q", 7, "r")
     assert sum(last - first + 1 for first, last in message.offsets.values()) == 4
@@ -220,3 +237,27 @@ def test_a_write_in_foreachbatch_that_may_be_repeated_is_warned_of(
     message.place = message.place._replace(batch_id=batch_id)  # as a task sees it
     made.commit([message])
     assert ("written in foreachBatch, of batch 3, without" in caplog.text) is warned
+
+
+def test_further_columns_are_an_error_where_that_is_asked_for(
+    spark: Any, topic: Any, broker: sparklog.LocalBroker
+) -> None:
+    rows = spark.sql("select 'v' value, 1 amount")
+    with pytest.raises(Exception, match="unknown column 'amount'"):
+        append(rows, broker, topic=topic(), **{"sparklog.strict.columns": "true"})
+
+
+def test_columns_of_a_typed_topic_without_regard_to_case(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
+    name = topic(schema=pa.schema([("carrier", pa.string()), ("delay", pa.int32())]))
+    append(spark.sql("select 5 Delay, 'AA' CARRIER"), broker, topic=name)
+    assert [(r["carrier"], r["delay"]) for r in stored(broker, name)] == [("AA", 5)]
+
+
+@pytest.mark.skipif(STREAMS_CAN_BE_WRITTEN, reason="this Spark lets Python sinks write streams")
+def test_a_spark_that_cannot_write_streams_says_so(
+    spark: Any, reads: Any, topic: Any, broker: sparklog.LocalBroker, tmp_path: Path
+) -> None:
+    writer = reads.stream(topic()).select("value").writeStream.format("sparklog").trigger(availableNow=True)
+    writer = writer.options(**options(broker, topic=topic(), checkpointLocation=str(tmp_path)))
+    with pytest.raises(Exception, match=r"needs PySpark 4\.1 or newer; with 4\.0 write each batch in \.foreachBatch"):
+        writer.start().awaitTermination(90)

@@ -283,3 +283,35 @@ def test_the_group_follows_the_checkpoint(
     send(name, "d", partition=1)
     assert collected().run(reads.stream(name, **with_group), tmp_path).values() == ["d"]
     assert committed(with_group["group.id"]) == {0: 2, 1: 2}
+
+
+def test_a_running_query_reads_added_partitions_from_their_beginning(
+    reads: Any, topic: Any, send: Any, collected: Any, broker: sparklog.LocalBroker, tmp_path: Path
+) -> None:
+    """Also with startingOffsets=latest, and when they had records before the query saw them; a restart goes on."""
+    name = topic(partitions=1)
+    sink = collected()
+
+    def start() -> Any:
+        return reads.stream(name).writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path)).start()
+
+    query = start()
+    try:
+        wait_until(lambda: query.lastProgress is not None, query)
+        send(name, "old")
+        wait_until(lambda: sink.values() == ["old"], query)
+        with sparklog.Admin(broker.bootstrap_servers) as admin:
+            admin.add_partitions(name, 3)
+        send(name, "new", partition=2)
+        wait_until(lambda: sink.values() == ["new", "old"], query)
+        query.processAllAvailable()  # the batch counts as done: a restart does not run it again
+    finally:
+        query.stop()
+    with sparklog.Admin(broker.bootstrap_servers) as admin:
+        admin.add_partitions(name, 4)
+    send(name, "while it was away", partition=3)
+    query = start()
+    try:
+        wait_until(lambda: sink.values() == ["new", "old", "while it was away"], query)
+    finally:
+        query.stop()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sparklog.protocol.messages import (
     Api,
@@ -49,8 +52,14 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
+def _limit(limits: Mapping[int, int]) -> None:
+    for kind, value in limits.items():
+        resource.setrlimit(kind, (value, value))
+
+
 class BrokerProcess:
-    """`python -m sparklog_broker` on a free port; `settings` are broker settings for its configuration file."""
+    """`python -m sparklog_broker` on a free port; `settings` are broker settings for its configuration file, `limits` of the
+    process by `resource.RLIMIT_…`, `env` its environment (None: this one)."""
 
     def __init__(
         self,
@@ -60,6 +69,8 @@ class BrokerProcess:
         listen: str = "127.0.0.1:0",
         work_dir: Path,
         wait_for_address: bool = True,
+        limits: Mapping[int, int] | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.data_dir = data_dir
         config = work_dir / "broker.toml"
@@ -72,6 +83,8 @@ class BrokerProcess:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
+                env=env,
+                preexec_fn=partial(_limit, limits) if limits else None,
             )
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline().strip() if wait_for_address else ""
@@ -119,8 +132,8 @@ def handshake(client: RawClient) -> HandshakeResponse:
     return client.request(Api.HANDSHAKE, HandshakeRequest("test", "0"), HandshakeResponse)
 
 
-def create_topic(client: RawClient, name: str, partitions: int = 1, **more: object) -> None:
-    client.request(Api.CREATE_TOPIC, CreateTopicRequest(name, partitions, **more), CreateTopicResponse)  # type: ignore[arg-type]
+def create_topic(client: RawClient, name: str, partitions: int = 1, **more: Any) -> None:
+    client.request(Api.CREATE_TOPIC, CreateTopicRequest(name, partitions, **more), CreateTopicResponse)
 
 
 def produce(client: RawClient, pieces: Sequence[tuple[str, int, bytes]], acks: int = -1) -> list[ProduceResult]:

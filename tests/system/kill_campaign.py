@@ -29,7 +29,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,8 +48,8 @@ log.flush.interval.ms = 100
 log.cleaner.backoff.ms = 20
 """
 RETAINED_BYTES = 200_000
-COMMON: dict[str, object] = {"retention.ms": -1, "file.delete.delay.ms": 0}
-TOPICS: dict[str, dict[str, object]] = {
+COMMON: dict[str, Any] = {"retention.ms": -1, "file.delete.delay.ms": 0}
+TOPICS: dict[str, dict[str, Any]] = {
     "all": COMMON | {"segment.bytes": 100_000},
     "short": COMMON | {"segment.bytes": 20_000, "retention.bytes": RETAINED_BYTES},
     "state": COMMON
@@ -97,7 +97,7 @@ def make_batch(rng: random.Random, tp: TopicPartition, producer: int, first_id: 
         pa.array(ids, ENVELOPE_SCHEMA.field("timestamp").type),
     ]
     rows = pa.record_batch(columns, schema=ENVELOPE_SCHEMA)
-    times = {"min_timestamp_ms": ids[0] // 1000, "max_timestamp_ms": ids[-1] // 1000}
+    times: dict[str, Any] = {"min_timestamp_ms": ids[0] // 1000, "max_timestamp_ms": ids[-1] // 1000}
     return Batch(tp, ids, keys, dead, bytes(encode_batch(rows, schema_id=1, **times)))
 
 

@@ -485,13 +485,13 @@ def test_a_reader_that_takes_nothing_does_not_hold_up_others(
 
 
 def test_a_peer_that_hangs_up_frees_its_waiting_fetch(broker: BrokerProcess, client: RawClient, topic: str) -> None:
-    before = broker.open_files()
-    sockets = [broker.socket() for _ in range(10)]
-    for sock in sockets:
+    clients = [RawClient(broker.host, broker.port) for _ in range(10)]
+    for waiting in clients:
+        handshake(waiting)  # it is connected
         request = FetchRequest(60_000, 1, MIB, 0, [FetchPartition(topic, 0, 0, MIB)])
-        sock.sendall(encode_request(Api.FETCH, 0, 1, encode(request)))
-    until(lambda: broker.open_files() >= before + 10, "all are connected")
+        waiting.sock.sendall(encode_request(Api.FETCH, 0, 1, encode(request)))
     handshake(client)
-    for sock in sockets:
-        sock.close()
-    until(lambda: broker.open_files() <= before, "all are gone, long before their 60 s are over")
+    connected = broker.open_files()
+    for waiting in clients:
+        waiting.close()
+    until(lambda: broker.open_files() <= connected - 10, "all are gone, long before their 60 s are over")

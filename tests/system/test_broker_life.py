@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -40,7 +41,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts brokers that are gone after the test."""
     started: list[BrokerProcess] = []
 
-    def start_one(data_dir: Path | None = None, **more: str) -> BrokerProcess:
+    def start_one(data_dir: Path | None = None, **more: Any) -> BrokerProcess:
         work = tmp_path / f"broker{len(started)}"
         work.mkdir()
         started.append(BrokerProcess(data_dir or tmp_path / "data", work_dir=work, **more))

@@ -36,6 +36,13 @@ class Result(NamedTuple):
     stderr: str
 
 
+class Terminal(io.TextIOWrapper):
+    """A standard input that somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def run(
     broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -85,6 +92,34 @@ def test_topics(run: Run, topic: str) -> None:
     assert "(default)" in shown
     run("topic", "delete", topic)
     assert topic not in run("topic", "list").stdout.splitlines()
+
+
+def test_partitions_are_added(run: Run, topic: str) -> None:
+    run("topic", "create", topic)
+    grown = run("topic", "add-partitions", topic, "--partitions", 3)
+    assert grown.stdout == f"topic {topic} has 3 partitions now, it had 1\n"
+    assert "records with keys go to another partition" in grown.stderr
+    assert "compacted" not in grown.stderr
+    assert "3 are not more" in run("topic", "add-partitions", topic, "-p", 3, code=1).stderr.replace("\n", " ")
+    run("topic", "delete", topic)
+    run("topic", "create", topic, "--schema", TRIPS)
+    assert run("topic", "add-partitions", topic, "-p", 2).stderr == ""
+    run("topic", "delete", topic)
+    settings = ("--key-columns", "zone", "--config", "cleanup.policy=compact")
+    run("topic", "create", topic, "--schema", TRIPS, *settings)
+    grown = run("topic", "add-partitions", topic, "-p", 2, "--yes")
+    assert "most keys (zone) go to another partition" in grown.stderr
+    assert "compacted within each partition" in grown.stderr
+
+
+def test_adding_partitions_asks_in_a_terminal(run: Run, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("topic", "create", topic)
+    monkeypatch.setattr(io, "TextIOWrapper", Terminal)
+    asked = run("topic", "add-partitions", topic, "-p", 2, stdin="n\n", code=1)
+    assert f"Give topic {topic} 2 partitions instead of 1?" in asked.stdout + asked.stderr
+    assert "partitions  1" in run("topic", "describe", topic).stdout
+    run("topic", "add-partitions", topic, "-p", 2, stdin="y\n")
+    run("topic", "add-partitions", topic, "-p", 3, "--yes", stdin="")
 
 
 def test_lines_in_and_out(run: Run, topic: str) -> None:

@@ -109,7 +109,7 @@ def test_envelope_records_arrive_as_sent(broker: LocalBroker, admin: Admin, topi
             producer.send(topic, b"%d" % i, key=b"k%d" % (i % 20), headers=[("n", b"%d" % i)], timestamp_ms=5000 + i)
     with Consumer(broker.bootstrap_servers, max_poll_records=64) as consumer:
         consumer.assign([TopicPartition(topic, p) for p in range(4)])
-        records = []
+        records: list[Any] = []
         while len(records) < 1000:
             more = consumer.poll(10_000)
             assert more

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from sparklog.types import TopicPartition
 from tests.system.broker_process import BrokerProcess, until
 
 SETTINGS = "log.cleaner.backoff.ms = 20\nlog.cleaner.threads = 2\n"
-COMPACT: dict[str, object] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": 16384}
+COMPACT: dict[str, Any] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": 16384}
 KEYS, ROUNDS = 50, 40
 TP = TopicPartition("state", 0)
 

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -166,7 +167,7 @@ def test_daily_cuts_cover_every_row_once() -> None:
 
 def report(
     batch: int, flights: int, *, clock: int = 0, rows: int = 10, late: int = 0, added: int = 5
-) -> dict[str, object]:
+) -> dict[str, Any]:
     offsets = {"flights": {"0": flights, "1": 1}, "flights-clock": {"0": clock}, "$ids": {"flights": "x"}}
     return {
         "batchId": batch,
@@ -244,7 +245,7 @@ def test_the_exit_status_is_the_verdict(
         SimpleNamespace(rows_sent=1, seconds=1.0, busy_s=1.0),
     )
     checks = [verify.check("rows", 1, 1), verify.check("sum", 5, 5 if ok else 6)]
-    closed = demo._close(broker, job, checks, tmp_path / "p.png", feeder, SimpleNamespace(first_at=None))  # type: ignore[arg-type]
+    closed = demo._close(broker, job, checks, tmp_path / "p.png", feeder, SimpleNamespace(first_at=None))
     assert closed == status
     assert ("1 of 2 checks failed" in capsys.readouterr().out) is not ok
 

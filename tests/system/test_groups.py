@@ -401,9 +401,10 @@ def test_offsets_of_a_transaction_survive_a_killed_broker(tmp_path: Path, topic:
             broker.kill()
             broker = sparklog.start_local(data_dir=tmp_path / "data", settings=FAST, listen=servers)
             assert admin.list_group_offsets("g") == {tps[0]: OffsetAndMetadata(7)}, "the markers are in the log"
-        for client in (committing, aborting, admin):
+        for client in (committing, aborting):
             client.close()
             client._cluster.close()  # forgotten with the killed broker
+        admin._shared.close()
     finally:
         broker.stop()
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,10 +42,10 @@ def admin(local: sparklog.LocalBroker) -> Iterator[sparklog.Admin]:
         yield made
 
 
-def send(local: sparklog.LocalBroker, topic: str, count: int, *, partition: int = 0, **more: object) -> None:
+def send(local: sparklog.LocalBroker, topic: str, count: int, *, partition: int = 0, **more: Any) -> None:
     with sparklog.Producer(local.bootstrap_servers, linger_ms=0) as producer:
         for _ in range(count):
-            producer.send(topic, value=VALUE, partition=partition, **more).result(30)  # type: ignore[arg-type]
+            producer.send(topic, value=VALUE, partition=partition, **more).result(30)
 
 
 def offsets(local: sparklog.LocalBroker, topic: str) -> list[int]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
@@ -59,15 +59,15 @@ def widen(admin: Admin, topic: str) -> None:
     assert (described.schema_id > before, described.schema) == (True, STORED_V2)
 
 
-def old_rows(first: int, count: int) -> list[dict[str, object]]:
+def old_rows(first: int, count: int) -> list[dict[str, Any]]:
     return [{"id": i, "n": -i, "text": f"row {i}"} for i in range(first, first + count)]
 
 
-def new_rows(first: int, count: int) -> list[dict[str, object]]:
+def new_rows(first: int, count: int) -> list[dict[str, Any]]:
     return [{"id": i, "n": BIG + i, "text": f"row {i}", "extra": [i]} for i in range(first, first + count)]
 
 
-def as_new(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+def as_new(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"extra": None, **row} for row in rows]
 
 
@@ -186,7 +186,7 @@ def test_a_producer_that_is_behind_reads_the_metadata_when_data_do_not_fit(
         # a stream that can be read only once is not lost in the first attempt
         for data in (rows.to_reader(), pl.from_arrow(rows), rows.to_pylist(), rows.to_pandas()):
             shared.remember(known)
-            assert sum(m.record_count for m in producer.send_batch(typed, data).result(PATIENCE_S)) == 4
+            assert sum(m.record_count for m in producer.send_batch(typed, data).result(PATIENCE_S)) == 4  # type: ignore[attr-defined]
         with pytest.raises(SchemaMismatchError, match="unknown column 'nothing'"):
             producer.send_batch(typed, [{"id": 1, "nothing": 2}])
     table = sparklog.read_table(broker.bootstrap_servers, typed, columns=["n", "extra"], start=1)

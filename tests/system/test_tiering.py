@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec.config
 import pyarrow as pa
@@ -51,7 +52,7 @@ def s3_endpoint() -> Iterator[str]:
     server.stop()
 
 
-def s3_settings(endpoint: str) -> dict[str, object]:
+def s3_settings(endpoint: str) -> dict[str, Any]:
     options = {
         "key": "test",
         "secret": "test-secret",

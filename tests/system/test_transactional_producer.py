@@ -17,6 +17,7 @@ import sparklog
 from sparklog.client.cluster import cluster, forget
 from sparklog.client.producer import Producer
 from sparklog.client.shared_transaction import (
+    LastCommit,
     SharedTransaction,
     draw_ticket,
     end_shared_transaction,
@@ -167,14 +168,14 @@ def test_participants_of_a_shared_transaction(broker: BrokerProcess) -> None:
         for task, wins in ((b"loser", False), (b"winner", True), (b"winner", True)):
             participant = join_shared_transaction(known, transaction, timeout_ms=60_000)
             assert participant is not None
-            with producer.participation(participant):
+            with producer.participation(participant):  # type: ignore[arg-type]
                 write(producer, task)
             if wins:
-                winners.append(participant.producer_id)
+                winners.append(participant.producer_id)  # type: ignore[union-attr]
         assert values(broker.address) == []
-        assert end_shared_transaction(known, transaction, committed=True, winners=winners)
+        assert end_shared_transaction(known, transaction, committed=True, winners=winners).committed
         assert values(broker.address) == [b"winner"] * 4
-        assert join_shared_transaction(known, transaction, timeout_ms=60_000) is None
+        assert join_shared_transaction(known, transaction, timeout_ms=60_000) == LastCommit(0, "")
         producer.send("t", b"plain", partition=0).result(10)
     assert values(broker.address) == [b"plain"] + [b"winner"] * 4
 

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from sparklog.errors import SparklogError
 from sparklog.types import TopicPartition
@@ -26,6 +27,9 @@ from tests.checker.history import Recorder
 
 LIFE_ENDED = 75
 PAUSE_S = 0.01
+
+
+Intent = TypeVar("Intent")
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Assignment:
     history: str
     inputs: Sequence[str]
     outputs: Sequence[str]
-    settings: dict[str, object]
+    settings: dict[str, Any]
     until: dict[str, int] | None = None
 
     @property
@@ -72,7 +76,7 @@ class Life:
         """For people; a campaign shows it when something is wrong."""
         print(f"{time.monotonic_ns()} {self.told.name}: {text}", file=sys.stderr, flush=True)
 
-    def while_wanted(self, intents: Iterator[object]) -> Iterator[object]:
+    def while_wanted(self, intents: Iterator[Intent]) -> Iterator[Intent]:
         """The intents until it is time to stop, with pauses: what is tested is order, not speed."""
         for intent in intents:
             if self.stopping:

@@ -14,6 +14,7 @@ from pathlib import Path
 import sparklog
 from sparklog.client.cluster import Cluster, cluster
 from sparklog.client.shared_transaction import (
+    LastCommit,
     SharedTransaction,
     draw_ticket,
     end_shared_transaction,
@@ -108,7 +109,7 @@ def _write(
     for task in tasks:
         for is_last in [*(False for _ in range(rng.choices([0, 1, 2], [6, 3, 1])[0])), True]:
             participant = join_shared_transaction(connections, transaction, timeout_ms=TIMEOUT_MS)
-            if participant is None:
+            if isinstance(participant, LastCommit):
                 return None
             try:
                 with client.participation(participant):

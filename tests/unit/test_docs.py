@@ -133,10 +133,11 @@ def _generator() -> ModuleType:
     return module
 
 
-def test_the_guides_tables_are_the_codes() -> None:
+def test_the_tables_are_the_codes() -> None:
     generator = _generator()
-    assert generator.regenerate(GUIDE) == GUIDE, "make conf"
-    assert set(re.findall(r"<!-- table: ([a-z -]+) -->", GUIDE)) == set(generator.tables())
+    texts = [path.read_text(encoding="utf-8") for path in generator.WITH_TABLES]
+    assert [generator.regenerate(text) for text in texts] == texts, "make conf"
+    assert set(re.findall(r"<!-- table: ([a-z -]+) -->", "".join(texts))) == set(generator.tables())
 
 
 def test_an_old_table_is_noticed() -> None:
@@ -161,3 +162,13 @@ def test_every_command_in_the_documents_exists() -> None:
     ).stdout
     for command in re.findall(r"(?m)(?:^ {4}|`)sparklog (\w[\w-]*)", README + GUIDE):
         assert re.search(rf"│ {command} ", shown), command
+
+
+def test_the_site_is_built_without_a_broken_link_and_documents_every_public_name(tmp_path: Path) -> None:
+    import sparklog
+
+    execute([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)], ROOT)
+    reference = (tmp_path / "reference.html").read_text(encoding="utf-8")
+    missing = [name for name in sparklog.__all__ if name != "__version__" and f".{name}" not in reference]
+    assert not missing
+    assert (tmp_path / "files" / "conf" / "broker.toml.html").exists()

@@ -65,6 +65,30 @@ TABLE = {
     51: ("CommitFailedError", "COMMIT_FAILED", False),
     60: ("RemoteStorageError", "REMOTE_STORAGE", True),
     61: ("InvalidTimestampError", "INVALID_TIMESTAMP", False),
+    70: ("SerializationError", "SERIALIZATION", False),
+    71: ("DeserializationError", "DESERIALIZATION", False),
+    64: ("StorageUnavailableError", "STORAGE_UNAVAILABLE", True),
+    65: ("ResponseTooLargeError", "RESPONSE_TOO_LARGE", False),
+    62: ("StaleCheckpointError", "STALE_CHECKPOINT", False),
+    100: ("SaslAuthenticationFailedError", "SASL_AUTHENTICATION_FAILED", False),
+    101: ("UnsupportedSaslMechanismError", "UNSUPPORTED_SASL_MECHANISM", False),
+    102: ("IllegalSaslStateError", "ILLEGAL_SASL_STATE", False),
+    103: ("TopicAuthorizationFailedError", "TOPIC_AUTHORIZATION_FAILED", False),
+    104: ("GroupAuthorizationFailedError", "GROUP_AUTHORIZATION_FAILED", False),
+    105: ("TransactionalIdAuthorizationFailedError", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", False),
+    106: ("ClusterAuthorizationFailedError", "CLUSTER_AUTHORIZATION_FAILED", False),
+    107: ("PolicyViolationError", "POLICY_VIOLATION", False),
+    80: ("NotEnoughReplicasError", "NOT_ENOUGH_REPLICAS", True),
+    81: ("NotEnoughReplicasAfterAppendError", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True),
+    82: ("OffsetNotAvailableError", "OFFSET_NOT_AVAILABLE", True),
+    83: ("StaleBrokerEpochError", "STALE_BROKER_EPOCH", False),
+    84: ("IneligibleReplicaError", "INELIGIBLE_REPLICA", False),
+    85: ("InvalidUpdateVersionError", "INVALID_UPDATE_VERSION", False),
+    86: ("NotControllerError", "NOT_CONTROLLER", True),
+    87: ("InvalidReplicationFactorError", "INVALID_REPLICATION_FACTOR", False),
+    88: ("InvalidReplicaAssignmentError", "INVALID_REPLICA_ASSIGNMENT", False),
+    89: ("NoReassignmentInProgressError", "NO_REASSIGNMENT_IN_PROGRESS", False),
+    90: ("EligibleLeadersNotAvailableError", "ELIGIBLE_LEADERS_NOT_AVAILABLE", True),
 }
 """A line may be added. A code may neither change nor be used again."""
 
@@ -75,7 +99,7 @@ def test_codes_are_pinned() -> None:
 
 
 def test_no_code_is_used_twice() -> None:
-    classes = [c for c in e.SparklogError.__subclasses__() if c.__module__ == e.__name__]
+    classes = [c for c in e.SparklogError.__subclasses__() if c.__module__ == e.__name__] + [e.StorageUnavailableError]
     assert len({c.code for c in classes}) == len(classes) == len(e.ERRORS)
     assert 0 not in e.ERRORS
     assert e.NAMES[0] == "NONE"

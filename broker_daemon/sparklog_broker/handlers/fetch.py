@@ -4,7 +4,7 @@ when there is not enough yet."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
@@ -14,14 +14,20 @@ from sparklog.log.partition_log import PartitionLog
 from sparklog.log.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.messages import AbortedRange, FetchPartition, FetchRequest, FetchResponse, FetchResult
 from sparklog.types import READ_COMMITTED, TopicPartition
-from sparklog_broker import page_cache
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.partition import Partition
-from sparklog_broker.reply import Response
+from sparklog_broker.handlers.named_once import check_each_once
+from sparklog_broker.network.pace import ITEMS_PER_LOOK
+from sparklog_broker.network.reply import Response
+from sparklog_broker.partitions import page_cache
+from sparklog_broker.partitions.partition import Partition
 
 SLICES_PER_PARTITION_MAX = 32
 """A partition of tiny segments must not take a request's time for itself."""
+SLICES_PER_ANSWER_MAX = 1_000
+"""Each may keep a segment file open: what else there is comes with the next fetch."""
+WAITING_PARTITIONS_MAX = 2_000
+"""Who asks for more is not woken by each of them, but waits for as long as he has said."""
 
 
 async def fetch(request: FetchRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -30,16 +36,19 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
         raise InvalidRequestError("a FETCH request has no payload")
     if request.isolation == READ_COMMITTED:
         await context.broker.transactions.settled()
+    await check_each_once(
+        context.broker.pace, request.partitions, lambda p: (p.topic, p.partition, p.fetch_offset, p.leader_epoch)
+    )
     reading = _Reading(context.broker, request)
-    reading.read()
+    await reading.read()
     await reading.read_remote()
     fresh = False
     if not reading.complete:
         # a transaction that ends makes visible what may have been written long before
         fresh = not reading.slices and request.isolation != READ_COMMITTED
         reading.release()
-        await context.broker.fetches.wait(reading.keys, reading.satisfied, request.max_wait_ms / 1000)
-        reading.read()
+        await reading.wait()
+        await reading.read()
         await reading.read_remote()
     if not fresh:  # else all of it has just been written
         try:
@@ -81,8 +90,6 @@ class _Reading:
         self._remote: list[int] = []
         """The partitions whose data are in the object store: `read` has left them out."""
         self._positions: dict[Hashable, list[int]] = {}
-        for i, p in enumerate(request.partitions):
-            self._positions.setdefault(TopicPartition(p.topic, p.partition), []).append(i)
         self._failed = False
         self._committed = request.isolation == READ_COMMITTED
 
@@ -112,12 +119,27 @@ class _Reading:
             wanted = self._request.partitions[i]
             self.results[i] = _failure(wanted, _Offsets(), error)
 
-    def read(self) -> None:
+    async def wait(self) -> None:
+        """Until reading again is worth it, or the request's time is over."""
+        wait_s, fetches = self._request.max_wait_ms / 1000, self._broker.partitions.fetches
+        if len(self._available) > WAITING_PARTITIONS_MAX:
+            await fetches.wait((self,), lambda _: False, wait_s)
+        else:
+            for i, p in enumerate(self._request.partitions):
+                self._positions.setdefault(TopicPartition(p.topic, p.partition), []).append(i)
+            await fetches.wait(self._positions, self._satisfied, wait_s)
+
+    async def read(self) -> None:
         """Fills `results` and `slices` with what is there now."""
         self.results, self._by_partition, self._remote, self._failed = [], [], [], False
         left = self._max_bytes
+        pace = self._broker.pace
         try:
-            for wanted in self._request.partitions:
+            for i, wanted in enumerate(self._request.partitions, 1):
+                if i % ITEMS_PER_LOOK == 0 and pace.due():
+                    await pace.pause()
+                if len(self.slices) >= SLICES_PER_ANSWER_MAX:
+                    left = 0
                 result, slices = self._read_partition(wanted, left, first=not self.slices)
                 self.results.append(result)
                 self._by_partition.append(slices)
@@ -194,16 +216,11 @@ class _Reading:
         return FetchResult(wanted.topic, wanted.partition, 0, *offsets, length, "", aborted), slices
 
     def _partition(self, wanted: FetchPartition) -> Partition:
-        partition = self._broker.partition(wanted.topic, wanted.partition)
+        partition = self._broker.partitions.get(wanted.topic, wanted.partition)
         partition.check_leader_epoch(wanted.leader_epoch)
         return partition
 
-    @property
-    def keys(self) -> Collection[Hashable]:
-        """The partitions whose changes matter."""
-        return self._positions
-
-    def satisfied(self, key: Hashable | None) -> bool:
+    def _satisfied(self, key: Hashable | None) -> bool:
         """Whether `read` would give enough now, or an error. Looks only at what `key` has changed."""
         for i in range(len(self._available)) if key is None else self._positions[key]:
             wanted = self._request.partitions[i]
@@ -262,7 +279,7 @@ def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> l
 
 async def _run(broker: Broker, job: Callable[[], list[FileSlice]]) -> list[FileSlice]:
     """Runs `job` on a thread that may wait; what it gives after the caller has gone is released."""
-    running = broker.remote_reads.submit(job)
+    running = broker.storage.remote_reads.submit(job)
     try:
         return await asyncio.wrap_future(running)
     except asyncio.CancelledError:

@@ -2,61 +2,183 @@
 
 from __future__ import annotations
 
-import uuid
+import contextlib
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from operator import itemgetter
 
 import msgspec
 
-from sparklog.errors import InvalidProducerEpochError
+from sparklog.errors import InvalidProducerEpochError, UnknownTopicOrPartitionError
 from sparklog.protocol import group_messages as m
+from sparklog.replication.groups import GroupCoordinator
 from sparklog.types import TopicPartition
+from sparklog_broker.broker import Broker
+from sparklog_broker.coordinators.groups import GroupPartition
+from sparklog_broker.coordinators.internal_topics import Producer
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.internal_topics import Producer
-from sparklog_broker.reply import Response
+from sparklog_broker.handlers.named_once import check_each_once, check_partition_count
+from sparklog_broker.network.long_answers import NEWER_CLIENT, Fitting, one_by_one, parts_of, too_large
+from sparklog_broker.network.reply import Response
+
+TOGETHER_MAX = 1_000
+"""Of so many offsets nothing is sorted out."""
 
 
 async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview, context: RequestContext) -> Response:
+    if request.owned is not None:
+        check_partition_count(request.owned)
+    if request.topics is not None:
+        request = msgspec.structs.replace(request, topics=list(dict.fromkeys(request.topics)))
     if not request.member_id and request.member_epoch == 0:
-        request = msgspec.structs.replace(request, member_id=uuid.uuid4().hex)
+        request = msgspec.structs.replace(request, member_id=context.broker.environment.randomness.new_id())
     return Response(await context.broker.groups.heartbeat(request, context.peer_host))
 
 
 async def offset_commit(request: m.OffsetCommitRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when the offsets are below the high watermark."""
-    return Response(m.OffsetCommitResponse(await context.broker.groups.commit(request)))
+    await check_each_once(context.broker.pace, request.offsets)
+    return Response(m.OffsetCommitResponse(await _commit(context.broker, request)))
 
 
 async def txn_offset_commit(
     request: m.TxnOffsetCommitRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     """The transaction gets the group's partition first: its end must reach the offsets whatever happens here."""
+    await check_each_once(context.broker.pace, request.offsets)
     groups = context.broker.groups
     number = groups.partition_of(request.group_id).number
     await groups.topic.ensure()
-    await context.broker.transactions.add_partition(
+    await context.broker.transactions.add_partitions(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
-        TopicPartition(groups.topic.name, number),
+        [TopicPartition(groups.topic.name, number)],
     )
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
-        results = await groups.commit(request, producer)
+        results = await _commit(context.broker, request, producer)
     except InvalidProducerEpochError:  # it has ended meanwhile
         identity = request.transactional_id, request.producer_id, request.producer_epoch
         raise context.broker.transactions.stale(*identity) from None
     return Response(m.TxnOffsetCommitResponse(results))
 
 
+async def _commit(
+    broker: Broker, request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, producer: Producer | None = None
+) -> list[m.OffsetResult]:
+    """Offsets are committed together. Of very many those of partitions that do not exist are sorted out before, in slices:
+    so the work that cannot be divided is no more than the cluster has partitions."""
+    if len(request.offsets) <= TOGETHER_MAX:
+        return await broker.groups.commit(request, producer)
+    exists = await broker.pace.list_of(_exists(broker, o) for o in request.offsets)
+    there = [o for o, known in zip(request.offsets, exists, strict=True) if known]
+    done = iter(await broker.groups.commit(msgspec.structs.replace(request, offsets=there), producer))
+    results = (next(done) if known else _no_partition(o) for o, known in zip(request.offsets, exists, strict=True))
+    return await broker.pace.list_of(results)
+
+
+def _exists(broker: Broker, offset: m.CommittedOffset) -> bool:
+    topic = broker.partitions.topics.get(offset.topic)
+    return topic is not None and offset.partition < topic.partitions
+
+
+def _no_partition(offset: m.CommittedOffset) -> m.OffsetResult:
+    error = UnknownTopicOrPartitionError(f"there is no partition {TopicPartition(offset.topic, offset.partition)}")
+    return m.OffsetResult(offset.topic, offset.partition, error.code, str(error))
+
+
 async def offset_fetch(request: m.OffsetFetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    return Response(await context.broker.groups.fetch_offsets(request))
+    if request.partitions is not None:
+        check_partition_count(request.partitions)
+    broker = context.broker
+    await broker.pace.begin()
+    partition = broker.groups.partition_of(request.group_id)
+    coordinator = partition.ready()
+    items = one_by_one(coordinator.fetched_offsets(request), context.older_version)
+    response = await broker.long_answers.build(
+        m.OffsetFetchResponse([]),
+        "offsets",
+        items,
+        paged=request.paged,
+        remedy="ask for fewer partitions at once",
+        version=context.older_version,
+    )
+    await partition.safe(coordinator)
+    return response
 
 
 async def list_groups(request: m.ListGroupsRequest, payload: memoryview, context: RequestContext) -> Response:
-    return Response(m.ListGroupsResponse(await context.broker.groups.list_groups(request.states)))
+    broker = context.broker
+    states = {s.lower() for s in request.states}
+    coordinators = broker.groups.coordinators()
+    ids: list[Iterable[tuple[str, GroupCoordinator]]] = []
+    for coordinator in coordinators.values():
+        await broker.pace.begin()
+        ids.append([(group_id, coordinator) for group_id in coordinator.group_ids(request.after)])
+    found = (c.summary(group_id) for group_id, c in heapq.merge(*ids, key=itemgetter(0)))
+    version = context.older_version
+    items = one_by_one((g for g in found if not states or g.state.lower() in states), version)
+    response = await broker.long_answers.build(
+        m.ListGroupsResponse([]), "groups", items, paged=request.paged, remedy=NEWER_CLIENT, version=version
+    )
+    for partition, coordinator in coordinators.items():
+        await partition.safe(coordinator)
+    return response
 
 
 async def describe_groups(request: m.DescribeGroupsRequest, payload: memoryview, context: RequestContext) -> Response:
-    return Response(m.DescribeGroupsResponse([await context.broker.groups.describe(g) for g in request.group_ids]))
+    broker = context.broker
+    response = m.DescribeGroupsResponse([])
+    seen: dict[GroupPartition, GroupCoordinator] = {}
+    await broker.pace.begin()
+    built = await broker.long_answers.build(
+        response,
+        "groups",
+        _described(context, request, response, seen),
+        paged=request.paged,
+        remedy=f"ask for one group at a time; {NEWER_CLIENT}",
+        version=context.older_version,
+    )
+    for partition, coordinator in seen.items():
+        await partition.safe(coordinator)
+    return built
+
+
+def _described(
+    context: RequestContext,
+    request: m.DescribeGroupsRequest,
+    response: m.DescribeGroupsResponse,
+    seen: dict[GroupPartition, GroupCoordinator],
+) -> Iterator[Iterable[bytes]]:
+    """The parts of each group, with as many members as fit. Goes on after a group only when that is in the answer. Notes in
+    `seen` whose state has been told."""
+    groups, limit_bytes = context.broker.groups, context.broker.long_answers.limit_bytes
+    first = request.members_from
+    for group_id in dict.fromkeys(request.group_ids):
+        partition = groups.partition_of(group_id)
+        coordinator = seen.setdefault(partition, partition.ready())
+        found = _members(coordinator, group_id, coordinator.member_ids(group_id)[first:])
+        members = Fitting(found, limit_bytes // 2 if request.paged else limit_bytes, context.older_version)
+        details = coordinator.details(group_id)
+        yield chain(members.collect(), _group_parts(details, members, context.older_version))
+        if not members.complete:
+            if not request.paged:
+                raise too_large(limit_bytes, NEWER_CLIENT)
+            response.more, response.members_from = True, first + len(members.encoded)
+            return
+        first = 0
+
+
+def _members(coordinator: GroupCoordinator, group_id: str, member_ids: Iterable[str]) -> Iterator[m.GroupMember]:
+    for member_id in member_ids:
+        with contextlib.suppress(KeyError):  # it has left meanwhile
+            yield coordinator.member(group_id, member_id)
+
+
+def _group_parts(details: m.GroupDetails, members: Fitting, version: int | None) -> Iterator[bytes]:
+    yield from parts_of(details, {"members": (len(members.encoded), members.encoded)}, version)
 
 
 async def delete_group(request: m.DeleteGroupRequest, payload: memoryview, context: RequestContext) -> Response:

@@ -7,10 +7,16 @@ import ipaddress
 from functools import partial
 
 from sparklog.errors import LocalReadUnavailableError
-from sparklog.protocol.messages import AbortedRange, LocateSegmentsRequest, LocateSegmentsResponse, SegmentRange
+from sparklog.protocol.messages import (
+    ABORTED_RANGES_MAX,
+    AbortedRange,
+    LocateSegmentsRequest,
+    LocateSegmentsResponse,
+    SegmentRange,
+)
 from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.reply import Response
+from sparklog_broker.network.reply import Response
 
 
 async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -22,16 +28,18 @@ async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, c
         raise LocalReadUnavailableError(f"{context.peer_host} is another host")
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
-    partition = broker.partition(request.topic, request.partition)
+    partition = broker.partitions.get(request.topic, request.partition)
     log = partition.log
     # before anything is located: below the stable end all is decided then, so the aborted ranges are known
     high_watermark, stable_offset = log.high_watermark, partition.stable_offset
     committed = request.isolation == READ_COMMITTED
-    directory, directory_id = broker.location_of(TopicPartition(request.topic, request.partition))
+    directory, directory_id = broker.storage.logs.location_of(TopicPartition(request.topic, request.partition))
     end_offset = min(request.end_offset, stable_offset if committed else high_watermark)
+    if committed:
+        end_offset = log.end_with_few_aborted(ABORTED_RANGES_MAX, request.start_offset, end_offset)
     if request.start_offset < log.local_log_start_offset:
         locate = partial(log.locate, request.start_offset, end_offset)
-        ranges = await asyncio.get_running_loop().run_in_executor(broker.remote_reads, locate)
+        ranges = await asyncio.get_running_loop().run_in_executor(broker.storage.remote_reads, locate)
     else:
         ranges = log.locate(request.start_offset, end_offset)
     aborted = log.aborted_transactions(ranges[0].first_offset, end_offset) if committed and ranges else []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import sparklog
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
 from sparklog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from sparklog.metadata.store import Topic
-from sparklog.protocol.messages import APIS, ApiRange, HandshakeRequest, HandshakeResponse
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import APIS, ApiRange, HandshakeRequest, HandshakeResponse, encode, encode_value
 from sparklog.protocol.topic_messages import (
     BrokerEndpoint,
     MetadataRequest,
@@ -14,10 +18,17 @@ from sparklog.protocol.topic_messages import (
     SchemaVersion,
     TopicState,
 )
+from sparklog.version import __version__
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers.auto_creation import create_missing
 from sparklog_broker.handlers.locate import is_same_host
-from sparklog_broker.reply import Response
+from sparklog_broker.network.long_answers import binary_header, message_header, parts_of
+from sparklog_broker.network.reply import Response
+from sparklog_broker.partitions.partition import Partition
+
+SMALL_TOPIC_PARTITIONS, SMALL_TOPIC_BYTES = 32, 16 * 1024
+"""A topic with no more partitions, and bytes of schemas, is encoded at once."""
 
 
 async def handshake(request: HandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -27,8 +38,8 @@ async def handshake(request: HandshakeRequest, payload: memoryview, context: Req
     return Response(
         HandshakeResponse(
             broker_id=broker.config.broker_id,
-            cluster_id=broker.cluster_id,
-            broker_version=sparklog.__version__,
+            cluster_id=broker.storage.cluster_id,
+            broker_version=__version__,
             apis=[ApiRange(int(api), spec.version_min, spec.version_max) for api, spec in APIS.items()],
             request_bytes_max=broker.config.socket_request_max_bytes,
             local_socket=broker.local_socket if direct else "",
@@ -42,42 +53,130 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
         raise InvalidRequestError("a METADATA request has no payload")
     broker = context.broker
     host, port = context.local_address
-    names = sorted(broker.topics) if request.topics is None else request.topics
-    return Response(
-        MetadataResponse(
-            cluster_id=broker.cluster_id,
-            controller=broker.config.broker_id,
-            brokers=[BrokerEndpoint(broker.config.broker_id, host, port)],
-            topics=[topic_state(broker, name) for name in names],
-        )
+    await broker.pace.begin()
+    if request.create_missing:
+        await create_missing(broker, request.topics)
+    response = MetadataResponse(
+        cluster_id=broker.storage.cluster_id,
+        controller=broker.config.broker_id,
+        brokers=[BrokerEndpoint(broker.config.broker_id, host, port)],
+        topics=[],
+    )
+    remedy = "ask for fewer topics at once, or use a newer client, which asks page by page"
+    version = context.older_version
+    items = _topics(broker, request, response, version)
+    return await broker.long_answers.build(
+        response, "topics", items, paged=request.paged, remedy=remedy, version=version
     )
 
 
-def topic_state(broker: Broker, name: str) -> TopicState:
-    """What clients are told of a topic; an unknown one has only its error code."""
-    topic = broker.topics.get(name)
+def _topics(
+    broker: Broker, request: MetadataRequest, response: MetadataResponse, version: int | None
+) -> Iterator[Iterator[bytes]]:
+    """The parts of each topic that is asked for. Goes on after a topic only when that is in the answer."""
+    names = sorted(broker.partitions.topics) if request.topics is None else list(dict.fromkeys(request.topics))
+    if request.after:
+        first = bisect_right(names, request.after) if request.topics is None else _position_after(names, request.after)
+        names = names[first:]
+    asked = [(name, -1) for name in names]
+    if request.after and request.schemas_from >= 0:
+        asked.insert(0, (request.after, request.schemas_from))
+    room = broker.long_answers.limit_bytes // 2 if request.paged else None
+    for name, schemas_from in asked:
+        topic = broker.partitions.topics.get(name)
+        if topic is None:
+            yield iter((encode(unknown_topic(name), version),))
+            continue
+        schemas = (
+            [s for s in broker.partitions.schema_bytes(topic) if s[0] >= schemas_from] if request.with_schemas else []
+        )
+        sent = schemas if room is None else _fitting(schemas, room)
+        partitions = request.with_partitions and schemas_from < 0
+        yield topic_parts(broker, topic, sent, version, with_partitions=partitions)
+        if len(sent) < len(schemas):
+            response.more, response.schemas_from = True, schemas[len(sent)][0]
+            return
+
+
+def _position_after(names: list[str], name: str) -> int:
+    return names.index(name) + 1 if name in names else 0
+
+
+def _fitting(schemas: Iterable[tuple[int, bytes]], room_bytes: int) -> list[tuple[int, bytes]]:
+    """The first ones, as many as fit, but at least one."""
+    found: list[tuple[int, bytes]] = []
+    for schema in schemas:
+        room_bytes -= len(schema[1])
+        if found and room_bytes < 0:
+            break
+        found.append(schema)
+    return found
+
+
+def unknown_topic(name: str) -> TopicState:
+    return TopicState(UnknownTopicOrPartitionError.code, name)
+
+
+async def topic_answer(context: RequestContext, response: Message, name: str) -> Response:
+    """`response`, whose only field is a topic, with the topic as it is now. Of more schemas than fit only the newest are
+    sent: what has been asked for is done, and cannot fail any more."""
+    broker = context.broker
+    topic = broker.partitions.topics.get(name)
     if topic is None:
-        return TopicState(UnknownTopicOrPartitionError.code, name)
-    return TopicState(
+        return Response(response)
+    newest_first = reversed(broker.partitions.schema_bytes(topic))
+    schemas = _fitting(newest_first, broker.long_answers.limit_bytes // 2)[::-1]
+    parts = chain((message_header(1),), topic_parts(broker, topic, schemas, context.older_version))
+    return await broker.long_answers.build_one(response, parts, remedy="the change is made; read the topic's metadata")
+
+
+def topic_parts(
+    broker: Broker,
+    topic: Topic,
+    schemas: Sequence[tuple[int, bytes]],
+    version: int | None,
+    *,
+    with_partitions: bool = True,
+) -> Iterator[bytes]:
+    """What clients are told of a topic, encoded in parts, in a version (None: the newest)."""
+    partitions = [broker.partitions.get(topic.name, p) for p in range(topic.partitions)] if with_partitions else []
+    state = TopicState(
         error_code=0,
-        name=name,
+        name=topic.name,
         topic_id=topic.topic_id,
         kind=topic.kind,
-        partitions=[_partition_state(broker, topic, p) for p in range(topic.partitions)],
-        schemas=[SchemaVersion(i, schema) for i, schema in broker.schema_bytes(topic)],
         key_columns=list(topic.key_columns),
         timestamp_column=topic.timestamp_column,
         configs=dict(topic.configs),
         created_ms=topic.created_ms,
         broker_defaults=dict(broker.config.topic_defaults),
+        partition_count=topic.partitions,
+    )
+    if len(partitions) <= SMALL_TOPIC_PARTITIONS and sum(len(data) for _, data in schemas) <= SMALL_TOPIC_BYTES:
+        state.partitions = [_partition_state(p) for p in partitions]
+        state.schemas = [SchemaVersion(*s) for s in schemas]
+        return iter((encode(state, version),))
+    return parts_of(
+        state,
+        {
+            "partitions": (len(partitions), (encode(_partition_state(p), version) for p in partitions)),
+            "schemas": (len(schemas), chain.from_iterable(map(_schema_parts, schemas))),
+        },
+        version,
     )
 
 
-def _partition_state(broker: Broker, topic: Topic, number: int) -> PartitionState:
-    partition = broker.partition(topic.name, number)
+def _schema_parts(schema: tuple[int, bytes]) -> Iterator[bytes]:
+    """A SchemaVersion. All answers share the schema's bytes, which may be large."""
+    schema_id, data = schema
+    yield message_header(len(SchemaVersion.__struct_fields__)) + encode_value(schema_id) + binary_header(len(data))
+    yield data
+
+
+def _partition_state(partition: Partition) -> PartitionState:
     replicas, log = partition.replicas, partition.open_log
     return PartitionState(
-        partition=number,
+        partition=partition.key.partition,
         leader=replicas.leader,
         leader_epoch=replicas.leader_epoch,
         replicas=list(replicas.replicas),
@@ -88,4 +187,5 @@ def _partition_state(broker: Broker, topic: Topic, number: int) -> PartitionStat
         size_bytes=log.size_bytes if log is not None else -1,
         local_log_start_offset=log.local_log_start_offset if log is not None else -1,
         remote_size_bytes=log.remote_size_bytes if log is not None else -1,
+        write_error=partition.write_error,
     )

@@ -19,36 +19,54 @@ from sparklog.types import (
 )
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.reply import Response
+from sparklog_broker.handlers.named_once import check_each_once
+from sparklog_broker.network.pace import ITEMS_PER_LOOK
+from sparklog_broker.network.reply import Response
 
 log = logging.getLogger(__name__)
 
+LOOKUPS_AT_ONCE_MAX = 256
+"""Of one request: the threads that look up append, too."""
 _NO_TIMESTAMP = -1
 _NOTHING = OffsetAndTimestamp(-1, -1)
 
 
 async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
     """Looking a timestamp up reads files, so that goes to the I/O threads; earliest and latest are known."""
+    broker = context.broker
     found: list[OffsetAndTimestamp | BaseException | None] = [None] * len(request.partitions)
     if request.isolation == READ_COMMITTED:
-        await context.broker.transactions.settled()
+        await broker.transactions.settled()
+    await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition, p.timestamp_ms))
     lookups: dict[int, asyncio.Future[OffsetAndTimestamp]] = {}
     for i, wanted in enumerate(request.partitions):
         try:
-            partition = context.broker.partition(wanted.topic, wanted.partition)
+            partition = broker.partitions.get(wanted.topic, wanted.partition)
             end = partition.stable_offset if request.isolation == READ_COMMITTED else None
             known = _known_offset(partition.log, wanted.timestamp_ms, end)
             if known is not None:
                 found[i] = OffsetAndTimestamp(known, _NO_TIMESTAMP)
             else:
-                lookups[i] = _look_up(context.broker, partition.log, wanted.timestamp_ms, end)
+                lookups[i] = _look_up(broker, partition.log, wanted.timestamp_ms, end)
         except SparklogError as e:
             found[i] = e
-    if lookups:
-        answers = await asyncio.gather(*lookups.values(), return_exceptions=True)
-        for i, answer in zip(lookups, answers, strict=True):
-            found[i] = answer
-    return Response(ListOffsetsResponse([_result(*r) for r in zip(request.partitions, found, strict=True)]))
+        if len(lookups) >= LOOKUPS_AT_ONCE_MAX:
+            await _collect(lookups, found)
+        if (i + 1) % ITEMS_PER_LOOK == 0 and broker.pace.due():
+            await broker.pace.pause()
+    await _collect(lookups, found)
+    results = (_result(*r) for r in zip(request.partitions, found, strict=True))
+    return Response(ListOffsetsResponse(await broker.pace.list_of(results)))
+
+
+async def _collect(
+    lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found: list[OffsetAndTimestamp | BaseException | None]
+) -> None:
+    """Puts what `lookups` give where it belongs, and empties them."""
+    answers = await asyncio.gather(*lookups.values(), return_exceptions=True)
+    for i, answer in zip(lookups, answers, strict=True):
+        found[i] = answer
+    lookups.clear()
 
 
 def _known_offset(partition_log: PartitionLog, timestamp_ms: int, end: int | None) -> int | None:
@@ -76,7 +94,7 @@ def _look_up(
         return found if end is None or found.offset < end else _NOTHING
 
     if partition_log.has_remote_segments:  # appends must not wait for the object store
-        return asyncio.get_running_loop().run_in_executor(broker.remote_reads, job)
+        return asyncio.get_running_loop().run_in_executor(broker.storage.remote_reads, job)
     return broker.io.run(broker.io.idlest(), job)
 
 

@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from functools import partial
 
 from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, SparklogError, UnknownServerError
+from sparklog.log.append_check import work_bytes
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.producers import Guard
+from sparklog.log.producers import Guard, Issued
 from sparklog.metadata.store import Topic
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.types import TopicPartition
-from sparklog_broker.appends import Write, append_each, wait_for_replicas
+from sparklog_broker.coordinators.internal_topics import check_not_internal
+from sparklog_broker.coordinators.verification import Verdict
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.internal_topics import check_not_internal
-from sparklog_broker.partition import Partition
-from sparklog_broker.reply import Response
-from sparklog_broker.verification import Verdict, refusal, verify
+from sparklog_broker.network.pace import ITEMS_PER_LOOK
+from sparklog_broker.network.reply import Response
+from sparklog_broker.partitions.appender import INLINE_APPEND_BYTES, Write
 
 log = logging.getLogger(__name__)
 
@@ -33,35 +34,39 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
     pieces = _cut(request.partitions, payload)
     verdicts = await _verdicts(request, pieces, context)
     outcomes: list[_Outcome | None] = [None] * len(pieces)
-    partitions: list[Partition | None] = [None] * len(pieces)
     writes: dict[int, Write] = {}
+    issued = context.broker.storage.producer_ids.is_issued
+    pace = context.broker.pace
     for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         try:
             check_not_internal(wanted.topic, "written to")
             verdict = verdicts.get(i)
             if isinstance(verdict, SparklogError):
                 raise verdict
-            partition = context.broker.partition(wanted.topic, wanted.partition)
-            append = partial(_append, piece, partition.replicas.leader_epoch, verdict)
-            writes[i] = Write(partition, partition.log, append, len(piece))
-            partitions[i] = partition
+            partition = context.broker.partitions.get(wanted.topic, wanted.partition)
+            append = partial(_append, piece, partition.replicas.leader_epoch, verdict, issued)
+            size = work_bytes(piece) if len(piece) <= INLINE_APPEND_BYTES else len(piece)
+            writes[i] = Write(partition, partition.log, append, size)
         except SparklogError as e:
             outcomes[i] = e
-    for i, outcome in zip(writes, await append_each(context.broker, list(writes.values())), strict=True):
+        if (i + 1) % ITEMS_PER_LOOK == 0 and pace.due():
+            await pace.pause()
+    within_ms = request.timeout_ms if request.acks == ACKS_ALL else None
+    done = await context.broker.appender.append_each(list(writes.values()), replicated_within_ms=within_ms)
+    for i, outcome in zip(writes, done, strict=True):
         outcomes[i] = outcome
         if isinstance(outcome, InvalidProducerEpochError) and request.transactional_id is not None:
-            outcomes[i] = refusal(context.broker, request.transactional_id, pieces[i])
-    if request.acks == ACKS_ALL:
-        await wait_for_replicas(context.broker, request.timeout_ms, partitions, outcomes)
+            outcomes[i] = context.broker.verification.refusal(request.transactional_id, pieces[i])
     if request.acks == ACKS_NONE:
         failed = next((o for o in outcomes if isinstance(o, Exception)), None)
         if failed is not None:
             log.info("produce with acks=0 failed: %s; disconnecting, which is all that can be told", failed)
         return Response(None, close=failed is not None)
-    topics = context.broker.topics
-    return Response(
-        ProduceResponse([_result(topics, *r) for r in zip(request.partitions, partitions, outcomes, strict=True)])
+    topics = context.broker.partitions.topics
+    results = (
+        _result(topics, p, writes.get(i), o) for i, (p, o) in enumerate(zip(request.partitions, outcomes, strict=True))
     )
+    return Response(ProduceResponse(await pace.list_of(results)))
 
 
 def _cut(partitions: list[ProducePartition], payload: memoryview) -> list[memoryview]:
@@ -83,20 +88,23 @@ async def _verdicts(request: ProduceRequest, pieces: list[memoryview], context: 
     if request.acks != ACKS_ALL:
         raise InvalidRequestError(f"a transaction needs acks=all ({ACKS_ALL}), the request has {request.acks}")
     partitions = (TopicPartition(p.topic, p.partition) for p in request.partitions)
-    return await verify(context.broker, request.transactional_id, list(zip(partitions, pieces, strict=True)))
+    return await context.broker.verification.verify(
+        request.transactional_id, list(zip(partitions, pieces, strict=True))
+    )
 
 
-def _append(piece: memoryview, leader_epoch: int, guard: Guard | None, partition_log: PartitionLog) -> AppendInfo:
-    return partition_log.append(piece, leader_epoch=leader_epoch, guard=guard)
+def _append(
+    piece: memoryview, leader_epoch: int, guard: Guard | None, issued: Issued, partition_log: PartitionLog
+) -> AppendInfo:
+    return partition_log.append(piece, leader_epoch=leader_epoch, guard=guard, issued=issued)
 
 
 def _result(
-    topics: Mapping[str, Topic], wanted: ProducePartition, partition: Partition | None, outcome: _Outcome | None
+    topics: Mapping[str, Topic], wanted: ProducePartition, write: Write | None, outcome: _Outcome | None
 ) -> ProduceResult:
     if isinstance(outcome, AppendInfo):
-        assert partition is not None
-        gone = partition.deleted or partition.error is not None
-        start = -1 if gone else partition.log.log_start_offset
+        partition_log = write.partition.open_log if write is not None else None
+        start = -1 if partition_log is None else partition_log.log_start_offset
         topic = topics.get(wanted.topic)
         newest = topic.schema_id if topic is not None else -1
         return ProduceResult(

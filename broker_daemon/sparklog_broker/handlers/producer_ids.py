@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.reply import Response
+from sparklog_broker.network.reply import Response
 
 
 async def init_producer_id(request: InitProducerIdRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -14,4 +14,4 @@ async def init_producer_id(request: InitProducerIdRequest, payload: memoryview, 
             request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
         )
         return Response(InitProducerIdResponse(*identity))
-    return Response(InitProducerIdResponse(await context.broker.new_producer_id(), 0))
+    return Response(InitProducerIdResponse(await context.broker.storage.new_producer_id(), 0))

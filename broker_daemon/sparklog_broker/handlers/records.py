@@ -10,26 +10,33 @@ from sparklog.protocol.messages import (
     DeleteRecordsResult,
 )
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.partition import Partition
-from sparklog_broker.reply import Response
+from sparklog_broker.handlers.named_once import check_each_once
+from sparklog_broker.network.pace import ITEMS_PER_LOOK
+from sparklog_broker.network.reply import Response
+from sparklog_broker.partitions.partition import Partition
 
 
 async def delete_records(request: DeleteRecordsRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when the new log starts are on the disk. With one replica its log start is the low watermark."""
+    pace = context.broker.pace
+    await check_each_once(pace, request.partitions)
     outcomes: list[int | SparklogError | None] = [None] * len(request.partitions)
     deletions: dict[int, tuple[Partition, int]] = {}
     for i, wanted in enumerate(request.partitions):
         try:
-            partition = context.broker.partition(wanted.topic, wanted.partition)
+            partition = context.broker.partitions.get(wanted.topic, wanted.partition)
             _ = partition.log  # offline or deleted: raises
             deletions[i] = partition, wanted.before_offset
         except SparklogError as e:
             outcomes[i] = e
+        if i % ITEMS_PER_LOOK == 0 and pace.due():
+            await pace.pause()
     if deletions:
-        done = await context.broker.delete_records(list(deletions.values()))
+        done = await context.broker.topics.delete_records(list(deletions.values()))
         for i, outcome in zip(deletions, done, strict=True):
             outcomes[i] = outcome
-    return Response(DeleteRecordsResponse([_result(*r) for r in zip(request.partitions, outcomes, strict=True)]))
+    results = (_result(*r) for r in zip(request.partitions, outcomes, strict=True))
+    return Response(DeleteRecordsResponse(await pace.list_of(results)))
 
 
 def _result(wanted: DeleteRecordsPartition, outcome: int | SparklogError | None) -> DeleteRecordsResult:

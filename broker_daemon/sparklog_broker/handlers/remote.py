@@ -7,10 +7,16 @@ from urllib.parse import urlsplit
 from sparklog.errors import LocalReadUnavailableError, OffsetOutOfRangeError
 from sparklog.log.tiering.remote_segment import RemoteLogSegment
 from sparklog.log.tiering.state import encode_segment
-from sparklog.protocol.messages import REMOTE_SEGMENTS_MAX, AbortedRange, LocateRemoteRequest, LocateRemoteResponse
+from sparklog.protocol.messages import (
+    ABORTED_RANGES_MAX,
+    REMOTE_SEGMENTS_MAX,
+    AbortedRange,
+    LocateRemoteRequest,
+    LocateRemoteResponse,
+)
 from sparklog.types import READ_COMMITTED
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.reply import Response
+from sparklog_broker.network.reply import Response
 
 
 async def locate_remote(request: LocateRemoteRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -21,7 +27,7 @@ async def locate_remote(request: LocateRemoteRequest, payload: memoryview, conte
         raise LocalReadUnavailableError("this broker's object store is not offered to readers")
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
-    partition = broker.partition(request.topic, request.partition)
+    partition = broker.partitions.get(request.topic, request.partition)
     log = partition.log
     # before anything else: below it all is decided, so the aborted ranges are known
     stable_offset = partition.stable_offset
@@ -36,7 +42,8 @@ async def locate_remote(request: LocateRemoteRequest, payload: memoryview, conte
     ][:REMOTE_SEGMENTS_MAX]
     aborted = []
     if found and request.isolation == READ_COMMITTED:
-        aborted = log.aborted_transactions(found[0].base_offset, min(found[-1].next_offset, stable_offset))
+        stable_offset = log.end_with_few_aborted(ABORTED_RANGES_MAX, request.start_offset, stable_offset)
+        aborted = log.aborted_transactions(request.start_offset, min(found[-1].next_offset, stable_offset))
     return Response(
         LocateRemoteResponse(
             url,

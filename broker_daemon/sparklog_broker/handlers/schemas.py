@@ -8,8 +8,8 @@ from sparklog.errors import InvalidRequestError, InvalidTopicError
 from sparklog.format.schema_evolution import SchemaChange
 from sparklog.protocol.topic_messages import AlterSchemaRequest, AlterSchemaResponse
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.handlers.metadata import topic_state
-from sparklog_broker.reply import Response
+from sparklog_broker.handlers.metadata import topic_answer, unknown_topic
+from sparklog_broker.network.reply import Response
 
 
 async def alter_schema(request: AlterSchemaRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -22,8 +22,8 @@ async def alter_schema(request: AlterSchemaRequest, payload: memoryview, context
         widen=_read_schema(request.widen_columns),
         whole=_read_schema(request.arrow_schema),
     )
-    topic = await context.broker.alter_schema(request.name, change)
-    return Response(AlterSchemaResponse(topic_state(context.broker, topic.name)))
+    topic = await context.broker.topics.alter_schema(request.name, change)
+    return await topic_answer(context, AlterSchemaResponse(unknown_topic(topic.name)), topic.name)
 
 
 def _read_schema(data: bytes | None) -> pa.Schema | None:

@@ -1,4 +1,4 @@
-"""CREATE_TOPIC, DELETE_TOPIC and ALTER_TOPIC."""
+"""CREATE_TOPIC, DELETE_TOPIC, ALTER_TOPIC and CREATE_PARTITIONS."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.topic_messages import (
     AlterTopicRequest,
     AlterTopicResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicRequest,
     CreateTopicResponse,
     DeleteTopicRequest,
     DeleteTopicResponse,
 )
+from sparklog_broker.coordinators.internal_topics import check_internal_configs, check_not_internal
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.handlers.metadata import topic_state
-from sparklog_broker.internal_topics import check_internal_configs, check_not_internal
-from sparklog_broker.reply import Response
+from sparklog_broker.handlers.metadata import topic_answer, unknown_topic
+from sparklog_broker.network.reply import Response
 
 DEFAULT_PARTITIONS = -1
 
@@ -25,7 +27,7 @@ DEFAULT_PARTITIONS = -1
 async def create_topic(request: CreateTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     broker = context.broker
     check_not_internal(request.name, "created")
-    topic = await broker.create_topic(
+    topic = await broker.topics.create(
         TopicSpec(
             name=request.name,
             partitions=broker.config.num_partitions if request.partitions == DEFAULT_PARTITIONS else request.partitions,
@@ -35,21 +37,28 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
             configs=request.configs,
         )
     )
-    return Response(CreateTopicResponse(topic_state(broker, topic.name)))
+    return await topic_answer(context, CreateTopicResponse(unknown_topic(topic.name)), topic.name)
 
 
 async def delete_topic(request: DeleteTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     """The topic is gone when this is answered; its files are unlinked in the background."""
     check_not_internal(request.name, "deleted")
-    topic = await context.broker.delete_topic(request.name)
+    topic = await context.broker.topics.delete(request.name)
     return Response(DeleteTopicResponse(topic.topic_id))
 
 
 async def alter_topic(request: AlterTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     """The settings are in effect when this is answered."""
     check_internal_configs(request.name, request.configs)
-    topic = await context.broker.alter_topic(request.name, request.configs)
-    return Response(AlterTopicResponse(topic_state(context.broker, topic.name)))
+    topic = await context.broker.topics.alter(request.name, request.configs)
+    return await topic_answer(context, AlterTopicResponse(unknown_topic(topic.name)), topic.name)
+
+
+async def create_partitions(request: CreatePartitionsRequest, payload: memoryview, context: RequestContext) -> Response:
+    """The new partitions can be written and read when this is answered."""
+    check_not_internal(request.name, "given more partitions")
+    topic = await context.broker.topics.add_partitions(request.name, request.total)
+    return await topic_answer(context, CreatePartitionsResponse(unknown_topic(topic.name)), topic.name)
 
 
 def _read_schema(data: bytes) -> pa.Schema:

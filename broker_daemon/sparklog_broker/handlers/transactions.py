@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
 from sparklog.errors import InvalidRequestError
 from sparklog.protocol.transaction_messages import (
     AbortTransactionRequest,
@@ -17,10 +20,14 @@ from sparklog.protocol.transaction_messages import (
     JoinSharedTxnResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    RenewSharedTxnRequest,
+    RenewSharedTxnResponse,
+    TransactionDetails,
 )
 from sparklog.types import TopicPartition
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.reply import Response
+from sparklog_broker.network.long_answers import NEWER_CLIENT, Fitting, one_by_one, parts_of, too_large
+from sparklog_broker.network.reply import Response
 
 
 async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -34,31 +41,84 @@ async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestC
 async def join_shared_txn(request: JoinSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when the participant is in the log."""
     joined = await context.broker.transactions.join(
-        request.app_id, request.version, request.run_id, request.ticket, request.timeout_ms
+        request.app_id, request.version, request.run_id, request.ticket, request.timeout_ms, request.lease_ms
     )
     if joined.identity is None:
-        return Response(JoinSharedTxnResponse(committed=True))
+        return Response(
+            JoinSharedTxnResponse(True, -1, -1, *context.broker.transactions.last_committed(request.app_id))
+        )
     return Response(JoinSharedTxnResponse(False, *joined.identity))
 
 
 async def end_shared_txn(request: EndSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when all markers are in."""
-    committed = await context.broker.transactions.end_shared(
-        request.app_id, request.version, request.run_id, request.ticket, request.winners, commit=request.committed
+    transactions = context.broker.transactions
+    committed = await transactions.end_shared(
+        request.app_id,
+        request.version,
+        request.run_id,
+        request.ticket,
+        request.winners,
+        commit=request.committed,
+        made_of=request.input,
     )
-    return Response(EndSharedTxnResponse(committed))
+    return Response(EndSharedTxnResponse(committed, *transactions.last_committed(request.app_id)))
+
+
+async def renew_shared_txn(request: RenewSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Answered at once, also for a transaction that nobody has opened yet."""
+    renewed = await context.broker.transactions.renew(request.app_id, request.version, request.run_id)
+    return Response(RenewSharedTxnResponse(*renewed))
 
 
 async def list_transactions(request: ListTransactionsRequest, payload: memoryview, context: RequestContext) -> Response:
-    found = context.broker.transactions.summaries(request.states, request.running_ms_min)
-    return Response(ListTransactionsResponse(found))
+    broker = context.broker
+    await broker.pace.begin()
+    found = broker.transactions.summaries(request.states, request.running_ms_min, request.after)
+    version = context.older_version
+    items = one_by_one(found, version)
+    return await broker.long_answers.build(
+        ListTransactionsResponse([]), "transactions", items, paged=request.paged, remedy=NEWER_CLIENT, version=version
+    )
 
 
 async def describe_transactions(
     request: DescribeTransactionsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    describe = context.broker.transactions.describe
-    return Response(DescribeTransactionsResponse([describe(i) for i in request.transactional_ids]))
+    broker = context.broker
+    await broker.pace.begin()
+    response = DescribeTransactionsResponse([])
+    return await broker.long_answers.build(
+        response,
+        "transactions",
+        _described(context, request, response),
+        paged=request.paged,
+        remedy=f"ask for one transaction at a time; {NEWER_CLIENT}",
+        version=context.older_version,
+    )
+
+
+def _described(
+    context: RequestContext, request: DescribeTransactionsRequest, response: DescribeTransactionsResponse
+) -> Iterator[Iterable[bytes]]:
+    """The parts of each, with as many partitions as fit. Goes on after one only when that is in the answer."""
+    transactions, limit_bytes = context.broker.transactions, context.broker.long_answers.limit_bytes
+    first = request.partitions_from
+    for transactional_id in dict.fromkeys(request.transactional_ids):
+        details = transactions.describe(transactional_id)
+        room_bytes = limit_bytes // 2 if request.paged else limit_bytes
+        partitions = Fitting(details.partitions[first:], room_bytes, context.older_version)
+        yield chain(partitions.collect(), _parts(details, partitions, context.older_version))
+        if not partitions.complete:
+            if not request.paged:
+                raise too_large(limit_bytes, NEWER_CLIENT)
+            response.more, response.partitions_from = True, first + len(partitions.encoded)
+            return
+        first = 0
+
+
+def _parts(details: TransactionDetails, partitions: Fitting, version: int | None) -> Iterator[bytes]:
+    yield from parts_of(details, {"partitions": (len(partitions.encoded), partitions.encoded)}, version)
 
 
 async def abort_transaction(request: AbortTransactionRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -74,5 +134,12 @@ async def abort_transaction(request: AbortTransactionRequest, payload: memoryvie
 async def describe_producers(
     request: DescribeProducersRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    partition = TopicPartition(request.topic, request.partition)
-    return Response(context.broker.transactions.describe_producers(partition))
+    broker = context.broker
+    await broker.pace.begin()
+    answer = broker.transactions.describe_producers(TopicPartition(request.topic, request.partition))
+    found = (p for p in answer.producers if p.producer_id > request.after)
+    answer.producers = []
+    version = context.older_version
+    return await broker.long_answers.build(
+        answer, "producers", one_by_one(found, version), paged=request.paged, remedy=NEWER_CLIENT, version=version
+    )

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sparklog.environment.files import read_whole
 from sparklog.format.checkpoint import decode, encode
 from sparklog.log.batch_times import roll_time_ms
 from sparklog.log.compaction.offset_map import OffsetMap
@@ -28,7 +29,6 @@ from sparklog.log.compaction.policy import (
     is_overdue,
 )
 from sparklog.log.compaction.rewrite import RunContext, keyed_rows, pass_freely, plan_group, source_batches, write_group
-from sparklog.log.files import read_whole
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segment import LogSegment
 from sparklog.log.transactions import AbortedRanges
@@ -126,7 +126,7 @@ def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pas
     """Compacts a log; `keys` is empty. One run at a time per log; appends and reads go on meanwhile.
 
     `throttle` is called with the bytes about to be read or written; what it raises ends the run, nothing is lost by it.
-    Raises LogCorruptError, CorruptBatchError, StorageError, StorageFullError.
+    Raises LogCorruptError, StorageError, StorageFullError.
     """
     log, section = due.log, due.section
     cuts = log.truncation_count

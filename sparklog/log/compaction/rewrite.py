@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
+from sparklog.environment.files import FileSystem
 from sparklog.errors import CorruptBatchError, LogCorruptError, StorageError
 from sparklog.format.batch import (
     ATTRIBUTE_CONTROL,
@@ -42,12 +43,12 @@ from sparklog.log.compaction.key_hash import HashSeeds, KeyHashes, hash_keys
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.compaction.policy import NO_HORIZON
 from sparklog.log.compaction.swap import CLEANED_SUFFIX
-from sparklog.log.files import FileSystem
 from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment, PlacedBatch
 from sparklog.log.segment_indexes import SegmentIndexes
 from sparklog.log.segment_view import SegmentEnd, Tail
 from sparklog.log.slices import HandleCache
+from sparklog.log.stored_schema import SchemaOf, schema_of_batch
 from sparklog.log.transactions import AbortedRanges
 
 logger = logging.getLogger(__name__)
@@ -57,8 +58,6 @@ WRITE_BYTES = 1 << 20
 
 NO_TIMESTAMP_MS = -1
 """The largest timestamp of a batch without rows."""
-
-SchemaOf = Callable[[int], pa.Schema]
 
 
 def pass_freely(size_bytes: int) -> None:
@@ -79,6 +78,7 @@ class RunContext(Struct, frozen=True):
     delete_retention_ms: int
     segment_bytes: int
     index_interval_bytes: int
+    inflated_bytes_max: int
     throttle: Callable[[int], None] = pass_freely
     aborted: AbortedRanges = field(default_factory=AbortedRanges)
     last_of_producers: frozenset[int] = frozenset()
@@ -88,9 +88,37 @@ class RunContext(Struct, frozen=True):
 class SourceBatch(NamedTuple):
     """A batch of a segment being compacted: its header and its bytes, checksum verified."""
 
+    segment: LogSegment
     position: int
     header: BatchHeader
     data: bytes
+
+    def rows(
+        self, context: RunContext, columns: Sequence[int] | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray | None]:
+        """The rows, and their offsets, as `decode_rows` gives them. Raises LogCorruptError that says where the batch is."""
+        schema = self.schema(context)
+        try:
+            return decode_rows(self.data, schema, self.header, columns, inflated_bytes_max=context.inflated_bytes_max)
+        except CorruptBatchError as e:
+            raise self._not_compacted(e) from e
+
+    def schema(self, context: RunContext) -> pa.Schema:
+        """What the rows were written with. Raises LogCorruptError if the batch names a schema that the topic does not
+        have."""
+        try:
+            return schema_of_batch(self.header, context.schema_of)
+        except CorruptBatchError as e:
+            raise self._not_compacted(e) from e
+
+    def _not_compacted(self, error: CorruptBatchError) -> LogCorruptError:
+        return _not_compacted(self.segment, self.position, self.header.base_offset, error)
+
+
+def _not_compacted(segment: LogSegment, position: int, offset: int, error: CorruptBatchError) -> LogCorruptError:
+    return LogCorruptError(
+        f"{segment.path}, position {position}: the batch at offset {offset}: {error}; it is not compacted"
+    )
 
 
 def source_batches(segment: LogSegment, context: RunContext, start_offset: int = 0) -> Iterator[SourceBatch]:
@@ -110,8 +138,8 @@ def source_batches(segment: LogSegment, context: RunContext, start_offset: int =
                 read = decode_header(data)
                 verify_batch(data, 0, read)
             except CorruptBatchError as e:
-                raise LogCorruptError(f"{segment.path}, position {at}: {e}; it is not compacted") from e
-            yield SourceBatch(at, read, data)
+                raise _not_compacted(segment, at, header.base_offset, e) from e
+            yield SourceBatch(segment, at, read, data)
     finally:
         shared.release()
 
@@ -130,12 +158,12 @@ class KeyedRows(NamedTuple):
 
 
 def keyed_rows(batch: SourceBatch, context: RunContext, *, tombstones: bool) -> KeyedRows:
-    """Decodes the keys of a batch; `tombstones` also finds those. Raises CorruptBatchError."""
-    schema = context.schema_of(batch.header.schema_id)
+    """Decodes the keys of a batch; `tombstones` also finds those. Raises LogCorruptError."""
+    schema = batch.schema(context)
     keys = sorted(schema.get_field_index(name) for name in context.owner.key_columns)
     values = value_columns(context.owner, schema) if tombstones else []
     wanted = sorted({*keys, *values})
-    rows, offsets = decode_rows(batch.data, schema, batch.header, wanted)
+    rows, offsets = batch.rows(context, wanted)
     hashes = hash_keys([rows.column(wanted.index(i)) for i in keys], context.seeds)
     found: np.ndarray | None = None
     columns = [rows.column(wanted.index(i)) for i in values]
@@ -216,7 +244,7 @@ def plan_group(
     segments: Sequence[LogSegment], keys: OffsetMap, context: RunContext, with_data: set[int] | None = None
 ) -> GroupPlan:
     """Reads all keys of the group. `with_data`: producers of whose transaction the run has met data and no marker yet;
-    the same set for all groups of a run. Raises LogCorruptError, CorruptBatchError, StorageError."""
+    the same set for all groups of a run. Raises LogCorruptError, StorageError."""
     plan = GroupPlan(segments)
     with_data = set() if with_data is None else with_data
     for number, segment in enumerate(segments):
@@ -258,6 +286,7 @@ def _plan_batch(number: int, batch: SourceBatch, keys: OffsetMap, context: RunCo
     if not header.record_count:
         return BatchPlan(number, batch.position, header, None, horizon_ms, stays=False)
     if context.aborted.covers(header):
+        batch.rows(context, [])  # there are as many as it says
         plan.rows_removed += header.record_count
         nothing = np.zeros(header.record_count, bool)
         return BatchPlan(number, batch.position, header, nothing, NO_HORIZON, stays=False)
@@ -285,7 +314,7 @@ def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
     """Writes what stays into new sealed segments (``.cleaned`` files, not yet fsynced): one, or more where the offset
     column makes it larger than `segment.bytes`. What was written is removed again when that fails.
 
-    Raises CorruptBatchError, StorageError, StorageFullError.
+    Raises LogCorruptError, StorageError, StorageFullError.
     """
     writer = _Writer(plan.segments[0].info, context)
     sources = [s.acquire() for s in plan.segments]
@@ -294,7 +323,8 @@ def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
             if not batch.rows_left and not batch.stays:
                 continue
             data = sources[batch.segment].file.read(batch.position, batch.header.size_bytes)
-            written = data if batch.as_it_is else _encode(data, batch, context)
+            source = SourceBatch(plan.segments[batch.segment], batch.position, batch.header, data)
+            written = data if batch.as_it_is else _encode(source, batch, context)
             context.throttle(len(written))
             writer.add(written)
         return writer.finish()
@@ -302,15 +332,15 @@ def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
         writer.abandon()
         raise
     finally:
-        for source in sources:
-            source.release()
+        for shared in sources:
+            shared.release()
 
 
-def _encode(data: bytes, plan: BatchPlan, context: RunContext) -> memoryview:
+def _encode(source: SourceBatch, plan: BatchPlan, context: RunContext) -> memoryview:
     """The batch with only the rows that stay, and their offsets."""
     header = plan.header
-    schema = context.schema_of(header.schema_id)
-    rows, offsets = decode_rows(data, schema, header)
+    schema = source.schema(context)
+    rows, offsets = source.rows(context)
     kept_offsets = row_offsets(header, offsets)
     if plan.keep is not None:
         mask = pa.py_buffer(np.packbits(plan.keep, bitorder="little"))  # `pa.array` would import pandas
@@ -330,7 +360,7 @@ def _encode(data: bytes, plan: BatchPlan, context: RunContext) -> memoryview:
         schema_id=header.schema_id,
         min_timestamp_ms=low_ms,
         max_timestamp_ms=high_ms,
-        compression=compression_of_batch(data),
+        compression=compression_of_batch(source.data),
         attributes=attributes,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,

@@ -16,7 +16,9 @@ Order, the directory fsynced between the steps:
 3. the log uses the new segments; the old files become ``.deleted``, their index files get out of the way, too;
 4. each ``.swap`` gets its name, and so do its index files.
 
-`finish_swaps` does the rest of it when a log is opened.
+`finish_swaps` does the rest of it when a log is opened. It looks first whose the files are: one that another partition's
+segment got into, or that does not end where one of this log's segments begins, is given the ending ``.misplaced`` and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparklog.environment.files import File, FileSystem
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageError
-from sparklog.format.segment import decode_seal, parse_segment_name, segment_name
-from sparklog.log.files import FileSystem
+from sparklog.format.segment import decode_head, decode_seal, parse_segment_name, segment_name
 from sparklog.log.header_walk import header_at
 from sparklog.log.log_health import LogHealth
+from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment
 from sparklog.log.segment_indexes import remove_indexes
 from sparklog.log.slices import sync_held
@@ -41,6 +44,7 @@ logger = logging.getLogger(__name__)
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 DELETED_SUFFIX = ".deleted"
+MISPLACED_SUFFIX = ".misplaced"
 
 _numbers = itertools.count()
 
@@ -56,18 +60,35 @@ def swap_segments(
 ) -> bool:
     """All steps. `replace` makes the log use `new`; False, and `new` is removed, when it does not have all of `old` any
     more. To be called under the log's swap lock. Raises StorageError, StorageFullError."""
+    names = files.open_directory(directory)  # half-way is no time to find that no descriptor is left
     try:
-        commit(files, directory, new)
+        return _swap(files, directory, names, old, new, replace=replace, health=health)
+    finally:
+        names.close()
+
+
+def _swap(
+    files: FileSystem,
+    directory: Path,
+    names: File,
+    old: Sequence[LogSegment],
+    new: Sequence[LogSegment],
+    *,
+    replace: Callable[[], bool],
+    health: LogHealth,
+) -> bool:
+    try:
+        commit(files, directory, names, new)
     except SparklogError:
         with _fatal(directory, health):
-            withdraw(files, directory, new)
+            withdraw(directory, names, new)
         raise
     if not replace():
         with _fatal(directory, health):
-            withdraw(files, directory, new)
+            withdraw(directory, names, new)
         return False
     with _fatal(directory, health):
-        install(files, directory, old, new)
+        install(directory, names, old, new)
     for segment in old:
         segment.close_handle()
     return True
@@ -83,55 +104,63 @@ def _fatal(directory: Path, health: LogHealth) -> Iterator[None]:
         raise
 
 
-def commit(files: FileSystem, directory: Path, new: Sequence[LogSegment]) -> None:
-    """Steps 1 and 2: from its end on the new segments count after a crash. Raises StorageError, StorageFullError."""
+def commit(files: FileSystem, directory: Path, names: File, new: Sequence[LogSegment]) -> None:
+    """Steps 1 and 2: from its end on the new segments count after a crash. `names`: the directory, open. Raises
+    StorageError, StorageFullError."""
     mine = {segment.path.name for segment in new}
     for name in files.list_directory(directory):
         if name.endswith(CLEANED_SUFFIX) and name not in mine:
             files.remove(directory / name)  # of a run that failed: it would make ours look like a part only
     for segment in new:
         sync_held(segment.hold_for_sync())
-    files.sync_directory(directory)
+    names.sync()
     for segment in reversed(new):
         segment.move(directory / (segment_name(segment.base_offset) + SWAP_SUFFIX))
-        files.sync_directory(directory)  # after each: a power cut must not keep a lower one and lose a higher one
+        names.sync()  # after each: a power cut must not keep a lower one and lose a higher one
 
 
-def withdraw(files: FileSystem, directory: Path, new: Sequence[LogSegment]) -> None:
+def withdraw(directory: Path, names: File, new: Sequence[LogSegment]) -> None:
     """Takes a commit back, finished or not: the lowest file becomes ``.cleaned`` again, so that none of them counts, and
     goes last. Raises StorageError."""
     lowest = directory / (segment_name(new[0].base_offset) + CLEANED_SUFFIX)
     if new[0].path != lowest:
         new[0].move(lowest)
-        files.sync_directory(directory)
+        names.sync()
     for segment in reversed(new):
         segment.delete()
-        files.sync_directory(directory)
+        names.sync()
 
 
-def install(files: FileSystem, directory: Path, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
+def install(directory: Path, names: File, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
     """Steps 3 (its files) and 4. Raises StorageError; the next start finishes it then."""
     for segment in old:
         segment.move(directory / f"{segment_name(segment.base_offset)}.{next(_numbers)}{DELETED_SUFFIX}")
-    files.sync_directory(directory)
+    names.sync()
     for segment in new:
         segment.move(directory / segment_name(segment.base_offset))
-    files.sync_directory(directory)
+    names.sync()
 
 
-def finish_swaps(files: FileSystem, directory: Path) -> None:
-    """What a crash between the steps has left: removes what does not count, and puts in place what does.
+def finish_swaps(files: FileSystem, directory: Path, owner: LogOwner) -> None:
+    """What a crash between the steps has left in the directory of `owner`: removes what does not count, and puts in place
+    what does.
 
-    Raises LogCorruptError for a ``.swap`` file that is not complete, which no crash can leave.
+    Raises LogCorruptError, before anything is removed, for a ``.swap`` file that is not complete, which no crash can leave.
     """
     names = files.list_directory(directory)
     left = [n for n in names if n.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX))]
     if not left:
         return
+    for name in [n for n in left if n.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]:
+        foreign = _foreign(files, directory / name, owner)
+        if foreign is not None:
+            _set_aside(files, directory / name, foreign)
+            left.remove(name)
     cleaned = [b for b in (_base_of(n, CLEANED_SUFFIX) for n in left) if b is not None]
     swaps = sorted(b for b in (_base_of(n, SWAP_SUFFIX) for n in left) if b is not None)
     partial = [b for b in swaps if cleaned and b >= min(cleaned)]
-    committed = [b for b in swaps if b not in partial]
+    live = [b for b in map(parse_segment_name, names) if b is not None]
+    committed = _that_fit(files, directory, [b for b in swaps if b not in partial], live)
     for base in partial:  # before the .cleaned files, which tell that these are not complete
         files.remove(directory / (segment_name(base) + SWAP_SUFFIX))
     if partial:
@@ -139,22 +168,58 @@ def finish_swaps(files: FileSystem, directory: Path) -> None:
     for name in left:
         if name.endswith((CLEANED_SUFFIX, DELETED_SUFFIX)):
             files.remove(directory / name)
-    _replace(files, directory, committed, [b for b in map(parse_segment_name, names) if b is not None])
+    _replace(files, directory, committed, live)
     files.sync_directory(directory)
     logger.info("%s: leftovers of a compaction removed, %d segments put in place", directory, len(committed))
 
 
-def _replace(files: FileSystem, directory: Path, committed: Sequence[int], live: Sequence[int]) -> None:
+def _foreign(files: FileSystem, path: Path, owner: LogOwner) -> str | None:
+    """Whose segment a file holds that is not this log's at this offset; None: it is, or cannot be read (a crash may leave
+    that of a ``.cleaned`` one)."""
+    file = files.open(path)
+    try:
+        info = decode_head(file.read).info
+    except (CorruptBatchError, LogCorruptError):
+        return None
+    finally:
+        file.close()
+    base = _base_of(path.name, CLEANED_SUFFIX if path.name.endswith(CLEANED_SUFFIX) else SWAP_SUFFIX)
+    if tuple(info[:4]) == (owner.topic, owner.topic_id, owner.partition, base):
+        return None
+    return f"it is the segment of {info.topic}-{info.partition} (topic id {info.topic_id}) at offset {info.base_offset}"
+
+
+def _set_aside(files: FileSystem, path: Path, reason: str) -> None:
+    logger.error("%s is misplaced, it gets the ending %s and changes nothing: %s", path, MISPLACED_SUFFIX, reason)
+    files.rename(path, path.with_name(path.name + MISPLACED_SUFFIX))
+
+
+def _that_fit(
+    files: FileSystem, directory: Path, committed: Sequence[int], live: Sequence[int]
+) -> list[tuple[int, int]]:
+    """The committed segments, as (base offset, end), that end where another segment begins: the log's active segment always
+    lies behind what is compacted. The others are set aside. Raises LogCorruptError."""
+    ends = {base: _end_of(files, directory / (segment_name(base) + SWAP_SUFFIX)) for base in committed}
+    fit: list[tuple[int, int]] = []
+    for base in sorted(committed, reverse=True):
+        if ends[base] in live or ends[base] in [other for other, _ in fit]:
+            fit.insert(0, (base, ends[base]))
+        else:
+            reason = f"it ends at offset {ends[base]}, where none of this log's segments begins"
+            _set_aside(files, directory / (segment_name(base) + SWAP_SUFFIX), reason)
+    return fit
+
+
+def _replace(files: FileSystem, directory: Path, committed: Sequence[tuple[int, int]], live: Sequence[int]) -> None:
     """Removes the live segments that the committed ones replace, then gives those their names."""
-    for base in committed:
-        end = _end_of(files, directory / (segment_name(base) + SWAP_SUFFIX))
+    for base, end in committed:
         for old in live:
             if base <= old < end:
                 files.remove(directory / segment_name(old))
                 remove_indexes(files, directory / segment_name(old))
     if committed:
         files.sync_directory(directory)
-    for base in committed:
+    for base, _ in committed:
         remove_indexes(files, directory / segment_name(base))
         files.rename(directory / (segment_name(base) + SWAP_SUFFIX), directory / segment_name(base))
 

@@ -26,9 +26,10 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError
-from sparklog.format.batch import PREFIX_BYTES, BatchHeader, decode_header
+from sparklog.format.batch import PREFIX_BYTES, BatchHeader, decode_header, message_of
+from sparklog.format.body_layout import layout_of_schema
 from sparklog.format.checksum import crc32c
-from sparklog.format.flat import record_batch_buffers
+from sparklog.format.flat import record_batch_message
 from sparklog.format.segment import PositionedRead
 from sparklog.log.tiering.layout import COLUMNS_SUFFIX, object_name
 from sparklog.log.tiering.object_store import ObjectStore
@@ -49,32 +50,6 @@ class Message(NamedTuple):
 
     header: BatchHeader
     data: pa.Buffer
-
-
-def buffer_count(kind: pa.DataType) -> int:
-    """How many buffers a column of this type has in an Arrow record batch, with those of its children (Arrow columnar
-    format, "Listing of buffers for each layout")."""
-    if pa.types.is_null(kind):
-        return 0
-    children = sum(buffer_count(kind.field(i).type) for i in range(kind.num_fields))
-    if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):
-        return 1 + children
-    if pa.types.is_map(kind):
-        return 2 + buffer_count(pa.struct([kind.key_field, kind.item_field]))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return 2 + children
-    if pa.types.is_binary(kind) or pa.types.is_string(kind):
-        return 3
-    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
-        return 3
-    return 2
-
-
-def buffers_of(schema: pa.Schema, columns: Sequence[int]) -> np.ndarray:
-    """The numbers of the buffers of `columns` (indexes of top-level columns)."""
-    counts = [buffer_count(field.type) for field in schema]
-    starts = np.cumsum([0, *counts])
-    return np.concatenate([np.arange(starts[c], starts[c + 1]) for c in columns] or [np.zeros(0, np.int64)])
 
 
 def encode_columns(
@@ -99,7 +74,7 @@ def encode_columns(
         batch = memoryview(read(position, end - position))
         head = bytes(batch[:size])
         body = batch[size:]
-        buffers = record_batch_buffers(head, PREFIX_BYTES)
+        buffers = record_batch_message(head[PREFIX_BYTES:]).buffers
         checksums.append(np.array([crc32c(body[o : o + n]) for o, n in buffers.tolist()], "<u4"))
         heads.append(head)
         if len(checksums[-1]) != len(checksums[0]):
@@ -139,13 +114,14 @@ class ColumnReader:
     def read(self, start_offset: int, end_offset: int, columns: Sequence[int]) -> Iterator[Message]:
         """Yields the batches with records in [start_offset, end_offset) with only `columns` (indexes into the schema) in
         them; whatever is fetched is checked. Raises RemoteStorageError, CorruptBatchError."""
-        wanted = buffers_of(self._schema, columns)
+        layout = layout_of_schema(self._schema)
+        wanted = layout.buffers_of(columns)
         group: list[tuple[_Batch, np.ndarray]] = []
         held = 0
-        for batch in self._batches(
-            start_offset, end_offset, int(buffers_of(self._schema, range(len(self._schema))).size)
-        ):
-            buffers = record_batch_buffers(batch.head, PREFIX_BYTES)
+        for batch in self._batches(start_offset, end_offset, layout.buffer_count):
+            message = message_of(batch.head, 0, batch.header)
+            layout.check(message, None)
+            buffers = message.buffers
             group.append((batch, buffers))
             held += int(buffers[wanted, 1].sum())
             if held >= GROUP_BYTES:
@@ -156,20 +132,24 @@ class ColumnReader:
     def _batches(self, start_offset: int, end_offset: int, buffer_total: int) -> Iterator[_Batch]:
         name = object_name(self._segment.base_offset, COLUMNS_SUFFIX)
         data = memoryview(self._store.read(f"{self._segment.prefix}/{name}", self._segment.objects[name]))
-        magic, count, width = _HEAD.unpack_from(data, 0)
-        if magic != _MAGIC or width != buffer_total:
-            raise CorruptBatchError(
-                f"{self._store.url}/{self._segment.prefix}/{name} does not fit the segment's schema"
-            )
-        at = _HEAD.size
-        positions = np.frombuffer(data, "<i8", count, at).tolist()
-        sizes = np.frombuffer(data, "<u4", count, at + 8 * count).tolist()
-        checksums = np.frombuffer(data, "<u4", count * width, at + 12 * count).reshape(count, width)
+        misfit = f"{self._store.url}/{self._segment.prefix}/{name} does not fit the segment"
+        try:
+            magic, count, width = _HEAD.unpack_from(data, 0)
+            if magic != _MAGIC or width != buffer_total:
+                raise CorruptBatchError(f"{misfit}'s schema")
+            at = _HEAD.size
+            positions = np.frombuffer(data, "<i8", count, at).tolist()
+            sizes = np.frombuffer(data, "<u4", count, at + 8 * count).tolist()
+            checksums = np.frombuffer(data, "<u4", count * width, at + 12 * count).reshape(count, width)
+        except (struct.error, ValueError) as e:
+            raise CorruptBatchError(f"{misfit}: it is too short") from e
         at += 12 * count + 4 * count * width
         for i in range(count):
             head = data[at : at + sizes[i]]
             at += sizes[i]
-            header = decode_header(head, available_bytes=1 << 62)
+            header = decode_header(head, available_bytes=self._segment.data_end - positions[i])
+            if len(head) != PREFIX_BYTES + header.metadata_length_bytes or positions[i] < self._segment.data_position:
+                raise CorruptBatchError(f"{misfit}: batch {i} cannot be where it says")
             if header.base_offset >= end_offset:
                 return
             if header.next_offset > start_offset:

@@ -26,9 +26,9 @@ from pathlib import Path
 
 import msgspec
 
+from sparklog.environment.files import File, FileSystem, read_whole
 from sparklog.errors import LogCorruptError, SparklogError, StorageError
 from sparklog.format.checksum import crc32c
-from sparklog.log.files import File, FileSystem, read_whole
 from sparklog.log.tiering.state import Event, RemoteLogState
 
 logger = logging.getLogger(__name__)
@@ -106,10 +106,12 @@ class Journal:
         self._file: File | None = None
         self._closed = False
         self._end = 0
+        self._is_named = False
+        """The directory with the file's name has been fsynced."""
         self._rewrite_at = _REWRITE_AT_BYTES
         data = read_whole(files, self.path)
         self.state = RemoteLogState()
-        self.was_there = data is not None
+        self.was_there = self._is_named = data is not None
         if data is None:
             return
         try:
@@ -134,10 +136,10 @@ class Journal:
         self.state.check(event)
         data = encode_record(event)
         if self._file is None:
-            new = not self._files.exists(self.path)
             self._file = self._files.open(self.path, create=True)
-            if new:
-                self._files.sync_directory(self.path.parent)
+        if not self._is_named:
+            self._files.sync_directory(self.path.parent)
+            self._is_named = True
         if not self._end:
             data = MAGIC + data
         try:

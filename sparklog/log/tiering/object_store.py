@@ -95,13 +95,13 @@ class ObjectStore:
                     f.write(part)
                     size += len(part)
                     checksum = crc32c(part, checksum)
-            self._settle(key)
+            self._make_durable(key)
             arrived = self._fs.info(self.path(key))["size"]
         if arrived != size:
             raise RemoteStorageError(f"{self.url}/{key}: {size} bytes were written, {arrived} have arrived")
         return ObjectInfo(size, checksum)
 
-    def _settle(self, key: str) -> None:
+    def _make_durable(self, key: str) -> None:
         """A directory's object has to survive a power cut, as that of a store does."""
         if self._protocols & _LOCAL:
             path = self.path(key)

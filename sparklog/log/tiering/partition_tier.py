@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from sparklog.environment.files import FileSystem
 from sparklog.errors import LogCorruptError
 from sparklog.format.producer_snapshot import ProducerSnapshot
 from sparklog.format.txn_index import AbortedEntry
-from sparklog.log.files import FileSystem
 from sparklog.log.model import LogOwner
 from sparklog.log.partition_producers import PartitionProducers, decode_states
 from sparklog.log.producer_files import BeforeLocal
@@ -109,9 +109,10 @@ class PartitionTier:
         ]
         return BeforeLocal(start.offset, states, aborted)
 
-    def producers_behind(self, released: Sequence[LogSegment]) -> PartitionProducers:
-        """The producers as they are behind `released`, the oldest local segments. Raises StorageError, LogCorruptError."""
+    def producers_behind(self, released: Sequence[LogSegment], limit: int) -> PartitionProducers:
+        """The producers (at most `limit`) as they are behind `released`, the oldest local segments. Raises StorageError,
+        LogCorruptError."""
         before = self.before_local(released)
-        producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), ())
+        producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), (), limit=limit)
         producers.replay(released, before.offset, released[-1].next_offset)
         return producers

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from sparklog.environment.files import File, FileIdentity, FileSystem, RealFiles
 from sparklog.errors import CorruptBatchError, SparklogError
 from sparklog.format.checksum import crc32c
-from sparklog.log.files import File, FileSystem, RealFiles
 from sparklog.log.slices import SharedFile
 from sparklog.log.tiering.layout import CHECKSUMS_SUFFIX, PIECE_BYTES, decode_checksums, object_name
 from sparklog.log.tiering.object_store import ObjectStore
@@ -100,8 +100,14 @@ class CachedFile:
     def size(self) -> int:
         return self._segment.size_bytes
 
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        return self._file.is_cached(position, size_bytes)
+
     def fileno(self) -> int:
         return self._file.fileno()
+
+    def identity(self) -> FileIdentity:
+        return self._file.identity()
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         raise NotImplementedError("a remote segment is not written to")

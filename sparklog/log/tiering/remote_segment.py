@@ -6,12 +6,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError, LogCorruptError, RemoteStorageError
 from sparklog.format import offset_index, time_index
 from sparklog.format.offset_index import decode_offset_index
 from sparklog.format.segment import SegmentInfo, decode_seal
 from sparklog.format.time_index import decode_time_index
-from sparklog.log.files import RealFiles
 from sparklog.log.model import LogOwner
 from sparklog.log.segment import LogSegment
 from sparklog.log.segment_indexes import SegmentIndexes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from sparklog.environment.files import FileSystem, read_whole
 from sparklog.errors import InvalidRequestError, LogCorruptError
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode
-from sparklog.log.files import FileSystem, read_whole
 from sparklog.log.model import LogOwner
 from sparklog.log.tiering.journal import JOURNAL_FILE, encode_journal
 from sparklog.log.tiering.layout import decode_manifest, partition_prefix

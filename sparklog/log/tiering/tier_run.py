@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from sparklog.environment.clock import Clock
+from sparklog.environment.files import File, FileSystem
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
 from sparklog.format.checksum import crc32c
 from sparklog.format.segment import SealedBlocks, decode_seal
-from sparklog.log.clock import Clock
-from sparklog.log.files import File, FileSystem
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segment import LogSegment
 from sparklog.log.tiering.columns import encode_columns

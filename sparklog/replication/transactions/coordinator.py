@@ -23,6 +23,7 @@ from sparklog.replication.transactions.model import (
     Limits,
     Marker,
     Refuse,
+    Renew,
     Request,
     Safeguards,
     WriteMarkers,
@@ -67,7 +68,7 @@ class Coordinator:
 
     def loaded(self, now_ms: int) -> Effects:
         """All records have been replayed: what was decided is driven on."""
-        self._shared.replayed_all()
+        self._shared.replayed_all(now_ms)
         effects = Effects(decided=[*self._plain.prepared_ids(), *self._shared.prepared_ids()])
         self._finish(effects, now_ms)
         return effects
@@ -92,15 +93,16 @@ class Coordinator:
                 self._finish(effects, now_ms)
         return effects
 
-    def tick(self, now_ms: int) -> Effects:
-        """Time has passed: aborts what is too old, forgets what has not been used for long."""
+    def tick(self, now_ms: int, expiry_ms: int | None = None) -> Effects:
+        """Time has passed: aborts what is too old, forgets what has not been used for long (by the time `expiry_ms`, which
+        has no jumps; None: `now_ms`)."""
         effects = Effects()
         self._plain.time_out(now_ms, effects)
         self._shared.time_out(now_ms, effects)
         if now_ms >= self._expire_at_ms:
             self._expire_at_ms = now_ms + EXPIRY_INTERVAL_MS
-            self._plain.expire(now_ms, effects)
-            self._shared.expire(now_ms, effects)
+            self._plain.expire(now_ms if expiry_ms is None else expiry_ms, effects)
+            self._shared.expire(now_ms if expiry_ms is None else expiry_ms, effects)
         self._finish(effects, now_ms)
         return effects
 
@@ -122,10 +124,9 @@ class Coordinator:
         """Whether it knows no id."""
         return not self._plain.ids() and not self._shared.ids()
 
-    def summaries(self) -> Iterator[TransactionSummary]:
+    def ids(self) -> list[str]:
         """All transactional ids, in no order."""
-        for rules in (self._plain, self._shared):
-            yield from map(rules.summary, rules.ids())
+        return [*self._plain.ids(), *self._shared.ids()]
 
     def summary(self, transactional_id: str) -> TransactionSummary:
         """Raises InvalidProducerIdMappingError for an unknown id."""
@@ -135,14 +136,20 @@ class Coordinator:
         """(producer id, partition) of the id's open transaction. Raises InvalidProducerIdMappingError."""
         return self._rules(transactional_id).partitions(transactional_id)
 
-    def last_committed_version(self, transactional_id: str) -> int:
-        """Of a shared id; -1 for none and for a plain one. Raises InvalidProducerIdMappingError."""
-        return self._shared.last_committed_version(transactional_id) if is_shared(transactional_id) else -1
+    def last_committed(self, transactional_id: str) -> tuple[int, str]:
+        """Version and input of a shared id; (-1, "") for none and for a plain one. Raises
+        InvalidProducerIdMappingError."""
+        return self._shared.last_committed(transactional_id) if is_shared(transactional_id) else (-1, "")
 
     def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:
         """(producer id, transactional id, partitions of its open transaction)."""
         yield from self._plain.producers()
         yield from self._shared.producers()
+
+    def numbers(self) -> Iterator[int]:
+        """All producer ids and tickets that the records name: they were drawn."""
+        yield from self._plain.numbers()
+        yield from self._shared.numbers()
 
     # -- how
 
@@ -152,7 +159,7 @@ class Coordinator:
     def _handle(self, request: Request, token: Hashable, now_ms: int, effects: Effects) -> None:
         waiting = self._waiting.get(request.transactional_id, [])
         try:
-            if isinstance(request, Join | EndShared) or is_shared(request.transactional_id):
+            if isinstance(request, Join | EndShared | Renew) or is_shared(request.transactional_id):
                 result = self._shared.handle(request, now_ms, effects)  # type: ignore[arg-type]
             else:
                 result = self._plain.handle(request, now_ms, effects)

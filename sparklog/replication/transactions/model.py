@@ -9,19 +9,21 @@ anew from the log.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from sparklog.errors import ConcurrentTransactionsError, SparklogError
+from sparklog.errors import ConcurrentTransactionsError, InvalidRequestError, SparklogError
 from sparklog.types import SHARED_PREFIX, TopicPartition
 
 CLIENT_EPOCH_MAX = 32_765
 """The largest epoch a producer is given: its marker has the next one, and 32,767 is never used (KIP-890)."""
 NO_ID = -1
+TRANSACTIONAL_ID_CHARS_MAX = 1_024
+RUN_ID_CHARS_MAX = 256
 
 
 class State(IntEnum):
@@ -79,17 +81,20 @@ class Safeguards:
 
 
 class Limits(Struct, frozen=True):
-    """Settings of the broker, in milliseconds."""
+    """Settings of the broker. `ids_max`: of each kind, in one partition of the state topic."""
 
     timeout_max_ms: int = 900_000
     id_expiration_ms: int = 7 * 86_400_000
     app_expiration_ms: int = 90 * 86_400_000
+    ids_max: int = 20_000
+    participants_max: int = 100_000
 
 
 class IdReserve:
-    """Producer ids that are drawn already, for those who cannot wait for one."""
+    """Producer ids that are drawn already, for those who cannot wait for one. `taken` is told of each that is used."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Callable[[int], None] = lambda _: None) -> None:
+        self._taken = taken
         self._ids: deque[int] = deque()
 
     def __len__(self) -> int:
@@ -100,7 +105,10 @@ class IdReserve:
 
     def take(self) -> int | None:
         """None: there is none at hand."""
-        return self._ids.popleft() if self._ids else None
+        if not self._ids:
+            return None
+        self._taken(self._ids[0])
+        return self._ids.popleft()
 
     def require(self) -> int:
         """One of them. Raises ConcurrentTransactionsError if there is none at hand: the request is made again."""
@@ -141,13 +149,14 @@ class End(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Takes part in a shared transaction."""
+    """Takes part in a shared transaction. `lease_ms` 0: it has no lease."""
 
     transactional_id: str
     version: int
     run_id: str
     ticket: int
     timeout_ms: int
+    lease_ms: int = 0
 
 
 class EndShared(NamedTuple):
@@ -159,6 +168,15 @@ class EndShared(NamedTuple):
     ticket: int
     commit: bool
     winners: frozenset[int] = frozenset()
+    input: str = ""
+
+
+class Renew(NamedTuple):
+    """The lease of a shared transaction begins anew."""
+
+    transactional_id: str
+    version: int
+    run_id: str
 
 
 class Abort(NamedTuple):
@@ -168,7 +186,7 @@ class Abort(NamedTuple):
     aborted: int | None = None
 
 
-Request = InitProducer | AddPartitions | End | Join | EndShared | Abort
+Request = InitProducer | AddPartitions | End | Join | EndShared | Renew | Abort
 
 
 # -- answers and effects
@@ -187,6 +205,13 @@ class Joined(NamedTuple):
     identity: Identity | None
 
 
+class Renewed(NamedTuple):
+    """`known`: the run has opened the transaction, or ended it; `is_open`: it has not ended."""
+
+    known: bool
+    is_open: bool
+
+
 class Marker(NamedTuple):
     """The end of one producer's transaction in one partition. `producer_epoch` is above the one it wrote with."""
 
@@ -196,12 +221,12 @@ class Marker(NamedTuple):
     commit: bool
 
 
-Result = Identity | Joined | bool | int
+Result = Identity | Joined | Renewed | bool | int
 
 
 class Answer(NamedTuple):
-    """Identity (InitProducer, End), Joined (Join), whether it is committed (EndShared), the number of markers (Abort),
-    or True (AddPartitions)."""
+    """Identity (InitProducer, End), Joined (Join), Renewed (Renew), whether it is committed (EndShared), the number of
+    markers (Abort), or True (AddPartitions)."""
 
     token: Hashable
     result: Result
@@ -237,6 +262,12 @@ class Effects(Struct):
     def decides(self) -> bool:
         """Whether the records hold a decision."""
         return bool(self.completed) or any(isinstance(a, WriteMarkers) for a in self.actions)
+
+
+def check_name(what: str, name: str, chars_max: int) -> None:
+    """Raises InvalidRequestError for a name that is empty or longer than `chars_max`."""
+    if not 0 < len(name) <= chars_max:
+        raise InvalidRequestError(f"{what} {name[:40]!r} has {len(name)} characters: 1 to {chars_max} are allowed")
 
 
 def is_shared(transactional_id: str) -> bool:

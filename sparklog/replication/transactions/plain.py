@@ -7,6 +7,7 @@ and is refused. `previous` is the identity before: an END_TXN that is repeated w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from msgspec import Struct, field
 
@@ -14,7 +15,6 @@ from sparklog.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
-    InvalidRequestError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     ProducerFencedError,
@@ -23,26 +23,26 @@ from sparklog.errors import (
 )
 from sparklog.protocol.transaction_messages import TransactionSummary
 from sparklog.replication.transactions import records
+from sparklog.replication.transactions.machine import TransactionMachine, is_idle
 from sparklog.replication.transactions.model import (
     CLIENT_EPOCH_MAX,
     NO_ID,
+    TRANSACTIONAL_ID_CHARS_MAX,
     Abort,
     AddPartitions,
     Effects,
     End,
     Identity,
-    IdReserve,
     InitProducer,
-    Limits,
-    Marker,
     Result,
-    Safeguards,
     State,
-    prepared,
+    check_name,
 )
 from sparklog.types import TopicPartition
 
 NOBODY = Identity(NO_ID, NO_ID)
+IDLE_LOOK_MAX = 100
+"""Among how many of the ids that were used longest ago one without a transaction is looked for."""
 
 
 class _Plain(Struct):
@@ -57,6 +57,13 @@ class _Plain(Struct):
     started_ms: int = -1
     updated_ms: int = -1
     partitions: set[TopicPartition] = field(default_factory=set)
+
+    @property
+    def participants(self) -> dict[int, set[TopicPartition]]:
+        return {self.identity.producer_id: self.partitions}
+
+    def move(self, state: State) -> None:
+        self.state = state
 
     @property
     def record(self) -> tuple[bytes, bytes]:
@@ -88,15 +95,9 @@ class _Plain(Struct):
         )
 
 
-class PlainTransactions:
+class PlainTransactions(TransactionMachine[_Plain]):
     """All transactional ids of one coordinator. `handle` gives the answer, None to wait until the transaction has ended,
     or raises the error to answer with."""
-
-    def __init__(self, ids: IdReserve, limits: Limits, safeguards: Safeguards) -> None:
-        self._ids = ids
-        self._limits = limits
-        self._safeguards = safeguards
-        self._by_id: dict[str, _Plain] = {}
 
     def replay(self, transactional_id: str, value: records.PlainValue | None) -> None:
         """A record of the state topic."""
@@ -104,6 +105,7 @@ class PlainTransactions:
             self._by_id.pop(transactional_id, None)
         else:
             self._by_id[transactional_id] = _Plain.of(transactional_id, value)
+            self._by_id.move_to_end(transactional_id)
 
     def handle(
         self, request: InitProducer | AddPartitions | End | Abort, now_ms: int, effects: Effects
@@ -122,8 +124,6 @@ class PlainTransactions:
     # -- requests
 
     def _init(self, request: InitProducer, now_ms: int, effects: Effects) -> Result | None:
-        if not request.transactional_id:
-            raise InvalidRequestError("a transactional id cannot be empty")
         if request.timeout_ms > self._limits.timeout_max_ms:
             raise InvalidTransactionTimeoutError(
                 f"transaction timeout {request.timeout_ms} ms: the broker allows {self._limits.timeout_max_ms} "
@@ -134,7 +134,9 @@ class PlainTransactions:
         if found is None:
             if expected.producer_id != NO_ID:
                 raise self._unknown(request.transactional_id, expected.producer_id)
+            check_name("a transactional id", request.transactional_id, TRANSACTIONAL_ID_CHARS_MAX)
             found = _Plain(request.transactional_id, Identity(self._ids.require(), 0), request.timeout_ms)
+            self._make_room(effects)
             self._by_id[request.transactional_id] = found
             return self._begin(found, request, found.identity, NOBODY, now_ms, effects)
         if expected.producer_id != NO_ID and expected not in (found.identity, found.previous):
@@ -153,6 +155,18 @@ class PlainTransactions:
             else found.identity._replace(producer_epoch=found.identity.producer_epoch + 1)
         )
         return self._begin(found, request, identity, expected, now_ms, effects)
+
+    def _make_room(self, effects: Effects) -> None:
+        """For one more id the one goes that was used longest ago. Raises ConcurrentTransactionsError."""
+        if len(self._by_id) < self._limits.ids_max:
+            return
+        for found in islice(self._by_id.values(), IDLE_LOOK_MAX):
+            if is_idle(found):
+                self._forget(found, effects)
+                return
+        raise ConcurrentTransactionsError(
+            f"{len(self._by_id)} transactional ids are in use here (max.transactional.ids.per.partition): try again later"
+        )
 
     def _begin(
         self, found: _Plain, request: InitProducer, identity: Identity, before: Identity, now_ms: int, effects: Effects
@@ -200,17 +214,6 @@ class PlainTransactions:
             )
         return None if found.state.is_prepared else found.identity
 
-    def _abort(self, request: Abort, now_ms: int, effects: Effects) -> Result | None:
-        if request.aborted is not None:
-            return request.aborted
-        found = self._by_id.get(request.transactional_id)
-        if found is None:
-            raise self._unknown(request.transactional_id, NO_ID)
-        if found.state is not State.ONGOING:
-            raise InvalidTxnStateError(f"transaction {found.transactional_id!r} is {found.state.text}, nothing is open")
-        self._decide(found, now_ms, effects, commit=False)
-        return None
-
     # -- decisions
 
     def _decide(self, found: _Plain, now_ms: int, effects: Effects, *, commit: bool) -> None:
@@ -221,47 +224,27 @@ class PlainTransactions:
         if marker.producer_epoch > CLIENT_EPOCH_MAX:
             found.next_producer_id = self._ids.require()
         found.previous, found.identity = found.identity, marker
-        found.state = prepared(commit=commit)
-        if found.partitions:
-            self._save(found, now_ms, effects)
-        effects.decided.append(found.transactional_id)
+        self._decided(found, now_ms, effects, commit=commit)
 
-    def markers(self, transactional_id: str) -> list[Marker]:
-        """What a prepared transaction has to write."""
-        found = self._by_id[transactional_id]
-        commit = found.state.is_commit
-        return [Marker(tp, *found.identity, commit) for tp in sorted(found.partitions)]
+    def _abort_open(self, found: _Plain, now_ms: int, effects: Effects) -> None:
+        self._decide(found, now_ms, effects, commit=False)
 
-    def complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
-        """All markers are in."""
-        found = self._by_id[transactional_id]
-        found.state = found.state.completed
+    def _marker(self, found: _Plain, producer_id: int) -> tuple[int, bool]:
+        return found.identity.producer_epoch, found.state.is_commit
+
+    def _completed(self, found: _Plain, effects: Effects) -> None:
         found.partitions.clear()
         found.started_ms = -1
         if found.next_producer_id != NO_ID:
             found.identity, found.next_producer_id = Identity(found.next_producer_id, 0), NO_ID
-        self._save(found, now_ms, effects)
 
-    def prepared_ids(self) -> list[str]:
-        """Decided, but not known to be complete: to be driven on after a restart."""
-        return [t.transactional_id for t in self._by_id.values() if t.state.is_prepared]
+    def _is_overdue(self, found: _Plain, now_ms: int) -> bool:
+        """At the end of an id's epochs the next tick has a producer id."""
+        can_end = found.identity.producer_epoch < CLIENT_EPOCH_MAX or len(self._ids) > 0
+        return can_end and now_ms - found.started_ms >= found.timeout_ms
 
-    def time_out(self, now_ms: int, effects: Effects) -> None:
-        """Aborts what has been open for too long."""
-        for found in list(self._by_id.values()):
-            if found.state is not State.ONGOING or now_ms - found.started_ms < found.timeout_ms:
-                continue
-            if found.identity.producer_epoch >= CLIENT_EPOCH_MAX and not len(self._ids):
-                continue  # the next tick has a producer id
-            self._decide(found, now_ms, effects, commit=False)
-
-    def expire(self, now_ms: int, effects: Effects) -> None:
-        """Forgets ids that have not been used for long."""
-        for found in list(self._by_id.values()):
-            idle = found.state is not State.ONGOING and not found.state.is_prepared
-            if idle and now_ms - found.updated_ms >= self._limits.id_expiration_ms:
-                del self._by_id[found.transactional_id]
-                effects.records.append((found.record[0], None))
+    def _expiration_ms(self, found: _Plain) -> int:
+        return self._limits.id_expiration_ms
 
     # -- what there is
 
@@ -274,36 +257,22 @@ class PlainTransactions:
             return self._aborted(found)
         return self._fenced(found, identity)
 
-    def ids(self) -> list[str]:
-        """All ids, in no order."""
-        return list(self._by_id)
-
     def summary(self, transactional_id: str) -> TransactionSummary:
         """Raises InvalidProducerIdMappingError for an unknown id."""
-        found = self._by_id.get(transactional_id)
-        if found is None:
-            raise self._unknown(transactional_id, NO_ID)
-        is_open = found.state is State.ONGOING or found.state.is_prepared
+        found = self._known(transactional_id)
         return TransactionSummary(
             transactional_id,
             "plain",
             found.state.text,
             *found.identity,
-            started_ms=found.started_ms if is_open else -1,
+            started_ms=-1 if is_idle(found) else found.started_ms,
             timeout_ms=found.timeout_ms,
         )
 
-    def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
-        """(producer id, partition) of what is open. Raises InvalidProducerIdMappingError for an unknown id."""
-        found = self._by_id.get(transactional_id)
-        if found is None:
-            raise self._unknown(transactional_id, NO_ID)
-        return [(found.identity.producer_id, tp) for tp in sorted(found.partitions)]
-
-    def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:
-        """(producer id, transactional id, partitions of what is open)."""
+    def numbers(self) -> Iterator[int]:
+        """All producer ids."""
         for found in self._by_id.values():
-            yield found.identity.producer_id, found.transactional_id, found.partitions
+            yield from (found.identity.producer_id, found.previous.producer_id, found.next_producer_id)
 
     # -- checks
 
@@ -318,12 +287,7 @@ class PlainTransactions:
             raise self.stale(transactional_id, sender)
         return found
 
-    def _save(self, found: _Plain, now_ms: int, effects: Effects) -> None:
-        found.updated_ms = now_ms
-        effects.records.append(found.record)
-
-    @staticmethod
-    def _unknown(transactional_id: str, producer_id: int) -> SparklogError:
+    def _unknown(self, transactional_id: str, producer_id: int = NO_ID) -> SparklogError:
         of = "" if producer_id == NO_ID else f" with producer id {producer_id}"
         return InvalidProducerIdMappingError(f"there is no transactional id {transactional_id!r}{of}: initialise first")
 

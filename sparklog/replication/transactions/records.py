@@ -6,12 +6,15 @@ Keys and values are MessagePack arrays that begin with a version number (0)::
     [0, "plain", id]             [0, state, producer_id, producer_epoch, previous_producer_id, previous_epoch,
                                   next_producer_id, timeout_ms, started_ms, updated_ms, partitions]
     [0, "shared", id]            [0, last_committed_version, run_id, ticket, [older run_id, …], updated_ms,
-                                  null | [version, run_id, ticket, state, started_ms, timeout_ms, [winner, …]]]
+                                  null | [version, run_id, ticket, state, started_ms, timeout_ms, [winner, …],
+                                          input, lease_ms],
+                                  last_committed_input]
     [0, "participant", id, pid]  [0, version, ticket, partitions]
 
 `state` is a number of `State`, `partitions` [[topic, [partition, …]], …]. A participant belongs to the transaction with
 its version and ticket, and is deleted (null) in the batch that completes it. `run_id` and `ticket` of a shared id are
-those of its newest run, inside the brackets those of the run that opened the transaction.
+those of its newest run, inside the brackets those of the run that opened the transaction. `input` is the application's own
+account of what it commits; in records of older brokers it and `lease_ms` are missing ("", 0).
 
 The batch's CRC covers a record. Without the topic the broker knows of no transaction: what is open in a partition stays
 open until `sparklog transaction abort` ends it there, and committed versions could be committed again.
@@ -58,6 +61,8 @@ class SharedTransactionValue(msgspec.Struct, array_like=True):
     started_ms: int
     timeout_ms: int
     winners: list[int]
+    input: str = ""
+    lease_ms: int = 0
 
 
 class SharedValue(msgspec.Struct, array_like=True):
@@ -70,6 +75,7 @@ class SharedValue(msgspec.Struct, array_like=True):
     older_runs: list[str]
     updated_ms: int
     transaction: SharedTransactionValue | None
+    last_committed_input: str = ""
 
 
 class ParticipantValue(msgspec.Struct, array_like=True):

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from msgspec import Struct, field
 
 from sparklog.errors import (
+    ConcurrentTransactionsError,
     InvalidProducerIdMappingError,
-    InvalidRequestError,
     InvalidTxnStateError,
     ProducerFencedError,
     SparklogError,
@@ -21,8 +21,11 @@ from sparklog.errors import (
 )
 from sparklog.protocol.transaction_messages import TransactionSummary
 from sparklog.replication.transactions import records
+from sparklog.replication.transactions.machine import TransactionMachine, is_idle
 from sparklog.replication.transactions.model import (
     NO_ID,
+    RUN_ID_CHARS_MAX,
+    TRANSACTIONAL_ID_CHARS_MAX,
     Abort,
     AddPartitions,
     Effects,
@@ -32,13 +35,14 @@ from sparklog.replication.transactions.model import (
     Join,
     Joined,
     Limits,
-    Marker,
+    Renew,
+    Renewed,
     Result,
     Safeguards,
     State,
-    prepared,
+    check_name,
 )
-from sparklog.types import SHARED_PREFIX, UNNAMED_APP_PREFIX, TopicPartition
+from sparklog.types import PRODUCER_ID_END, SHARED_PREFIX, UNNAMED_APP_PREFIX, TopicPartition
 
 EPOCH = 0
 MARKER_EPOCH = 1
@@ -61,13 +65,22 @@ class _Transaction(Struct):
     state: State = State.ONGOING
     winners: frozenset[int] = frozenset()
     participants: dict[int, set[TopicPartition]] = field(default_factory=dict)
+    input: str = ""
+    lease_ms: int = 0
+    renewed_ms: int = 0
+    """Not in the records: after a restart every lease begins anew."""
 
-    def is_of(self, request: Join | EndShared) -> bool:
+    def is_of(self, request: Join | EndShared | Renew) -> bool:
         return (self.version, self.run_id) == (request.version, request.run_id)
 
     @property
     def is_open(self) -> bool:
         return self.state is State.ONGOING
+
+    def is_overdue(self, now_ms: int) -> bool:
+        """Whether its time is over, or its lease."""
+        lease_is_over = self.lease_ms > 0 and now_ms - self.renewed_ms >= self.lease_ms
+        return lease_is_over or now_ms - self.started_ms >= self.timeout_ms
 
 
 class _Application(Struct):
@@ -80,6 +93,19 @@ class _Application(Struct):
     last_committed_version: int = NEVER
     updated_ms: int = -1
     transaction: _Transaction | None = None
+    last_committed_input: str = ""
+
+    @property
+    def state(self) -> State:
+        return State.EMPTY if self.transaction is None else self.transaction.state
+
+    @property
+    def participants(self) -> dict[int, set[TopicPartition]]:
+        return {} if self.transaction is None else self.transaction.participants
+
+    def move(self, state: State) -> None:
+        assert self.transaction is not None
+        self.transaction.state = state
 
     @property
     def name(self) -> str:
@@ -102,8 +128,17 @@ class _Application(Struct):
             None
             if t is None
             else records.SharedTransactionValue(
-                t.version, t.run_id, t.ticket, int(t.state), t.started_ms, t.timeout_ms, sorted(t.winners)
+                t.version,
+                t.run_id,
+                t.ticket,
+                int(t.state),
+                t.started_ms,
+                t.timeout_ms,
+                sorted(t.winners),
+                t.input,
+                t.lease_ms,
             ),
+            self.last_committed_input,
         )
         return self.key, records.encode_value(value)
 
@@ -116,15 +151,12 @@ class _Application(Struct):
         return self.participant_key(producer_id), records.encode_value(value)
 
 
-class SharedTransactions:
+class SharedTransactions(TransactionMachine[_Application]):
     """All applications of one coordinator. `handle` gives the answer, None to wait until the transaction under way has
     ended, or raises the error to answer with."""
 
     def __init__(self, ids: IdReserve, limits: Limits, safeguards: Safeguards) -> None:
-        self._ids = ids
-        self._limits = limits
-        self._safeguards = safeguards
-        self._by_id: dict[str, _Application] = {}
+        super().__init__(ids, limits, safeguards)
         self._replayed: dict[tuple[str, int], records.ParticipantValue] = {}
 
     # -- the state topic
@@ -138,15 +170,24 @@ class SharedTransactions:
         self._by_id[transactional_id] = _Application(
             transactional_id,
             value.run_id,
-            value.ticket,
+            value.ticket if value.ticket < PRODUCER_ID_END else NO_ID,  # else no run could ever follow
             tuple(value.older_runs),
             value.last_committed_version,
             value.updated_ms,
             None
             if t is None
             else _Transaction(
-                t.version, t.run_id, t.ticket, t.started_ms, t.timeout_ms, State(t.state), frozenset(t.winners)
+                t.version,
+                t.run_id,
+                t.ticket,
+                t.started_ms,
+                t.timeout_ms,
+                State(t.state),
+                frozenset(t.winners),
+                input=t.input,
+                lease_ms=t.lease_ms,
             ),
+            value.last_committed_input,
         )
 
     def replay_participant(
@@ -158,18 +199,23 @@ class SharedTransactions:
         else:
             self._replayed[transactional_id, producer_id] = value
 
-    def replayed_all(self) -> None:
-        """Puts the participants into their transactions."""
+    def replayed_all(self, now_ms: int) -> None:
+        """Puts the participants into their transactions; leases begin anew."""
         for (transactional_id, producer_id), value in self._replayed.items():
             app = self._by_id.get(transactional_id)
             t = None if app is None else app.transaction
             if t is not None and (t.version, t.ticket) == (value.version, value.ticket):
                 t.participants[producer_id] = records.unpack_partitions(value.partitions)
+        for app in self._by_id.values():
+            if app.transaction is not None:
+                app.transaction.renewed_ms = now_ms
         self._replayed.clear()
 
     # -- requests
 
-    def handle(self, request: Join | EndShared | AddPartitions | Abort, now_ms: int, effects: Effects) -> Result | None:
+    def handle(
+        self, request: Join | EndShared | AddPartitions | Renew | Abort, now_ms: int, effects: Effects
+    ) -> Result | None:
         """See the class."""
         match request:
             case Join():
@@ -178,15 +224,18 @@ class SharedTransactions:
                 return self._end(request, now_ms, effects)
             case AddPartitions():
                 return self._add(request, effects)
+            case Renew():
+                return self._renew(request, now_ms)
             case Abort():
                 return self._abort(request, now_ms, effects)
 
     def _join(self, request: Join, now_ms: int, effects: Effects) -> Result | None:
         app = self._application(request)
         is_newer = self._fence(app, request, now_ms, effects)
+        self._by_id[app.transactional_id] = app
         t = app.transaction
         if t is not None and t.is_open and is_newer:
-            self._decide(app, t, frozenset(), now_ms, effects, commit=False)
+            self._abort_open(app, now_ms, effects)
         if request.version <= app.last_committed_version and self._safeguards.committed_version_check:
             return Joined(None)
         if t is None or t.state is State.EMPTY:
@@ -200,13 +249,22 @@ class SharedTransactions:
                 raise _aborted(app, request)
             return self._open(app, request, now_ms, effects)
         if request.version > t.version:  # the run has given up the version before
-            self._decide(app, t, frozenset(), now_ms, effects, commit=False)
+            self._abort_open(app, now_ms, effects)
             return None
+        t.renewed_ms = now_ms
         return self._participate(app, t, effects)
 
     def _open(self, app: _Application, request: Join, now_ms: int, effects: Effects) -> Joined:
         producer_id = self._ids.require()
-        t = _Transaction(request.version, request.run_id, request.ticket, now_ms, request.timeout_ms)
+        t = _Transaction(
+            request.version,
+            request.run_id,
+            request.ticket,
+            now_ms,
+            request.timeout_ms,
+            lease_ms=request.lease_ms,
+            renewed_ms=now_ms,
+        )
         t.participants[producer_id] = set()
         app.transaction = t
         self._save(app, now_ms, effects)
@@ -214,6 +272,10 @@ class SharedTransactions:
         return Joined(Identity(producer_id, EPOCH))
 
     def _participate(self, app: _Application, t: _Transaction, effects: Effects) -> Joined:
+        if len(t.participants) >= self._limits.participants_max:
+            raise InvalidTxnStateError(
+                f"version {t.version} of application {app.name!r} has {len(t.participants)} participants, which is the most"
+            )
         producer_id = self._ids.require()
         t.participants[producer_id] = set()
         effects.records.append(app.participant_record(t, producer_id))
@@ -222,11 +284,12 @@ class SharedTransactions:
     def _end(self, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
         app = self._application(request)
         is_newer = self._fence(app, request, now_ms, effects)
+        self._by_id[app.transactional_id] = app
         t = app.transaction
         if t is not None and t.is_of(request) and not t.is_open:
             return self._end_again(app, t, request)
         if t is not None and t.is_open and is_newer:
-            self._decide(app, t, frozenset(), now_ms, effects, commit=False)
+            self._abort_open(app, now_ms, effects)
             return None
         if t is not None and t.state.is_prepared:
             return None
@@ -238,7 +301,8 @@ class SharedTransactions:
                 raise InvalidProducerIdMappingError(
                     f"{_of(app, request)}: {unknown[:5]} do not take part in it (they belong to an attempt that was aborted)"
                 )
-            self._decide(app, t, request.winners, now_ms, effects, commit=request.commit)
+            t.input = request.input
+            self._decide(app, request.winners, now_ms, effects, commit=request.commit)
             return None
         if t is not None and request.run_id == t.run_id and request.version < t.version:
             raise ProducerFencedError(f"{_of(app, request)}: the run has gone on to version {t.version}")
@@ -256,10 +320,10 @@ class SharedTransactions:
             raise _aborted(app, request)
         t = app.transaction
         if t is not None and t.is_open:  # an older version of the same run
-            self._decide(app, t, frozenset(), now_ms, effects, commit=False)
+            self._abort_open(app, now_ms, effects)
             return None
-        app.transaction = _Transaction(request.version, request.run_id, request.ticket, now_ms, 0)
-        self._decide(app, app.transaction, frozenset(), now_ms, effects, commit=request.commit)
+        app.transaction = _Transaction(request.version, request.run_id, request.ticket, now_ms, 0, input=request.input)
+        self._decide(app, frozenset(), now_ms, effects, commit=request.commit)
         return None
 
     def _add(self, request: AddPartitions, effects: Effects) -> Result:
@@ -275,32 +339,35 @@ class SharedTransactions:
             effects.records.append(app.participant_record(t, request.producer_id))
         return True
 
-    def _abort(self, request: Abort, now_ms: int, effects: Effects) -> Result | None:
-        if request.aborted is not None:
-            return request.aborted
+    def _renew(self, request: Renew, now_ms: int) -> Result:
         app = self._by_id.get(request.transactional_id)
-        if app is None:
-            raise _unknown(request.transactional_id)
-        t = app.transaction
-        if t is None or not t.is_open:
-            raise InvalidTxnStateError(f"application {app.name!r} has no open transaction")
-        self._decide(app, t, frozenset(), now_ms, effects, commit=False)
-        return None
+        t = None if app is None else app.transaction
+        if t is None or not t.is_of(request):
+            return Renewed(known=False, is_open=False)
+        t.renewed_ms = now_ms
+        return Renewed(known=True, is_open=t.is_open)
 
     # -- runs
 
     def _application(self, request: Join | EndShared) -> _Application:
-        if request.transactional_id == SHARED_PREFIX:
-            raise InvalidRequestError("an application id cannot be empty")
+        """The one that is known, or a new one, which is kept only if the request is taken."""
         found = self._by_id.get(request.transactional_id)
-        if found is None:
-            found = self._by_id[request.transactional_id] = _Application(request.transactional_id)
-        return found
+        if found is not None:
+            return found
+        check_name(
+            "an application id", request.transactional_id.removeprefix(SHARED_PREFIX), TRANSACTIONAL_ID_CHARS_MAX
+        )
+        if len(self._by_id) >= self._limits.ids_max:
+            raise ConcurrentTransactionsError(
+                f"{len(self._by_id)} applications are known here (max.transactional.ids.per.partition): try again later"
+            )
+        return _Application(request.transactional_id)
 
     def _fence(self, app: _Application, request: Join | EndShared, now_ms: int, effects: Effects) -> bool:
         """Whether the request's run is newer than the one that has opened the newest transaction; from now on older
         ones are refused. Raises ProducerFencedError for an older one."""
         t = app.transaction
+        check_name("a run id", request.run_id, RUN_ID_CHARS_MAX)
         if not self._safeguards.run_fence:
             return False
         if request.run_id == app.run_id:
@@ -319,72 +386,37 @@ class SharedTransactions:
     # -- decisions
 
     def _decide(
-        self,
-        app: _Application,
-        t: _Transaction,
-        winners: frozenset[int],
-        now_ms: int,
-        effects: Effects,
-        *,
-        commit: bool,
+        self, app: _Application, winners: frozenset[int], now_ms: int, effects: Effects, *, commit: bool
     ) -> None:
-        t.state = prepared(commit=commit)
+        t = app.transaction
+        assert t is not None
         t.winners = winners if commit else frozenset()
         if not self._safeguards.winners_list and commit:
             t.winners = frozenset(t.participants)
-        if any(t.participants.values()):
-            self._save(app, now_ms, effects)
-        effects.decided.append(app.transactional_id)
+        self._decided(app, now_ms, effects, commit=commit)
 
-    def markers(self, transactional_id: str) -> list[Marker]:
-        """What a prepared transaction has to write."""
-        t = self._by_id[transactional_id].transaction
-        assert t is not None
-        return [
-            Marker(tp, producer_id, MARKER_EPOCH, producer_id in t.winners)
-            for producer_id, partitions in t.participants.items()
-            for tp in sorted(partitions)
-        ]
+    def _abort_open(self, app: _Application, now_ms: int, effects: Effects) -> None:
+        self._decide(app, frozenset(), now_ms, effects, commit=False)
 
-    def complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
-        """All markers are in."""
-        app = self._by_id[transactional_id]
+    def _marker(self, app: _Application, producer_id: int) -> tuple[int, bool]:
+        return MARKER_EPOCH, app.transaction is not None and producer_id in app.transaction.winners
+
+    def _completed(self, app: _Application, effects: Effects) -> None:
         t = app.transaction
         assert t is not None
-        t.state = t.state.completed
-        if t.state.is_commit:
-            app.last_committed_version = max(app.last_committed_version, t.version)
+        if t.state.is_commit and t.version >= app.last_committed_version:
+            app.last_committed_version, app.last_committed_input = t.version, t.input
         effects.records += [(app.participant_key(producer_id), None) for producer_id in t.participants]
         t.participants.clear()
         t.winners = frozenset()
-        self._save(app, now_ms, effects)
 
-    def prepared_ids(self) -> list[str]:
-        """Decided, but not known to be complete: to be driven on after a restart."""
-        return [
-            a.transactional_id
-            for a in self._by_id.values()
-            if a.transaction is not None and a.transaction.state.is_prepared
-        ]
+    def _is_overdue(self, app: _Application, now_ms: int) -> bool:
+        return app.transaction is not None and app.transaction.is_overdue(now_ms)
 
-    def time_out(self, now_ms: int, effects: Effects) -> None:
-        """Aborts what has been open for too long."""
-        for app in list(self._by_id.values()):
-            t = app.transaction
-            if t is not None and t.is_open and now_ms - t.started_ms >= t.timeout_ms:
-                self._decide(app, t, frozenset(), now_ms, effects, commit=False)
-
-    def expire(self, now_ms: int, effects: Effects) -> None:
-        """Forgets applications that have not been used for long."""
-        for app in list(self._by_id.values()):
-            t = app.transaction
-            idle = t is None or not (t.is_open or t.state.is_prepared)
-            expiration_ms = self._limits.app_expiration_ms
-            if app.name.startswith(UNNAMED_APP_PREFIX):
-                expiration_ms = min(expiration_ms, UNNAMED_EXPIRATION_MS)
-            if idle and now_ms - app.updated_ms >= expiration_ms:
-                del self._by_id[app.transactional_id]
-                effects.records.append((app.key, None))
+    def _expiration_ms(self, app: _Application) -> int:
+        """Applications that write once (`UNNAMED_APP_PREFIX`) are soon forgotten."""
+        limit_ms = self._limits.app_expiration_ms
+        return min(limit_ms, UNNAMED_EXPIRATION_MS) if app.name.startswith(UNNAMED_APP_PREFIX) else limit_ms
 
     # -- what there is
 
@@ -392,61 +424,43 @@ class SharedTransactions:
         """Why a partition has refused a batch of a participant as too old."""
         app = self._by_id.get(transactional_id)
         if app is None or app.transaction is None:
-            return _unknown(transactional_id)
+            return self._unknown(transactional_id)
         return ProducerFencedError(
             f"producer {identity.producer_id} takes no part in the transaction of application {app.name!r} (any more): "
             f"it has ended, or a newer run has taken over"
         )
 
-    def ids(self) -> list[str]:
-        """All ids, in no order."""
-        return list(self._by_id)
-
     def summary(self, transactional_id: str) -> TransactionSummary:
         """Raises InvalidProducerIdMappingError for an unknown id."""
-        app = self._by_id.get(transactional_id)
-        if app is None:
-            raise _unknown(transactional_id)
+        app = self._known(transactional_id)
         t = app.transaction
-        is_open = t is not None and (t.is_open or t.state.is_prepared)
         return TransactionSummary(
             transactional_id,
             "shared",
-            State.EMPTY.text if t is None else t.state.text,
+            app.state.text,
             NO_ID,
             NO_ID,
             version=NEVER if t is None else t.version,
             run_id=app.run_id if t is None else t.run_id,
-            started_ms=t.started_ms if t is not None and is_open else -1,
+            started_ms=-1 if t is None or is_idle(app) else t.started_ms,
             timeout_ms=-1 if t is None else t.timeout_ms,
         )
 
-    def last_committed_version(self, transactional_id: str) -> int:
-        """-1: none. Raises InvalidProducerIdMappingError for an unknown id."""
-        app = self._by_id.get(transactional_id)
-        if app is None:
-            raise _unknown(transactional_id)
-        return app.last_committed_version
+    def last_committed(self, transactional_id: str) -> tuple[int, str]:
+        """Version (-1: none) and input. Raises InvalidProducerIdMappingError for an unknown id."""
+        app = self._known(transactional_id)
+        return app.last_committed_version, app.last_committed_input
 
-    def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
-        """(producer id, partition) of what is open. Raises InvalidProducerIdMappingError for an unknown id."""
-        app = self._by_id.get(transactional_id)
-        if app is None:
-            raise _unknown(transactional_id)
-        if app.transaction is None:
-            return []
-        return sorted((pid, tp) for pid, tps in app.transaction.participants.items() for tp in tps)
-
-    def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:
-        """(producer id, transactional id, partitions of what is open)."""
+    def numbers(self) -> Iterator[int]:
+        """All producer ids and tickets."""
         for app in self._by_id.values():
+            yield app.ticket
             if app.transaction is not None:
-                for producer_id, partitions in app.transaction.participants.items():
-                    yield producer_id, app.transactional_id, partitions
+                yield from app.transaction.participants
 
-    def _save(self, app: _Application, now_ms: int, effects: Effects) -> None:
-        app.updated_ms = now_ms
-        effects.records.append(app.record)
+    def _unknown(self, transactional_id: str, producer_id: int = NO_ID) -> SparklogError:
+        name = transactional_id.removeprefix(SHARED_PREFIX)
+        return InvalidProducerIdMappingError(f"there is no application {name!r} with transactions")
 
 
 def _of(app: _Application, request: Join | EndShared) -> str:
@@ -457,8 +471,3 @@ def _aborted(app: _Application, request: Join | EndShared) -> SparklogError:
     return TransactionAbortedError(
         f"{_of(app, request)} has been aborted (its timeout, an operator, a newer run): run it again as a new run"
     )
-
-
-def _unknown(transactional_id: str) -> SparklogError:
-    name = transactional_id.removeprefix(SHARED_PREFIX)
-    return InvalidProducerIdMappingError(f"there is no application {name!r} with transactions")

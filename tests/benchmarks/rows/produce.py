@@ -159,7 +159,7 @@ _CONFLUENT = {
     "queue.buffering.max.kbytes": 131072,
 }
 
-_SYNCED = {"value_bytes": 1024, "records": 400_000, "configs": {"flush.messages": "1"}}
+_SYNCED: dict[str, Any] = {"value_bytes": 1024, "records": 400_000, "configs": {"flush.messages": "1"}}
 
 ROWS = (
     _row("produce-100b-acks1", "produce 100 B, batches, acks=1", 8, 100, 10_000_000, acks="1"),

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.benchmarks import campaign, kafka, latency, payloads, quick, report, results
+from tests.benchmarks import campaign, kafka, latency, payloads, pictures, quick, report, results
 from tests.benchmarks.__main__ import main, results_directory
 from tests.benchmarks.context import Context
 from tests.benchmarks.machine import versions
@@ -386,7 +386,7 @@ class TestReport:
         ]
         page = report.write(rows, tmp_path).read_text()
         assert "2 of 4 rows reach their goal. Not reached: `lost`. Failed: `broken`." in page
-        assert "| `late` | sparklog | 1.00 | 2.00 | 7.50 | 9.00 |" in page
+        assert "(`late`) | sparklog | 1.00 | 2.00 | 7.50 | 9.00 |" in page
         assert "`lost`: processor a processor; python 4." in page
         for picture in ("ratios.png", "runs.png"):
             assert (tmp_path / "benchmarks" / picture).read_bytes().startswith(b"\x89PNG")
@@ -403,6 +403,22 @@ class TestReport:
         (tmp_path / "benchmarks" / report.RESULTS_FILE).write_text("[1]")
         with pytest.raises(ValueError, match=r"results\.json is not of this harness"):
             report.published(tmp_path)
+
+    def test_pictures_group_rows_by_what_they_measure_and_never_mix_directions(self) -> None:
+        rows = [
+            row_result("produce-a", unit="records/s", peer="Kafka"),
+            row_result("consume-a", unit="MB/s", peer="sendfile loop"),
+            row_result("produce-b", unit="records/s", peer="confluent-kafka"),
+            row_result("latency-a", unit="ms (p99)", peer="Kafka"),
+            row_result("growth-a", unit="µs/record", peer="sparklog, 1 partition"),
+        ]
+        assert [pictures.more_is_better(r) for r in rows] == [True, True, True, False, False]
+        headings = [line.label for line in pictures.lines_of(rows) if line.row is None]
+        assert headings[:2] == ["Producing", "Latency"]
+        assert headings[2].startswith("Against the limit")
+        assert headings[3].startswith("Growing")
+        names = [line.row.name for line in pictures.lines_of(rows) if line.row is not None]
+        assert names == ["produce-a", "produce-b", "latency-a", "consume-a", "growth-a"]
 
     def test_scaled_down_results_are_not_published(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="a-row were measured scaled down"):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
-from sparklog_broker.cleaner import Cleaner
+from sparklog_broker.background.cleaner import Cleaner
+from sparklog_broker.config import make_config
 
+from sparklog.environment import real_environment
+from sparklog.environment.clock import SystemClock
 from sparklog.log.compaction.policy import FAILURES_MAX
+from sparklog.log.log_manager import LogManager
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
 from tests.system.broker_process import until
@@ -35,21 +41,20 @@ class Logs:
             log.close(seal=False)
 
 
-class Clock:
+class Clock(SystemClock):
     now_s = 0.0
 
-    def __call__(self) -> float:
+    def monotonic_s(self) -> float:
         return self.now_s
 
 
-def cleaner(logs: Logs, clock: Clock, **given: int) -> Cleaner:
-    facts: dict[str, Any] = {
-        "threads": 1,
-        "dedupe_buffer_bytes": 1 << 20,
-        "io_max_bytes_per_second": -1,
-        "backoff_ms": 1000,
-    }
-    return Cleaner(logs, now_s=clock, **(facts | given))  # type: ignore[arg-type]
+def cleaner(logs: Logs, clock: Clock, loop: asyncio.AbstractEventLoop | None = None, **given: int) -> Cleaner:
+    """Without `loop` nothing runs in the background; `given`: settings of the cleaner."""
+    facts = {"threads": 1, "dedupe.buffer.bytes": 1 << 20, "backoff.ms": 1000}
+    facts |= {name.replace("_", "."): value for name, value in given.items()}
+    config = make_config({f"log.cleaner.{name}": value for name, value in facts.items()})
+    environment = real_environment()._replace(clock=clock)
+    return Cleaner(config, cast(asyncio.AbstractEventLoop, loop), environment, cast(LogManager, logs))
 
 
 def fill(log: PartitionLog, rows: int = 2) -> None:
@@ -122,14 +127,21 @@ def test_a_full_disk_is_tried_again_for_ever(tmp_path: Path) -> None:
     logs.close()
 
 
+async def in_the_background(logs: Logs, done: Callable[[], bool], **given: int) -> None:
+    """Runs a cleaner until `done`."""
+    worker = cleaner(logs, Clock(), asyncio.get_running_loop(), **given)
+    worker.start()
+    try:
+        await asyncio.to_thread(until, done, "compaction")
+    finally:
+        await asyncio.wait_for(worker.stop(), 10)
+
+
 def test_a_stop_ends_a_throttled_run(tmp_path: Path) -> None:
     logs = Logs(tmp_path, "t")
     fill(logs["t"], 9)
     before = stored(logs["t"])
-    worker = cleaner(logs, Clock(), io_max_bytes_per_second=1)  # it would take an hour
-    worker.start()
-    worker.stop()
-    assert not any(thread.is_alive() for thread in worker._threads)
+    asyncio.run(in_the_background(logs, lambda: True, io_max_bytes_per_second=1))  # it would take an hour
     assert stored(logs["t"]) == before
     logs.close()
 
@@ -138,11 +150,6 @@ def test_several_threads_compact_every_log_once(tmp_path: Path) -> None:
     logs = Logs(tmp_path, *(f"t{i}" for i in range(8)))
     for log in logs.logs.values():
         fill(log, 4)
-    worker = cleaner(logs, Clock(), threads=4)
-    worker.start()
-    try:
-        until(lambda: all(len(stored(log)) == 1 for log in logs.logs.values()), "compaction")
-    finally:
-        worker.stop()
+    asyncio.run(in_the_background(logs, lambda: all(len(stored(log)) == 1 for log in logs.logs.values()), threads=4))
     assert all(stored(log) == [(3, b"k", b"3")] for log in logs.logs.values())
     logs.close()

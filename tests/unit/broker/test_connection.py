@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparklog_broker.connection import READ_AHEAD_BYTES, Connection, Limits, State
-from sparklog_broker.memory import MemoryBudget
-from sparklog_broker.receive_buffers import ReceiveBuffers
-from sparklog_broker.reply import Reply
+from sparklog_broker.network.connection import READ_AHEAD_BYTES, Connection, Limits, State
+from sparklog_broker.network.memory import MemoryBudget
+from sparklog_broker.network.out_queue import OutQueue
+from sparklog_broker.network.receive_buffers import ReceiveBuffers
+from sparklog_broker.network.reply import Reply
+from sparklog_broker.network.unread_answers import UnreadAnswers
 
 from sparklog.errors import ERRORS, FrameTooLargeError, InvalidRequestError, TooManyConnectionsError
 from sparklog.protocol.frames import (
@@ -56,15 +58,17 @@ class Peer:
         self.loop = asyncio.get_running_loop()
         ours, self.sock = socket.socketpair()
         self.sock.setblocking(False)
-        self.budget = MemoryBudget(budget_bytes)
+        self.budget = more.pop("budget", MemoryBudget(budget_bytes))
+        self.unread = more.pop("unread", UnreadAnswers(self.budget, 100, self.loop.time))
         self.closed: list[Connection] = []
         self.connection = Connection(
             ours,
             loop=self.loop,
             answer=answer,
-            limits=limits or Limits(8 * MIB, 60.0, 60.0),
+            limits=limits or Limits(8 * MIB, 60.0, 60.0, 60.0),
             budget=self.budget,
-            buffers=ReceiveBuffers(16 * MIB),
+            buffers=more.pop("buffers", ReceiveBuffers(16 * MIB)),
+            unread=self.unread,
             on_close=self.closed.append,
             **more,
         )
@@ -106,7 +110,7 @@ async def peer(answer: Any, **options: Any) -> AsyncIterator[Peer]:
         p.connection.close()
         p.sock.close()
         await asyncio.sleep(0)
-        assert p.budget.used_bytes == 0, "every byte reserved is given back"
+        assert "budget" in options or p.budget.used_bytes == 0, "every byte reserved is given back"
         assert p.closed == [p.connection]
 
 
@@ -245,7 +249,7 @@ def test_garbage_gets_a_typed_error_and_the_end(
 
     with caplog.at_level(logging.INFO):
         run(scenario)
-    assert len([r for r in caplog.records if r.name == "sparklog_broker.connection"]) == 1
+    assert len([r for r in caplog.records if r.name == "sparklog_broker.network.connection"]) == 1
 
 
 def test_garbage_behind_a_good_request_comes_after_its_answer() -> None:
@@ -275,7 +279,8 @@ def test_a_peer_that_does_not_close_after_an_error_is_closed() -> None:
 
 def test_a_refused_connection_is_told_why_on_its_first_request() -> None:
     async def scenario() -> None:
-        async with peer(echo, refusal=TooManyConnectionsError("full")) as p:
+        async with peer(echo) as p:
+            p.connection.refuse(TooManyConnectionsError("full"))
             await p.send(request(77))
             code, correlation_id, header, _ = await p.response()
             assert (ERRORS[code], correlation_id, decode_error(header)) == (TooManyConnectionsError, 77, "full")
@@ -326,7 +331,7 @@ def test_complete_requests_of_a_peer_that_has_closed_are_processed() -> None:
 @pytest.mark.parametrize("sent", [1, 15, 16, 18])
 def test_a_stall_in_the_middle_of_a_frame_ends_it(sent: int) -> None:
     async def scenario() -> None:
-        async with peer(echo, limits=Limits(MIB, read_timeout_s=0.2, idle_timeout_s=60)) as p:
+        async with peer(echo, limits=Limits(MIB, read_timeout_s=0.2, idle_timeout_s=60, write_timeout_s=60)) as p:
             p.connection.check_deadlines(p.loop.time() + 5)
             assert p.connection.state is State.OPEN, "nothing has begun: that is idle, not stalled"
             await p.send(request(1)[:sent])
@@ -342,7 +347,7 @@ def test_a_stall_in_the_middle_of_a_frame_ends_it(sent: int) -> None:
 
 def test_a_byte_now_and_then_is_a_stall_too() -> None:
     async def scenario() -> None:
-        async with peer(echo, limits=Limits(MIB, read_timeout_s=0.05, idle_timeout_s=60)) as p:
+        async with peer(echo, limits=Limits(MIB, read_timeout_s=0.05, idle_timeout_s=60, write_timeout_s=60)) as p:
             await p.send(encode_request(3, 0, 1, b"", 100_000))
             with contextlib.suppress(ConnectionError):
                 for _ in range(2000):
@@ -364,7 +369,7 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not() -> None:
             await gate.wait()
             return await echo(prefix, body, connection)
 
-        async with peer(gated, limits=Limits(MIB, 60, idle_timeout_s=5)) as p:
+        async with peer(gated, limits=Limits(MIB, 60, idle_timeout_s=5, write_timeout_s=60)) as p:
             await p.send(request(1))
             await p.until(lambda: p.connection.busy)
             p.connection.check_deadlines(p.loop.time() + 100)
@@ -429,7 +434,7 @@ def test_slices_are_released_when_the_peer_does_not_take_them(tmp_path: Path) ->
         async def sends(prefix: RequestPrefix, *_: Any) -> Reply:
             return Reply([encode_response(3, 0, 1, b"", 9 * MIB), *slices])
 
-        async with peer(sends, limits=Limits(MIB, 60, idle_timeout_s=5)) as p:
+        async with peer(sends, limits=Limits(MIB, 60, idle_timeout_s=5, write_timeout_s=60)) as p:
             await p.send(request(1))
             await p.receive(PREFIX_BYTES)
             p.connection.check_deadlines(p.loop.time() + 6)
@@ -497,3 +502,132 @@ def test_a_defect_in_the_handler_closes_only_this_connection(caplog: pytest.LogC
 
     run(scenario)
     assert "at once" in caplog.text and "later" in caplog.text
+
+
+def test_a_handler_runs_in_a_task_of_its_own() -> None:
+    async def scenario() -> None:
+        tasks: list[asyncio.Task[Any] | None] = []
+
+        async def impatient(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
+            tasks.append(asyncio.current_task())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    await asyncio.get_running_loop().create_future()
+            return await echo(prefix, body, connection)
+
+        async with peer(impatient) as p:
+            for correlation_id in (1, 2):
+                await p.send(request(correlation_id))
+                assert (await p.response())[1] == correlation_id
+        assert len(set(tasks)) == 2 and None not in tasks
+
+    run(scenario)
+
+
+class NoMemory(ReceiveBuffers):
+    """Has none for a frame of more than a few bytes."""
+
+    def take(self, size_bytes: int) -> Any:
+        if size_bytes > 100:
+            raise MemoryError
+        return super().take(size_bytes)
+
+
+def test_without_memory_for_a_frame_its_rest_is_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        asked: list[int] = []
+
+        async def answer(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
+            asked.append(prefix.correlation_id)
+            return await echo(prefix, body, connection)
+
+        async with peer(answer, buffers=NoMemory(MIB)) as p, peer(answer) as other:
+            await p.send(request(1) + request(2, payload=request(3) * 100))
+            assert (await p.response())[1] == 1
+            with contextlib.suppress(ConnectionResetError):  # what it has not read
+                assert await p.at_end()
+            await other.send(request(4))
+            assert (await other.response())[1] == 4
+        assert asked == [1, 4], "what lies in the frame is none"
+
+    run(scenario)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == [
+        "unknown peer: out of memory; disconnecting"
+    ]
+
+
+@pytest.mark.parametrize("where", ["extend", "write"])
+def test_whatever_fails_on_the_way_out_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    async def scenario() -> None:
+        async with peer(echo_later) as p:
+            monkeypatch.setattr(OutQueue, where, fails)
+            await p.send(request(1) + request(2))
+            assert await p.at_end()
+            monkeypatch.undo()
+
+    run(scenario)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == [
+        "unknown peer: out of memory; disconnecting"
+    ]
+
+
+def test_an_answer_that_is_not_read_in_time() -> None:
+    async def scenario() -> None:
+        async def sends(prefix: RequestPrefix, body: memoryview, _: Connection) -> Reply:
+            return Reply([encode_response(prefix.api, 0, 1, bytes(8 * MIB))])
+
+        limits = Limits(MIB, 60, idle_timeout_s=60, write_timeout_s=5)
+        async with peer(sends, limits=limits) as p:
+            await p.send(request(1))
+            await p.until(lambda: len(p.unread) == 1)
+            started = p.loop.time()
+            p.connection.check_deadlines(started + 4)
+            assert p.connection.state is State.OPEN
+            while p.unread.held_bytes == len(p.unread) * (8 * MIB + PREFIX_BYTES) and p.connection.state is State.OPEN:
+                # a few bytes at a time are no progress
+                await p.receive(100)
+                p.connection.check_deadlines(started + 6)
+            assert p.connection.state is State.CLOSED
+            assert p.unread.held_bytes == 0
+
+    run(scenario)
+
+
+def test_the_slowest_of_those_who_do_not_read_is_cut() -> None:
+    async def scenario() -> None:
+        async def sends(prefix: RequestPrefix, body: memoryview, _: Connection) -> Reply:
+            return Reply([encode_response(prefix.api, 0, 1, bytes(6 * MIB))])
+
+        budget = MemoryBudget(16 * MIB)
+        unread = UnreadAnswers(budget, 100, asyncio.get_running_loop().time)
+        async with (
+            peer(sends, budget=budget, unread=unread) as silent,
+            peer(sends, budget=budget, unread=unread) as late,
+        ):
+            await silent.send(request(1))
+            await silent.until(lambda: len(unread) == 1)
+            await late.send(request(1))
+            await late.until(lambda: silent.connection.state is State.CLOSED)
+            assert late.connection.state is State.OPEN
+            assert len((await late.response())[2]) == 6 * MIB
+
+    run(scenario)
+
+
+def test_an_answer_that_waits_does_not_keep_its_request() -> None:
+    async def scenario() -> None:
+        async def sends(prefix: RequestPrefix, body: memoryview, _: Connection) -> Reply:
+            return Reply([encode_response(prefix.api, 0, 1, bytes(6 * MIB))])
+
+        async with peer(sends) as p:
+            await p.send(request(1, payload=bytes(2 * MIB)))
+            await p.until(lambda: len(p.unread) == 1)
+            assert p.budget.used_bytes == p.unread.held_bytes
+            await p.response()
+
+    run(scenario)

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparklog_broker import broker as broker_module
+from sparklog_broker.background import flushing
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
-from sparklog_broker.io_threads import IoThreads
+from sparklog_broker.partitions.io_threads import IoThreads
 
+from sparklog.environment.executors import ThreadExecutors
+from sparklog.environment.files import RealFile
 from sparklog.errors import ERRORS, StorageError
-from sparklog.log.files import RealFile
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from tests.benchmarks.broker_raw import envelope_batch
@@ -24,12 +25,12 @@ from tests.benchmarks.broker_raw import envelope_batch
 BATCH = envelope_batch(10, 20)
 
 
-def run(tmp_path: Path, configs: dict[str, object], scenario: Any, *, clean: bool = True) -> None:
+def run(tmp_path: Path, configs: dict[str, Any], scenario: Any, *, clean: bool = True) -> None:
     async def main() -> None:
         broker = Broker.open(make_config({"data.dir": str(tmp_path / "data")}), asyncio.get_running_loop())
         broker.start()
         try:
-            await broker.create_topic(TopicSpec("t", 2, configs=configs))
+            await broker.topics.create(TopicSpec("t", 2, configs=configs))
             await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "127.0.0.1")), 20)
         finally:
             broker.stop_waiting()
@@ -63,7 +64,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_an_acknowledged_append_is_on_the_disk(tmp_path: Path, synced: list[str], acks: int) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
-        log = broker.partition("t", 0).log
+        log = broker.partitions.get("t", 0).log
         for i in range(3):
             request = ProduceRequest(acks, 10_000, [ProducePartition("t", 0, len(BATCH))])
             await produce(request, memoryview(bytearray(BATCH)), context)
@@ -78,7 +79,7 @@ def test_all_that_arrived_meanwhile_share_the_fsync(tmp_path: Path, synced: list
         await append(context)
         synced.clear()
         gate = threading.Event()
-        broker.io.submit(broker.partition("t", 0).thread, lambda: gate.wait(10), lambda *_: None)
+        broker.io.submit(broker.partitions.get("t", 0).thread, lambda: gate.wait(10), lambda *_: None)
         waiting = [asyncio.ensure_future(append(context)) for _ in range(20)]
         await asyncio.sleep(0)
         gate.set()
@@ -92,19 +93,21 @@ def test_all_that_arrived_meanwhile_share_the_fsync(tmp_path: Path, synced: list
 def test_without_it_nothing_is_fsynced_and_small_appends_stay_on_the_loop(
     tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparklog_broker.broker.INLINE_SLOW_S", float("inf"))  # however slow this machine is
+    monkeypatch.setattr(
+        "sparklog_broker.partitions.appender.INLINE_SLOW_S", float("inf")
+    )  # however slow this machine is
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         for _ in range(5):
             await append(context)
         assert synced == []
-        assert broker.may_append_inline([broker.partition("t", 0)], 100, alone=True)
-        await broker.alter_topic("t", {"flush.mode": "group"})
-        assert not broker.may_append_inline([broker.partition("t", 0)], 100, alone=True)
+        assert broker.appender.may_append_inline([broker.partitions.get("t", 0)], 100, alone=True)
+        await broker.topics.alter("t", {"flush.mode": "group"})
+        assert not broker.appender.may_append_inline([broker.partitions.get("t", 0)], 100, alone=True)
         await append(context)
         assert len(synced) == 1
-        await broker.alter_topic("t", {"flush.mode": None})
-        assert broker.may_append_inline([broker.partition("t", 0)], 100, alone=True)
+        await broker.topics.alter("t", {"flush.mode": None})
+        assert broker.appender.may_append_inline([broker.partitions.get("t", 0)], 100, alone=True)
 
     run(tmp_path, {}, scenario)
 
@@ -114,7 +117,7 @@ def test_an_append_that_cannot_be_fsynced_fails_and_so_do_all_after_it(
 ) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         await append(context)
-        log = broker.partition("t", 0).log
+        log = broker.partitions.get("t", 0).log
         calls = []
         original = RealFile.sync
 
@@ -140,14 +143,14 @@ def test_an_append_that_cannot_be_fsynced_fails_and_so_do_all_after_it(
 def test_rolled_segments_and_flush_ms_are_looked_after(
     tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_module, "FLUSH_TICK_S", 0.01)
+    monkeypatch.setattr(flushing, "FLUSH_TICK_S", 0.01)
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         await append(context)
         await append(context, 1)
-        broker.partition("t", 0).log.roll()
+        broker.partitions.get("t", 0).log.roll()
         for number in (0, 1):  # the rolled one at once, the other because of flush.ms
-            log = broker.partition("t", number).log
+            log = broker.partitions.get("t", number).log
             while log.flushed_offset < 10:
                 await asyncio.sleep(0.005)
         assert {name.split("/")[0] for name in synced} == {"t-0", "t-1"}
@@ -157,7 +160,7 @@ def test_rolled_segments_and_flush_ms_are_looked_after(
 
 def test_finish_runs_after_all_jobs_that_were_queued() -> None:
     async def main() -> None:
-        threads = IoThreads(asyncio.get_running_loop(), 1)
+        threads = IoThreads(asyncio.get_running_loop(), ThreadExecutors(), 1)
         seen: list[str] = []
         got: list[tuple[Any, Exception | None]] = []
         gate = threading.Event()
@@ -170,7 +173,7 @@ def test_finish_runs_after_all_jobs_that_were_queued() -> None:
             return i * 10
 
         for i in range(3):
-            threads.submit(0, lambda i=i: seen.append(f"job {i}") or i, lambda *o: got.append(o), finish)  # type: ignore[func-returns-value]
+            threads.submit(0, lambda i=i: seen.append(f"job {i}") or i, lambda *o: got.append(o), finish)  # type: ignore[misc]
         threads.submit(0, lambda: 1 // 0, lambda *o: got.append(o), finish)
         gate.set()
         await asyncio.to_thread(threads.stop)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
+from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Replayed
+from sparklog_broker.coordinators.transactions import TransactionCoordinator
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers import groups as handlers
-from sparklog_broker.internal_topics import Producer
-from sparklog_broker.transactions import TransactionCoordinator
 
 from sparklog.errors import (
     CoordinatorLoadingError,
@@ -27,8 +27,10 @@ from sparklog.errors import (
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as m
+from sparklog.protocol.messages import Api
 from sparklog.replication.partition import PartitionReplicas
 from sparklog.types import CONSUMER_OFFSETS_TOPIC
+from tests.unit.broker.answers import sent
 from tests.unit.log.compaction_support import compact
 
 Scenario = Callable[[Broker, RequestContext], Coroutine[Any, Any, None]]
@@ -40,7 +42,7 @@ FAST = {
 }
 
 
-def run(tmp_path: Path, *scenarios: Scenario, **settings: object) -> None:
+def run(tmp_path: Path, *scenarios: Scenario, **settings: Any) -> None:
     """Runs each scenario with a broker of its own, on the same data directory; the topic `t` has three partitions."""
 
     async def main(scenario: Scenario) -> None:
@@ -48,8 +50,8 @@ def run(tmp_path: Path, *scenarios: Scenario, **settings: object) -> None:
         broker = Broker.open(make_config(given), asyncio.get_running_loop())
         broker.start()
         try:
-            if "t" not in broker.topics:
-                await broker.create_topic(TopicSpec("t", 3))
+            if "t" not in broker.partitions.topics:
+                await broker.topics.create(TopicSpec("t", 3))
             await ready(broker)
             await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "10.0.0.1")), 20)
         finally:
@@ -60,10 +62,14 @@ def run(tmp_path: Path, *scenarios: Scenario, **settings: object) -> None:
         asyncio.run(main(scenario))
 
 
+def context_of(broker: Broker) -> RequestContext:
+    return RequestContext(broker, ("127.0.0.1", 1), "10.0.0.1")
+
+
 async def ready(broker: Broker) -> None:
     while True:
         try:
-            await broker.groups.list_groups([])
+            await listed(broker)
         except CoordinatorLoadingError:
             await asyncio.sleep(0)
         else:
@@ -85,8 +91,20 @@ async def commit(context: RequestContext, member: str, epoch: int, *offsets: tup
     return [r.error_code for r in response.message.results]
 
 
+async def listed(broker: Broker) -> list[m.GroupSummary]:
+    response = await handlers.list_groups(m.ListGroupsRequest(), NOTHING, context_of(broker))
+    return sent(Api.LIST_GROUPS, response, m.ListGroupsResponse).groups
+
+
+async def described(broker: Broker) -> m.GroupDetails:
+    response = await handlers.describe_groups(m.DescribeGroupsRequest(["g"]), NOTHING, context_of(broker))
+    (details,) = sent(Api.DESCRIBE_GROUPS, response, m.DescribeGroupsResponse).groups
+    return details
+
+
 async def fetched(broker: Broker) -> dict[int, tuple[int, str]]:
-    offsets = (await broker.groups.fetch_offsets(m.OffsetFetchRequest("g"))).offsets
+    response = await handlers.offset_fetch(m.OffsetFetchRequest("g"), NOTHING, context_of(broker))
+    offsets = sent(Api.OFFSET_FETCH, response, m.OffsetFetchResponse).offsets
     return {o.partition: (o.offset, o.metadata) for o in offsets}
 
 
@@ -101,7 +119,7 @@ def test_members_and_offsets_survive_a_restart(tmp_path: Path) -> None:
         assert await commit(context, "a", 1, (0, 5), (2, 7)) == [0, 0]
 
     async def second(broker: Broker, context: RequestContext) -> None:
-        details = await broker.groups.describe("g")
+        details = await described(broker)
         (member,) = details.members
         assert (details.state, details.group_epoch, member.member_epoch) == ("Stable", 1, 1)
         assert (member.client_id, member.client_host, partitions(member.owned)) == ("tool", "10.0.0.1", [0, 1, 2])
@@ -111,7 +129,7 @@ def test_members_and_offsets_survive_a_restart(tmp_path: Path) -> None:
         assert await broker.groups.delete("g") == 2
 
     async def third(broker: Broker, context: RequestContext) -> None:
-        assert await broker.groups.list_groups([]) == []
+        assert await listed(broker) == []
 
     run(tmp_path, first, second, third)
 
@@ -142,18 +160,18 @@ def test_an_answer_waits_for_the_high_watermark(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         await broker.groups.topic.ensure()
         number = broker.groups.partition_of("g").number
-        partition = broker.partition(CONSUMER_OFFSETS_TOPIC, number)
+        partition = broker.partitions.get(CONSUMER_OFFSETS_TOPIC, number)
         partition.replicas = PartitionReplicas(leader=0, replicas=(0, 1), isr=(0, 1))
         waiting = asyncio.ensure_future(commit(context, "", -1, (0, 5)))
         asked = asyncio.ensure_future(fetched(broker))
-        while broker.produces.waiting_count == 0:
+        while broker.partitions.produces.waiting_count == 0:
             await asyncio.sleep(0)
         for _ in range(5):
             await asyncio.sleep(0)
         assert not waiting.done()
         assert not asked.done(), "it would tell what a restart could take back"
         partition.log.raise_high_watermark(partition.replicas.on_follower_fetch(1, partition.log.log_end_offset))
-        broker.produces.check(partition.key)
+        broker.partitions.produces.check(partition.key)
         assert await waiting == [0]
         assert await asked == {0: (5, "note 0")}
 
@@ -168,7 +186,7 @@ def test_a_failed_append_takes_the_change_back(
         assert await commit(context, "", -1, (0, 5)) == [0]
         append = PartitionLog.append_internal
 
-        def full(*_: object, **__: object) -> None:
+        def full(*_: object, **__: Any) -> None:
             raise failure("it does not work")
 
         monkeypatch.setattr(PartitionLog, "append_internal", full)
@@ -211,8 +229,8 @@ def test_compaction_keeps_what_a_restart_needs(tmp_path: Path, monkeypatch: pyte
             await commit(context, "", -1, (0, offset), (1, offset), (2, offset))
         groups = broker.groups
         number = groups.partition_of("g").number
-        log = broker.partition(CONSUMER_OFFSETS_TOPIC, number).log
-        partition = broker.partition(CONSUMER_OFFSETS_TOPIC, number)
+        log = broker.partitions.get(CONSUMER_OFFSETS_TOPIC, number).log
+        partition = broker.partitions.get(CONSUMER_OFFSETS_TOPIC, number)
         for producer_id, offset_of in ((7, 0), (8, 1), (9, 2)):
             if producer_id == 9:
                 await beat(context, "a", 0)
@@ -232,7 +250,7 @@ def test_compaction_keeps_what_a_restart_needs(tmp_path: Path, monkeypatch: pyte
 
     async def second(broker: Broker, context: RequestContext) -> None:
         assert {p: o for p, (o, _) in (await fetched(broker)).items()} == {0: 29, 1: 99, 2: 29}
-        (member,) = (await broker.groups.describe("g")).members
+        (member,) = (await described(broker)).members
         assert (member.member_id, member.member_epoch, partitions(member.owned)) == ("b", 3, [0, 1, 2])
         broker.groups.on_offsets_marker(broker.groups.partition_of("g").number, 9, True)
         assert (await fetched(broker))[2] == (99, ""), "what was pending still is"
@@ -244,17 +262,44 @@ def test_topics_that_come_and_go(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         await beat(context, "a", 0, topics=["t", "later"])
         await commit(context, "a", 1, (0, 5))
-        await broker.create_topic(TopicSpec("later", 1))
+        await broker.topics.create(TopicSpec("later", 1))
         await asyncio.sleep(0)
         answer = await beat(context, "a", 1)
         assert [t.topic for t in answer.assigned or []] == ["later", "t"]
-        await broker.delete_topic("t")
+        await broker.topics.delete("t")
         await asyncio.sleep(0)
         answer = await beat(context, "a", answer.member_epoch, owned=[])
         assert [t.topic for t in answer.assigned or []] == ["later"]
         assert await fetched(broker) == {}, "a topic of the same name made later is another one"
 
     run(tmp_path, scenario)
+
+
+def test_a_topic_that_comes_while_the_state_is_read_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = InternalTopic.replay
+
+    async def first(broker: Broker, context: RequestContext) -> None:
+        await beat(context, "a", 0, topics=["t", "later"])
+        reading, gate = asyncio.Event(), asyncio.Event()
+
+        async def slow(topic: InternalTopic, partition: int) -> AsyncIterator[list[Replayed]]:
+            reading.set()
+            await gate.wait()
+            async for piece in replay(topic, partition):
+                yield piece
+
+        monkeypatch.setattr(InternalTopic, "replay", slow)
+        partition = broker.groups.partition_of("g")
+        partition.coordinator = None
+        loading = partition.load()
+        await reading.wait()
+        await broker.topics.create(TopicSpec("later", 1))
+        gate.set()
+        await loading
+        answer = await beat(context, "a", 1)
+        assert [t.topic for t in answer.assigned or []] == ["later", "t"]
+
+    run(tmp_path, first)
 
 
 def test_old_offsets_of_an_empty_group_are_forgotten(tmp_path: Path) -> None:
@@ -267,7 +312,7 @@ def test_old_offsets_of_an_empty_group_are_forgotten(tmp_path: Path) -> None:
     async def forgets(broker: Broker, context: RequestContext) -> None:
         while await fetched(broker):
             await asyncio.sleep(0.01)
-        assert await broker.groups.list_groups([]) == []
+        assert await listed(broker) == []
 
     run(tmp_path, keeps)
     run(tmp_path, forgets, offsets_retention_minutes=0)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparklog_broker import broker as broker_module
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.fetch import fetch
 from sparklog_broker.handlers.produce import produce
-from sparklog_broker.partition import Partition
-from sparklog_broker.reply import Response
+from sparklog_broker.network.reply import Response
+from sparklog_broker.partitions import appender
+from sparklog_broker.partitions.partition import Partition
 
 from sparklog.errors import ERRORS, RequestTimedOutError, StorageFullError, UnknownServerError
 from sparklog.log.partition_log import PartitionLog
@@ -46,7 +46,7 @@ def run(tmp_path: Path, scenario: Scenario) -> None:
         broker = Broker.open(make_config({"data.dir": str(tmp_path / "data")}), loop)
         broker.start()
         try:
-            await broker.create_topic(TopicSpec("t", 2))
+            await broker.topics.create(TopicSpec("t", 2))
             await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "127.0.0.1")), 20)
         finally:
             broker.stop_waiting()
@@ -57,7 +57,7 @@ def run(tmp_path: Path, scenario: Scenario) -> None:
 
 def with_a_follower(broker: Broker) -> Partition:
     """Partition t-0, as if broker 1 were an in-sync replica."""
-    partition = broker.partition("t", 0)
+    partition = broker.partitions.get("t", 0)
     partition.replicas = PartitionReplicas(leader=0, replicas=(0, 1), isr=(0, 1))
     return partition
 
@@ -81,12 +81,12 @@ def test_acks_all_waits_for_the_in_sync_replicas(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         partition = with_a_follower(broker)
         waiting = asyncio.ensure_future(append(context))
-        while broker.produces.waiting_count == 0:
+        while broker.partitions.produces.waiting_count == 0:
             await asyncio.sleep(0)
         assert (partition.log.log_end_offset, partition.log.high_watermark) == (10, 0)
         assert not (await read(context)).payload, "what is not replicated is not visible"
         partition.log.raise_high_watermark(partition.replicas.on_follower_fetch(1, 10))
-        broker.produces.check(partition.key)
+        broker.partitions.produces.check(partition.key)
         assert [r.base_offset for r in await waiting] == [0]
 
     run(tmp_path, scenario)
@@ -106,21 +106,21 @@ def test_a_follower_that_does_not_follow_times_the_request_out(tmp_path: Path) -
         results = await append(context, -1, 20, 0, 1)
         assert ERRORS[results[0].error_code] is RequestTimedOutError
         assert results[1].error_code == 0, "the other partition has one replica only"
-        assert broker.produces.waiting_count == 0
+        assert broker.partitions.produces.waiting_count == 0
 
     run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
 def test_appends_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline_bytes: int) -> None:
-    monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", inline_bytes)
+    monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", inline_bytes)
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         results = await asyncio.gather(*(append(context, -1, 10_000, 0, 1, 0) for _ in range(50)))
         assert [r[0].base_offset for r in results] == list(range(0, 1000, 20))
         assert [r[2].base_offset for r in results] == list(range(10, 1000, 20))
         assert [r[1].base_offset for r in results] == list(range(0, 500, 10))
-        assert broker.partition("t", 0).appends_pending == 0
+        assert broker.partitions.get("t", 0).appends_pending == 0
 
     run(tmp_path, scenario)
 
@@ -137,12 +137,12 @@ def test_small_appends_do_not_overtake_large_ones(tmp_path: Path, monkeypatch: p
         return original(self, payload, **more)
 
     monkeypatch.setattr(PartitionLog, "append", slow)
-    monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", 0)
+    monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", 0)
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         first = asyncio.ensure_future(append(context))
         await asyncio.sleep(0)
-        monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", 1 << 20)
+        monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", 1 << 20)
         second = asyncio.ensure_future(append(context))
         await asyncio.sleep(0)
         gate.set()
@@ -155,18 +155,18 @@ def test_small_appends_do_not_overtake_large_ones(tmp_path: Path, monkeypatch: p
 
 
 def test_an_append_counts_even_if_its_request_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", 0)
+    monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", 0)
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         waiting = asyncio.ensure_future(read(context, wait_ms=60_000))
         request = asyncio.ensure_future(append(context))
-        while broker.partition("t", 0).appends_pending == 0:
+        while broker.partitions.get("t", 0).appends_pending == 0:
             await asyncio.sleep(0)
         request.cancel()
         response = await waiting
         assert sum(s.length_bytes for s in response.payload) == len(BATCH), "the fetch that waits for it is woken"
         response.release()
-        assert broker.partition("t", 0).appends_pending == 0
+        assert broker.partitions.get("t", 0).appends_pending == 0
 
     run(tmp_path, scenario)
 
@@ -174,11 +174,11 @@ def test_an_append_counts_even_if_its_request_is_cancelled(tmp_path: Path, monke
 def test_a_cancelled_fetch_leaves_nothing_behind(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         waiting = asyncio.ensure_future(read(context, wait_ms=60_000))
-        while broker.fetches.waiting_count == 0:
+        while broker.partitions.fetches.waiting_count == 0:
             await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert broker.fetches.waiting_count == 0
+        assert broker.partitions.fetches.waiting_count == 0
 
     run(tmp_path, scenario)
 
@@ -193,11 +193,11 @@ def test_what_came_while_a_fetch_waited_is_warm_unless_a_transaction_hid_it(
         warmed.extend(slices)
         return {}
 
-    monkeypatch.setattr("sparklog_broker.page_cache.warm", warm)
+    monkeypatch.setattr("sparklog_broker.partitions.page_cache.warm", warm)
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         waiting = asyncio.ensure_future(read(context, wait_ms=60_000, isolation=isolation))
-        while broker.fetches.waiting_count == 0:
+        while broker.partitions.fetches.waiting_count == 0:
             await asyncio.sleep(0)
         await append(context)
         (await waiting).release()
@@ -213,7 +213,7 @@ def test_slices_are_released_when_warming_is_cancelled(tmp_path: Path, monkeypat
         seen.extend(slices)
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr("sparklog_broker.page_cache.warm", endless)
+    monkeypatch.setattr("sparklog_broker.partitions.page_cache.warm", endless)
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         await append(context)
@@ -257,14 +257,14 @@ def test_a_failing_append_is_its_partitions_own_matter(
 def test_a_slow_disk_sends_small_appends_to_the_threads(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         loop = asyncio.get_running_loop()
-        partition = broker.partition("t", 0)
-        assert broker.may_append_inline([partition], 100, alone=True)
-        assert not broker.may_append_inline([partition], broker_module.INLINE_APPEND_BYTES + 1, alone=True)
-        assert not broker.may_append_inline([partition], broker_module.INLINE_APPEND_BYTES // 2, alone=False)
-        broker.note_inline_append(loop.time())
-        assert broker.may_append_inline([partition], 100, alone=True)
-        broker.note_inline_append(loop.time() - 2 * broker_module.INLINE_SLOW_S)
-        assert not broker.may_append_inline([partition], 100, alone=True)
+        partition = broker.partitions.get("t", 0)
+        assert broker.appender.may_append_inline([partition], 100, alone=True)
+        assert not broker.appender.may_append_inline([partition], appender.INLINE_APPEND_BYTES + 1, alone=True)
+        assert not broker.appender.may_append_inline([partition], appender.INLINE_APPEND_BYTES // 2, alone=False)
+        broker.appender.note_inline_append(loop.time())
+        assert broker.appender.may_append_inline([partition], 100, alone=True)
+        broker.appender.note_inline_append(loop.time() - 2 * appender.INLINE_SLOW_S)
+        assert not broker.appender.may_append_inline([partition], 100, alone=True)
 
     run(tmp_path, scenario)
 
@@ -283,22 +283,24 @@ def test_a_topic_whose_files_cannot_be_made_does_not_exist(tmp_path: Path, monke
         with monkeypatch.context() as patch:
             patch.setattr(LogManager, "_create_in", failing)
             with pytest.raises(StorageFullError):
-                await broker.create_topic(TopicSpec("u", 5))
-        assert "u" not in broker.topics
-        await broker.create_topic(TopicSpec("u", 5))
-        assert broker.partition("u", 4).log.log_end_offset == 0
+                await broker.topics.create(TopicSpec("u", 5))
+        assert "u" not in broker.partitions.topics
+        await broker.topics.create(TopicSpec("u", 5))
+        assert broker.partitions.get("u", 4).log.log_end_offset == 0
 
     run(tmp_path, scenario)
 
 
 def test_of_two_that_create_the_same_topic_one_wins(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
-        done = await asyncio.gather(*(broker.create_topic(TopicSpec("u", 3)) for _ in range(5)), return_exceptions=True)
+        done = await asyncio.gather(
+            *(broker.topics.create(TopicSpec("u", 3)) for _ in range(5)), return_exceptions=True
+        )
         assert sum(not isinstance(d, Exception) for d in done) == 1
-        gone = await asyncio.gather(*(broker.delete_topic("u") for _ in range(3)), return_exceptions=True)
+        gone = await asyncio.gather(*(broker.topics.delete("u") for _ in range(3)), return_exceptions=True)
         assert sum(not isinstance(d, Exception) for d in gone) == 1
-        await broker.create_topic(TopicSpec("u", 1))
-        assert (await broker.delete_topic("u")).partitions == 1
+        await broker.topics.create(TopicSpec("u", 1))
+        assert (await broker.topics.delete("u")).partitions == 1
 
     run(tmp_path, scenario)
 

@@ -10,17 +10,27 @@ from pathlib import Path
 
 import pytest
 from sparklog_broker.broker import Broker
+from sparklog_broker.coordinators.internal_topics import InternalTopic, Replayed
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
-from sparklog_broker.handlers.topics import alter_topic, create_topic, delete_topic
-from sparklog_broker.internal_topics import InternalTopic, Replayed
+from sparklog_broker.handlers.topics import alter_topic, create_partitions, create_topic, delete_topic
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
-from sparklog.protocol.topic_messages import AlterTopicRequest, CreateTopicRequest, DeleteTopicRequest
+from sparklog.protocol.topic_messages import (
+    AlterTopicRequest,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+)
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from tests.benchmarks.broker_raw import envelope_batch
 from tests.unit.broker.test_handlers import run
+
+
+def internal_topic(broker: Broker, name: str) -> InternalTopic:
+    clock = broker.environment.clock
+    return InternalTopic(name, broker.config, clock, broker.topics, broker.appender, broker.io)
 
 
 async def replayed(topic: InternalTopic, partition: int) -> list[Replayed]:
@@ -29,15 +39,15 @@ async def replayed(topic: InternalTopic, partition: int) -> list[Replayed]:
 
 def test_a_topic_is_made_on_first_use_and_replayed_in_order(tmp_path: Path) -> None:
     async def first(broker: Broker, context: RequestContext) -> None:
-        topic = InternalTopic(broker, TRANSACTION_STATE_TOPIC)
+        topic = internal_topic(broker, TRANSACTION_STATE_TOPIC)
         assert not topic.exists
         assert topic.partitions == 8
         assert await replayed(topic, 0) == []
         infos = await asyncio.gather(*(topic.append(3, [(b"k", b"%d" % i), (b"gone", None)]) for i in range(20)))
         assert [i.base_offset for i in infos] == list(range(0, 40, 2))
-        made = broker.topics[TRANSACTION_STATE_TOPIC]
+        made = broker.partitions.topics[TRANSACTION_STATE_TOPIC]
         assert made.configs["cleanup.policy"] == "compact"
-        assert broker.partition(topic.name, 3).log.high_watermark == 40
+        assert broker.partitions.get(topic.name, 3).log.high_watermark == 40
         found = await replayed(topic, 3)
         assert [r.offset for r in found] == list(range(40))
         assert [(r.key, r.value) for r in found[-2:]] == [(b"k", b"19"), (b"gone", None)]
@@ -48,7 +58,7 @@ def test_a_topic_is_made_on_first_use_and_replayed_in_order(tmp_path: Path) -> N
     run(tmp_path, first)
 
     async def second(broker: Broker, context: RequestContext) -> None:
-        topic = InternalTopic(broker, TRANSACTION_STATE_TOPIC)
+        topic = internal_topic(broker, TRANSACTION_STATE_TOPIC)
         assert topic.exists
         assert len(await replayed(topic, 3)) == 40
 
@@ -58,8 +68,8 @@ def test_a_topic_is_made_on_first_use_and_replayed_in_order(tmp_path: Path) -> N
         config = make_config({"data.dir": str(tmp_path / "data"), "transaction.state.log.num.partitions": 3})
         broker = Broker.open(config, asyncio.get_running_loop())
         broker.start()
-        assert InternalTopic(broker, TRANSACTION_STATE_TOPIC).partitions == 8, "what is there keeps its number"
-        assert InternalTopic(broker, CONSUMER_OFFSETS_TOPIC).partitions == 8
+        assert internal_topic(broker, TRANSACTION_STATE_TOPIC).partitions == 8, "what is there keeps its number"
+        assert internal_topic(broker, CONSUMER_OFFSETS_TOPIC).partitions == 8
         await second(broker, RequestContext(broker, ("", 1), ""))
         broker.stop_waiting()
         assert await broker.close()
@@ -69,7 +79,7 @@ def test_a_topic_is_made_on_first_use_and_replayed_in_order(tmp_path: Path) -> N
 
 def test_a_large_partition_is_replayed_in_pieces(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
-        topic = InternalTopic(broker, CONSUMER_OFFSETS_TOPIC)
+        topic = internal_topic(broker, CONSUMER_OFFSETS_TOPIC)
         value = b"x" * 100_000
         for i in range(30):
             await topic.append(0, [(b"%d" % i, value)])
@@ -82,7 +92,7 @@ def test_a_large_partition_is_replayed_in_pieces(tmp_path: Path) -> None:
 
 def test_a_key_always_has_the_same_partition(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
-        topic = InternalTopic(broker, CONSUMER_OFFSETS_TOPIC)
+        topic = internal_topic(broker, CONSUMER_OFFSETS_TOPIC)
         assert [topic.partition_for(k) for k in ("a", "group", "ü")] == [3, 5, 5]
         assert {topic.partition_for(f"g{i}") for i in range(200)} == set(range(8))
 
@@ -95,9 +105,11 @@ def test_clients_cannot_touch_it(tmp_path: Path, name: str) -> None:
         nothing = memoryview(b"")
         with pytest.raises(InvalidTopicError, match="kept by the broker"):
             await create_topic(CreateTopicRequest(name, 1), nothing, context)
-        await InternalTopic(broker, name).append(0, [(b"k", b"v")])
+        await internal_topic(broker, name).append(0, [(b"k", b"v")])
         with pytest.raises(InvalidTopicError, match="kept by the broker"):
             await delete_topic(DeleteTopicRequest(name), nothing, context)
+        with pytest.raises(InvalidTopicError, match="kept by the broker"):
+            await create_partitions(CreatePartitionsRequest(name, 100), nothing, context)
         with pytest.raises(InvalidConfigError, match=r"cleanup\.policy cannot be changed"):
             await alter_topic(AlterTopicRequest(name, {"cleanup.policy": "delete"}), nothing, context)
         await alter_topic(AlterTopicRequest(name, {"segment.ms": 1000}), nothing, context)
@@ -107,7 +119,7 @@ def test_clients_cannot_touch_it(tmp_path: Path, name: str) -> None:
         assert isinstance(response.message, ProduceResponse)
         refused, taken = response.message.results
         assert (refused.error_code, taken.error_code) == (InvalidTopicError.code, 0)
-        assert broker.partition(name, 0).log.log_end_offset == 1
+        assert broker.partitions.get(name, 0).log.log_end_offset == 1
 
     run(tmp_path, scenario)
 
@@ -119,10 +131,10 @@ import sys
 from sparklog.format.batch import iterate_batches
 import pyarrow as pa
 from sparklog.format.schema import HEADER_TYPE, TIMESTAMP_TYPE, null_column, timestamp_bounds_ms
-from sparklog_broker.internal_topics import _decode, encode_records
+from sparklog_broker.coordinators.internal_topics import _decode, encode_records
 data = encode_records([(b"k\\xff", b"v"), (b"", None)], 1000)
 ((_, header),) = iterate_batches(data)
-assert [(r.key, r.value) for r in _decode(data, header)] == [(b"k\\xff", b"v"), (b"", None)]
+assert [(r.key, r.value) for r in _decode(data, header, 1 << 20)] == [(b"k\\xff", b"v"), (b"", None)]
 null_column(3, HEADER_TYPE).validate(full=True)
 stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, 1, [None, pa.py_buffer((5000).to_bytes(8, "little"))])
 assert timestamp_bounds_ms(stamps, 1) == (5, 5)

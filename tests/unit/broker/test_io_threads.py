@@ -7,12 +7,14 @@ import threading
 from typing import Any
 
 import pytest
-from sparklog_broker.io_threads import IoThreads
+from sparklog_broker.partitions.io_threads import IoThreads
+
+from sparklog.environment.executors import ThreadExecutors
 
 
 def with_threads(count: int, scenario: Any) -> None:
     async def main() -> None:
-        threads = IoThreads(asyncio.get_running_loop(), count)
+        threads = IoThreads(asyncio.get_running_loop(), ThreadExecutors(), count)
         try:
             await asyncio.wait_for(scenario(threads), 10)
         finally:
@@ -26,7 +28,7 @@ def test_jobs_of_one_key_run_in_order_on_one_thread() -> None:
         seen: list[tuple[int, str]] = []
         index = threads.index_of("topic", 3)
         await asyncio.gather(
-            *(threads.run(index, lambda i=i: seen.append((i, threading.current_thread().name))) for i in range(500))
+            *(threads.run(index, lambda i=i: seen.append((i, threading.current_thread().name))) for i in range(500))  # type: ignore[misc]
         )
         assert [i for i, _ in seen] == list(range(500))
         assert {name for _, name in seen} == {f"io-{index}"}
@@ -83,7 +85,7 @@ def test_stop_finishes_what_is_queued() -> None:
     ran: list[int] = []
 
     async def main() -> None:
-        threads = IoThreads(asyncio.get_running_loop(), 2)
+        threads = IoThreads(asyncio.get_running_loop(), ThreadExecutors(), 2)
         for i in range(100):
             threads.submit(i % 2, lambda i=i: ran.append(i), lambda *_: None)  # type: ignore[misc]
         await asyncio.to_thread(threads.stop)

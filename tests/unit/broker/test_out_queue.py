@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sparklog_broker.out_queue import GATHERED_BYTES_MAX, OutQueue, ShortFileError
+from sparklog_broker.network.out_queue import GATHERED_BYTES_MAX, OutQueue, ShortFileError
 
 from tests.unit.broker.test_connection import FileRange
 

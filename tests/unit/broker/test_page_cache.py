@@ -8,26 +8,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from sparklog_broker import page_cache
-from sparklog_broker.io_threads import IoThreads
+from sparklog_broker.partitions import page_cache
+from sparklog_broker.partitions.io_threads import IoThreads
 
+from sparklog.environment.executors import ThreadExecutors
+from sparklog.environment.files import RealFiles
 from sparklog.errors import StorageError
-from sparklog.log.files import RealFiles
 from sparklog.log.slices import FileSlice, SharedFile
 
 SIZE = 3 * 1024 * 1024 + 17
-
-
-class Range:
-    def __init__(self, path: Path, position: int, length_bytes: int) -> None:
-        self._fd = os.open(path, os.O_RDONLY)
-        self.position, self.length_bytes = position, length_bytes
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def release(self) -> None:
-        os.close(self._fd)
 
 
 @pytest.fixture
@@ -37,21 +26,21 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_just_written_is_resident(file: Path) -> None:
-    r = Range(file, 5, SIZE - 5)
-    assert page_cache.is_resident(cast(Any, r))
+def test_what_was_just_written_is_cached(file: Path) -> None:
+    r = FileSlice(SharedFile(RealFiles().open(file)), 5, SIZE - 5, 0, 1, is_tail=False)
+    assert r.is_cached
     r.release()
 
 
 def test_an_empty_or_short_file_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"")
-    r = Range(tmp_path / "f", 100, 10)
-    assert page_cache.is_resident(cast(Any, r))
+    r = FileSlice(SharedFile(RealFiles().open(tmp_path / "f")), 100, 10, 0, 1, is_tail=False)
+    assert r.is_cached
     r.release()
 
 
 class Watched:
-    """A file whose reads are noted, or fail."""
+    """A file that is not cached, whose reads are noted, or fail."""
 
     def __init__(self, path: Path, error: StorageError | None = None) -> None:
         self._file = RealFiles().open(path)
@@ -66,6 +55,9 @@ class Watched:
         self.reads.append((position, len(data)))
         return data
 
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        return False
+
     def fileno(self) -> int:
         return self._file.fileno()
 
@@ -78,12 +70,11 @@ def file_slice(watched: Watched, position: int, length_bytes: int) -> FileSlice:
     return FileSlice(SharedFile(cast(Any, watched)), position, length_bytes, 0, 1, is_tail=False)
 
 
-def test_cold_slices_are_read_through_even_when_released_meanwhile(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "is_resident", lambda s: False)
+def test_cold_slices_are_read_through_even_when_released_meanwhile(file: Path) -> None:
     watched = Watched(file)
 
     async def scenario() -> None:
-        io = IoThreads(asyncio.get_running_loop(), 1)
+        io = IoThreads(asyncio.get_running_loop(), ThreadExecutors(), 1)
         r = file_slice(watched, 10, SIZE - 10)
         warming = asyncio.ensure_future(page_cache.warm([r], io))
         await asyncio.sleep(0)
@@ -97,12 +88,11 @@ def test_cold_slices_are_read_through_even_when_released_meanwhile(file: Path, m
     assert watched.closed == 1
 
 
-def test_what_the_disk_cannot_read_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "is_resident", lambda s: False)
+def test_what_the_disk_cannot_read_is_told(file: Path) -> None:
     error = StorageError("cannot read")
 
     async def scenario() -> None:
-        io = IoThreads(asyncio.get_running_loop(), 1)
+        io = IoThreads(asyncio.get_running_loop(), ThreadExecutors(), 1)
         good, bad = file_slice(Watched(file), 0, 10), file_slice(Watched(file, error), 0, 10)
         assert await page_cache.warm([good, bad], io) == {bad: error}
         assert len(good.read()) == 10

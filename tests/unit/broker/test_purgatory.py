@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sparklog_broker.purgatory import Outcome, Purgatory
-from sparklog_broker.running_request import RunningRequest
+from sparklog_broker.partitions.purgatory import Outcome, Purgatory
 
 LONG_S = 60.0
 
@@ -220,28 +219,6 @@ def test_any_order_of_events_wakes_exactly_those_whose_bytes_are_there(events: l
         for task, _, _ in waiters:
             task.cancel()
         await asyncio.gather(*(t for t, _, _ in waiters), return_exceptions=True)
-        assert purgatory.waiting_count == 0
-
-    run(scenario())
-
-
-def test_one_request_that_waits_is_done_when_check_returns_and_the_others_soon() -> None:
-    async def scenario() -> None:
-        purgatory, condition = Purgatory(10), Condition()
-        ended: list[int] = []
-        for i in range(3):
-            request: RunningRequest[Outcome] = RunningRequest(
-                purgatory.wait(["a"], condition, LONG_S),
-                asyncio.get_running_loop(),
-                lambda outcome, _, i=i: ended.append(i),  # type: ignore[misc]
-            )
-            request.start()
-        condition.value = True
-        assert purgatory.check("a", at_once=True) == 3
-        assert ended == [0]
-        assert purgatory.waiting_count == 2
-        await asyncio.sleep(0)
-        assert ended == [0, 1, 2]
         assert purgatory.waiting_count == 0
 
     run(scenario())

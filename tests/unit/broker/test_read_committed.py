@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparklog_broker import broker as broker_module
 from sparklog_broker.broker import Broker
+from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers import locate
 from sparklog_broker.handlers.fetch import fetch
 from sparklog_broker.handlers.locate import locate_segments
 from sparklog_broker.handlers.offsets import list_offsets
-from sparklog_broker.reply import Response
-from sparklog_broker.transaction_markers import MarkerWriter
+from sparklog_broker.network.reply import Response
+from sparklog_broker.partitions import appender
 
+from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, iterate_batches
+from sparklog.log import reading
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.protocol.messages import (
@@ -42,14 +45,14 @@ ABORTED = AbortedRange(7, 10, 20)
 
 def write(broker: Broker, producer_id: int, rows: int) -> None:
     """A batch of a transaction in t-0, as the PRODUCE handler appends it."""
-    partition = broker.partition("t", 0)
+    partition = broker.partitions.get("t", 0)
     guard = partition.log.begin_verification(producer_id, 0)
     batch = produced(producer_id, 0, rows=rows, transactional=True)
     partition.on_appended(partition.log.append(batch, guard=guard))
 
 
 def end(broker: Broker, producer_id: int, *, commit: bool) -> AppendInfo:
-    partition = broker.partition("t", 0)
+    partition = broker.partitions.get("t", 0)
     info = partition.log.append_marker(producer_id, 1, 0, commit=commit)
     partition.on_appended(info)
     return info
@@ -57,7 +60,7 @@ def end(broker: Broker, producer_id: int, *, commit: bool) -> AppendInfo:
 
 def fill(broker: Broker) -> PartitionLog:
     """0-9 plain, 10-19 aborted with its marker at 20, 21-30 committed with its marker at 31, 32-41 open."""
-    partition = broker.partition("t", 0)
+    partition = broker.partitions.get("t", 0)
     partition.on_appended(partition.log.append(produced(-1, -1, rows=10, epoch=-1)))
     write(broker, 7, 10)
     end(broker, 7, commit=False)
@@ -107,7 +110,7 @@ def test_a_waiting_fetch_ends_with_the_marker_not_with_the_data(tmp_path: Path, 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         fill(broker)
         waiting = asyncio.ensure_future(read(context, 32, wait_ms=10_000, max_bytes=max_bytes))
-        while broker.fetches.waiting_count == 0:
+        while broker.partitions.fetches.waiting_count == 0:
             await asyncio.sleep(0)
         write(broker, 10, 5)
         for _ in range(10):
@@ -148,7 +151,7 @@ def test_the_latest_offset_is_the_last_stable_one(tmp_path: Path) -> None:
 
 
 def test_files_are_mapped_up_to_the_last_stable_offset(tmp_path: Path) -> None:
-    async def locate(context: RequestContext, start: int, isolation: int) -> LocateSegmentsResponse:
+    async def ask(context: RequestContext, start: int, isolation: int) -> LocateSegmentsResponse:
         request = LocateSegmentsRequest("t", 0, start, 100, isolation)
         message = (await locate_segments(request, NOTHING, context)).message
         assert isinstance(message, LocateSegmentsResponse)
@@ -156,12 +159,69 @@ def test_files_are_mapped_up_to_the_last_stable_offset(tmp_path: Path) -> None:
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         fill(broker)
-        everything, committed = await locate(context, 0, READ_UNCOMMITTED), await locate(context, 0, READ_COMMITTED)
+        everything, committed = await ask(context, 0, READ_UNCOMMITTED), await ask(context, 0, READ_COMMITTED)
         assert (committed.high_watermark, committed.last_stable_offset) == (42, 32)
         assert (everything.aborted, committed.aborted) == ([], [ABORTED])
         assert committed.ranges[-1].end_position < everything.ranges[-1].end_position
-        assert (await locate(context, 15, READ_COMMITTED)).aborted == [ABORTED], "its first batch begins at 10"
-        assert (await locate(context, 35, READ_COMMITTED)).ranges == []
+        assert (await ask(context, 15, READ_COMMITTED)).aborted == [ABORTED], "its first batch begins at 10"
+        assert (await ask(context, 35, READ_COMMITTED)).ranges == []
+
+    run(tmp_path, scenario)
+
+
+def test_an_answer_ends_behind_so_many_aborted_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locate, "ABORTED_RANGES_MAX", 3)
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        write(broker, 20, 1)  # ends last: it is in every answer
+        for producer_id in range(30, 38):
+            write(broker, producer_id, 2)
+            end(broker, producer_id, commit=False)
+        end(broker, 20, commit=False)
+        write(broker, 9, 1)
+        end(broker, 9, commit=True)
+        log = broker.partitions.get("t", 0).log
+        start, found, answers = 0, set(), 0
+        while True:
+            request = LocateSegmentsRequest("t", 0, start, 100, READ_COMMITTED)
+            message = (await locate_segments(request, NOTHING, context)).message
+            assert isinstance(message, LocateSegmentsResponse)
+            if not message.ranges:
+                break
+            assert len(message.aborted) <= 4
+            found |= {(a.producer_id, a.first_offset, a.last_offset) for a in message.aborted}
+            parts = (Path(r.path).read_bytes()[r.start_position : r.end_position] for r in message.ranges)
+            headers = [h for part in parts for _, h in iterate_batches(part)]
+            assert headers[0].base_offset == start
+            for header in headers:
+                if header.attributes & ATTRIBUTE_TRANSACTIONAL and not header.attributes & ATTRIBUTE_CONTROL:
+                    known = any(
+                        a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset
+                        for a in message.aborted
+                    )
+                    assert known == (header.producer_id != 9)
+            start, answers = headers[-1].next_offset, answers + 1
+        assert start == log.log_end_offset
+        assert (answers, len(found)) == (4, 9)
+
+    run(tmp_path, scenario)
+
+
+def test_an_answer_has_so_many_files_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LOCATE_RANGES_MAX", 2)
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        partition = broker.partitions.get("t", 0)
+        for _ in range(5):
+            partition.on_appended(partition.log.append(produced(-1, -1, rows=10, epoch=-1)))
+            partition.log.roll()
+        bases = []
+        for start in (0, 20, 40, 50):
+            request = LocateSegmentsRequest("t", 0, start, 100, READ_UNCOMMITTED)
+            message = (await locate_segments(request, NOTHING, context)).message
+            assert isinstance(message, LocateSegmentsResponse)
+            bases.append([r.base_offset for r in message.ranges])
+        assert bases == [[0, 10], [20, 30], [40], []]
 
     run(tmp_path, scenario)
 
@@ -181,7 +241,7 @@ def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
         return original(self, *args, **named)
 
     monkeypatch.setattr(PartitionLog, "append_marker", slow)
-    monkeypatch.setattr(broker_module, "INLINE_APPEND_BYTES", 0)
+    monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", 0)
 
     async def ends(context: RequestContext) -> list[int]:
         request = ListOffsetsRequest([ListOffsetsPartition(*tp, LATEST_TIMESTAMP) for tp in tps], READ_COMMITTED)
@@ -191,14 +251,18 @@ def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         for tp in tps:
-            partition = broker.partition(*tp)
+            partition = broker.partitions.get(*tp)
             guard = partition.log.begin_verification(7, 0)
             partition.on_appended(partition.log.append(produced(7, 0, rows=10, transactional=True), guard=guard))
         waiting = asyncio.ensure_future(read(context, 0, wait_ms=10_000))
-        writing = asyncio.ensure_future(MarkerWriter(broker).write([Marker(tp, 7, 1, True) for tp in tps], 0))
-        while not entered.is_set() or broker.partition(*tps[0]).log.log_end_offset < 11:
+        writing = asyncio.ensure_future(
+            MarkerWriter(broker.partitions, broker.appender, broker.groups.on_offsets_marker).write(
+                [Marker(tp, 7, 1, True) for tp in tps], 0
+            )
+        )
+        while not entered.is_set() or broker.partitions.get(*tps[0]).log.log_end_offset < 11:
             await asyncio.sleep(0.001)
-        first = broker.partition(*tps[0])
+        first = broker.partitions.get(*tps[0])
         first.on_appended(first.log.append(produced(-1, -1, rows=5, epoch=-1)))
         assert first.log.last_stable_offset == 16, "the log knows it, and it is not served yet"
         assert await ends(context) == [0, 0]

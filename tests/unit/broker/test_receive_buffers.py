@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from sparklog_broker.receive_buffers import BUFFER_BYTES_MIN, ReceiveBuffers
+from sparklog_broker.network.receive_buffers import BUFFER_BYTES_MIN, ReceiveBuffers
 
 from sparklog.settings import MIB
 
@@ -28,7 +28,7 @@ def test_the_smallest_that_fits_is_taken() -> None:
 def test_a_buffer_in_use_is_not_kept() -> None:
     buffers = ReceiveBuffers(10 * BUFFER_BYTES_MIN)
     buffer = memory(BUFFER_BYTES_MIN)
-    view = memoryview(buffer)[10:20]
+    view = memoryview(buffer)[10:20]  # type: ignore[arg-type]
     buffers.give_back(buffer)
     assert buffers.kept_bytes == 0
     view.release()

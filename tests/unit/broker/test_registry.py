@@ -7,10 +7,10 @@ import inspect
 from typing import Any, cast
 
 import pytest
-from sparklog_broker.connection import Connection
 from sparklog_broker.dispatcher import Dispatcher
+from sparklog_broker.network.connection import Connection
+from sparklog_broker.network.reply import Reply
 from sparklog_broker.registry import HANDLERS
-from sparklog_broker.reply import Reply
 
 from sparklog.errors import ERRORS, InvalidRequestError, StorageError, UnknownServerError
 from sparklog.protocol.frames import RequestPrefix, decode_response_prefix

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from sparklog_broker import tierer as tierer_module
+from sparklog_broker.background import tierer as tierer_module
+from sparklog_broker.background.tierer import Tierer
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 from sparklog_broker.dispatcher import RequestContext
@@ -19,7 +20,6 @@ from sparklog_broker.handlers.locate import locate_segments
 from sparklog_broker.handlers.offsets import list_offsets
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.handlers.remote import locate_remote
-from sparklog_broker.tierer import Tierer
 
 from sparklog.errors import LocalReadUnavailableError, OffsetOutOfRangeError, RemoteStorageError
 from sparklog.format.batch import iterate_batches
@@ -60,12 +60,12 @@ def run(tmp_path: Path, scenario: Scenario) -> None:
         settings = {"data.dir": str(tmp_path / "data"), "remote.log.storage.url": url}
         broker = Broker.open(make_config(settings | {"remote.log.manager.task.interval.ms": 86_400_000}), loop)
         store = FailingStore(url)
-        tierer = Tierer(broker._logs, store, interval_s=1)
+        tierer = Tierer(broker.config, loop, broker.environment, broker.storage.logs, store)
         broker.start()
         try:
-            await broker.create_topic(TopicSpec("t", 2, configs=CONFIGS))
-            for log in broker._logs.logs.values():
-                log.tier.access = RemoteAccess(store, broker._remote.cache)
+            await broker.topics.create(TopicSpec("t", 2, configs=CONFIGS))
+            for log in broker.storage.logs.logs.values():
+                log.tier.access = RemoteAccess(store, broker.storage.remote.cache)
             context = RequestContext(broker, ("127.0.0.1", 1), "127.0.0.1")
             await asyncio.wait_for(scenario(broker, context, tierer, store), 20)
         finally:
@@ -77,7 +77,7 @@ def run(tmp_path: Path, scenario: Scenario) -> None:
 
 async def fill(broker: Broker, context: RequestContext, number: int, segments: int) -> None:
     """Sealed segments of one batch, and one batch in the active one."""
-    log = broker.partition("t", number).log
+    log = broker.partitions.get("t", number).log
     for _ in range(segments + 1):
         if log.size_bytes:
             log.roll()
@@ -137,7 +137,7 @@ def test_a_round_that_fails_stops_no_other_and_is_told_once(tmp_path: Path, capl
         store.fails = lambda what, key: what == "write" and "/0/" in key
         for _ in range(3):
             assert TopicPartition("t", 0) not in tierer.run_once()
-        assert broker.partition("t", 1).log.local_log_start_offset == 10
+        assert broker.partitions.get("t", 1).log.local_log_start_offset == 10
         store.fails = lambda what, key: False
         assert tierer.run_once()[TopicPartition("t", 0)].copied == 1
 
@@ -177,7 +177,7 @@ def test_lookups_that_need_the_store(tmp_path: Path) -> None:
         remote = await locate_remote(LocateRemoteRequest("t", 0, 10, 30), NOTHING, context)
         assert isinstance(remote.message, LocateRemoteResponse)
         assert [decode_segment(s).base_offset for s in remote.message.segments] == [10]
-        broker.partition("t", 0).log.delete_records(15)
+        broker.partitions.get("t", 0).log.delete_records(15)
         with pytest.raises(OffsetOutOfRangeError):
             await locate_remote(LocateRemoteRequest("t", 0, 10, 30), NOTHING, context)
 
@@ -189,16 +189,16 @@ def test_a_deleted_topic_is_deleted_in_the_store_when_that_is_back(tmp_path: Pat
         await fill(broker, context, 0, 2)
         tierer.run_once()
         store.fails = lambda what, key: what == "remove"
-        broker._tierer._store = None  # only the one here works
-        await broker.delete_topic("t")
+        broker.background.tierer._store = None  # only the one here works
+        await broker.topics.delete("t")
         tierer.run_once()
-        await broker._purge()
+        await broker.storage.run(broker.storage.logs.purge_deleted)
         assert stored_names(store)
         assert [p.name for p in (tmp_path / "data").glob("t-0.*/*")] == ["remote-log.journal"]
-        await broker.create_topic(TopicSpec("t", 1, configs=CONFIGS))
+        await broker.topics.create(TopicSpec("t", 1, configs=CONFIGS))
         store.fails = lambda what, key: False
         tierer.run_once()
-        await broker._purge()
+        await broker.storage.run(broker.storage.logs.purge_deleted)
         assert stored_names(store) == []
         assert not list((tmp_path / "data").glob("t-0.*"))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparklog_broker import transaction_shard
 from sparklog_broker.broker import Broker
-from sparklog_broker.internal_topics import InternalTopic
+from sparklog_broker.coordinators import shard
+from sparklog_broker.coordinators.internal_topics import InternalTopic
 
 from sparklog.errors import RequestTimedOutError, SparklogError, StorageFullError, TransactionAbortedError
 from sparklog.types import shared_transactional_id
@@ -40,7 +40,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
         return info
 
     monkeypatch.setattr(InternalTopic, "append", sometimes)
-    monkeypatch.setattr(transaction_shard, "RELOAD_S", 0.01)
+    monkeypatch.setattr(shard, "RELOAD_S", 0.01)
     return counts
 
 
@@ -72,7 +72,7 @@ async def query(broker: Broker, name: str, expected: Counter[bytes]) -> None:
     """A query of three tasks per version, the second of which loses."""
     app = shared_transactional_id(name)
     for version in range(TRANSACTIONS):
-        ticket = await broker.new_producer_id()
+        ticket = await broker.storage.new_producer_id()
 
         async def task(number: int, version: int = version, ticket: int = ticket) -> int:
             joined = await persist(lambda: broker.transactions.join(name, version, "run", ticket, 60_000))

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sparklog_broker import transaction_shard, transactions
 from sparklog_broker.broker import Broker
+from sparklog_broker.coordinators import transaction_shard
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
+from sparklog_broker.partitions.storage import Storage
 
+from sparklog.environment import real_environment
+from sparklog.environment.clock import SystemClock
 from sparklog.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadingError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidRequestError,
+    InvalidTopicError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     ProducerFencedError,
@@ -26,12 +31,15 @@ from sparklog.errors import (
     StorageError,
     StorageFullError,
     TransactionAbortedError,
+    UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import iterate_batches
 from sparklog.log.partition_log import PartitionLog
+from sparklog.metadata.producer_ids import BLOCK_IDS
 from sparklog.protocol.messages import ProducePartition, ProduceRequest
 from sparklog.types import TopicPartition, shared_transactional_id
 from tests.unit.broker.transaction_support import T0, T1, log_of, refused, rows, run, send, visible
+from tests.unit.log.producer_support import produced
 
 
 def test_a_transaction_becomes_visible_as_a_whole(tmp_path: Path) -> None:
@@ -130,11 +138,11 @@ def test_joins_at_the_same_time_share_an_append(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         txn = broker.transactions
         await txn.join("app", 0, "run", 5, 60_000)
-        before = {n: broker.partition("__transaction_state", n).log.log_end_offset for n in range(8)}
+        before = {n: broker.partitions.get("__transaction_state", n).log.log_end_offset for n in range(8)}
         await asyncio.gather(*(txn.join("app", 0, "run", 5, 60_000) for _ in range(50)))
-        grown = [n for n in range(8) if broker.partition("__transaction_state", n).log.log_end_offset > before[n]]
+        grown = [n for n in range(8) if broker.partitions.get("__transaction_state", n).log.log_end_offset > before[n]]
         (n,) = grown
-        log = broker.partition("__transaction_state", n).log
+        log = broker.partitions.get("__transaction_state", n).log
         assert log.log_end_offset - before[n] == 50
         piece = log.read(before[n], 1 << 20)
         assert piece is not None
@@ -149,14 +157,14 @@ def test_a_deleted_topic_needs_no_marker(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         me = await broker.transactions.init_producer_id("id", 60_000)
         await send(broker, "id", me, 0, b"a", T0)
-        await broker.delete_topic("t")
+        await broker.topics.delete("t")
         await broker.transactions.end("id", *me, commit=True)
         assert broker.transactions.describe("id").summary.state == "CompleteCommit"  # type: ignore[union-attr]
 
     run(tmp_path, scenario)
 
 
-class SetClock:
+class SetClock(SystemClock):
     """A clock that a test moves."""
 
     def __init__(self) -> None:
@@ -168,7 +176,7 @@ class SetClock:
 
 def test_timeouts_abort_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SetClock()
-    monkeypatch.setattr(transactions, "SystemClock", lambda: clock)
+    monkeypatch.setattr(Storage, "expiry_ms", lambda _: clock.ms)
 
     async def scenario(broker: Broker) -> None:
         txn = broker.transactions
@@ -207,9 +215,9 @@ def test_timeouts_abort_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert txn.describe(shared_transactional_id("app")).last_committed_version == 0
         clock.ms += 83 * 86_400_000
         await txn.end_overdue()
-        assert txn.summaries() == []
+        assert not [*txn.summaries()]
 
-    run(tmp_path, scenario, later)
+    run(tmp_path, scenario, later, environment=real_environment()._replace(clock=clock))
 
 
 def test_operators_abort_what_is_open_and_what_hangs(tmp_path: Path) -> None:
@@ -221,15 +229,15 @@ def test_operators_abort_what_is_open_and_what_hangs(tmp_path: Path) -> None:
         assert await refused(txn.abort_hanging(T0, me.producer_id)) is InvalidTxnStateError, "it does not hang"
         (listed,) = txn.summaries(["Ongoing"])
         assert (listed.transactional_id, listed.producer_id) == ("id", me.producer_id)
-        assert txn.summaries(["CompleteAbort"]) == []
-        assert txn.summaries(running_ms_min=60_000) == []
+        assert not [*txn.summaries(["CompleteAbort"])]
+        assert not [*txn.summaries(running_ms_min=60_000)]
         assert [p.transactional_id for p in txn.describe_producers(T0).producers] == ["id"]
         assert await txn.abort("id") == 2
         assert visible(broker, T0) == []
         # as a broker without verification would have let it in
         log = log_of(broker, T1)
         info = log.append_internal(bytearray(rows(b"hangs", (999, 3), 0)))
-        broker.partition(*T1).on_appended(info)
+        broker.partitions.get(*T1).on_appended(info)
         (found,) = [p for p in txn.describe_producers(T1).producers if p.transaction_first_offset >= 0]
         assert (found.producer_id, found.transactional_id) == (999, None)
         assert await txn.abort_hanging(T1, 999) == 1
@@ -352,7 +360,7 @@ def test_a_transaction_needs_acks_all_and_an_identity_of_the_id(tmp_path: Path) 
 @pytest.mark.parametrize("mode", ["none", "group"])
 def test_a_decision_about_a_durable_topic_is_on_the_disk_before_its_markers(tmp_path: Path, mode: str) -> None:
     async def scenario(broker: Broker) -> None:
-        await broker.alter_topic("t", {"flush.mode": mode})
+        await broker.topics.alter("t", {"flush.mode": mode})
         txn = broker.transactions
         me = await txn.init_producer_id("id", 60_000)
         await send(broker, "id", me, 0, b"a", T0)
@@ -379,7 +387,7 @@ def test_what_the_state_topic_has_lost_is_aborted_at_the_start(tmp_path: Path) -
     async def first(broker: Broker) -> None:
         for producer in ((900, 0), (901, 5)):
             log = log_of(broker, T1)
-            broker.partition(*T1).on_appended(log.append_internal(bytearray(rows(b"lost", producer, 0))))
+            broker.partitions.get(*T1).on_appended(log.append_internal(bytearray(rows(b"lost", producer, 0))))
         me = await broker.transactions.init_producer_id("id", 60_000)
         await send(broker, "id", me, 0, b"known", T0, T1)
 
@@ -392,3 +400,47 @@ def test_what_the_state_topic_has_lost_is_aborted_at_the_start(tmp_path: Path) -
         assert await refused(send(broker, "id", (901, 5), 1, b"late", T1)) is ProducerFencedError
 
     run(tmp_path, first, second)
+
+
+def test_a_metadata_store_from_an_older_copy_issues_no_id_twice(tmp_path: Path) -> None:
+    """What logs and the state topic name is in use; a ticket that is newer than all that were drawn would fence for ever."""
+    store = tmp_path / "data" / "metadata.db"
+    used: list[int] = []
+
+    async def first(broker: Broker) -> None:
+        await broker.transactions.join("app", 0, "run", 5, 60_000)  # makes the state topic
+        shutil.copy(store, tmp_path / "copy")
+
+    async def second(broker: Broker) -> None:
+        used.extend([await broker.storage.new_producer_id() for _ in range(2 * BLOCK_IDS)][-1:])
+        log_of(broker, T0).append(produced(used[0], 0), issued=broker.storage.producer_ids.is_issued)
+        used.append(await broker.storage.new_producer_id())
+        await broker.transactions.join("app", 1, "run2", used[1], 60_000)
+
+    async def restored(broker: Broker) -> None:
+        await broker.transactions.loaded()
+        assert await broker.storage.new_producer_id() > used[1] > used[0]
+        ticket = await broker.storage.new_producer_id()
+        assert (await broker.transactions.join("app", 1, "run3", ticket, 60_000)).identity is not None
+
+    run(tmp_path, first, second)
+    shutil.copy(tmp_path / "copy", store)
+    run(tmp_path, restored)
+
+
+def test_a_refused_batch_makes_its_partition_no_part_of_the_transaction(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        txn = broker.transactions
+        me = await txn.init_producer_id("id", 60_000)
+        internal, missing = TopicPartition("__transaction_state", 0), TopicPartition("t", 9)
+        assert await refused(send(broker, "id", me, 0, b"x", internal)) is InvalidTopicError
+        assert await refused(send(broker, "id", me, 0, b"x", missing)) is UnknownTopicOrPartitionError
+        assert await refused(send(broker, "nobody", me, 0, b"x", T0)) is InvalidProducerIdMappingError
+        stranger = me._replace(producer_epoch=32_767)
+        assert await refused(send(broker, "id", stranger, 0, b"x", T0)) is InvalidProducerEpochError
+        assert txn.describe("id").partitions == []
+        await send(broker, "id", me, 0, b"a", T0)
+        await txn.end("id", *me, commit=True)
+        assert visible(broker, T0) == [b"a"]
+
+    run(tmp_path, scenario)

@@ -14,6 +14,7 @@ from sparklog_broker.config import make_config
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
 
+from sparklog.environment import Environment
 from sparklog.errors import SparklogError, TopicAlreadyExistsError, error_from_code
 from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, encode_batch, iterate_batches
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -23,20 +24,24 @@ from sparklog.protocol.messages import ProducePartition, ProduceRequest, Produce
 from sparklog.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+TICKETS = 12
 Scenario = Callable[[Broker], Coroutine[Any, Any, None]]
 
 
-def run(tmp_path: Path, *scenarios: Scenario, **settings: object) -> None:
+def run(tmp_path: Path, *scenarios: Scenario, environment: Environment | None = None, **settings: Any) -> None:
     """Runs each scenario with a broker of its own on the same directory, where there is the topic `t` with two
-    partitions."""
+    partitions, and the tickets below TICKETS are drawn."""
 
     async def one(scenario: Scenario) -> None:
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
-        broker = Broker.open(make_config({"data.dir": str(tmp_path / "data"), **dotted}), asyncio.get_running_loop())
+        config = make_config({"data.dir": str(tmp_path / "data"), **dotted})
+        broker = Broker.open(config, asyncio.get_running_loop(), environment)
         broker.start()
         try:
             with contextlib.suppress(TopicAlreadyExistsError):
-                await broker.create_topic(TopicSpec("t", 2))
+                await broker.topics.create(TopicSpec("t", 2))
+                for _ in range(TICKETS):
+                    await broker.storage.new_producer_id()
             await asyncio.wait_for(scenario(broker), 30)
         finally:
             broker.stop_waiting()
@@ -91,7 +96,7 @@ async def send(
 
 
 def log_of(broker: Broker, tp: TopicPartition) -> PartitionLog:
-    return broker.partition(*tp).log
+    return broker.partitions.get(*tp).log
 
 
 def visible(broker: Broker, tp: TopicPartition) -> list[bytes]:

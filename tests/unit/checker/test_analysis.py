@@ -21,7 +21,7 @@ def sent(process: str, *calls: Step, outcome: Outcome = Outcome.OK, begun: int =
 
 def transaction(process: str, *calls: Step, asked: int = 10, outcome: Outcome = Outcome.OK, **more: Any) -> Operation:
     steps = tuple(Sent(p, values, offsets, [-1] * len(values)) for p, offsets, values in calls)
-    steps += tuple(Polled(*poll) for poll in more.pop("polls", ()))
+    steps = (*steps, *(Polled(*poll) for poll in more.pop("polls", ())))  # type: ignore[arg-type]
     return Operation(process, 1, Kind.TRANSACTION, outcome, 0, asked, asked + 1, steps, **more)
 
 

@@ -41,7 +41,7 @@ def written(file: io.BytesIO) -> None:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     with (tmp_path / "p1.jsonl").open("xb", buffering=0) as file:
-        written(file)
+        written(file)  # type: ignore[arg-type]
     send, committed, aborted, left = read_history(tmp_path.iterdir())
     assert send == Operation(
         "p1", 1, Kind.SEND, Outcome.OK, 1, NEVER_NS, 2, (Sent("t-0", [1, 2], [10, 11], [-1, -1]),), {}, "g"
@@ -98,10 +98,10 @@ def many(records: int, per_call: int = 1000, readers: int = 2) -> list[Operation
         values, first = np.arange(i * per_call, (i + 1) * per_call) + 1, ends[partition]
         ends[partition] += per_call
         offsets = np.arange(first, first + per_call)
-        sent = Sent(partition, values, offsets, np.full(per_call, -1))
+        sent = Sent(partition, values, offsets, np.full(per_call, -1))  # type: ignore[arg-type]
         operations.append(Operation("p", i, Kind.SEND, Outcome.OK, i, NEVER_NS, i + 1, (sent,)))
         for reader in range(readers):
-            polled = Polled(partition, offsets, values, i + 2)
+            polled = Polled(partition, offsets, values, i + 2)  # type: ignore[arg-type]
             operations.append(Operation(f"c{reader}", i, Kind.POLL, Outcome.OK, i, NEVER_NS, i + 2, (polled,)))
     return operations
 

@@ -60,7 +60,7 @@ def test_same_as_sparks_own_parser() -> None:
     spark = there_already or SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     try:
         spark_type = StructType.fromDDL(EVERYTHING_FOR_SPARK)
-        canonical = canonical_schema(to_arrow_schema(spark_type, timezone="UTC"))
+        canonical = canonical_schema(to_arrow_schema(spark_type, timezone="UTC"))  # type: ignore[arg-type]
         assert parse_ddl(EVERYTHING_FOR_SPARK).equals(canonical)
         assert parse_spark_json(spark_type.json()).equals(canonical)
     finally:

@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import io
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -35,8 +36,8 @@ JSONL = b"""{"id": 1, "name": "a, b", "at": "2024-03-01T12:30:00Z", "day": "2024
 NOON = dt.datetime(2024, 3, 1, 12, 30, tzinfo=dt.UTC)
 
 
-def read(data: bytes, format: str, schema: pa.Schema | None = SCHEMA, **options: object) -> pa.Table:
-    chunks = list(open_input(None, io.BytesIO(data), format, InputOptions(schema, **options)).chunks)  # type: ignore[arg-type]
+def read(data: bytes, format: str, schema: pa.Schema | None = SCHEMA, **options: Any) -> pa.Table:
+    chunks = list(open_input(None, io.BytesIO(data), format, InputOptions(schema, **options)).chunks)
     return pa.concat_tables([c.table for c in chunks])
 
 

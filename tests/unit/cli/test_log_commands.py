@@ -207,7 +207,7 @@ def test_dump_shows_producers_and_markers(run: Run, tmp_path: Path, monkeypatch:
         ("transactional", 7, 0),
         ("abort", 7, 0),
     ]
-    (snapshot,), (index,) = directory.glob("*.snapshot"), directory.glob("*.txnindex")
+    snapshot, (index,) = max(directory.glob("*.snapshot")), directory.glob("*.txnindex")
     assert "producers at offset 4" in run("dump", snapshot).stdout
     assert [p["producer_id"] for p in json.loads(run("dump", snapshot, "--format", "json").stdout)["producers"]] == [
         5,

@@ -114,6 +114,30 @@ def test_typed_json_has_the_columns_and_metadata_on_demand() -> None:
     }
 
 
+def test_what_python_has_no_object_for_is_shown_as_its_number() -> None:
+    far = 2**62
+    stamp, day = pa.timestamp("us", tz="UTC"), pa.date32()
+    numbers = {
+        "at": pa.array([far, 0, None], pa.int64()).view(stamp),
+        "day": pa.array([0, None, 2**31 - 1], pa.int32()).view(day),
+        "l": pa.ListArray.from_arrays(pa.array([0, 2, 2, 2], pa.int32()), pa.array([0, far], pa.int64()).view(stamp)),
+        "s": pa.StructArray.from_arrays([pa.array([1, 2, far], pa.int64()).view(stamp)], ["x"]),
+        "m": pa.MapArray.from_arrays(
+            pa.array([0, 1, 1, 1], pa.int32()), pa.array(["k"]), pa.array([far], pa.int64()).view(stamp)
+        ),
+    }
+    first, second, third = written(Batch("t", 0, 7, pa.record_batch(numbers)), 3, envelope=False, metadata=False)
+    assert first == {
+        "at": far,
+        "day": "1970-01-01",
+        "l": ["1970-01-01T00:00:00Z", far],
+        "s": {"x": "1970-01-01T00:00:00.000001Z"},
+        "m": {"k": far},
+    }
+    assert (second["at"], second["day"], second["l"], second["m"]) == ("1970-01-01T00:00:00Z", None, [], {})
+    assert (third["at"], third["day"], third["s"]) == (None, 2**31 - 1, {"x": far})
+
+
 def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     writer = TableWriter(envelope=True, metadata=False)
     writer.write(ENVELOPE, 2)  # type: ignore[arg-type]

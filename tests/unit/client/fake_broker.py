@@ -48,6 +48,8 @@ class FakeBroker:
 
     def __init__(self, partitions: int = 1, port: int = 0) -> None:
         self.hook: Hook = lambda api, message: None
+        self.apis = {api: (spec.version_min, spec.version_max) for api, spec in APIS.items()}
+        """What it says in its handshake that it has."""
         self.topics: dict[str, topics.TopicState] = {}
         self.logs: dict[tuple[str, int], list[bytearray]] = {}
         self.requests: list[tuple[Api, Any]] = []
@@ -148,7 +150,7 @@ class FakeBroker:
                 answer, payload = self._answer(api, message, body[prefix.header_bytes :], code)
                 if answer is None:
                     continue
-                header = encode(answer)
+                header = encode(answer, m.older_version(api, prefix.version))
                 held.append(frames.encode_response(api, 0, prefix.correlation_id, header, len(payload)) + payload)
                 if len(held) >= self.answers_at_once.get(api, 1):
                     connection.sendall(b"".join(held))
@@ -156,7 +158,7 @@ class FakeBroker:
 
     def _answer(self, api: Api, message: Any, payload: bytearray, code: int) -> tuple[Any, bytes]:
         if api is Api.HANDSHAKE:
-            apis = [m.ApiRange(int(a), s.version_min, s.version_max) for a, s in APIS.items()]
+            apis = [m.ApiRange(int(a), *versions) for a, versions in self.apis.items()]
             return m.HandshakeResponse(0, "cluster", "0", apis, 100 * 2**20), b""
         if api is Api.METADATA:
             names = list(self.topics) if message.topics is None else message.topics
@@ -170,10 +172,10 @@ class FakeBroker:
         if api is Api.END_TXN:
             ended = (message.producer_id, message.producer_epoch + 1)
             self.transactions[message.transactional_id] = message.producer_epoch + 1
-            for states in self.producers.values():
-                if states.get(message.producer_id) is not None:
+            for known in self.producers.values():
+                if known.get(message.producer_id) is not None:
                     attributes = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
-                    states.apply(BatchHeader(0, 0, 0, 0, attributes, 1, 0, 0, 0, 0, *ended, 0, 0, 0, 0))
+                    known.apply(BatchHeader(0, 0, 0, 0, attributes, 1, 0, 0, 0, 0, *ended, 0, 0, 0, 0))
             return txn.EndTxnResponse(*ended), b""
         if api is Api.TXN_OFFSET_COMMIT:
             return groups.TxnOffsetCommitResponse(
@@ -269,7 +271,8 @@ class FakeBroker:
                 if h.next_offset > message.start_offset and h.base_offset < stop
             ]
         (self.data_dir / "meta.json").write_text(json.dumps({"data_dir_id": self.data_dir_id}))
-        path = self.data_dir / f"{next(self._files)}.arrow"
+        path = self.data_dir / f"{message.topic}-{message.partition}" / f"{next(self._files)}.arrow"
+        path.parent.mkdir(exist_ok=True)
         head = b"not of the range"
         path.write_bytes(head + b"".join(b for _, b in chosen) + head)
         size = len(head) + sum(len(b) for _, b in chosen)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sparklog.client.tabular import _joined, binary_array
 
-OBJECTS = st.one_of(st.binary(), st.none(), st.binary().map(bytearray), st.binary().map(memoryview))
+OBJECTS = st.one_of(st.binary(), st.none(), st.binary().map(bytearray), st.binary().map(lambda data: memoryview(data)))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -143,6 +143,11 @@ def test_abort_wakes_a_waiting_thread(fake: FakeBroker) -> None:
     assert isinstance(caught[0], BrokerNotAvailableError)
 
 
+def handshake(apis: list[m.ApiRange], *, broker_version: str = "9", request_bytes_max: int = 1) -> bytes:
+    answer = m.HandshakeResponse(0, "cluster", broker_version, apis, request_bytes_max)
+    return frames.encode_response(0, 0, 1, m.encode(answer))
+
+
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
@@ -153,7 +158,15 @@ def test_abort_wakes_a_waiting_thread(fake: FakeBroker) -> None:
         (frames.encode_response(0, 0, 99, b"\x90"), InvalidRequestError),
         (frames.encode_response(0, 0, 1, b"\xc1"), InvalidRequestError),
         (frames.encode_response(0, 8, 1, m.encode(m.ErrorBody("too new"))), UnsupportedVersionError),
-        (frames.encode_response(0, 0, 1, m.encode(m.HandshakeResponse(0, "c", "9", [], 1))), UnsupportedVersionError),
+        (frames.encode_response(0, 8, 1, m.encode(m.ErrorBody("too new", 1, 2))), UnsupportedVersionError),
+        (handshake([m.ApiRange(0, 0, 0), m.ApiRange(0, 0, 0)]), InvalidRequestError),
+        (handshake([m.ApiRange(4, 2, 1)]), InvalidRequestError),
+        (handshake([m.ApiRange(4, -1, 0)]), InvalidRequestError),
+        (handshake([m.ApiRange(4, 0, 65_536)]), InvalidRequestError),
+        (handshake([m.ApiRange(65_536, 0, 0)]), InvalidRequestError),
+        (handshake([m.ApiRange(i, 0, 0) for i in range(1_001)]), InvalidRequestError),
+        (handshake([], broker_version="9" * 201), InvalidRequestError),
+        (handshake([], request_bytes_max=-1), InvalidRequestError),
     ],
 )
 def test_a_peer_that_is_no_broker(reply: bytes, error: type[Exception]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from sparklog.client.cluster import cluster
 from sparklog.client.consumer import Consumer
-from sparklog.client.range_reader import read_range
+from sparklog.client.range_reader import Fetching, read_range
 from sparklog.errors import (
     ClosedError,
     CorruptBatchError,
@@ -43,7 +43,7 @@ def fill(fake: FakeBroker, batches: int, rows: int = 10, partition: int = 0, com
         values = pa.array([b"%d" % (first + i) for i in range(rows)])
         keys, headers = pa.nulls(rows, pa.binary()), pa.nulls(rows, ENVELOPE_SCHEMA.types[2])
         batch = pa.record_batch([keys, values, headers, stamps], schema=ENVELOPE_SCHEMA)
-        bounds = {"min_timestamp_ms": first, "max_timestamp_ms": first + rows - 1}
+        bounds: dict[str, Any] = {"min_timestamp_ms": first, "max_timestamp_ms": first + rows - 1}
         fake.append(bytearray(encode_batch(batch, schema_id=1, compression=compression, **bounds)), partition=partition)
 
 
@@ -298,10 +298,24 @@ def test_ranges_are_clipped(fake: FakeBroker, start: int, end: int) -> None:
     assert values(fake, start, end) == [b"%d" % i for i in range(start, end)]
 
 
-def test_a_range_survives_a_broken_connection_without_repeating_rows(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sparklog.client.range_reader.FETCH_BYTES", 1)
+ONE_BATCH = Fetching(max_bytes=1)
+"""Each fetch brings one batch."""
+
+
+def test_a_range_is_fetched_as_it_is_told_to(fake: FakeBroker) -> None:
+    fill(fake, 10)
+    asked = []
+
+    def hook(api: Api, message: Any) -> None:
+        if api is Api.FETCH:
+            asked.append((message.max_bytes, message.partitions[0].max_bytes, message.max_wait_ms))
+
+    fake.hook = hook
+    assert len(values(fake, 0, 100, fetching=Fetching(1, 70, 100))) == 100
+    assert set(asked) == {(1, 1, 50)} and len(asked) >= 10, "the wait leaves half the time for the answer"
+
+
+def test_a_range_survives_a_broken_connection_without_repeating_rows(fake: FakeBroker) -> None:
     fill(fake, 10)
     count = 0
 
@@ -311,7 +325,7 @@ def test_a_range_survives_a_broken_connection_without_repeating_rows(
         return DROP if api is Api.FETCH and count % 3 == 0 else None
 
     fake.hook = hook
-    assert values(fake, 4, 96) == [b"%d" % i for i in range(4, 96)]
+    assert values(fake, 4, 96, fetching=ONE_BATCH) == [b"%d" % i for i in range(4, 96)]
 
 
 def test_lost_ranges_are_named(fake: FakeBroker) -> None:
@@ -342,12 +356,9 @@ def test_damage_in_a_range(fake: FakeBroker) -> None:
     assert len(values(fake, 0, 30, check_crcs=False)) == 30
 
 
-def test_an_abandoned_range_does_not_return_a_busy_connection(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sparklog.client.range_reader.FETCH_BYTES", 1)
+def test_an_abandoned_range_does_not_return_a_busy_connection(fake: FakeBroker) -> None:
     fill(fake, 10)
-    generator = read_range(cluster(fake.address), TP0, 0, 100, local="off")
+    generator = read_range(cluster(fake.address), TP0, 0, 100, local="off", fetching=ONE_BATCH)
     assert next(generator).base_offset == 0
-    generator.close()
+    generator.close()  # type: ignore[attr-defined]
     assert values(fake, 0, 100) == [b"%d" % i for i in range(100)]

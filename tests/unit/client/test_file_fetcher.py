@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from sparklog.client import file_fetcher, segment_files
+from sparklog.client import file_fetcher, range_reader, segment_files
 from sparklog.client.cluster import cluster
 from sparklog.client.consumer import Consumer
+from sparklog.client.range_reader import read_range
 from sparklog.errors import CorruptBatchError, InvalidConfigError
+from sparklog.format.batch import decode_header
 from sparklog.protocol.messages import Api, LocateSegmentsResponse
 from sparklog.types import TopicPartition
 from tests.unit.client.fake_broker import FakeBroker
@@ -288,3 +290,21 @@ def test_the_answer_is_not_asked_for_again_after_a_while(fake: FakeBroker, monke
     assert len(asked(fake, Api.LOCATE_SEGMENTS)) == 1
     leader = cluster(fake.address).leader(TP0)
     assert not cluster(fake.address).local_reads(leader)
+
+
+def test_a_range_is_asked_for_again_where_an_answer_ends(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(fake, 5)
+
+    def first_batch(*given: Any, **how: Any) -> LocateSegmentsResponse:
+        found = segment_files.locate(*given, **how)
+        del found.ranges[1:]
+        part = found.ranges[0]
+        size = decode_header(Path(part.path).read_bytes(), part.start_position).size_bytes
+        found.ranges[0] = msgspec.structs.replace(part, end_position=part.start_position + size)
+        return found
+
+    monkeypatch.setattr(range_reader, "locate", first_batch)
+    batches = list(read_range(cluster(fake.address), TP0, 0, 50))
+    assert [b.base_offset for b in batches] == [0, 10, 20, 30, 40]
+    assert [m.start_offset for m in asked(fake, Api.LOCATE_SEGMENTS)] == [0, 10, 20, 30, 40]
+    assert not asked(fake, Api.FETCH)

@@ -12,6 +12,7 @@ from sparklog.client.cluster import cluster
 from sparklog.client.producer import Producer
 from sparklog.client.retry import RetryPolicy
 from sparklog.client.shared_transaction import (
+    LastCommit,
     Participant,
     SharedTransaction,
     draw_ticket,
@@ -22,10 +23,13 @@ from sparklog.errors import (
     ConcurrentTransactionsError,
     CorruptBatchError,
     InvalidConfigError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
     InvalidTxnStateError,
     MessageTooLargeError,
     ProducerFencedError,
     RequestTimedOutError,
+    SparklogError,
     StorageFullError,
     TransactionAbortedError,
     UnsupportedApiError,
@@ -156,6 +160,18 @@ def test_a_batch_that_fails_for_good_begins_an_epoch(fake: FakeBroker) -> None:
     assert len({pid for pid, _, _ in written(fake)}) == 1
 
 
+@pytest.mark.parametrize("error", [InvalidProducerEpochError, InvalidProducerIdMappingError])
+def test_an_identity_that_the_broker_does_not_take_is_replaced(fake: FakeBroker, error: type[SparklogError]) -> None:
+    with Producer(fake.address, linger_ms=0) as producer:
+        producer.send("events", b"a").result(5)
+        fake.hook = verdicts(error.code)
+        with pytest.raises(error):
+            producer.send("events", b"lost").result(5)
+        producer.send("events", b"b").result(5)
+    assert stored(fake) == [b"a", b"b"]
+    assert written(fake) == [(1001, 0, 0), (1002, 0, 0)]
+
+
 def test_a_batch_that_timed_out_unknown_is_not_sent_again(fake: FakeBroker) -> None:
     fake.hook = verdicts(DROP_AFTER, *[StorageFullError.code] * 10_000)
     with Producer(fake.address, delivery_timeout_ms=100, retry_backoff_ms=5) as producer:
@@ -243,13 +259,13 @@ def test_the_calls_of_shared_transactions_are_tried_again(fake: FakeBroker) -> N
     ticket = draw_ticket(known, policy)
     transaction = SharedTransaction("q", 3, "run", ticket)
     assert join_shared_transaction(known, transaction, timeout_ms=1000, policy=policy) == ("__shared:q", 77, 0)
-    assert end_shared_transaction(known, transaction, committed=True, winners=[77], policy=policy)
+    assert end_shared_transaction(known, transaction, committed=True, winners=[77], policy=policy).committed
     with pytest.raises(ProducerFencedError):
         end_shared_transaction(known, transaction, committed=True, winners=[77], policy=policy)
     (ended, *_) = [message for api, message in fake.requests if api is Api.END_SHARED_TXN]
     assert ended == txn.EndSharedTxnRequest("q", 3, "run", ticket, True, [77])
     fake.committed = True
-    assert join_shared_transaction(known, transaction, timeout_ms=1000, policy=policy) is None
+    assert isinstance(join_shared_transaction(known, transaction, timeout_ms=1000, policy=policy), LastCommit)
 
 
 def test_a_call_that_fails_for_too_long_raises_its_last_error(fake: FakeBroker) -> None:

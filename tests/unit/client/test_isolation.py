@@ -14,7 +14,7 @@ from sparklog.client.consumed import decode_batches
 from sparklog.client.consumer import Consumer
 from sparklog.client.isolation import Aborted, isolation_of
 from sparklog.client.projection import Projection
-from sparklog.client.range_reader import read_range
+from sparklog.client.range_reader import Fetching, read_range
 from sparklog.errors import InvalidConfigError, RequestTimedOutError
 from sparklog.format.batch import (
     ATTRIBUTE_COMMIT,
@@ -197,12 +197,10 @@ def test_read_uncommitted_gives_everything_but_markers(fake: FakeBroker) -> None
 
 @pytest.mark.parametrize("fetch_bytes", [1, 4 << 20])
 @pytest.mark.parametrize(("start", "end"), [(0, 32), (15, 32), (10, 21), (5, 25), (20, 21), (31, 32)])
-def test_a_range_leaves_out_what_was_aborted(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, start: int, end: int, fetch_bytes: int
-) -> None:
-    monkeypatch.setattr("sparklog.client.range_reader.FETCH_BYTES", fetch_bytes)
+def test_a_range_leaves_out_what_was_aborted(fake: FakeBroker, start: int, end: int, fetch_bytes: int) -> None:
     fill(fake)
-    found = read_range(cluster(fake.address), TP0, start, end, local="off", isolation=1)
+    how = Fetching(max_bytes=fetch_bytes)
+    found = read_range(cluster(fake.address), TP0, start, end, local="off", isolation=1, fetching=how)
     assert [o for b in found for o in b.offsets().tolist()] == [o for o in COMMITTED if start <= o < end]
 
 

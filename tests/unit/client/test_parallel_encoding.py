@@ -60,7 +60,8 @@ class Slow(BatchEncoder):
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_calls_keep_their_order(fake: FakeBroker, compression: str) -> None:
     sizes = [3000, 1, 5000, 700, 3000, 2, 6000]  # small ones are encoded by the caller
-    expected, futures = [], []
+    expected: list[Any] = []
+    futures: list[Any] = []
     with Producer(fake.address, compression=compression, batch_size_bytes=BATCH_BYTES) as producer:
         for size in sizes:
             futures.append(producer.send_batch("events", {"value": values(len(expected), size)}))

@@ -211,7 +211,7 @@ def test_acks_0_has_no_offsets_and_no_answers(fake: FakeBroker) -> None:
     with Producer(fake.address, acks=0) as producer:
         assert producer.send("events", b"x").result(5).offset == -1
         (metadata,) = producer.send_batch("events", {"value": [b"y", b"z"]}).result(5)
-        assert (metadata.offset, metadata.last_offset) == (-1, -1)
+        assert (metadata.offset, metadata.last_offset) == (-1, -1)  # type: ignore[attr-defined]
         with fake._appended:
             assert fake._appended.wait_for(lambda: len(fake.logs[("events", 0)]) == 2, 5)
     assert [r.acks for r in produce_requests(fake)] == [0, 0]
@@ -259,7 +259,7 @@ def test_batch_results_are_in_partition_order(fake4: FakeBroker) -> None:
     with Producer(fake4.address) as producer:
         found = producer.send_batch("events", data).result(5)
     assert [m.partition for m in found] == [0, 1, 2, 3]
-    assert [m.record_count for m in found] == [2, 2, 2, 2]
+    assert [m.record_count for m in found] == [2, 2, 2, 2]  # type: ignore[attr-defined]
 
 
 def test_no_rows_resolve_at_once(fake: FakeBroker) -> None:
@@ -390,7 +390,7 @@ def test_connecting_is_tried_again_without_anybody_calling() -> None:
         ]  # not refused meanwhile
         again = FakeBroker(port=fake.port)
         assert future.result(5).offset == 0
-        assert all(f.exception(5) is None for f in later)
+        assert all(f.exception(5) is None for f in later)  # type: ignore[attr-defined]
         assert stored(again) == [b"1", b"2", b"3"]
         again.close()
 

@@ -117,3 +117,13 @@ def test_a_null_in_a_column_declared_not_null_is_refused() -> None:
     with pytest.raises(SchemaMismatchError, match=refused):
         run(schema, with_null, after)
     assert [b.num_rows for b in run(schema, numbers(0, 3))] == [3]
+
+
+def test_no_headers_are_null_as_with_kafkas_source() -> None:
+    schema = full_schema(TopicShape("envelope", ENVELOPE_SCHEMA), include_headers=True, include_metadata=False)
+    one = [{"key": "k", "value": b"v"}]
+    rows = [{"key": None, "value": b"x", "headers": h, "timestamp": 1} for h in ([], one, None)]
+    data = pa.RecordBatch.from_pylist(rows, ENVELOPE_SCHEMA)
+    for batches in ([Consumed(data, 0)], [Consumed(data, 0), Consumed(data, 3)]):
+        made = pa.Table.from_batches(run(schema, *batches))
+        assert made.column("headers").to_pylist() == [None, one, None] * len(batches)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark_sparklog.catalog import Catalog
 from pyspark_sparklog.planning import Extent
 
 from sparklog.client.cluster import forget
+from sparklog.protocol.messages import Api
 from sparklog.types import READ_COMMITTED, TopicPartition
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.test_consumer import fill
@@ -45,3 +47,15 @@ def test_waiting_for_data_means_data_that_may_be_read(fake: FakeBroker) -> None:
     committed = Catalog(fake.address, 0, READ_COMMITTED)
     assert not committed.wait_for_data({TP0: 32}, 0)
     assert committed.wait_for_data({TP0: 31}, 0)
+
+
+def test_the_largest_long_is_asked_for_as_the_largest_time_there_is(fake: FakeBroker) -> None:
+    asked: list[Any] = []
+
+    def hook(api: Api, message: Any) -> None:
+        if api is Api.LIST_OFFSETS:
+            asked.extend(question.timestamp_ms for question in message.partitions)
+
+    fake.hook = hook
+    Catalog(fake.address, 0).offsets_for_timestamps({TP0: 2**63 - 1})
+    assert asked == [2**62]

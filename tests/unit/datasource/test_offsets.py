@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from pyspark_sparklog.offsets import SourceOffset
@@ -31,7 +32,7 @@ def test_kafkas_own_offsets_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("data", [{"t": 3}, {"t": {"x": 1}}, {"t": {"0": None}}, {"$ids": 3}, {"$initial": {"t": 1}}])
-def test_foreign_offsets_are_refused(data: dict[str, object]) -> None:
+def test_foreign_offsets_are_refused(data: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfigError, match="another query"):
         SourceOffset.from_dict(data)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from pyspark_sparklog.offsets import SourceOffset
@@ -98,8 +100,8 @@ def test_what_spark_adds_itself_is_accepted() -> None:
 def test_options_of_a_kafka_job_without_a_meaning_here_are_accepted_and_named() -> None:
     given = READ | {"groupIdPrefix": "g", "fetchOffset.numRetries": "3"}
     parsed = parse_source_options(given, streaming=True)
-    assert len(parsed.ignored) == 2
-    assert "consumer group" in parsed.ignored[0]
+    assert len(parsed.remarks) == 2
+    assert "consumer group" in parsed.remarks[0]
 
 
 @pytest.mark.parametrize("name", ["group.id", "kafka.group.id", "sparklog.group.id"])
@@ -108,52 +110,56 @@ def test_a_stream_may_publish_its_progress_to_a_group(name: str) -> None:
     assert parse_source_options(READ | {name: "g"}, streaming=None).group_id is None
     batch = parse_source_options(READ | {"kafka.group.id": "g"}, streaming=False)
     assert batch.group_id is None
-    assert "only a streaming query" in batch.ignored[0]
+    assert "only a streaming query" in batch.remarks[0]
 
 
 @pytest.mark.parametrize(
     ("options", "streaming", "message"),
     [
-        ({"subscribe": "t"}, True, "no broker is named"),
-        ({"sparklog.bootstrap.servers": "h:1"}, True, "exactly one of subscribe, assign and subscribePattern"),
-        (READ | {"assign": '{"t":[0]}'}, True, "subscribe and assign are given"),
+        ({"subscribe": "t"}, True, "'kafka.bootstrap.servers' must be specified"),
+        ({"sparklog.bootstrap.servers": "h:1"}, True, "One of the following options must be specified"),
+        (READ | {"assign": '{"t":[0]}'}, True, "given are subscribe and assign"),
         (READ | {"startingofset": "earliest"}, True, "did you mean 'startingOffsets'"),
         (READ | {"maxOffsetPerTrigger": "1"}, True, "did you mean 'maxOffsetsPerTrigger'"),
         (READ | {"sparklog.lokal.read": "off"}, True, "did you mean 'sparklog.local.read'"),
         (READ | {"zzz": "1"}, True, "known: .*subscribePattern"),
-        (READ | {"endingOffsets": "latest"}, True, "endingOffsets is for batch reads, this is one of streaming reads"),
-        (READ | {"endingTimestamp": "1"}, True, "endingTimestamp is for batch reads"),
-        (READ | {"maxOffsetsPerTrigger": "1"}, False, "maxOffsetsPerTrigger is for streaming reads"),
-        (READ | {"topic": "t"}, True, "topic is for writes"),
-        (READ | {"sparklog.linger.ms": "1"}, True, "sparklog.linger.ms is for writes"),
-        (READ | {"startingOffsets": "latest"}, False, "cannot begin at latest"),
-        (READ | {"startingOffsets": '{"t":{"0":-1}}'}, False, "cannot begin at latest"),
-        (READ | {"endingOffsets": "earliest"}, False, "cannot end at earliest"),
-        (READ | {"endingOffsets": '{"t":{"0":-2}}'}, False, "cannot end at earliest"),
-        (READ | {"startingOffsets": "first"}, True, "startingOffsets = 'first' is not JSON .*earliest, latest or JSON"),
-        (READ | {"startingOffsets": "[1]"}, True, "write earliest, latest or JSON such as"),
+        (READ | {"startingOffsets": "latest"}, False, "can't be latest for batch queries"),
+        (READ | {"startingOffsets": '{"t":{"0":-1}}'}, False, "can't be latest for batch queries"),
+        (READ | {"endingOffsets": "earliest"}, False, "can't be earliest for batch queries"),
+        (READ | {"endingOffsets": '{"t":{"0":-2}}'}, False, "can't be earliest for batch queries"),
+        (
+            READ | {"startingOffsets": "first"},
+            True,
+            "startingOffsets = 'first' is not JSON .*earliest, latest or JSON.*Expected e.g.",
+        ),
+        (READ | {"startingOffsets": "[1]"}, True, "write earliest, latest or JSON. Expected e.g."),
         (READ | {"startingOffsets": '{"t":[0]}'}, True, "topic 't' needs an object of partitions"),
         (READ | {"startingOffsets": '{"t":{"0":"5"}}'}, True, "'0': '5'"),
         (READ | {"startingOffsets": '{"t":{"zero":5}}'}, True, "'zero': 5"),
         (READ | {"startingOffsets": '{"t":{"0":-3}}'}, True, "at least -2"),
         (READ | {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, True, "at least 0"),
+        (READ | {"endingOffsets": "latest"}, True, "ending offset not valid in streaming queries"),
+        (READ | {"endingOffsetsByTimestamp": "{}"}, True, "ending timestamp not valid in streaming queries"),
+        (READ | {"endingTimestamp": "1"}, True, "ending timestamp not valid in streaming queries"),
+        (READ | {"maxOffsetsPerTrigger": "9223372036854775808"}, True, "at most 9223372036854775807"),
+        (READ | {"startingOffsets": '{"t":{"0":9223372036854775808}}'}, True, "at most 9223372036854775807"),
+        (READ | {"kafka.isolation.level": "dirty"}, True, "use one of read_committed, read_uncommitted"),
         (READ | {"startingOffsetsByTimestampStrategy": "guess"}, True, "use one of error, latest"),
         (READ | {"startingTimestamp": "yesterday"}, True, "startingTimestamp = 'yesterday'"),
         (READ | {"failOnDataLoss": "no"}, True, "failOnDataLoss = 'no': true or false"),
-        (READ | {"maxOffsetsPerTrigger": "0"}, True, "at least 1"),
+        (READ | {"maxOffsetsPerTrigger": "0"}, True, "must be positive, not 0"),
         (READ | {"maxOffsetsPerTrigger": "many"}, True, "a whole number"),
-        (READ | {"minPartitions": "-1"}, True, "minPartitions = '-1'"),
-        (READ | {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, True, "is more than maxOffsetsPerTrigger"),
-        (READ | {"maxTriggerDelay": "5m"}, True, "together with minOffsetsPerTrigger"),
+        (READ | {"minPartitions": "-1"}, True, "minPartitions must be positive, not -1"),
+        (
+            READ | {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            True,
+            "is higher than the maxOffsetsPerTrigger",
+        ),
         (READ | {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, True, "a time such as"),
         (READ | {"sparklog.local.read": "mmap"}, True, "use one of auto, off"),
         (READ | {"columns": " , "}, True, "columns is empty"),
         (READ | {"columns": "a,a"}, True, "named twice"),
-        (READ | {"subscribe": ","}, True, "subscribe is empty"),
-        (READ | {"kafka.value.deserializer": "x"}, True, "keys and values are always bytes"),
-        (READ | {"kafka.auto.offset.reset": "latest"}, True, "use startingOffsets"),
-        (READ | {"kafka.enable.auto.commit": "true"}, True, "checkpoint"),
-        (READ | {"kafka.interceptor.classes": "x"}, True, "interceptors"),
+        (READ | {"subscribe": ","}, True, "No topics to subscribe to"),
     ],
 )
 def test_a_bad_read_option_is_named(options: dict[str, str], streaming: bool, message: str) -> None:
@@ -165,7 +171,7 @@ def test_a_bad_read_option_is_named(options: dict[str, str], streaming: bool, me
     ("subscription", "error", "message"),
     [
         ({"subscribe": "a b"}, InvalidTopicError, "a b"),
-        ({"assign": "t"}, InvalidConfigError, "assign = 't' is not JSON"),
+        ({"assign": "t"}, InvalidConfigError, "No topicpartitions to assign as assign is 't'"),
         ({"assign": '{"t": 0}'}, InvalidConfigError, "a list of partition numbers"),
         ({"assign": '{"t": [-1]}'}, InvalidConfigError, "a list of partition numbers"),
         ({"subscribePattern": "("}, InvalidConfigError, "not a regular expression"),
@@ -174,6 +180,50 @@ def test_a_bad_read_option_is_named(options: dict[str, str], streaming: bool, me
 def test_a_bad_subscription_is_named(subscription: dict[str, str], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         parse_source_options({"sparklog.bootstrap.servers": "h:1"} | subscription, streaming=True)
+
+
+LONG_MAX = 2**63 - 1
+
+
+def test_longs_as_a_job_for_the_jvm_gives_them() -> None:
+    limits = READ | {"maxOffsetsPerTrigger": str(LONG_MAX), "startingTimestamp": str(LONG_MAX)}
+    parsed = parse_source_options(limits, streaming=True)
+    assert (parsed.max_offsets_per_trigger, parsed.starting.timestamp_ms) == (LONG_MAX, LONG_MAX)
+    by_timestamp = READ | {"endingOffsetsByTimestamp": f'{{"t": {{"0": {LONG_MAX}}}}}'}
+    assert parse_source_options(by_timestamp, streaming=False).ending.per_partition == {"t": {0: LONG_MAX}}
+
+
+@pytest.mark.parametrize(
+    ("option", "streaming", "remark"),
+    [
+        ({"maxOffsetsPerTrigger": "many"}, False, "maxOffsetsPerTrigger (only streaming reads use it)"),
+        (
+            {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "1m"},
+            False,
+            "minOffsetsPerTrigger (only streaming reads use it)",
+        ),
+        ({"maxTriggerDelay": "soon"}, True, "maxTriggerDelay (without minOffsetsPerTrigger nothing is waited for)"),
+        ({"topic": "out"}, True, "topic (only writes use it)"),
+        ({"sparklog.linger.ms": "1"}, False, "sparklog.linger.ms (only writes use it)"),
+        ({"kafka.linger.ms": "fast"}, True, "kafka.linger.ms (only writes use it)"),
+        ({"kafka.key.serializer": "x"}, True, "kafka.key.serializer (only writes use it)"),
+    ],
+)
+def test_what_means_nothing_in_a_read_has_no_effect(option: dict[str, str], streaming: bool, remark: str) -> None:
+    parsed = parse_source_options(lower(READ | option), streaming=streaming)
+    assert parsed.remarks[0] == remark
+    assert replace(parsed, remarks=()) == parse_source_options(READ, streaming=streaming)
+
+
+def test_what_means_nothing_in_a_write_has_no_effect() -> None:
+    given = WRITE | {"topic": "t", "subscribe": "a", "startingOffsets": "earliest", "kafka.auto.offset.reset": "latest"}
+    parsed = parse_sink_options(lower(given), streaming=True)
+    assert parsed.remarks == (
+        "subscribe (only reads use it)",
+        "startingOffsets (only reads use it)",
+        "kafka.auto.offset.reset (only reads use it)",
+    )
+    assert replace(parsed, remarks=()) == parse_sink_options(WRITE | {"topic": "t"}, streaming=True)
 
 
 def test_schema_inference_takes_the_options_of_both_kinds_of_read() -> None:
@@ -194,6 +244,7 @@ def test_sink_options() -> None:
 
 
 def test_a_batch_write_is_named_as_in_delta() -> None:
+    assert parse_sink_options(lower(WRITE | {"txnAppId": "Again"}), streaming=True).txn_app_id == "Again"
     parsed = parse_sink_options(lower(WRITE | {"txnAppId": "Nightly", "txnVersion": "7"}), streaming=False)
     assert (parsed.txn_app_id, parsed.txn_version) == ("Nightly", 7)
 
@@ -206,14 +257,14 @@ def test_a_batch_write_is_named_as_in_delta() -> None:
         ({"txnAppId": "a", "txnVersion": "-1"}, False, "txnVersion = '-1': a whole number"),
         ({"txnAppId": "", "txnVersion": "1"}, False, "a name of 1 to 1000 characters"),
         ({"txnAppId": "__unnamed:x", "txnVersion": "1"}, False, "may not begin with __unnamed:"),
-        ({"txnAppId": "a", "txnVersion": "1"}, True, "only batch writes .* take them"),
+        ({"txnAppId": "a", "txnVersion": "1"}, True, "txnVersion: only batch writes .* take it"),
         (
             {"txnAppId": "a", "txnVersion": "1", "sparklog.delivery.guarantee": "at-least-once"},
             False,
             "need sparklog.delivery.guarantee = exactly-once",
         ),
         ({"sparklog.delivery.guarantee": "at-most-once"}, True, "use one of exactly-once, at-least-once"),
-        ({"sparklog.transaction.timeout.ms": "0"}, True, "at least 1 is needed"),
+        ({"sparklog.transaction.timeout.ms": "0"}, True, "must be positive, not 0"),
         ({"sparklog.transaction.timeout.ms": "604800001"}, True, "at most 604800000"),
         ({"kafka.transactional.id": "x"}, True, "see txnAppId"),
     ],
@@ -226,14 +277,12 @@ def test_a_bad_delivery_option_is_named(options: dict[str, str], streaming: bool
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"topic": "t"}, "no broker is named"),
-        (WRITE | {"subscribe": "t"}, "subscribe is for reads, this is one of writes"),
+        ({"topic": "t"}, "'kafka.bootstrap.servers' must be specified"),
         (WRITE | {"topik": "t"}, "did you mean 'topic'"),
         (WRITE | {"sparklog.acks": "1"}, "always writes with acks=all"),
         (WRITE | {"sparklog.compression": "gzip"}, "use one of none, lz4, zstd"),
         (WRITE | {"sparklog.linger.ms": "fast"}, "linger.ms"),
         (WRITE | {"kafka.compresion": "lz4"}, "did you mean 'sparklog.compression'"),
-        (WRITE | {"kafka.key.serializer": "x"}, "written as they are"),
     ],
 )
 def test_a_bad_write_option_is_named(options: dict[str, str], message: str) -> None:
@@ -256,3 +305,12 @@ def test_the_documentation_lists_what_is_valid_in_a_place() -> None:
     assert "`maxOffsetsPerTrigger`" in stream
     assert "`endingOffsets`" not in stream
     assert "`sparklog.linger.ms`" in markdown_table(Where.SINK)
+
+
+@pytest.mark.parametrize("parse", [parse_source_options, parse_sink_options])
+def test_a_table_of_the_catalog_is_told_what_to_do_instead(parse: Any) -> None:
+    """One that does not keep its options."""
+    with pytest.raises(
+        InvalidConfigError, match=r"tables of the catalog.*CREATE TABLE t USING sparklog.*INSERT INTO t WITH"
+    ):
+        parse({}, streaming=False)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark_sparklog.losses import LossReporter
 from pyspark_sparklog.planning import (
+    UNSUBSCRIBED,
     Extent,
     Loss,
     OffsetRange,
@@ -14,6 +17,7 @@ from pyspark_sparklog.planning import (
     split_ranges,
 )
 
+from sparklog.errors import DataLossError
 from sparklog.types import TopicPartition
 
 A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -139,3 +143,23 @@ def test_where_a_query_goes_on_after_losses() -> None:
     assert [(x.partition, x.start, x.end) for x in losses] == [(A, 3, 5), (B, 6, 50), (C, 7, None)]
     gone = next_end({C: 7}, IDS, {}, {})
     assert gone == ({}, {}, [Loss(C, 7, None, "the topic was deleted")])
+
+
+def test_a_topic_taken_out_of_the_subscription_is_named_as_that() -> None:
+    _, _, losses = next_end({A: 3, C: 7}, IDS, {}, {}, lambda topic: topic == C.topic)
+    assert [loss.reason for loss in losses] == [UNSUBSCRIBED, "the topic was deleted"]
+    with pytest.raises(
+        DataLossError, match="topics were taken out of the subscription: a partition 0, offsets from 3 on"
+    ):
+        LossReporter(fail=True).report(losses[:1])
+    with pytest.raises(DataLossError, match="records that were still to be read are gone"):
+        LossReporter(fail=True).report(losses)
+    LossReporter(fail=False).report(losses)
+
+
+def test_offsets_that_do_not_say_of_which_topic_are_taken_as_they_are() -> None:
+    begin, end, losses = next_end({A: 3}, {}, {A: Extent(0, 9)}, IDS)
+    assert (begin, end, losses) == ({A: 3}, {A: 9}, [])
+    plan = readable_ranges({A: 3}, {}, {A: 9}, IDS, {A: Extent(0, 9)}, IDS)
+    assert (plan.ranges, plan.losses) == ([OffsetRange(A, 3, 9)], [])
+    assert readable_ranges({A: 3}, {}, {A: 9}, {}, {A: Extent(0, 9)}, IDS).ranges == [OffsetRange(A, 3, 9)]

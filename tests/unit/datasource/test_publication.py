@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog import publication
-from pyspark_sparklog.options import parse_sink_options
+from pyspark_sparklog.options import TRANSACTION_TIMEOUT_MS_MAX, parse_sink_options
 from pyspark_sparklog.publication import (
     Ending,
     Publisher,
@@ -19,8 +19,14 @@ from pyspark_sparklog.publication import (
     stream_publisher,
 )
 
-from sparklog.client.shared_transaction import Participant, SharedTransaction
-from sparklog.errors import BrokerNotAvailableError, ProducerFencedError, SparklogError, TransactionAbortedError
+from sparklog.client.shared_transaction import Ended, LastCommit, Participant, SharedTransaction
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    ProducerFencedError,
+    SparklogError,
+    StaleCheckpointError,
+    TransactionAbortedError,
+)
 
 WRITE = {"sparklog.bootstrap.servers": "127.0.0.1:1"}
 PLACE = TaskPlace("query", "run", 7, 0, 0)
@@ -41,21 +47,37 @@ class Coordinator:
     def __init__(self) -> None:
         self.tickets = 40
         self.asked: list[Any] = []
-        self.answer: Any = True
+        self.kept: list[SharedTransaction] = []
+        self.lease_ms = 0
+        self.answer: Any = Ended(True, LastCommit(7, ""))
 
     def draw_ticket(self, cluster: Any, policy: Any) -> int:
         self.tickets += 1
         return self.tickets
 
-    def join(self, cluster: Any, transaction: SharedTransaction, *, timeout_ms: int, policy: Any) -> Any:
-        self.asked.append(("join", transaction, timeout_ms))
+    def join(
+        self, cluster: Any, transaction: SharedTransaction, *, timeout_ms: int, lease_ms: int = 0, policy: Any
+    ) -> Any:
+        self.asked.append(("join", transaction, timeout_ms, *([lease_ms] if lease_ms else [])))
         return self._answer()
 
     def end(
-        self, cluster: Any, transaction: SharedTransaction, *, committed: bool, winners: Any = (), policy: Any
+        self,
+        cluster: Any,
+        transaction: SharedTransaction,
+        *,
+        committed: bool,
+        winners: Any = (),
+        made_of: str = "",
+        policy: Any,
     ) -> Any:
+        self.made_of = made_of
         self.asked.append(("commit" if committed else "abort", transaction, tuple(winners)))
         return self._answer()
+
+    def keep(self, bootstrap_servers: str, transaction: SharedTransaction, wait_ms: int) -> int:
+        self.kept.append(transaction)
+        return self.lease_ms
 
     def _answer(self) -> Any:
         if isinstance(self.answer, Exception):
@@ -69,6 +91,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     monkeypatch.setattr(publication, "draw_ticket", made.draw_ticket)
     monkeypatch.setattr(publication, "join_shared_transaction", made.join)
     monkeypatch.setattr(publication, "end_shared_transaction", made.end)
+    monkeypatch.setattr(publication, "lease_keepers", made)
     return made
 
 
@@ -89,8 +112,9 @@ def test_a_batch_without_rows_is_ended_all_the_same() -> None:
     assert ending_of([EMPTY, EMPTY]) == Ending(BATCH, ())
 
 
-def test_nothing_is_asked_for_a_batch_that_was_committed_before() -> None:
-    assert ending_of([BEFORE, EMPTY]) is None
+def test_a_batch_that_was_committed_before_is_ended_without_winners() -> None:
+    """The coordinator tells what it was made of."""
+    assert ending_of([BEFORE, EMPTY]) == Ending(BATCH, ())
     assert ending_of([wrote(3), BEFORE]) == Ending(BATCH, (3,)), "the coordinator decides"
 
 
@@ -131,6 +155,24 @@ def test_a_batch_write_has_a_name_of_its_own_or_the_given_one(coordinator: Coord
     assert named[:2] == ("nightly", 5)
 
 
+@pytest.mark.parametrize(
+    ("lease_ms", "given", "timeout_ms"),
+    [(0, {}, 3_600_000), (40, {}, TRANSACTION_TIMEOUT_MS_MAX), (40, {"sparklog.transaction.timeout.ms": "9"}, 9)],
+)
+def test_a_batch_write_with_a_lease_has_no_timeout_but_the_one_that_is_given(
+    coordinator: Coordinator, lease_ms: int, given: dict[str, str], timeout_ms: int
+) -> None:
+    coordinator.lease_ms = lease_ms
+    publisher = batch(**given)
+    transaction = publisher.transaction_of(PLACE)
+    assert transaction is not None and coordinator.kept == [transaction]
+    publisher.join(transaction)
+    assert coordinator.asked == [("join", transaction, timeout_ms, *([lease_ms] if lease_ms else []))]
+    streaming()
+    batch(**{"sparklog.delivery.guarantee": "at-least-once"})
+    assert coordinator.kept == [transaction], "streams have none, nor has what is no transaction"
+
+
 def test_at_least_once_asks_the_coordinator_nothing(coordinator: Coordinator) -> None:
     publisher = streaming(**{"sparklog.delivery.guarantee": "at-least-once"})
     assert coordinator.tickets == 40
@@ -144,7 +186,7 @@ def test_a_task_joins_or_is_told_that_all_is_done(coordinator: Coordinator) -> N
     publisher = streaming(**{"sparklog.transaction.timeout.ms": "1000"})
     coordinator.answer = Participant("id", 3, 0)
     assert publisher.join(BATCH) == Participant("id", 3, 0)
-    coordinator.answer = None
+    coordinator.answer = LastCommit(7, "")
     assert publisher.join(BATCH) is None
     assert coordinator.asked == [("join", BATCH, 1000)] * 2
     coordinator.answer = ProducerFencedError("newer")
@@ -152,11 +194,57 @@ def test_a_task_joins_or_is_told_that_all_is_done(coordinator: Coordinator) -> N
         publisher.join(BATCH)
 
 
+def test_a_task_of_a_batch_below_the_last_one_fails(coordinator: Coordinator) -> None:
+    coordinator.answer = LastCommit(8, "")
+    with pytest.raises(
+        StaleCheckpointError, match=r"batch 7 of query is not written.*up to 8.*new checkpoint.*txnAppId"
+    ):
+        streaming().join(BATCH)
+    assert batch(txnAppId="nightly", txnVersion="7").join(BATCH) is None, "as Delta does"
+
+
+def given(rows: int, checksum: int | None = 5) -> SinkCommitMessage:
+    return SinkCommitMessage(PLACE, BATCH, committed_before=True, given_rows=rows, checksum=checksum)
+
+
+def test_a_batch_with_the_last_number_is_skipped_if_it_is_the_same(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = streaming()
+    publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=3, given_rows=3, checksum=7)])
+    coordinator.answer = Ended(True, LastCommit(7, coordinator.made_of))
+    same = [given(1, 2), given(2, 5)]
+    publisher.commit(same)
+    assert "its 3 rows were not written again" in caplog.text
+    others = [[given(3, 8)], [given(4, 7)], [given(3, None)], [given(1, 2), given(2, None)]]
+    stranger = PLACE._replace(query_id="other")
+    for other in [*others, [SinkCommitMessage(stranger, BATCH, committed_before=True, given_rows=3, checksum=7)]]:
+        with pytest.raises(StaleCheckpointError, match=r"other input .* rows are not in the topic"):
+            publisher.commit(other)
+    publisher.commit([EMPTY])  # nothing to lose
+    coordinator.answer = Ended(True, LastCommit(8, coordinator.made_of))
+    with pytest.raises(StaleCheckpointError, match="batches up to 8 have been committed"):
+        publisher.commit([EMPTY])
+
+
+def test_who_asks_a_broker_that_does_not_tell_skips_as_before(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    for last in (LastCommit(-1, ""), LastCommit(7, "")):
+        coordinator.answer = Ended(True, last)
+        streaming().commit([given(3)])
+    assert "with the same input is not known" in caplog.text
+
+
+def test_a_stream_can_count_under_a_name_of_its_own(coordinator: Coordinator) -> None:
+    assert streaming(txnAppId="mine").transaction_of(PLACE) == ("mine", 7, "run", 41)
+
+
 def test_a_commit_names_the_next_step_when_it_fails(coordinator: Coordinator) -> None:
     publisher = streaming()
     publisher.commit([wrote(3)])
     assert coordinator.asked == [("commit", BATCH, (3,))]
-    for answer in (False, TransactionAbortedError("timed out")):
+    for answer in (Ended(False, LastCommit(6, "")), TransactionAbortedError("timed out")):
         coordinator.answer = answer
         with pytest.raises(
             TransactionAbortedError, match=r"sparklog\.transaction\.timeout\.ms = 3600000.*run it again"

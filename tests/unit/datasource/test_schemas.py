@@ -12,6 +12,7 @@ from pyspark_sparklog.schemas import (
     common_shape,
     follow_schema,
     full_schema,
+    join_schema,
     project,
     select,
 )
@@ -134,6 +135,14 @@ def test_topics_that_differ_are_named() -> None:
         common_shape({"a": other, "b": TopicShape("typed", pa.schema([("x", pa.string())]))})
     with pytest.raises(SchemaMismatchError, match="only the second has 'y'"):
         common_shape({"a": other, "b": TopicShape("typed", pa.schema([("x", pa.int64()), ("y", pa.int64())]))})
+
+
+def test_what_may_join_a_query_that_began_without_a_topic() -> None:
+    join_schema("t", ENVELOPE, {}, full(ENVELOPE))
+    with pytest.raises(SchemaMismatchError, match="'t' is typed; the query began when no topic matched"):
+        join_schema("t", TYPED, {}, full(ENVELOPE))
+    with pytest.raises(SchemaMismatchError, match="topics of different kinds"):
+        join_schema("t", TYPED, {"s": ENVELOPE}, full(ENVELOPE))
 
 
 def test_a_running_query_follows_new_columns_but_not_wider_ones() -> None:

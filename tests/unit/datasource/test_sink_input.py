@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from pyspark_sparklog.schemas import TopicShape
-from pyspark_sparklog.sink_input import check_input, split_by_topic
+from pyspark_sparklog.sink_input import fit_input, in_log_columns, split_by_topic
 
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -28,44 +28,75 @@ def schema(**columns: pa.DataType) -> pa.Schema:
     ],
 )
 def test_rows_for_an_envelope_topic(columns: dict[str, pa.DataType]) -> None:
-    check_input(schema(**columns), "t", ENVELOPE)
+    fit_input(schema(**columns), "t", ENVELOPE)
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"key": pa.string()}, "column 'value' is missing"),
-        ({"value": pa.int64()}, "column 'value' is int64, it must be string or binary"),
-        ({"value": pa.string(), "key": pa.int32()}, "column 'key' is int32"),
-        ({"value": pa.string(), "partition": pa.int64()}, "column 'partition' is int64, it must be int"),
-        ({"value": pa.string(), "topic": pa.int64()}, "column 'topic' is int64"),
-        ({"value": pa.string(), "headers": pa.string()}, "column 'headers' is string, it must be array<struct"),
-        ({"value": pa.string(), "timestamp": pa.int64()}, "column 'timestamp' is int64"),
-        ({"value": pa.string(), "valu": pa.string()}, "unknown column 'valu': did you mean 'value'"),
-        ({"value": pa.string(), "_offset": pa.int64()}, "'_offset' comes from reading .* drop it"),
+        ({"key": pa.string()}, "Required attribute 'value' not found"),
+        ({"value": pa.int64()}, "value must be a.n. string or binary"),
+        ({"value": pa.string(), "key": pa.int32()}, "key attribute unsupported type int32"),
+        ({"value": pa.string(), "partition": pa.int64()}, "partition must be a.n. int"),
+        ({"value": pa.string(), "topic": pa.int64()}, "topic attribute unsupported type int64"),
+        ({"value": pa.string(), "headers": pa.string()}, "headers must be a.n. array<struct"),
+        (
+            {"value": pa.string(), "VALUE": pa.string(), "KEY": pa.string(), "Key": pa.string()},
+            "'KEY', 'Key' could each be",
+        ),
     ],
 )
 def test_rows_that_do_not_fit_an_envelope_topic(columns: dict[str, pa.DataType], message: str) -> None:
     with pytest.raises(SchemaMismatchError, match=message):
-        check_input(schema(**columns), "t", ENVELOPE)
+        fit_input(schema(**columns), "t", ENVELOPE)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"value": pa.string(), "timestamp": pa.int64()}, "timestamp attribute unsupported type int64"),
+        ({"value": pa.string(), "valu": pa.string()}, "unknown column 'valu': did you mean 'value'"),
+        ({"value": pa.string(), "_offset": pa.int64()}, "'_offset' comes from reading .* drop it"),
+    ],
+)
+def test_further_columns_are_left_out_unless_the_option_is_strict(
+    columns: dict[str, pa.DataType], message: str
+) -> None:
+    fitted = fit_input(schema(**columns), "t", ENVELOPE)
+    assert fitted.names == ("value", "") and fitted.left_out == (list(columns)[1],) and not fitted.unchanged
+    with pytest.raises(SchemaMismatchError, match=message):
+        fit_input(schema(**columns), "t", ENVELOPE, strict=True)
+
+
+def test_columns_go_by_their_names_without_regard_to_case() -> None:
+    batch = pa.record_batch({"VALUE": ["v"], "Key": ["k"], "extra": [1], "topic": ["a"]})
+    fitted = fit_input(batch.schema, None, None)
+    assert fitted.names == ("value", "key", "", "topic") and fitted.left_out == ("extra",)
+    (part,) = split_by_topic(in_log_columns(batch, fitted.names), None, envelope=True)
+    assert (part.topic, part.data.to_pydict()) == ("a", {"value": ["v"], "key": ["k"]})
+    typed = fit_input(schema(DELAY=pa.int32(), carrier=pa.string()), "t", TYPED)
+    assert typed.names == ("delay", "carrier") and not typed.unchanged
+    # the one that is spelt so goes first
+    assert fit_input(schema(value=pa.string(), VALUE=pa.int64()), "t", ENVELOPE).names == ("value", "")
+    assert fit_input(schema(value=pa.string(), key=pa.string()), "t", ENVELOPE).unchanged
 
 
 def test_without_a_topic_there_is_nowhere_to_write() -> None:
-    with pytest.raises(SchemaMismatchError, match="no topic to write to"):
-        check_input(schema(value=pa.string()), None, None)
-    check_input(schema(value=pa.string(), topic=pa.string()), None, None)
+    with pytest.raises(SchemaMismatchError, match="topic option required when no 'topic' attribute is present"):
+        fit_input(schema(value=pa.string()), None, None)
+    fit_input(schema(value=pa.string(), topic=pa.string()), None, None)
     with pytest.raises(SchemaMismatchError, match="for a typed topic set the option topic"):
-        check_input(schema(carrier=pa.string(), topic=pa.string()), None, None)
+        fit_input(schema(carrier=pa.string(), topic=pa.string()), None, None)
 
 
 def test_rows_for_a_typed_topic_fit_by_name() -> None:
-    check_input(schema(delay=pa.int64(), carrier=pa.string()), "t", TYPED)
+    fit_input(schema(delay=pa.int64(), carrier=pa.string()), "t", TYPED)
     with pytest.raises(SchemaMismatchError, match=r"'t'.*column 'delay' is string, the topic has int32"):
-        check_input(schema(delay=pa.string()), "t", TYPED)
+        fit_input(schema(delay=pa.string()), "t", TYPED)
     with pytest.raises(SchemaMismatchError, match="unknown column 'origin'"):
-        check_input(schema(delay=pa.int32(), origin=pa.string()), "t", TYPED)
+        fit_input(schema(delay=pa.int32(), origin=pa.string()), "t", TYPED)
     with pytest.raises(SchemaMismatchError, match="'_offset' comes from reading"):
-        check_input(schema(delay=pa.int32(), _offset=pa.int64()), "t", TYPED)
+        fit_input(schema(delay=pa.int32(), _offset=pa.int64()), "t", TYPED)
 
 
 def test_rows_are_split_by_their_topic_in_order() -> None:
@@ -88,12 +119,12 @@ def test_a_typed_topics_own_column_topic_is_data() -> None:
 
 def test_a_null_topic_says_so() -> None:
     batch = pa.record_batch({"topic": pa.array(["a", None], pa.string()), "value": ["1", "2"]})
-    with pytest.raises(SchemaMismatchError, match=r"1 of 2 rows have a null topic .*row 1"):
+    with pytest.raises(SchemaMismatchError, match=r"the data contains a null topic, in 1 of 2 rows .*row 1"):
         list(split_by_topic(batch, None, envelope=True))
 
 
 def test_rows_as_an_envelope_source_gives_them_can_be_copied() -> None:
     read = pa.table({"value": [b"v"], "partition": pa.array([1], pa.int32()), "offset": [7], "timestampType": [0]})
-    check_input(read.schema, "copy", ENVELOPE)
+    fit_input(read.schema, "copy", ENVELOPE)
     (part,) = split_by_topic(read.to_batches()[0], "copy", envelope=True)
     assert part.data.to_pydict() == {"value": [b"v"], "partition": [1]}

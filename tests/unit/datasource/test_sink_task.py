@@ -17,7 +17,7 @@ VALUES = pa.array([b"v" * 1000] * 300, pa.binary())
 BATCH_BYTES = pa.record_batch({"value": VALUES}).nbytes
 
 
-def _task(*, envelope: bool = True, keyed: bool = False, **options: str) -> SinkTask:
+def _task(*, envelope: bool = True, keyed: bool = False, **options: Any) -> SinkTask:
     given = {"topic": "t", "sparklog.bootstrap.servers": "127.0.0.1:1"} | options
     publisher = Publisher("127.0.0.1:1", 1, 1, -1)
     return SinkTask(parse_sink_options(given, streaming=False), envelope, keyed, publisher)
@@ -39,7 +39,7 @@ def test_rows_that_may_go_anywhere_are_gathered_to_one_batch(columns: dict[str, 
 
 
 def test_the_batch_size_decides() -> None:
-    assert _pieces(_task(**{"sparklog.batch.size.bytes": "1"}), {"value": VALUES}, 3) == [1, 1, 1]
+    assert _pieces(_task(**{"sparklog.batch.size.bytes": "1"}), {"value": VALUES}, 3) == [1, 1, 1]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark_sparklog import stream_reader as module
+from pyspark_sparklog.catalog import Catalog
+from pyspark_sparklog.held_up import HeldUp
 from pyspark_sparklog.options import Subscription, parse_source_options
 from pyspark_sparklog.planning import Extent
 from pyspark_sparklog.reader import RangePartition
@@ -28,7 +30,7 @@ from sparklog.errors import (
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol.group_messages import OffsetCommitRequest, OffsetCommitResponse, OffsetResult
-from sparklog.types import TopicPartition
+from sparklog.types import READ_UNCOMMITTED, TopicPartition
 
 ALL = ReadAllAvailable()
 TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -81,6 +83,7 @@ def reader(catalog: FakeCatalog, **options: str) -> SparklogStreamReader:
     shape = TopicShape("envelope", ENVELOPE_SCHEMA)
     made = SparklogStreamReader(parsed, full_schema(shape, include_headers=False, include_metadata=False), {})
     made._catalog = catalog  # type: ignore[assignment]
+    made._held_up = HeldUp(Catalog("h:1", 0, READ_UNCOMMITTED))
     return made
 
 
@@ -103,7 +106,21 @@ def test_batches_follow_one_another_without_a_gap(catalog: FakeCatalog) -> None:
     catalog.set("t", (0, 9), (2, 3))
     following = r.latestOffset(end, ALL)
     assert ranges(r.partitions(end, following)) == [("t", 0, 5, 9)]
-    assert r.reportLatestOffset() == {"t": {"0": 9, "1": 3}, "$ids": {"t": "id-t"}}
+    assert r.reportLatestOffset() == {"t": {"0": 9, "1": 3}}
+
+
+def test_offsets_without_topic_ids_are_taken_as_they_are_with_a_warning(
+    catalog: FakeCatalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog.set("t", (0, 5))
+    r = reader(catalog)
+    end = {"t": {"0": 3}}
+    with caplog.at_level(logging.WARNING):
+        following = through_json(r.latestOffset(end, ALL))
+        r.latestOffset(end, ALL)
+    assert ranges(r.partitions(end, following)) == [("t", 0, 3, 5)]
+    assert following["$ids"] == {"t": "id-t"}
+    assert caplog.text.count("do not say which topics they are of") == 1
 
 
 def test_nothing_new_gives_the_very_same_text_after_a_wait(catalog: FakeCatalog) -> None:

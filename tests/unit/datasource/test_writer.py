@@ -12,7 +12,7 @@ from pyspark_sparklog.options import parse_sink_options
 from pyspark_sparklog.publication import SinkCommitMessage, TaskPlace
 from pyspark_sparklog.writer import SparklogStreamWriter, stream_writer
 
-from sparklog.client.shared_transaction import SharedTransaction
+from sparklog.client.shared_transaction import Ended, LastCommit, SharedTransaction
 from sparklog.errors import InvalidConfigError
 
 GIVEN = {"sparklog.bootstrap.servers": "127.0.0.1:1", "topic": "t", "checkpointLocation": "/c"}
@@ -33,9 +33,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("ticket")
         return 40 + len(made)
 
-    def end(*_: Any, **__: Any) -> bool:
+    def end(*_: Any, **__: Any) -> Ended:
         made.append("end")
-        return True
+        return Ended(True, LastCommit(7, ""))
 
     monkeypatch.setattr(writer, "_check", check)
     monkeypatch.setattr(publication, "draw_ticket", draw_ticket)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 from typing import Any
 
 import pyarrow as pa
@@ -170,7 +171,7 @@ def test_truncation_at_every_byte() -> None:
 
 def test_padding_in_the_header_is_no_base64() -> None:
     data = bytearray(stamped(envelope_rows(0, 3), 0))
-    last = b.decode_header(data).stamp_position + b.STAMP_CHARS + b.SEAL_CHARS
+    last = b.decode_header(data).stamp_position + b.STAMP_CHARS + b.PRODUCER_FIELDS_CHARS
     for tail in (b"=", b"=="):
         data[last - len(tail) : last] = tail
         with pytest.raises(CorruptBatchError, match="base64"):
@@ -186,13 +187,13 @@ def test_offsets_that_cannot_be(offset: int) -> None:
         b.decode_header(data)
 
 
-def resealed(data: bytes, **changes: int) -> bytearray:
+def resealed(data: bytes, **changes: Any) -> bytearray:
     """`data` with other header fields and a right checksum: what a broken producer could send."""
     out = bytearray(data)
     header = b.decode_header(data)._replace(**changes)
     at = header.stamp_position + b.STAMP_CHARS
-    seal = b._SEAL.pack(*header[4:14], 0)
-    out[at : at + b.SEAL_CHARS] = b.binascii.b2a_base64(seal, newline=False)
+    seal = b._PRODUCER_FIELDS.pack(*header[4:14], 0)
+    out[at : at + b.PRODUCER_FIELDS_CHARS] = binascii.b2a_base64(seal, newline=False)
     crc = b._crc(memoryview(out), header.stamp_position, len(out))
     b._write_stamp(out, header.stamp_position, crc, 0, 0, 0)
     return out
@@ -242,7 +243,7 @@ def test_decoding_damaged_bytes_raises_nothing_else(columns: list[int] | None) -
 
 def test_decoding_with_a_foreign_schema() -> None:
     data = bytes(b.encode_batch(envelope_rows(0, 20), **FACTS))
-    with pytest.raises(CorruptBatchError, match="Arrow cannot read"):
+    with pytest.raises(CorruptBatchError, match=r"nodes and .* buffers"):
         b.decode_batch(data, TYPED_SCHEMA)
 
 

@@ -15,7 +15,14 @@ import pytest
 
 from sparklog.errors import LogCorruptError
 from sparklog.format import segment as s
-from sparklog.format.batch import BatchHeader, TruncatedBatchError, decode_header, encode_batch, stamp_batch
+from sparklog.format.batch import (
+    HEADER_MARK,
+    BatchHeader,
+    TruncatedBatchError,
+    decode_header,
+    encode_batch,
+    stamp_batch,
+)
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from tests.golden.make_golden import TYPED_SCHEMA, envelope_rows, segment, stamped, typed_rows
 
@@ -395,13 +402,13 @@ def test_other_names_are_no_segments(name: str) -> None:
 
 def test_marks_on_the_edge_of_a_search_step_are_found() -> None:
     for at in range((1 << 20) - 9, (1 << 20) + 2):
-        data = bytes(at) + s.HEADER_MARK + bytes(20)
+        data = bytes(at) + HEADER_MARK + bytes(20)
         assert s._find_all(reader(data), 0, len(data)).tolist() == [at]
 
 
 def test_scan_gives_up_on_bytes_made_to_look_like_batches() -> None:
     """The search has a budget; beyond it the answer is the one that cuts nothing."""
     data = unsealed(build(envelope_rows, 2, 2, "none"))
-    tail = (b"\xff\xff\xff\xff\0\0\x20\0" + s.HEADER_MARK) * (1 << 18)
+    tail = (b"\xff\xff\xff\xff\0\0\x20\0" + HEADER_MARK) * (1 << 18)
     result, visited = scanned(data + tail)
     assert (result.end, result.position, visited) == (s.ScanEnd.CORRUPT, len(data), [0, 2])

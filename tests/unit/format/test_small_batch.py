@@ -39,8 +39,8 @@ def small_rows(draw: st.DrawFn) -> SmallRows:
 
 
 def by_arrow(rows: SmallRows, *, compression: str = "none", headers: Any = None) -> memoryview:
-    batch = envelope_batch(list(rows.values), rows.keys and list(rows.keys), headers, np.array(rows.timestamps_us))
-    bounds = {
+    batch = envelope_batch(list(rows.values), rows.keys and list(rows.keys), headers, np.array(rows.timestamps_us))  # type: ignore[arg-type]
+    bounds: dict[str, Any] = {
         "min_timestamp_ms": min(rows.timestamps_us) // 1000,
         "max_timestamp_ms": max(rows.timestamps_us) // 1000,
     }
@@ -62,7 +62,7 @@ def test_what_was_written_is_read(rows: SmallRows) -> None:
     header = decode_header(data)
     verify_batch(data, 0, header)
     behind = b"12345678" + bytes(data)
-    assert decode_small_batch(behind, 8, header) == (rows.values, rows.keys, tuple(rows.timestamps_us))
+    assert decode_small_batch(behind, 8, header) == (rows.values, rows.keys, tuple(rows.timestamps_us))  # type: ignore[arg-type]
     assert decode_batch(data, ENVELOPE_SCHEMA).column("value").to_pylist() == rows.values
 
 
@@ -123,7 +123,7 @@ def test_damage_is_corruption_and_nothing_else(rows: SmallRows, draw: st.DataObj
         at = draw.draw(st.integers(8, len(data) - 1))
         data[at] = draw.draw(st.integers(0, 255))
     try:
-        found = decode_small_batch(data, 0, header)
+        found = decode_small_batch(data, 0, header)  # type: ignore[arg-type]
     except CorruptBatchError:
         return
     if found is not None:
@@ -142,7 +142,7 @@ def test_any_number_that_is_wrong(position: int) -> None:
         data = bytearray(GOOD)
         data[position : position + 4] = wrong
         try:
-            found = decode_small_batch(data, 0, header)
+            found = decode_small_batch(data, 0, header)  # type: ignore[arg-type]
         except CorruptBatchError:
             continue
         if found is not None:

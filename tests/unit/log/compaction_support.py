@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from sparklog.environment.files import FileSystem
 from sparklog.format.batch import BatchHeader, encode_batch, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE
 from sparklog.log.compaction.cleaner import CompactionResult, compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
-from sparklog.log.files import FileSystem
 from sparklog.log.model import LogOwner
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import SCHEMAS, ManualClock, open_log, read_all
 
 OWNER = LogOwner("events", "0" * 32, 0, "timestamp", ("key",), ("value",))
-SETTINGS: dict[str, object] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "file.delete.delay.ms": 0}
+SETTINGS: dict[str, Any] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "file.delete.delay.ms": 0}
 BUFFER_BYTES = 1 << 20
 
 Row = tuple[bytes | None, bytes | None]
@@ -55,7 +55,7 @@ def keyed_batch(rows: Sequence[Row], first_ms: int = 0, compression: str = "none
 
 def open_keyed(
     directory: Path,
-    settings: dict[str, object] | None = None,
+    settings: dict[str, Any] | None = None,
     *,
     files: FileSystem | None = None,
     clock: ManualClock | None = None,

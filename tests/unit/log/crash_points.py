@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from sparklog.log.files import File, RealFiles
+from sparklog.environment.files import File, RealFiles
 
 T = TypeVar("T")
 

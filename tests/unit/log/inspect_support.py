@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from sparklog.environment.files import RealFiles
 from sparklog.format.segment import decode_seal
-from sparklog.log.files import RealFiles
 from sparklog.log.inspect import verify
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from sparklog.environment.files import File, FileSystem, RealFile, RealFiles
 from sparklog.errors import StorageFullError
 from sparklog.format.batch import BatchHeader, decode_batch, encode_batch, iterate_batches
 from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.log.files import File, FileSystem, RealFile, RealFiles
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 
@@ -28,6 +29,12 @@ class ManualClock:
 
     def now_ms(self) -> int:
         return self.time_ms
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def uptime_ms(self) -> int:
+        return 0
 
 
 def batch(
@@ -71,20 +78,20 @@ def packed(rows: pa.RecordBatch) -> bytearray:
     return bytearray(found.payload)
 
 
-def records(count: int, *, first_ms: int = 0, **more: object) -> bytearray:
+def records(count: int, *, first_ms: int = 0, **more: Any) -> bytearray:
     """One encoded batch of `count` records, a millisecond apart."""
-    return batch(range(first_ms, first_ms + count), **more)  # type: ignore[arg-type]
+    return batch(range(first_ms, first_ms + count), **more)
 
 
 def open_log(
     directory: Path,
-    settings: dict[str, object] | None = None,
+    settings: dict[str, Any] | None = None,
     *,
     files: FileSystem | None = None,
     clock: ManualClock | None = None,
     clean: bool = True,
     owner: LogOwner = OWNER,
-    **offsets: int,
+    **offsets: Any,
 ) -> PartitionLog:
     log = PartitionLog.open(
         directory / owner.directory_name,
@@ -139,16 +146,18 @@ def segment_files(directory: Path) -> list[Path]:
 
 
 class LimitedFile:
-    """A file on a disk with `disk.free_bytes` left: a write that does not fit is cut short and raises."""
+    """A file on a disk with `disk.free_bytes` left: a write that does not fit is cut short and raises. What is written over
+    has its room already, as on most file systems."""
 
     def __init__(self, inner: File, path: Path, disk: LimitedFiles) -> None:
         self._inner, self._path, self._disk = inner, path, disk
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        fits = max(0, min(len(data), self._disk.free_bytes))
+        over = max(0, min(len(data), self._inner.size() - position))
+        fits = over + max(0, min(len(data) - over, self._disk.free_bytes))
         if fits:
             self._inner.write(position, memoryview(data)[:fits])
-        self._disk.free_bytes -= fits
+        self._disk.free_bytes -= fits - over
         if fits < len(data):
             raise StorageFullError(f"the disk is full: cannot write {self._path}")
 

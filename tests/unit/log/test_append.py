@@ -17,6 +17,7 @@ from sparklog.errors import (
     SparklogError,
     StorageError,
     StorageFullError,
+    StorageUnavailableError,
     UnknownSchemaError,
     UnknownTopicOrPartitionError,
 )
@@ -249,14 +250,33 @@ def test_disk_full_at_any_point_of_a_payload_over_three_segments(tmp_path: Path,
         assert found.offset_for_timestamp(250) == (4, 300)
 
 
-def test_when_nothing_can_be_taken_back_the_log_stops(tmp_path: Path) -> None:
+def test_what_cannot_be_taken_back_at_once_is_taken_back_later(tmp_path: Path) -> None:
     files = LimitedFiles()
     log = open_log(tmp_path, files=files)
     append(log, records(1))
     files.free_bytes, files.fail_truncate = 10, True
+    for _ in range(2):
+        with pytest.raises(StorageUnavailableError, match="not taken back yet"):
+            log.append(records(1))
+    assert log.write_error is not None
+    size = segment_files(tmp_path)[0].stat().st_size
+    files.free_bytes, files.fail_truncate = 1 << 30, False
+    log.recover_writes()
+    assert log.write_error is None
+    assert segment_files(tmp_path)[0].stat().st_size == size - 10
+    assert append(log, records(1)) == 1
+    assert len(values(log)) == 2
+    assert len(values(open_log(tmp_path, clean=False))) == 2
+
+
+def test_when_taking_back_is_in_doubt_the_log_stops(tmp_path: Path) -> None:
+    files = LimitedFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, records(1))
+    files.free_bytes, files.fail_sync = 10, True
     with pytest.raises(StorageError, match="could not be taken back"):
         log.append(records(1))
-    files.free_bytes, files.fail_truncate = 1 << 30, False
+    files.free_bytes, files.fail_sync = 1 << 30, False
     with pytest.raises(StorageError, match="could not be taken back"):
         log.append(records(1))
     assert len(values(log)) == 1

@@ -16,7 +16,8 @@ from sparklog.format.batch import (
     decode_header,
     stamp_batch,
 )
-from sparklog.log.compaction.cleaner import CLEANER_POINT_FILE, due_for_compaction
+from sparklog.log.compaction.cleaner import due_for_compaction
+from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.retention_run import run_retention
 from sparklog.types import OffsetAndTimestamp
 from tests.unit.log.compaction_support import (

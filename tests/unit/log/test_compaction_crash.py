@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sparklog.environment.files import File, RealFiles
 from sparklog.errors import SparklogError, StorageError
 from sparklog.log.compaction.swap import finish_swaps
-from sparklog.log.files import File, RealFiles
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.compaction_support import (
     Row,
@@ -20,9 +21,9 @@ from tests.unit.log.compaction_support import (
     stored,
 )
 from tests.unit.log.crash_points import CrashPoints
-from tests.unit.log.support import LimitedFiles
+from tests.unit.log.support import OWNER, LimitedFiles
 
-ROLLING: dict[str, object] = {"segment.bytes": 4096, "delete.retention.ms": 0}
+ROLLING: dict[str, Any] = {"segment.bytes": 4096, "delete.retention.ms": 0}
 
 
 def fill(log: PartitionLog, count: int = 6) -> list[Stored]:
@@ -59,7 +60,7 @@ def check_reopened(directory: Path, model: list[Stored], end: int) -> None:
 def test_a_crash_at_every_call(tmp_path: Path, splitting: bool) -> None:
     live = tmp_path / "live"
     files: CrashPoints[int] = CrashPoints(live, tmp_path / "copies", lambda: 0)
-    settings: dict[str, object] = {"segment.bytes": 22_500} if splitting else ROLLING
+    settings: dict[str, Any] = {"segment.bytes": 22_500} if splitting else ROLLING
     log = open_keyed(live, settings, files=files)
     model = small_rows(log) if splitting else fill(log)
     log.begin_segment()
@@ -145,7 +146,7 @@ class _FailingFile:
 @pytest.mark.parametrize("splitting", [False, True])
 def test_a_disk_that_fails_at_any_call_loses_nothing(tmp_path: Path, splitting: bool, fail_times: int) -> None:
     """Once or for good. The running log still reads what it should, and so does the next start."""
-    settings: dict[str, object] = {"segment.bytes": 22_500} if splitting else ROLLING
+    settings: dict[str, Any] = {"segment.bytes": 22_500} if splitting else ROLLING
     fail_at = 0
     while True:
         files = FailingFiles()
@@ -187,7 +188,7 @@ def test_half_of_a_split_does_not_count(tmp_path: Path) -> None:
     names = ["00000000000000000000.arrow", "00000000000000000000.arrow.cleaned", "00000000000000000005.arrow.swap"]
     for name in names:
         (tmp_path / name).write_bytes(b"x")
-    finish_swaps(RealFiles(), tmp_path)
+    finish_swaps(RealFiles(), tmp_path, OWNER)
     assert [p.name for p in tmp_path.iterdir()] == names[:1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -131,9 +132,9 @@ POLICY = CompactionPolicy(True, 0.5, 1000, 0, 1 << 40)
 LOG = [Segment(0, 10), Segment(10, 20), Segment(20, 30), Segment(30, 40)]
 
 
-def section(segments: list[Segment] = LOG, policy: CompactionPolicy = POLICY, **given: int) -> DirtySection:
+def section(segments: list[Segment] = LOG, policy: CompactionPolicy = POLICY, **given: Any) -> DirtySection:
     facts = {"first_dirty_offset": 0, "last_stable_offset": 40, "now_ms": 1000} | given
-    return dirty_section(segments, policy, largest_timestamp_of=lambda s: s.largest_ms, **facts)  # type: ignore[arg-type]
+    return dirty_section(segments, policy, largest_timestamp_of=lambda s: s.largest_ms, **facts)
 
 
 def test_the_parts_of_a_log() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.unit.log.support import LimitedFiles, ManualClock, open_log, records
 
 
 def opened(
-    tmp_path: Path, settings: dict[str, object], clock: ManualClock | None = None
+    tmp_path: Path, settings: dict[str, Any], clock: ManualClock | None = None
 ) -> tuple[PartitionLog, list[str]]:
     files = LimitedFiles()
     log = open_log(tmp_path, settings, files=files, clock=clock)

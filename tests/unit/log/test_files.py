@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sparklog.environment.files import RealFiles, read_whole, write_whole
 from sparklog.errors import StorageError, StorageFullError
-from sparklog.log.files import RealFiles, read_whole, write_whole
 
 FILES = RealFiles()
 

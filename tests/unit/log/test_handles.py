@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.log.files import File, RealFiles
+from sparklog.environment.files import File, RealFiles
 from sparklog.log.log_manager import LogManager
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
@@ -216,7 +216,7 @@ MANY = """
 import os, resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-from sparklog_broker.broker import open_files_limit
+from sparklog_broker.descriptors import share_out
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.slices import HandleCache
@@ -226,7 +226,7 @@ config = LogConfig.from_settings({"segment.bytes": 4096})
 specs = [PartitionSpec(LogOwner("t", "a" * 32, p, "timestamp"), config, SCHEMAS.__getitem__) for p in range(25)]
 payload = bytes(records(1, value=b"x" * 4000))
 for turn in range(2):
-    handles = HandleCache(open_files_limit(100_000))
+    handles = HandleCache(share_out(1024, 100_000, 10_000).files)
     assert handles.limit == 512, handles.limit
     manager = LogManager(Path(sys.argv[1]), files=LimitedFiles(), handles=handles)
     manager.load("c1", specs)

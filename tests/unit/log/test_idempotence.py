@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, OutOfOrderSequenceError
+from sparklog.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    OutOfOrderSequenceError,
+)
+from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.producers import SEQUENCE_MAX
+from sparklog.log.producers import EPOCHS_AHEAD_MAX, SEQUENCE_MAX
 from sparklog.log.segment_writer import SegmentWriter
-from tests.unit.log.producer_support import produced, send
+from tests.unit.log.compaction_support import compact, open_keyed
+from tests.unit.log.producer_support import end, produced, send, send_in_transaction
 from tests.unit.log.support import ManualClock, open_log, read_all, records
 
 
@@ -82,7 +90,7 @@ def test_a_payload_of_repeated_and_new_batches(log: PartitionLog) -> None:
     assert (info.base_offset, info.last_offset, info.duplicate) == (0, 7, False)
     assert (info.batch_count, info.record_count) == (2, 3)
     assert [h.base_sequence for h, _ in read_all(log)] == [0, -1, 2, 4]
-    again = send(log, produced(7, 0, rows=2), produced(7, 2, rows=2), produced(7, 4))
+    again = send(log, produced(7, 0, rows=2), produced(7, 2, rows=2, value=b"new"), produced(7, 4))
     assert (again.base_offsets, again.duplicate, again.last_offset) == ((0, 5, 7), True, 7)
 
 
@@ -149,3 +157,116 @@ def test_truncation_takes_the_producers_back(log: PartitionLog) -> None:
     assert send(log, produced(7, 5)).duplicate
     assert send(log, produced(7, 1)).base_offset == 1
     assert not send(log, produced(7, 6)).duplicate
+
+
+# --- who may write ---
+
+
+def test_a_producer_id_that_was_never_issued_leaves_nothing(log: PartitionLog) -> None:
+    for producer_id, transactional in ((10, False), (2**63 - 1, False), (10, True)):
+        payload = produced(producer_id, 0, epoch=32_767, transactional=transactional)
+        with pytest.raises(InvalidProducerIdMappingError, match="never issued"):
+            log.append(payload, issued=range(10).__contains__)
+    assert (log.producers(), log.log_end_offset) == ([], 0)
+    log.append(produced(9, 0), issued=range(10).__contains__)
+
+
+def test_who_is_known_needs_not_be_known_elsewhere(log: PartitionLog) -> None:
+    send(log, produced(7, 0))
+    log.append(produced(7, 1), issued=lambda _: False)
+
+
+def test_an_epoch_that_no_producer_can_have_come_to_is_refused(log: PartitionLog) -> None:
+    send(log, produced(7, 0, epoch=3))
+    for producer_id, epoch in ((7, 4 + EPOCHS_AHEAD_MAX), (8, 1 + EPOCHS_AHEAD_MAX), (8, 32_767)):
+        with pytest.raises(InvalidProducerEpochError, match="cannot have come"):
+            send(log, produced(producer_id, 0, epoch=epoch))
+    assert [(p.producer_id, p.producer_epoch) for p in log.producers()] == [(7, 3)]
+    send(log, produced(7, 0, epoch=3 + EPOCHS_AHEAD_MAX))
+    send(log, produced(8, 0, epoch=EPOCHS_AHEAD_MAX))
+
+
+# --- what is called a repetition is stored ---
+
+
+@pytest.mark.parametrize("clean", [None, True, False], ids=["running", "clean start", "crash"])
+def test_another_batch_under_the_same_sequence_is_no_repetition(tmp_path: Path, clean: bool | None) -> None:
+    log = open_log(tmp_path)
+    send(log, produced(7, 0, value=b"foreign"))
+    if clean is not None:
+        log.close(seal=clean)
+        log = open_log(tmp_path, clean=clean)
+    with pytest.raises(OutOfOrderSequenceError, match="another batch with sequence 0 is stored at offset 0"):
+        log.append(produced(7, 0, value=b"own"))
+    assert log.append(produced(7, 0, value=b"foreign")).duplicate
+    log.append(produced(7, 0, epoch=1, value=b"own"))
+
+
+def test_a_batch_that_was_compacted_is_recognised_by_its_sequence(tmp_path: Path) -> None:
+    """Compaction writes it anew, its checksum is not the producer's any more."""
+    log = open_keyed(tmp_path)
+    batch = produced(7, 0, rows=3)
+    send(log, bytearray(batch))
+    compact(log)
+    log.close(seal=False)
+    for path in tmp_path.rglob("*.snapshot"):
+        path.unlink()
+    log = open_keyed(tmp_path, clean=False)
+    assert log.append(batch).duplicate
+
+
+# --- how many ---
+
+
+def few(tmp_path: Path, producers: int = 10, *, clean: bool = True) -> PartitionLog:
+    return open_log(tmp_path, {"max.producers.per.partition": producers}, clean=clean)
+
+
+def test_a_new_producer_takes_the_place_of_the_oldest(tmp_path: Path) -> None:
+    log = few(tmp_path)
+    for producer_id in range(10):
+        send(log, produced(producer_id, 0))
+    send(log, produced(0, 1))
+    send(log, produced(10, 0))
+    assert [p.producer_id for p in log.producers()] == [0, *range(2, 11)]
+    for start in ("clean", "crash"):
+        log.close(seal=start == "clean")
+        log = few(tmp_path, clean=start == "clean")
+        assert [p.producer_id for p in log.producers()] == [0, *range(2, 11)]
+    send(log, produced(11, 0))
+    assert [p.producer_id for p in log.producers()] == [0, *range(3, 12)]
+
+
+def test_who_has_only_ended_a_transaction_goes_first(tmp_path: Path) -> None:
+    log = few(tmp_path)
+    for producer_id in range(9):
+        send(log, produced(producer_id, 0))
+    send_in_transaction(log, 100, 0)
+    end(log, 100, 1, commit=True)
+    send(log, produced(9, 0))
+    assert [p.producer_id for p in log.producers()] == list(range(10))
+
+
+def test_no_producer_with_an_open_transaction_goes(tmp_path: Path) -> None:
+    log = few(tmp_path)
+    send(log, produced(0, 0))
+    for producer_id in range(1, 11):
+        send_in_transaction(log, producer_id, 0)
+    before = log.producers()
+    assert [p.producer_id for p in before] == list(range(1, 11))
+    for write in (send, lambda log, _: send_in_transaction(log, 11, 0)):
+        with pytest.raises(ConcurrentTransactionsError, match=r"max\.producers\.per\.partition is 10") as refused:
+            write(log, produced(11, 0))
+        assert refused.value.retriable
+    assert log.producers() == before
+    end(log, 5, 1, commit=True)
+    send_in_transaction(log, 11, 0)
+
+
+def test_a_smaller_limit_holds_from_the_next_new_producer_on(tmp_path: Path) -> None:
+    log = few(tmp_path, 20)
+    for producer_id in range(20):
+        send(log, produced(producer_id, 0))
+    log.reconfigure(LogConfig.from_settings({"max.producers.per.partition": 10}))
+    send(log, produced(20, 0))
+    assert [p.producer_id for p in log.producers()] == list(range(11, 21))

@@ -196,7 +196,7 @@ def test_a_changed_stamp_which_no_checksum_covers(data_dir: Path, field: str) ->
     data = bytearray(path.read_bytes())
     header = decode_header(data, start)
     stamp = {"base_offset": 6, "leader_epoch": 0, "append_time_ms": header.append_time_ms}
-    stamp_batch(data, start, header, **{**stamp, field: stamp[field] + 1})  # type: ignore[arg-type]
+    stamp_batch(data, start, header, **{**stamp, field: stamp[field] + 1})
     path.write_bytes(data)
     places = found(data_dir)
     assert places, "noticed"

@@ -8,13 +8,14 @@ import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sparklog.environment.files import SHORTAGE_ERRNOS, File, RealFiles, storage_error
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
-from sparklog.log.files import File, RealFiles, storage_error
 from sparklog.log.log_manager import LogManager
-from sparklog.log.watched_files import DISK_ERRNOS, PROCESS_ERRNOS
+from sparklog.log.watched_files import DISK_ERRNOS
 from sparklog.types import TopicPartition
 from tests.unit.log.support import append, records, values
 from tests.unit.log.test_log_manager import kill, spec
@@ -73,8 +74,8 @@ class BreakableFile:
         return getattr(self._inner, name)
 
 
-def started(root: Path, names: str = "ab", specs: list[object] | None = None, **more: object) -> LogManager:
-    manager = LogManager(root / "data", log_dirs=[root / n for n in names], **more)  # type: ignore[arg-type]
+def started(root: Path, names: str = "ab", specs: list[object] | None = None, **more: Any) -> LogManager:
+    manager = LogManager(root / "data", log_dirs=[root / n for n in names], **more)
     manager.load("c1", FOUR if specs is None else specs)  # type: ignore[arg-type]
     for log in manager.logs.values():
         log.raise_high_watermark(log.log_end_offset)
@@ -266,7 +267,7 @@ def test_the_log_of_a_failed_directory_is_offline_for_who_holds_it(tmp_path: Pat
     manager.close()
 
 
-@pytest.mark.parametrize("number", [*sorted(PROCESS_ERRNOS), errno.ENOENT, errno.EACCES, errno.ENOSPC])
+@pytest.mark.parametrize("number", [*sorted(SHORTAGE_ERRNOS), errno.ENOENT, errno.EACCES, errno.ENOSPC])
 def test_what_is_not_the_disks_fault_leaves_the_directory_alone(tmp_path: Path, number: int) -> None:
     files = BreakableFiles()
     manager = started(tmp_path, files=files)
@@ -295,14 +296,14 @@ def test_a_directory_that_refuses_everything_has_failed(tmp_path: Path, number: 
 def test_a_removed_directory_is_noticed(tmp_path: Path) -> None:
     manager = started(tmp_path)
     append(manager.get(TPS[1]), records(3))
-    manager.look()
+    manager.look(tmp_path / "b")
     assert not manager.has_unsettled_failures
     shutil.rmtree(tmp_path / "b")
     append(manager.get(TPS[1]), records(3))  # its file is open: the write goes nowhere, without an error
-    manager.look()
+    manager.look(tmp_path / "b")
     (failure,) = manager.settle_failures()
     assert failure.path == tmp_path / "b"
-    assert ".lock is gone: it was removed or unmounted" in str(failure.error)
+    assert ".lock is gone: it was removed, renamed or unmounted" in str(failure.error)
     with pytest.raises(StorageError, match="removed"):
         manager.get(TPS[1])
     append(manager.get(TPS[0]), records(3))

@@ -64,7 +64,7 @@ def test_the_first_append_to_partitions_made_together_writes_no_epoch(tmp_path: 
     assert [paths[p].stat().st_ino == before[p] for p in range(3)] == [True, True, False]
     manager.get(TopicPartition("other", 1)).append(records(3), leader_epoch=5)
     kill(manager)
-    again = started(tmp_path, specs=specs)
+    again = started(tmp_path, specs=specs)  # type: ignore[arg-type]
     found = [again.get(TopicPartition("other", p)) for p in range(3)]
     assert [log.end_offset_for(log.leader_epoch) for log in found] == [(0, 3), (5, 6), (4, 3)]
     assert found[1].end_offset_for(0) == (0, 3)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sparklog.environment.files import RealFile
 from sparklog.errors import LogCorruptError, OffsetOutOfRangeError
 from sparklog.format.batch import iterate_batches
-from sparklog.log.files import RealFile
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import append, open_log, read_all, records, segment_files, values
 
 
-def filled(tmp_path: Path, batches: int = 60, **settings: object) -> PartitionLog:
+def filled(tmp_path: Path, batches: int = 60, **settings: Any) -> PartitionLog:
     """A log of batches of 1 to 5 records and different sizes, over several segments."""
     log = open_log(tmp_path, {"segment.bytes": 16384, "index.interval.bytes": 2000, **settings})
     for i in range(batches):

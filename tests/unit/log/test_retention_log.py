@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sparklog.environment.files import RealFiles
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, StorageError, StorageFullError
-from sparklog.log.files import RealFiles
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
@@ -31,11 +32,11 @@ from tests.unit.log.support import (
 
 TP = TopicPartition("events", 0)
 BIG = b"x" * 1500
-SMALL_SEGMENTS: dict[str, object] = {"segment.bytes": 4096}
+SMALL_SEGMENTS: dict[str, Any] = {"segment.bytes": 4096}
 
 
 def filled(
-    tmp_path: Path, settings: dict[str, object] | None = None, *, segments: int = 4, clock: ManualClock | None = None
+    tmp_path: Path, settings: dict[str, Any] | None = None, *, segments: int = 4, clock: ManualClock | None = None
 ) -> PartitionLog:
     """A log whose segments have ten records each, the i-th with timestamps of 1000 * i on; the last is active."""
     log = open_log(tmp_path, {"retention.ms": -1} | (settings or {}), clock=clock or ManualClock(10_000))
@@ -137,7 +138,9 @@ def test_an_empty_log_keeps_its_offsets_over_restarts(tmp_path: Path, clean: boo
     if lost == "segment":
         for path in log.directory.glob("*.arrow"):
             path.unlink()
-    checkpoint = {} if lost == "checkpoint" else {"log_start_offset": 40, "high_watermark": 40, "recovery_point": 40}
+    checkpoint: dict[str, Any] = (
+        {} if lost == "checkpoint" else {"log_start_offset": 40, "high_watermark": 40, "recovery_point": 40}
+    )
     for _ in range(2):
         log = open_log(tmp_path, clean=clean, **checkpoint)
         assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (40, 40, 40)
@@ -258,7 +261,7 @@ def test_a_log_that_cannot_be_worked_on_does_not_stop_the_others(
     log = filled(tmp_path, {"retention.ms": 0})
     broken = open_log(tmp_path, {"retention.ms": 0}, owner=LogOwner("events", "0" * 32, 1), clock=ManualClock(10_000))
     append(broken, records(3))
-    broken.close()
+    broken._health.fail(StorageError("it is broken"))
     assert run_retention({TopicPartition("events", 1): broken, TP: log}, lambda: None).raised == [TP]
     assert "partition events-1: retention failed" in caplog.text
 
@@ -286,7 +289,7 @@ def test_a_checkpoint_that_fails_keeps_the_segments(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_what_retention_is_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files, clock = LimitedFiles(), ManualClock(10_000)
-    settings: dict[str, object] = {"retention.ms": 0, "file.delete.delay.ms": 0}
+    settings: dict[str, Any] = {"retention.ms": 0, "file.delete.delay.ms": 0}
     log = open_log(tmp_path, settings, files=files, clock=clock)
     for _ in range(3):
         append(log, records(10))
@@ -337,7 +340,7 @@ def test_new_settings_are_in_effect_at_once(tmp_path: Path) -> None:
 
 
 @contextmanager
-def managed(data_dir: Path, settings: dict[str, object], clock: ManualClock) -> Iterator[LogManager]:
+def managed(data_dir: Path, settings: dict[str, Any], clock: ManualClock) -> Iterator[LogManager]:
     manager = LogManager(data_dir, clock=clock)
     manager.load("c1", [PartitionSpec(OWNER, LogConfig.from_settings(settings), SCHEMAS.__getitem__)])
     try:

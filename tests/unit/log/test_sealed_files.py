@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from sparklog.environment.files import RealFiles
 from sparklog.format.batch import encode_batch
 from sparklog.format.schema_evolution import SchemaChange
-from sparklog.log.files import RealFiles
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from tests.golden.make_golden import TYPED_SCHEMA, typed_rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -328,7 +329,7 @@ def test_no_append_goes_into_a_remote_segment(tmp_path: Path) -> None:
     tiered.tier()
     tiered.log.close()
     tiered.checkpoint()
-    for path in tiered.log.directory.glob("00000000000000000005.*"):
+    for path in [*tiered.log.directory.glob("00000000000000000005.*"), *tiered.log.directory.glob("*6.snapshot")]:
         path.unlink()
     tiered.points = {"log_start_offset": 0, "high_watermark": 5, "recovery_point": 5}
     log = tiered.open()
@@ -456,7 +457,7 @@ def test_an_upload_that_silently_lost_bytes_is_not_taken(tmp_path: Path, monkeyp
     fs = tiered.store.file_system
     whole = fs.open
 
-    def lossy(path: str, mode: str = "rb", **more: object) -> object:
+    def lossy(path: str, mode: str = "rb", **more: Any) -> object:
         file = whole(path, mode, **more)
         if path.endswith(".index") and mode == "wb":
             file.write = lambda data: len(data)

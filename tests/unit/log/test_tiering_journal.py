@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparklog.environment.files import RealFiles
 from sparklog.errors import InvalidConfigError, LogCorruptError, StorageFullError
-from sparklog.log.files import RealFiles
 from sparklog.log.tiering.journal import JOURNAL_FILE, MAGIC, Journal, decode_journal, encode_journal, encode_record
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
 from sparklog.log.tiering.state import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_against_a_scan(tmp_path: Path, sealed: bool, interval: int) -> None:
 
 
 def test_a_flipped_bit_in_an_index_changes_no_answer(tmp_path: Path) -> None:
-    settings: dict[str, object] = {"segment.bytes": 8192, "index.interval.bytes": 1}
+    settings: dict[str, Any] = {"segment.bytes": 8192, "index.interval.bytes": 1}
     log = open_log(tmp_path, settings)
     times = [(i * 37) % 90 + i * 20 for i in range(16)]
     for t in times:

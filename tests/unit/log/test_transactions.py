@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.errors import (
+    ConcurrentTransactionsError,
     CoordinatorFencedError,
     InvalidProducerEpochError,
     InvalidRequestError,
@@ -149,7 +150,6 @@ def test_the_first_batch_needs_a_verification_and_later_ones_none(log: Partition
     with pytest.raises(InvalidTxnStateError):
         send(log, produced(7, 0, transactional=True))
     guard = log.begin_verification(7, 0)
-    assert guard is log.begin_verification(7, 0)
     log.append(produced(7, 0, transactional=True), guard=guard)
     assert log.begin_verification(7, 0) is None
     send(log, produced(7, 1, transactional=True))
@@ -165,12 +165,37 @@ def test_a_marker_makes_a_guard_void(log: PartitionLog) -> None:
 
 def test_a_guard_is_for_one_producer_and_epoch(log: PartitionLog) -> None:
     guard = log.begin_verification(7, 0)
-    newer = log.begin_verification(7, 1)
     with pytest.raises(InvalidTxnStateError):
         log.append(produced(8, 0, transactional=True), guard=guard)
     with pytest.raises(InvalidTxnStateError):
+        log.append(produced(7, 0, epoch=1, transactional=True), guard=guard)
+    log.append(produced(7, 0, transactional=True), guard=guard)
+
+
+def test_a_verification_that_came_to_nothing_blocks_nobody(log: PartitionLog) -> None:
+    for epoch in (0, 5, 32_767):
+        log.begin_verification(7, epoch)
+    assert log.producers() == []
+    send_in_transaction(log, 7, 0)
+
+
+def test_a_guard_does_not_outlive_a_truncation(log: PartitionLog) -> None:
+    send(log, produced(1, 0))
+    guard = log.begin_verification(7, 0)
+    log.append(produced(1, 1))
+    log.truncate_to(1)
+    with pytest.raises(InvalidTxnStateError, match="verified"):
         log.append(produced(7, 0, transactional=True), guard=guard)
-    log.append(produced(7, 0, epoch=1, transactional=True), guard=newer)
+
+
+def test_a_guard_of_a_producer_that_was_forgotten_has_to_be_renewed(log: PartitionLog) -> None:
+    """Its marker may have come in between, and nobody knows any more."""
+    guard = log.begin_verification(7, 0)
+    end(log, 7, 1, commit=False)
+    log.expire_producers(2**62)
+    with pytest.raises(ConcurrentTransactionsError, match="try again"):
+        log.append(produced(7, 0, transactional=True), guard=guard)
+    send_in_transaction(log, 7, 0)
 
 
 def test_one_producer_does_not_mix(log: PartitionLog) -> None:

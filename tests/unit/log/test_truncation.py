@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,7 +108,7 @@ def test_epochs_are_forgotten_also_when_there_is_nothing_to_cut(tmp_path: Path) 
 def test_the_old_checkpoint_is_not_believed_after_a_truncation(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.flush()
-    old = {"recovery_point": 30, "high_watermark": 30, "log_start_offset": 15}
+    old: dict[str, Any] = {"recovery_point": 30, "high_watermark": 30, "log_start_offset": 15}
     log.truncate_to(12)
     log = open_log(tmp_path, clean=False, **old)
     assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (12, 12, 12)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+from sparklog.environment.files import FileSystem
 from sparklog.errors import RemoteStorageError
-from sparklog.log.files import FileSystem
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.retention_run import run_retention
@@ -18,7 +19,7 @@ from sparklog.log.tiering.state import ObjectInfo
 from sparklog.log.tiering.tier_run import TierResult, tier_log
 from tests.unit.log.support import OWNER, SCHEMAS, LimitedFiles, ManualClock, append, records
 
-SETTINGS: dict[str, object] = {
+SETTINGS: dict[str, Any] = {
     "segment.bytes": 1 << 20,
     "index.interval.bytes": 1,
     "retention.ms": -1,
@@ -95,7 +96,7 @@ class Tiered:
         directory: Path,
         store: ObjectStore | None = None,
         *,
-        settings: dict[str, object] | None = None,
+        settings: dict[str, Any] | None = None,
         cache_bytes: int = 1 << 30,
         files: FileSystem | None = None,
     ) -> None:
@@ -105,7 +106,7 @@ class Tiered:
         self.settings = SETTINGS | (settings or {})
         self.files = files or LimitedFiles()
         self.cache = ReadCache(directory / "cache", cache_bytes)
-        self.points: dict[str, int] = {}
+        self.points: dict[str, Any] = {}
         self.log = self.open()
 
     def open(self, *, clean: bool = True) -> PartitionLog:

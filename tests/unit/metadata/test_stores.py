@@ -232,14 +232,18 @@ def test_producer_ids_are_never_given_out_twice(open_store: Callable[[], Metadat
     store.close()
     other.close()
     store = open_store()
+    assert store.producer_ids_end() == 2025
     assert store.take_producer_ids(1) == 2025
+    assert store.take_producer_ids(10, at_least=5000) == 5000
+    assert store.take_producer_ids(10, at_least=5000) == 5010
+    assert store.producer_ids_end() == 5020
     store.close()
 
 
 def test_producer_ids_come_in_blocks_in_order_to_many_threads() -> None:
     taken: list[int] = []
 
-    def take_block(count: int) -> int:
+    def take_block(count: int, at_least: int) -> int:
         taken.append(count)
         return 1_000_000 * len(taken)
 
@@ -252,3 +256,43 @@ def test_producer_ids_come_in_blocks_in_order_to_many_threads() -> None:
     assert all(one == sorted(one) for one in found)
     assert len({i for one in found for i in one}) == 4000
     assert taken == [BLOCK_IDS] * 5
+
+
+class Blocks:
+    """As a store reserves them."""
+
+    def __init__(self, end: int = 0) -> None:
+        self.end = end
+
+    def take(self, count: int, at_least: int) -> int:
+        first = max(self.end, at_least)
+        self.end = first + count
+        return first
+
+
+def test_only_ids_that_somebody_was_given_are_issued() -> None:
+    blocks = Blocks()
+    ids = ProducerIds(blocks.take)
+    assert not ids.is_issued(0)
+    assert [ids.next(), ids.reserve(), ids.next()] == [0, 1, 2]
+    assert [n for n in (-1, 0, 1, 2, 3, BLOCK_IDS, 2**63 - 1) if ids.is_issued(n)] == [0, 2]
+    ids.hand_out(1)
+    assert ids.is_issued(1)
+    restarted = ProducerIds(blocks.take, blocks.end)
+    assert restarted.is_issued(2)
+    assert not restarted.is_issued(BLOCK_IDS)
+    assert restarted.next() == BLOCK_IDS
+
+
+def test_ids_that_are_in_use_are_not_given_out_again() -> None:
+    """The store was restored from an older copy; and somebody has written with an id that he had made up."""
+    blocks = Blocks(2000)
+    ids = ProducerIds(blocks.take, blocks.end)
+    for used in (5, 7777, 6000, 2**62, 2**63 - 1):
+        ids.found(used)
+    assert ids.is_issued(7777)
+    assert ids.left == 0
+    assert [ids.next(), ids.next()] == [7778, 7779]
+    assert blocks.end == 7778 + BLOCK_IDS
+    ids.found(7778 + BLOCK_IDS - 1)  # of the block that it has
+    assert ids.next() == 7780

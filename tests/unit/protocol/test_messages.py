@@ -11,12 +11,13 @@ from sparklog.errors import InvalidRequestError, UnsupportedApiError, Unsupporte
 from sparklog.protocol import base
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
+from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Message
 from tests.golden.make_golden import REQUESTS, RESPONSES
 
 pack = msgspec.msgpack.encode
 
 
-def fields(message: m.Message) -> list[Any]:
+def fields(message: Message) -> list[Any]:
     return list(msgspec.msgpack.decode(m.encode(message)))
 
 
@@ -49,6 +50,9 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.LIST_GROUPS: 23,
         m.Api.DESCRIBE_GROUPS: 24,
         m.Api.DELETE_GROUP: 25,
+        m.Api.RENEW_SHARED_TXN: 30,
+        m.Api.SNAPSHOT_OFFSETS: 31,
+        m.Api.CREATE_PARTITIONS: 32,
         m.Api.LOCATE_REMOTE: 40,
     }
     for spec in m.APIS.values():
@@ -59,8 +63,8 @@ def test_every_api_has_messages_and_versions() -> None:
 
 @pytest.mark.parametrize("api", m.Api)
 def test_trailing_unknown_fields_are_ignored(api: m.Api) -> None:
-    for more in ([1], ["x", [2, {"a": None}]], [{}] * 50):
-        assert m.decode_request(api, 0, pack(fields(REQUESTS[api]) + more)) == REQUESTS[api]
+    for more in ([1], ["x", [2, {"a": None}]], [{}] * 50):  # type: ignore[var-annotated]
+        assert m.decode_request(api, m.APIS[api].version_max, pack(fields(REQUESTS[api]) + more)) == REQUESTS[api]
         response = RESPONSES[api]
         assert m.decode_response(api, pack(fields(response) + more), type(response)) == response
 
@@ -73,9 +77,9 @@ def test_missing_fields_are_defaulted_or_refused(api: m.Api) -> None:
         for count in range(len(names)):
             header = pack(fields(message)[:count])
 
-            def decode(header: bytes = header, message: m.Message = message) -> m.Message:
+            def decode(header: bytes = header, message: Message = message) -> Message:
                 if message is REQUESTS[api]:
-                    return m.decode_request(api, 0, header)
+                    return m.decode_request(api, m.APIS[api].version_max, header)
                 return m.decode_response(api, header, type(message))
 
             if count < required:
@@ -129,7 +133,7 @@ OUT_OF_LIMITS: list[tuple[m.Api, list[Any]]] = [
     (m.Api.PRODUCE, [1, -1, [P]]),
     (m.Api.PRODUCE, [1, 86_400_001, [P]]),
     (m.Api.PRODUCE, [1, 0, []]),
-    (m.Api.PRODUCE, [1, 0, [P] * (m.PARTITIONS_PER_REQUEST_MAX + 1)]),
+    (m.Api.PRODUCE, [1, 0, [P] * (PARTITIONS_PER_REQUEST_MAX + 1)]),
     (m.Api.PRODUCE, [1, 0, [["t", -1, 5]]]),
     (m.Api.PRODUCE, [1, 0, [["t", base.PARTITIONS_PER_TOPIC_MAX, 5]]]),
     (m.Api.PRODUCE, [1, 0, [["t", 0, 0]]]),
@@ -154,7 +158,7 @@ OUT_OF_LIMITS: list[tuple[m.Api, list[Any]]] = [
 @pytest.mark.parametrize(("api", "values"), OUT_OF_LIMITS, ids=lambda v: str(v)[:50])
 def test_limits(api: m.Api, values: list[Any]) -> None:
     with pytest.raises(InvalidRequestError, match=f"{api.name} request cannot be read"):
-        m.decode_request(api, 0, pack(values))
+        m.decode_request(api, m.APIS[api].version_max, pack(values))
 
 
 def test_values_at_the_limits_are_taken() -> None:
@@ -170,7 +174,10 @@ def test_values_at_the_limits_are_taken() -> None:
         ),
         (m.Api.LIST_OFFSETS, [[["t", 0, -3], ["t", 0, 2**62]]]),
     ):
-        assert fields(m.decode_request(api, 0, pack(values)))[: len(values)] == values or values == []
+        assert (
+            fields(m.decode_request(api, m.APIS[api].version_max, pack(values)))[: len(values)] == values
+            or values == []
+        )
 
 
 GARBAGE = [
@@ -194,7 +201,7 @@ GARBAGE = [
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda g: g[:12].hex())
 def test_garbage(api: m.Api, garbage: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="cannot be read"):
-        m.decode_request(api, 0, garbage)
+        m.decode_request(api, m.APIS[api].version_max, garbage)
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         m.decode_response(api, garbage, m.APIS[api].response)
     assert m.decode_error(garbage) == "the error's text cannot be read"

@@ -287,3 +287,67 @@ def test_a_value_that_is_none(kind: int) -> None:
     for value in (b"", b"\x91\x07", b"\x92\x00\x01", b"\xc0"):
         with pytest.raises(LogCorruptError):
             records.decode_value(kind, value)
+
+
+# --- how much is kept ---
+
+
+def heartbeat_of(group_id: str, member_id: str, epoch: int = 0, **more: Any) -> m.GroupHeartbeatRequest:
+    return m.GroupHeartbeatRequest(group_id, member_id, epoch, topics=["t"] if epoch == 0 else None, **more)
+
+
+def test_a_refused_member_leaves_no_group() -> None:
+    coordinator = GroupCoordinator(GroupConfig(), {"t": ("id", 3)})
+    for request in (
+        heartbeat_of("g", "m", 7),
+        heartbeat_of("g", "m", -1),
+        heartbeat_of("g", "m" * 2_000),
+        heartbeat_of("g", "m", client_id="c" * 2_000),
+        m.GroupHeartbeatRequest("g", "m", 0),
+    ):
+        with pytest.raises(SparklogError):
+            coordinator.heartbeat(request, "host", 0, 0)
+    coordinator.fetch_offsets(m.OffsetFetchRequest("g"))
+    with pytest.raises(UnknownMemberIdError):
+        coordinator.commit("g", [m.CommittedOffset("t", 0, 5)], "m", 3, 0)
+    refused = coordinator.commit("g", [m.CommittedOffset("missing", 0, 5)], "", -1, 0)
+    assert (refused.answer[0].error_code, refused.records) == (UnknownTopicOrPartitionError.code, [])
+    assert coordinator.list_groups() == []
+
+
+def test_groups_are_limited_and_go_when_nobody_uses_them() -> None:
+    coordinator = GroupCoordinator(GroupConfig(groups_max=2), {"t": ("id", 3)})
+    for group_id in ("a", "b"):
+        coordinator.heartbeat(heartbeat_of(group_id, "m"), "host", 0, 0)
+        coordinator.commit(group_id + " offsets", [m.CommittedOffset("t", 0, 5)], "", -1, 0)
+    with pytest.raises(GroupMaxSizeReachedError, match=r"max\.groups\.per\.partition is 2"):
+        coordinator.heartbeat(heartbeat_of("c", "m"), "host", 0, 0)
+    with pytest.raises(GroupMaxSizeReachedError, match=r"max\.groups\.per\.partition is 2"):
+        coordinator.commit("c", [m.CommittedOffset("t", 0, 5)], "", -1, 0)
+    coordinator.heartbeat(heartbeat_of("a", "n"), "host", 0, 0)
+    coordinator.commit("a offsets", [m.CommittedOffset("t", 1, 5)], "", -1, 0)
+    coordinator.heartbeat(heartbeat_of("b", "m", -1), "host", 0, 0)
+    assert len(coordinator.expire_offsets(0)) == 1, "b has neither members nor offsets"
+    coordinator.heartbeat(heartbeat_of("c", "m"), "host", 0, 0)
+    assert {g.group_id for g in coordinator.list_groups()} == {"a", "c", "a offsets", "b offsets"}
+
+
+def test_offsets_are_limited() -> None:
+    coordinator = GroupCoordinator(GroupConfig(offsets_max=3), {"t": ("id", 9)})
+
+    def commit(group_id: str, *partitions: int, producer_id: int = -1) -> list[int]:
+        offsets = [m.CommittedOffset("t", p, 5) for p in partitions]
+        return [r.error_code for r in coordinator.commit(group_id, offsets, "", -1, 0, producer_id=producer_id).answer]
+
+    full = GroupMaxSizeReachedError.code
+    assert commit("a", 0, 1) == [0, 0]
+    assert commit("b", 0, 1, producer_id=7) == [0, full]
+    assert commit("a", 0, 1, 2) == [0, 0, full]
+    coordinator.end_transaction(7, committed=False)
+    assert commit("b", 0, producer_id=8) == [0]
+    coordinator.end_transaction(8, committed=True)
+    assert commit("a", 2) == [full]
+    coordinator.delete("a")
+    assert commit("a", 2, 3) == [0, 0]
+    assert coordinator.offsets.total == 3
+    assert coordinator.offsets.counts == {"b": 1, "a": 2}

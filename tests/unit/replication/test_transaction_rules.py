@@ -29,8 +29,11 @@ from sparklog.replication.transactions import (
     InitProducer,
     Join,
     Joined,
+    Limits,
     Marker,
     Refuse,
+    Renew,
+    Renewed,
     Request,
     WriteMarkers,
     records,
@@ -44,12 +47,12 @@ APP = shared_transactional_id("app")
 class Desk:
     """A coordinator whose records are durable at once; markers wait until `write` is called."""
 
-    def __init__(self, before: Desk | None = None) -> None:
+    def __init__(self, before: Desk | None = None, limits: Limits | None = None) -> None:
         self.log: list[tuple[bytes, bytes | None]] = [] if before is None else before.log
         self.ids = IdReserve()
         for i in range(100):
             self.ids.add(1000 + i + (0 if before is None else 100))
-        self.coordinator = Coordinator(self.ids)
+        self.coordinator = Coordinator(self.ids, limits)
         for record in self.log:
             self.coordinator.replay(*record)
         self.answers: dict[Hashable, object] = {}
@@ -281,7 +284,7 @@ def test_records_are_as_documented() -> None:
     found = {records.decode(k, v)[0]: (k.hex(), v.hex() if v else None) for k, v in desk.log}
     assert found["shared"] == (
         "9300a6736861726564ac5f5f7368617265643a617070",
-        "9700ffa372756e09900697" + "07a372756e090106cdea6090",
+        "9800ffa372756e09900699" + "07a372756e090106cdea6090" + "a000" + "a0",
     )
     assert found["participant"] == (
         "9400ab7061727469636970616e74ac5f5f7368617265643a617070cd03e9",
@@ -289,7 +292,119 @@ def test_records_are_as_documented() -> None:
     )
 
 
+def test_a_record_of_an_older_broker_has_neither_input_nor_lease() -> None:
+    desk = Desk()
+    key = records.encode_key(records.SHARED, APP)
+    desk.coordinator.replay(key, bytes.fromhex("9700ffa372756e09900697" + "07a372756e090106cdea6090"))
+    desk.take(desk.coordinator.loaded(7))
+    assert desk.ask(Renew(APP, 7, "run"), 8) == Renewed(known=True, is_open=True)
+    desk.take(desk.coordinator.tick(60_005))
+    assert desk.ask(Renew(APP, 7, "run"), 60_005) == Renewed(known=True, is_open=True), "its timeout, no lease"
+
+
+def test_what_was_committed_last_is_told_with_what_it_was_made_of() -> None:
+    desk = Desk()
+    first = desk.joined(3, "run", 10)
+    assert desk.ask(EndShared(APP, 3, "run", 10, True, frozenset({first}), "three")) is True
+    desk.joined(4, "run", 11)
+    assert desk.ask(EndShared(APP, 4, "run", 11, False, frozenset(), "aborted")) is False
+    assert desk.ask(EndShared(APP, 3, "new", 12, True, frozenset(), "three again")) is True
+    again = Desk()
+    for key, value in desk.log:
+        again.coordinator.replay(key, value)
+    again.take(again.coordinator.loaded(0))
+    for one in (desk, again):
+        assert one.coordinator.last_committed(APP) == (3, "three")
+
+
+def test_a_lease_ends_unless_it_is_renewed() -> None:
+    desk = Desk()
+    assert desk.ask(Renew(APP, 0, "run")) == Renewed(known=False, is_open=False), "nobody has joined yet"
+    desk.ask(Join(APP, 0, "run", 10, 60_000, 1_000), 0)
+    desk.ask(Join(APP, 0, "run", 10, 60_000, 1_000), 900)
+    desk.take(desk.coordinator.tick(1_800))
+    assert desk.ask(Renew(APP, 0, "run"), 1_800) == Renewed(known=True, is_open=True), "who joins renews"
+    assert desk.ask(Renew(APP, 0, "other"), 2_700) == Renewed(known=False, is_open=False)
+    desk.take(desk.coordinator.tick(2_799))
+    assert desk.coordinator.summary(APP).state == "Ongoing"
+    desk.take(desk.coordinator.tick(2_800))
+    assert desk.ask(Renew(APP, 0, "run"), 2_800) == Renewed(known=True, is_open=False)
+    assert desk.refused(EndShared(APP, 0, "run", 10, True)) is TransactionAbortedError
+
+
+def test_a_lease_begins_anew_with_the_broker_and_does_not_prolong_the_timeout() -> None:
+    desk = Desk()
+    desk.ask(Join(APP, 0, "run", 10, 60_000, 1_000), 0)
+    again = Desk()
+    for key, value in desk.log:
+        again.coordinator.replay(key, value)
+    again.take(again.coordinator.loaded(50_000))
+    again.take(again.coordinator.tick(50_999))
+    assert again.ask(Renew(APP, 0, "run"), 59_999) == Renewed(known=True, is_open=True)
+    again.take(again.coordinator.tick(60_000))
+    assert again.ask(Renew(APP, 0, "run"), 60_000) == Renewed(known=True, is_open=False)
+
+
 @pytest.mark.parametrize("key", [b"", b"\x93\x01\xa5plain\xa2id", b"\x93\x00\xa5other\xa2id", b"\x90"])
 def test_a_record_of_a_newer_broker_is_told(key: bytes) -> None:
     with pytest.raises(LogCorruptError):
         Desk().coordinator.replay(key, b"\x90")
+
+
+# --- how much is kept ---
+
+
+def test_what_is_refused_leaves_nothing() -> None:
+    desk = Desk()
+    refused = (
+        InitProducer("", 1),
+        InitProducer("i" * 2_000, 1),
+        InitProducer("id", 10**9),
+        InitProducer("id", 1, 7, 0),
+        AddPartitions("id", 7, 0, (T0,)),
+        End("id", 7, 0, True),
+        Join(shared_transactional_id("a" * 2_000), 0, "run", 5, 1),
+        Join(APP, 0, "r" * 2_000, 5, 1),
+        Join(APP, 0, "", 5, 1),
+        Join(APP, 0, "run", -1, 1),
+        EndShared(APP, 0, "run", -1, True),
+        Abort("id"),
+        Abort(APP),
+    )
+    for request in refused:
+        desk.refused(request)
+    assert desk.log == []
+    assert desk.coordinator.is_empty
+
+
+def test_for_a_new_id_the_one_goes_that_was_used_longest_ago() -> None:
+    desk = Desk(limits=Limits(ids_max=3))
+    identities = {name: desk.ask(InitProducer(name, 60_000)) for name in ("a", "b", "c")}
+    assert desk.ask(AddPartitions("a", *identities["a"], (T0,))) is True  # type: ignore[call-arg, misc]
+    desk.ask(InitProducer("b", 60_000))
+    desk.ask(InitProducer("d", 60_000))
+    assert set(desk.coordinator.ids()) == {"a", "b", "d"}
+    assert set(restarted(desk).coordinator.ids()) == {"a", "b", "d"}
+    for name in ("b", "d"):
+        me = desk.ask(InitProducer(name, 60_000))
+        assert desk.ask(AddPartitions(name, *me, (T0,))) is True  # type: ignore[call-arg, misc]
+    assert desk.refused(InitProducer("e", 60_000)) is ConcurrentTransactionsError
+
+
+def test_applications_and_participants_are_limited() -> None:
+    desk = Desk(limits=Limits(ids_max=1, participants_max=2))
+    desk.joined(0, "run", 5)
+    desk.joined(0, "run", 5)
+    assert desk.refused(Join(APP, 0, "run", 5, 60_000)) is InvalidTxnStateError
+    assert desk.refused(Join(shared_transactional_id("other"), 0, "run", 5, 60_000)) is ConcurrentTransactionsError
+
+
+def test_a_ticket_that_cannot_have_been_drawn_locks_nobody_out() -> None:
+    """It was taken before tickets were checked, and is on the disk."""
+    desk = Desk()
+    desk.joined(0, "stranger", 2**63 - 1)
+    desk.ask(EndShared(APP, 0, "stranger", 2**63 - 1, False))
+    assert desk.refused(Join(APP, 1, "run", 5, 60_000)) is ProducerFencedError
+    desk = Desk(desk)
+    desk.joined(1, "run", 5)
+    assert desk.refused(Join(APP, 2, "stranger", 2**63 - 1, 60_000)) is ProducerFencedError

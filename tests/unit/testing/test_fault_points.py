@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.system import test_add_partitions
 from tests.torture import test_sink, test_transactions
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -19,9 +20,9 @@ def in_the_code() -> set[str]:
 def test_the_document_names_what_the_code_reaches() -> None:
     text = (ROOT / "docs" / "internals" / "delivery.md").read_text(encoding="utf-8")
     section = text.split("Fault points", 1)[1].split("\n## ", 1)[0]
-    assert in_the_code() == set(re.findall(r"`((?:txn|log|sink|producer|consumer)\.[a-z-]+)`", section))
+    assert in_the_code() == set(re.findall(r"`((?:txn|log|sink|producer|consumer|partitions)\.[a-z-]+)`", section))
 
 
-def test_every_step_is_part_of_a_campaign() -> None:
-    used = {*test_sink.SINK_STEPS, *test_sink.BROKER_STEPS, *test_transactions.BROKER_STEPS}
+def test_every_step_is_tried() -> None:
+    used = {*test_sink.SINK_STEPS, *test_sink.BROKER_STEPS, *test_transactions.BROKER_STEPS, *test_add_partitions.STEPS}
     assert in_the_code() == used.union(*test_transactions.CLIENT_STEPS.values())

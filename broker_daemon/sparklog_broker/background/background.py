@@ -1,0 +1,53 @@
+"""All that the broker does unasked: flushing, retention, compaction, tiering, and watching its disks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sparklog.environment import Environment
+from sparklog_broker.background.cleaner import Cleaner
+from sparklog_broker.background.directory_watch import DirectoryWatch
+from sparklog_broker.background.flushing import Flushing
+from sparklog_broker.background.retention import Retention
+from sparklog_broker.background.tierer import Tierer
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.partitions.partitions import Partitions
+from sparklog_broker.partitions.storage import Storage
+
+
+class Background:
+    """Begins with `start`. Event-loop thread only."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        environment: Environment,
+        storage: Storage,
+        partitions: Partitions,
+    ) -> None:
+        self._thread = environment.executors.pool("flush", 1)
+        """Fsyncs the logs; retention runs on it, too, so that no segment goes while that happens."""
+        self._flushing = Flushing(config, loop, self._thread, storage, partitions)
+        self.retention = Retention(config, loop, self._thread, storage.logs, partitions)
+        self.cleaner = Cleaner(config, loop, environment, storage.logs)
+        self.tierer = Tierer(config, loop, environment, storage.logs, storage.remote.store)
+        self._watch = DirectoryWatch(loop, environment, storage, partitions)
+
+    def start(self, on_all_disks_failed: Callable[[str], None]) -> None:
+        """`on_all_disks_failed` is told why when no log directory can be used any more."""
+        self._watch.start(on_all_disks_failed)
+        self._flushing.start()
+        self.retention.start()
+        self.cleaner.start()
+        self.tierer.start()
+
+    async def stop(self) -> None:
+        """What is under way on threads ends by itself, or is told to."""
+        for part in (self._watch, self.retention, self.cleaner, self.tierer, self._flushing):
+            await part.stop()
+
+    def close(self) -> None:
+        """Waits for the last fsync. Blocks."""
+        self._thread.shutdown()

@@ -1,0 +1,177 @@
+"""The threads that compact logs, the dirtiest first. What is due and how it is done is in `sparklog.log.compaction`.
+
+A log that fails (a damaged batch, a full disk) waits longer after each failure, and after some is left alone; the others
+go on. The threads work on NumPy and Arrow arrays of one batch at a time, so that the event loop gets its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+from msgspec import Struct
+
+from sparklog.environment import Environment
+from sparklog.errors import SparklogError
+from sparklog.log.compaction.cleaner import CompactionResult, Due, compact_log, due_for_compaction
+from sparklog.log.compaction.offset_map import OffsetMap
+from sparklog.log.compaction.policy import dirtiest_first, retry_after_ms
+from sparklog.log.compaction.throttle import TokenBucket
+from sparklog.log.log_manager import LogManager
+from sparklog.log.partition_log import PartitionLog
+from sparklog.types import TopicPartition
+from sparklog_broker.background.periodic import Rounds
+from sparklog_broker.config import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+UNLIMITED = -1
+STOP_TIMEOUT_S = 30.0
+
+
+class _Stopped(Exception):  # noqa: N818  (not an error: the broker stops)
+    """Ends a run in the middle."""
+
+
+class _Trouble(Struct):
+    """A log that is not to be compacted before `retry_at_s` (None: not at all); `failures` in a row."""
+
+    log: PartitionLog
+    failures: int
+    retry_at_s: float | None
+
+
+class Cleaner:
+    """Begins with `start`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        environment: Environment,
+        logs: LogManager,
+    ) -> None:
+        self._logs = logs
+        self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads
+        self._backoff_ms = backoff_ms = config.log_cleaner_backoff_ms
+        self._now_s = environment.clock.monotonic_s
+        limit = config.log_cleaner_io_max_bytes_per_second
+        self._bucket = None if limit <= 0 else TokenBucket(limit, self._now_s())
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._busy: set[TopicPartition] = set()
+        self._trouble: dict[TopicPartition, _Trouble] = {}
+        names = [f"cleaner-{i}" for i in range(config.log_cleaner_threads)]
+        self._rounds = [
+            Rounds(name, loop, environment.executors.daemon(name), self._round, pause_s=backoff_ms / 1000)
+            for name in names
+        ]
+
+    def start(self) -> None:
+        for rounds in self._rounds:
+            rounds.start()
+
+    async def stop(self) -> None:
+        """Ends the runs that are under way, at the next batch."""
+        self._stopping.set()
+        if not all(await asyncio.gather(*(rounds.stop(STOP_TIMEOUT_S) for rounds in self._rounds))):
+            log.warning("the cleaner does not end, the disk hangs")
+
+    def run_soon(self) -> None:
+        """Topics have been altered: looks again at once, also at logs that have failed."""
+        with self._lock:
+            self._trouble.clear()
+        for rounds in self._rounds:
+            rounds.run_soon()
+
+    def run_once(self) -> CompactionResult | None:
+        """Compacts the dirtiest log that is due; None if there is none, or if it failed (that is logged)."""
+        due = self._take()
+        if due is None:
+            return None
+        key = due.log.owner.topic_partition
+        try:
+            result = compact_log(due, OffsetMap(self._buffer_bytes), self._throttle)
+        except _Stopped:
+            return None
+        except SparklogError as e:
+            if not due.log.is_closed:
+                self._failed(key, due.log, e, counts=not e.retriable)
+            return None
+        except Exception as e:
+            log.exception("partition %s: compaction failed", key)
+            self._failed(key, due.log, e, counts=True)
+            return None
+        else:
+            self._succeeded(key, due, result)
+            return result
+        finally:
+            with self._lock:
+                self._busy.discard(key)
+
+    # -- the threads
+
+    def _round(self) -> bool:
+        return not self._stopping.is_set() and self.run_once() is not None
+
+    def _take(self) -> Due | None:
+        """The dirtiest log that is due, which nobody else compacts meanwhile."""
+        with self._lock:
+            logs = self._logs.logs
+            self._trouble = {key: t for key, t in self._trouble.items() if logs.get(key) is t.log}
+            found: dict[TopicPartition, Due] = {}
+            for key, partition_log in logs.items():
+                if key in self._busy or not self._may_try(key):
+                    continue
+                try:
+                    due = due_for_compaction(partition_log)
+                except SparklogError as e:
+                    if not partition_log.is_closed:
+                        self._failed(key, partition_log, e, counts=not e.retriable)
+                    continue
+                if due is not None:
+                    found[key] = due
+            order = dirtiest_first({key: due.section for key, due in found.items()})
+            if not order:
+                return None
+            self._busy.add(order[0])
+            return found[order[0]]
+
+    def _may_try(self, key: TopicPartition) -> bool:
+        trouble = self._trouble.get(key)
+        if trouble is None:
+            return True
+        return trouble.retry_at_s is not None and self._now_s() >= trouble.retry_at_s
+
+    def _failed(self, key: TopicPartition, partition_log: PartitionLog, error: Exception, *, counts: bool) -> None:
+        with self._lock:
+            before = self._trouble.get(key)
+            failures = (before.failures if before is not None else 0) + (1 if counts else 0)
+            wait_ms = retry_after_ms(max(1, failures), self._backoff_ms)
+            retry_at_s = None if wait_ms is None else self._now_s() + wait_ms / 1000
+            self._trouble[key] = _Trouble(partition_log, failures, retry_at_s)
+        if wait_ms is None:
+            log.error(
+                "partition %s: compaction failed %d times, it is not tried again before a restart or a change of the "
+                "topic's settings: %s",
+                key, failures, error,
+            )  # fmt: skip
+        else:
+            log.warning("partition %s: compaction failed, next attempt in %.0f s: %s", key, wait_ms / 1000, error)
+
+    def _succeeded(self, key: TopicPartition, due: Due, result: CompactionResult) -> None:
+        with self._lock:
+            self._trouble.pop(key, None)
+            if result.next_dirty_offset <= due.section.first_dirty_offset and not result.rows_removed:
+                # nothing came of it: it must not be taken again at once
+                self._trouble[key] = _Trouble(due.log, 0, self._now_s() + self._backoff_ms / 1000)
+
+    def _throttle(self, size_bytes: int) -> None:
+        if self._bucket is not None:
+            with self._lock:
+                wait_s = self._bucket.take(size_bytes, self._now_s())
+            if wait_s:
+                self._stopping.wait(wait_s)
+        if self._stopping.is_set():
+            raise _Stopped

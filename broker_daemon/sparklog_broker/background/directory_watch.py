@@ -1,0 +1,97 @@
+"""Watching the log directories: the partitions of one that has failed go offline, the broker goes on until the last.
+
+A failing read, write or fsync is noticed by whoever meets it. A directory that was removed, replaced or unmounted fails
+nothing (what is open stays writable, and is lost), so it is looked at, too: each by a thread of its own, because a look at
+a mount that is dead may hang. What is appended meanwhile waits (`sparklog.log.watched_files`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from sparklog.environment import Environment
+from sparklog.errors import StorageError
+from sparklog.log.log_manager import DirectoryFailure
+from sparklog_broker.background.periodic import Periodic, Rounds
+from sparklog_broker.partitions.partitions import Partitions
+from sparklog_broker.partitions.storage import Storage
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.4
+"""Well below `LOOK_AGE_S_MAX`, so that an append need not look itself."""
+RETRY_S = 1.0
+_NAMED_MAX = 20
+
+
+class DirectoryWatch:
+    """Event-loop thread only."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, environment: Environment, storage: Storage, partitions: Partitions
+    ) -> None:
+        self._logs = logs = storage.logs
+        self._loop = loop
+        self._storage = storage
+        self._partitions = partitions
+        self._on_all_failed: Callable[[str], None] = lambda _: None
+        self._settling = Periodic("taking failed log directories offline", loop, self._settle, lambda: RETRY_S)
+        self._lookers = [
+            Rounds(name, loop, environment.executors.daemon(name), partial(self._look, path), pause_s=LOOK_S)
+            for path in logs.log_dirs
+            for name in [f"look-{path.name}"]
+        ]
+
+    def start(self, on_all_failed: Callable[[str], None]) -> None:
+        """`on_all_failed` is told why when no log directory can be used any more."""
+        self._on_all_failed = on_all_failed
+        self._logs.on_directory_failure = self._wake_up
+        self._settling.start()
+        for looker in self._lookers:
+            looker.start()
+
+    def _wake_up(self) -> None:
+        """Any thread."""
+        self._loop.call_soon_threadsafe(self._settling.run_soon)
+
+    def _look(self, path: Path) -> bool:
+        """On a looker's thread; the first one looks at the data directory, too."""
+        try:
+            self._logs.look(path)
+            if path == self._logs.log_dirs[0]:
+                self._logs.look_at_data_dir()
+        except StorageError as e:
+            if not e.retriable:
+                reason = f"the data directory cannot be used any more: {e}; the broker stops"
+                self._loop.call_soon_threadsafe(self._on_all_failed, reason)
+        return False
+
+    async def stop(self) -> None:
+        """A look that hangs is left behind."""
+        self._logs.on_directory_failure = lambda: None
+        for looker in self._lookers:
+            await looker.stop(0.0)
+        await self._settling.stop()
+
+    async def _settle(self) -> None:
+        if self._logs.has_unsettled_failures:
+            self._tell(await self._storage.run(self._logs.settle_failures))
+
+    def _tell(self, failures: list[DirectoryFailure]) -> None:
+        for failure in failures:
+            names = ", ".join(map(str, failure.partitions[:_NAMED_MAX]))
+            more = f" and {len(failure.partitions) - _NAMED_MAX} more" if len(failure.partitions) > _NAMED_MAX else ""
+            log.error("offline with %s: %s%s", failure.path, names or "no partition", more)
+            for tp in failure.partitions:
+                partition = self._partitions.find(tp)
+                if partition is not None:
+                    partition.take_offline(failure.error)
+        failed = self._logs.failed_directories
+        if failures and len(failed) == len(self._logs.log_dirs):
+            self._on_all_failed(
+                f"all log directories have failed: {'; '.join(map(str, failed.values()))}; the broker stops"
+            )

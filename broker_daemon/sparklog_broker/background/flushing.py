@@ -1,0 +1,69 @@
+"""When appended records are fsynced, checkpoints written, and what is deleted is unlinked."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+
+from sparklog.log.retention_run import remove_dropped
+from sparklog_broker.background.periodic import Periodic
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.partitions.partitions import Partitions
+from sparklog_broker.partitions.storage import Storage
+
+FLUSH_TICK_S = 2.0
+"""How often rolled segments, and topics with `flush.ms`, are looked for."""
+FLUSH_TICK_S_MIN = 0.01
+
+
+class Flushing:
+    """The background task. `thread` is the one for fsyncs. Event-loop thread only."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        thread: Executor,
+        storage: Storage,
+        partitions: Partitions,
+    ) -> None:
+        self._config = config
+        self._loop = loop
+        self._thread = thread
+        self._storage = storage
+        self._partitions = partitions
+        interval_s = config.log_flush_interval_ms / 1000
+        self._all = Periodic("background work", loop, self._flush_all, lambda: interval_s)
+        self._due = Periodic("background fsync", loop, self._flush_due, self._tick_s)
+
+    def start(self) -> None:
+        self._all.start()
+        self._due.start(self._tick_s())
+
+    async def stop(self) -> None:
+        await self._all.stop()
+        await self._due.stop()
+
+    async def _flush_due(self) -> None:
+        """Between the intervals: fsyncs rolled segments and what `flush.ms` is over for. A start after a crash then has
+        little to scan."""
+        logs = self._storage.logs
+        await self._loop.run_in_executor(self._thread, logs.recover_writes)
+        if await self._loop.run_in_executor(self._thread, logs.flush_due):
+            await self._storage.run(logs.checkpoint)
+
+    def _tick_s(self) -> float:
+        """A topic's `flush.ms` is kept to within half of it, but not below FLUSH_TICK_S_MIN."""
+        configs = [self._config.topic_defaults, *(t.configs for t in self._partitions.topics.values())]
+        waits_ms = [int(str(ms)) for c in configs if (ms := c.get("flush.ms", -1)) not in (-1, "-1")]
+        return max(FLUSH_TICK_S_MIN, min([FLUSH_TICK_S, *(ms / 2000 for ms in waits_ms)]))
+
+    async def _flush_all(self) -> None:
+        """Fsyncs what was appended, writes checkpoints, unlinks what is deleted."""
+        logs = self._storage.logs
+        await self._loop.run_in_executor(self._thread, logs.flush)
+        await self._loop.run_in_executor(self._thread, lambda: remove_dropped(logs.logs))
+        await self._loop.run_in_executor(self._thread, logs.expire_producers, self._config.producer_id_expiration_ms)
+        await self._storage.run(logs.checkpoint)
+        await self._storage.run(logs.save_expiry_clock)
+        await self._storage.run(logs.purge_deleted)

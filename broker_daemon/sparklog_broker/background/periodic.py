@@ -1,0 +1,87 @@
+"""Work that is done again and again, on the event loop or on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
+
+from sparklog.errors import SparklogError
+
+log = logging.getLogger(__name__)
+
+
+class Periodic:
+    """Does `work`, then waits for `pause_s` or until it is woken; at once again if `work` says that there is more to do. What it
+    raises is logged. Event-loop thread only."""
+
+    def __init__(
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        work: Callable[[], Awaitable[bool | None]],
+        pause_s: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._loop = loop
+        self._work = work
+        self._pause_s = pause_s
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, first_pause_s: float = 0.0) -> None:
+        self._task = self._loop.create_task(self._run(first_pause_s))
+
+    def run_soon(self) -> None:
+        """Something has changed: do not wait for the pause to be over."""
+        self._wanted.set()
+
+    async def stop(self) -> None:
+        """What is under way on a thread ends by itself."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, pause_s: float) -> None:
+        while True:
+            if pause_s > 0:
+                timer = self._loop.call_later(pause_s, self._wanted.set)  # wait_for can swallow a cancellation
+                await self._wanted.wait()
+                timer.cancel()
+            self._wanted.clear()
+            pause_s = self._pause_s()
+            try:
+                if await self._work():
+                    pause_s = 0.0
+            except SparklogError as e:
+                log.error("%s failed, next attempt in %.1f s: %s", self._name, pause_s, e)  # noqa: TRY400
+            except Exception:
+                log.exception("%s failed, next attempt in %.1f s", self._name, pause_s)
+
+
+class Rounds:
+    """Periodic work on a thread: `run` returns whether there is more to do. Event-loop thread only, but for `run`."""
+
+    def __init__(
+        self, name: str, loop: asyncio.AbstractEventLoop, thread: Executor, run: Callable[[], bool], *, pause_s: float
+    ) -> None:
+        """`thread` is a daemon's: it is shut down at the stop."""
+        self._thread = thread
+        self._run = run
+        self._running: Future[bool] | None = None
+        self._periodic = Periodic(name, loop, self._round, lambda: pause_s)
+        self.start, self.run_soon = self._periodic.start, self._periodic.run_soon
+
+    async def stop(self, timeout_s: float) -> bool:
+        """No round begins any more. Returns whether the one that is under way has ended in time; it is left behind else."""
+        await self._periodic.stop()
+        self._thread.shutdown(wait=False)
+        if self._running is None or self._running.done():
+            return True
+        done, _ = await asyncio.wait([asyncio.wrap_future(self._running)], timeout=timeout_s)
+        return bool(done)
+
+    async def _round(self) -> bool:
+        self._running = self._thread.submit(self._run)
+        return await asyncio.shield(asyncio.wrap_future(self._running))

@@ -1,0 +1,65 @@
+"""When retention runs. What may go is decided in `sparklog.log.retention`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from functools import partial
+
+from sparklog.log.expiry_clock import ExpiryClock
+from sparklog.log.log_manager import LogManager
+from sparklog.log.retention_run import RetentionResult, held_back, run_retention
+from sparklog_broker.background.periodic import Periodic
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.partitions.partitions import Partitions
+
+log = logging.getLogger(__name__)
+
+_HOUR_MS = 3_600_000
+FIRST_RUN_S = 30.0
+"""A broker that is restarted often, or was started on a full disk, must not wait for a whole interval."""
+
+
+class Retention:
+    """The background task. `thread` also fsyncs the logs, so that no segment goes while that happens."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        thread: Executor,
+        logs: LogManager,
+        partitions: Partitions,
+    ) -> None:
+        self._logs = logs
+        self._loop = loop
+        self._thread = thread
+        self._interval_s = config.log_retention_check_interval_ms / 1000
+        self._partitions = partitions
+        self._periodic = Periodic("retention", loop, self._run, lambda: self._interval_s)
+        self.run_soon, self.stop = self._periodic.run_soon, self._periodic.stop
+
+    def start(self) -> None:
+        self._periodic.start(min(self._interval_s, FIRST_RUN_S))
+
+    def _tell_held_back(self) -> None:
+        """Says what would have been deleted had the clock not jumped, and when it will be."""
+        clock = self._logs.expiry_clock
+        if not isinstance(clock, ExpiryClock) or not clock.behind_ms:
+            return
+        held = held_back(self._logs.logs)
+        log.warning(
+            "the clock is %.1f h ahead of the time by which records grow old: %d segments of %d partitions (%d bytes) are held "
+            "back, and are deleted within %.1f h if the clock stays",
+            clock.behind_ms / _HOUR_MS, held.segments, held.partitions, held.size_bytes, clock.catches_up_in_ms / _HOUR_MS,
+        )  # fmt: skip
+
+    async def _run(self) -> None:
+        run = partial(run_retention, self._logs.logs, self._logs.checkpoint)
+        result: RetentionResult = await self._loop.run_in_executor(self._thread, run)
+        await self._loop.run_in_executor(self._thread, self._tell_held_back)
+        for key in result.raised:
+            partition = self._partitions.find(key)
+            if partition is not None:
+                partition.on_log_start_raised()

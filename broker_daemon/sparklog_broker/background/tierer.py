@@ -1,0 +1,120 @@
+"""The thread that copies sealed segments to the object store and deletes what need not stay. What is due and in which order
+it is done is in `sparklog.log.tiering`.
+
+A partition whose round fails is tried again at the next interval; the others go on. Partitions of deleted topics are taken
+from their directories, which stay until everything of them is deleted from the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from sparklog.environment import Environment
+from sparklog.errors import SparklogError
+from sparklog.log.log_manager import LogManager
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.tiering.object_store import ObjectStore
+from sparklog.log.tiering.tier_run import TierResult, delete_all, tier_log
+from sparklog.types import TopicPartition
+from sparklog_broker.background.periodic import Rounds
+from sparklog_broker.config import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 30.0
+T = TypeVar("T")
+
+
+class _Stopped(BaseException):  # no Exception: nothing between here and the thread may take it for a failing store
+    """Ends a round in the middle, because the broker stops."""
+
+
+class Tierer:
+    """Begins with `start`; without a store it has nothing to do."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        environment: Environment,
+        logs: LogManager,
+        store: ObjectStore | None,
+    ) -> None:
+        self._logs = logs
+        self._store = store
+        self._clock = environment.clock
+        self._stopping = threading.Event()
+        self._failing: dict[object, str] = {}
+        self._rounds: Rounds | None = None
+        if store is not None:
+            thread = environment.executors.daemon("tierer")
+            pause_s = config.remote_log_manager_task_interval_ms / 1000
+            self._rounds = Rounds("tiering", loop, thread, self._round, pause_s=pause_s)
+
+    def start(self) -> None:
+        if self._rounds is not None:
+            self._rounds.start()
+            return
+        needed = [str(tp) for tp, partition_log in self._logs.logs.items() if partition_log.tier.state.copies]
+        needed += [path.name for _, path in self._logs.deleted_in_tier()]
+        if needed:
+            log.warning(
+                "%s: have segments in an object store, but remote.log.storage.url is not set", ", ".join(needed)
+            )
+
+    async def stop(self) -> None:
+        """Ends the round that is under way, at the next piece. What was being copied is deleted after the next start."""
+        self._stopping.set()
+        if self._rounds is not None and not await self._rounds.stop(STOP_TIMEOUT_S):
+            log.warning("the tierer does not end, the object store hangs")
+
+    def run_soon(self) -> None:
+        """Something has changed: do not wait for the interval to be over."""
+        if self._rounds is not None:
+            self._rounds.run_soon()
+
+    def run_once(self) -> dict[TopicPartition, TierResult]:
+        """One round over all partitions, and what deleted topics left; what failed is logged."""
+        store, done = self._store, {}
+        if store is None:
+            return {}
+        for key, partition_log in self._logs.logs.items():
+            if partition_log.config.tiering.enabled or partition_log.tier.state.copies:
+                result = self._try(key, partition_log, lambda p=partition_log: self._tier(p, store))  # type: ignore[misc]
+                if result is not None:
+                    done[key] = result
+        for files, directory in self._logs.deleted_in_tier():
+            self._try(directory, None, lambda f=files, d=directory: delete_all(f, d, store, self._check_stop))  # type: ignore[misc]
+        return done
+
+    def _tier(self, partition_log: PartitionLog, store: ObjectStore) -> TierResult:
+        return tier_log(partition_log, store, self._clock, self._check_stop)
+
+    def _try(self, what: TopicPartition | Path, partition_log: PartitionLog | None, job: Callable[[], T]) -> T | None:
+        try:
+            result = job()
+        except SparklogError as e:
+            if partition_log is None or not partition_log.is_closed:
+                if self._failing.get(what) != type(e).__name__:  # once, not at every interval
+                    log.error("%s: tiering failed, it is tried again: %s", what, e)  # noqa: TRY400
+                self._failing[what] = type(e).__name__
+            return None
+        if self._failing.pop(what, None) is not None:
+            log.info("%s: tiering goes on", what)
+        return result
+
+    def _round(self) -> bool:
+        """On the thread."""
+        with contextlib.suppress(_Stopped):
+            self.run_once()
+        return False
+
+    def _check_stop(self) -> None:
+        if self._stopping.is_set():
+            raise _Stopped

@@ -1,0 +1,1 @@
+"""Groups and transactions, and the internal topics that hold their state."""

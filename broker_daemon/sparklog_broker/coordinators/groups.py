@@ -1,0 +1,275 @@
+"""The group coordinator's shell: a shard for each partition of `__consumer_offsets`, their clock, and who is asked for a group.
+Event-loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from sparklog.environment.clock import Clock
+from sparklog.errors import CoordinatorLoadingError, SparklogError, StorageError
+from sparklog.protocol import group_messages as m
+from sparklog.replication.group_membership import GroupConfig, Topics
+from sparklog.replication.group_records import Record
+from sparklog.replication.groups import GroupCoordinator, Step
+from sparklog_broker.background.periodic import Periodic
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Replayed
+from sparklog_broker.coordinators.shard import Shard
+from sparklog_broker.partitions.partitions import Partitions
+from sparklog_broker.partitions.storage import Storage
+
+log = logging.getLogger(__name__)
+
+TICKS_PER_HEARTBEAT = 20
+TICK_S_MIN, TICK_S_MAX = 0.02, 0.25
+STALL_S = 1.0
+"""If the broker itself did not run for longer, its members' heartbeats could not be read either: their time is prolonged."""
+
+A = TypeVar("A")
+
+
+class _Change(NamedTuple):
+    """Of one request; without records it only waits for those before it."""
+
+    records: list[Record]
+    producer: Producer | None
+    done: asyncio.Future[None]
+
+
+def group_config(config: BrokerConfig) -> GroupConfig:
+    return GroupConfig(
+        session_timeout_ms=config.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        group_size_max=config.group_max_size,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        groups_max=config.max_groups_per_partition,
+        offsets_max=config.max_offsets_per_partition,
+    )
+
+
+class GroupPartition(Shard[GroupCoordinator, _Change]):
+    """One partition of `__consumer_offsets`."""
+
+    def __init__(self, groups: Groups, number: int) -> None:
+        super().__init__(number, groups.loop, groups.topic)
+        self._groups = groups
+        self._markers: list[tuple[int, bool]] = []
+
+    # -- requests
+
+    async def change(self, make: Callable[[GroupCoordinator], Step[A]], producer: Producer | None = None) -> A:
+        """Runs `make` and answers when its records are safe. Raises what it raises, CoordinatorLoadingError and what an
+        append raises."""
+        answer, records = make(self.ready())
+        await self._write(records, producer)
+        return answer
+
+    async def safe(self, coordinator: GroupCoordinator) -> None:
+        """Returns when all that `coordinator` has told up to now is safe. Raises CoordinatorLoadingError if it never will be."""
+        await self._write([])
+        if self.ready() is not coordinator:
+            raise CoordinatorLoadingError(f"the groups of partition {self.number} have been read again: try again")
+
+    async def _write(self, records: list[Record], producer: Producer | None = None) -> None:
+        if records or self._writer is not None:
+            # not cancelled with the request: the records are part of the state
+            await asyncio.shield(self._enqueued(records, producer))
+
+    def _enqueued(self, records: list[Record], producer: Producer | None = None) -> asyncio.Future[None]:
+        done = self._loop.create_future()
+        done.add_done_callback(_retrieved)
+        self._enqueue(_Change(records, producer, done))
+        return done
+
+    # -- events
+
+    def do(self, change: Callable[[GroupCoordinator], list[Record]]) -> None:
+        """A change that nobody waits for; nothing while the state is read."""
+        if self.coordinator is not None:
+            records = change(self.coordinator)
+            if records:
+                self._enqueued(records)
+
+    def on_marker(self, producer_id: int, *, committed: bool) -> None:
+        """A transaction's marker is in the partition."""
+        if self.coordinator is None:
+            self._markers.append((producer_id, committed))
+        else:
+            self.coordinator.end_transaction(producer_id, committed=committed)
+
+    # -- the coordinator's life
+
+    def _new(self) -> GroupCoordinator:
+        self._markers = []
+        return GroupCoordinator(self._groups.config, self._groups.topics())
+
+    def _replay(self, coordinator: GroupCoordinator, record: Replayed) -> None:
+        if record.is_marker:
+            coordinator.end_transaction(record.header.producer_id, committed=record.is_commit)
+        elif record.key is not None:
+            producer_id = record.header.producer_id if record.is_transactional else -1
+            coordinator.replay(record.key, record.value, producer_id)
+
+    def _loaded(self, coordinator: GroupCoordinator) -> None:
+        for producer_id, committed in self._markers:  # came while it was read
+            coordinator.end_transaction(producer_id, committed=committed)
+        self.do(lambda c: c.loaded(self._groups.now_ms(), self._groups.wall_ms()))
+        self.do(lambda c: c.set_topics(self._groups.topics(), self._groups.wall_ms()))  # as they are now
+
+    def _done(self, changes: Iterable[_Change]) -> None:
+        for change in changes:
+            change.done.set_result(None)
+
+    def _lost(self, failed: Iterable[_Change], waiting: Iterable[_Change], error: Exception) -> None:
+        for change in failed:
+            if not change.done.done():
+                change.done.set_exception(_for_client(error))
+        for change in waiting:
+            change.done.set_exception(CoordinatorLoadingError("an append before this one has failed: try again"))
+
+
+class Groups:
+    """All groups of the broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        storage: Storage,
+        served: Partitions,
+        topic: InternalTopic,
+    ) -> None:
+        self.loop = loop
+        self.config = group_config(config)
+        self.topic = topic
+        self._clock = clock
+        self._expiry_ms = storage.expiry_ms
+        self._check_s = config.offsets_retention_check_interval_ms / 1000
+        self._served = served
+        served.on_topics_changed = self.on_topics_changed
+        self.partitions: list[GroupPartition] = []
+        self._tick_s = min(
+            max(config.group_consumer_heartbeat_interval_ms / 1000 / TICKS_PER_HEARTBEAT, TICK_S_MIN), TICK_S_MAX
+        )
+        self._ticker = Periodic("looking after groups", loop, self._tick, lambda: self._tick_s)
+        self._ticked_at = 0.0
+        self._check_at = 0.0
+        self._topics_changed = False
+
+    def now_ms(self) -> int:
+        return int(self.loop.time() * 1000)
+
+    def wall_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def topics(self) -> Topics:
+        """What members can be given."""
+        return {t.name: (t.topic_id, t.partitions) for t in self._served.topics.values()}
+
+    # -- life
+
+    def start(self) -> None:
+        """Begins to read the state; members' sessions begin when it has been read."""
+        self.partitions = [GroupPartition(self, number) for number in range(self.topic.partitions)]
+        for partition in self.partitions:
+            partition.load()
+        self._ticked_at = self.loop.time()
+        self._check_at = self._ticked_at + self._check_s
+        self._ticker.start(self._tick_s)
+
+    async def stop(self) -> None:
+        """Appends that are under way are finished by the broker's threads."""
+        await self._ticker.stop()
+        ending = [task for partition in self.partitions for task in partition.stop()]
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    def on_topics_changed(self) -> None:
+        """Topics were made, deleted, or have other partitions. Several changes at once are one."""
+        if not self._topics_changed and self.partitions:
+            self._topics_changed = True
+            self.loop.call_soon(self._set_topics)
+
+    def _set_topics(self) -> None:
+        self._topics_changed = False
+        topics = self.topics()
+        self._each(lambda c: c.set_topics(topics, self.wall_ms()))
+
+    def on_offsets_marker(self, partition: int, producer_id: int, committed: bool) -> None:
+        """The marker of a transaction is in this partition of `__consumer_offsets`."""
+        if partition < len(self.partitions):
+            self.partitions[partition].on_marker(producer_id, committed=committed)
+
+    async def _tick(self) -> None:
+        now = self.loop.time()
+        stalled_s, self._ticked_at = now - self._ticked_at - self._tick_s, now
+        if stalled_s > STALL_S:
+            self._each(lambda c: c.prolong(int(stalled_s * 1000)))
+        self._each(lambda c: c.tick(self.now_ms(), self.wall_ms()))
+        if now >= self._check_at:
+            self._check_at = now + self._check_s
+            self._each(lambda c: c.expire_offsets(self._expiry_ms()))
+
+    def _each(self, change: Callable[[GroupCoordinator], list[Record]]) -> None:
+        """One partition's failure is no other's."""
+        for partition in self.partitions:
+            try:
+                partition.do(change)
+            except Exception:
+                log.exception("partition %d of %s: looking after its groups failed", partition.number, self.topic.name)
+
+    # -- requests
+
+    def partition_of(self, group_id: str) -> GroupPartition:
+        """Who coordinates the group."""
+        if not self.partitions:
+            raise CoordinatorLoadingError("the broker is starting: try again")
+        return self.partitions[self.topic.partition_for(group_id)]
+
+    async def heartbeat(self, request: m.GroupHeartbeatRequest, host: str) -> m.GroupHeartbeatResponse:
+        partition = self.partition_of(request.group_id)
+        return await partition.change(lambda c: c.heartbeat(request, host, self.now_ms(), self.wall_ms()))
+
+    async def commit(
+        self, request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, producer: Producer | None = None
+    ) -> list[m.OffsetResult]:
+        """With `producer` in its transaction, which must have the partition already."""
+        sequence = request.sequence if isinstance(request, m.OffsetCommitRequest) else -1
+        return await self.partition_of(request.group_id).change(
+            lambda c: c.commit(
+                request.group_id,
+                request.offsets,
+                request.member_id,
+                request.member_epoch,
+                self.wall_ms(),
+                sequence=sequence,
+                producer_id=-1 if producer is None else producer.producer_id,
+            ),
+            producer,
+        )
+
+    def coordinators(self) -> dict[GroupPartition, GroupCoordinator]:
+        """All of them. Raises CoordinatorLoadingError."""
+        if not self.partitions:
+            raise CoordinatorLoadingError("the broker is starting: try again")
+        return {partition: partition.ready() for partition in self.partitions}
+
+    async def delete(self, group_id: str) -> int:
+        return await self.partition_of(group_id).change(lambda c: c.delete(group_id))
+
+
+def _for_client(error: Exception) -> Exception:
+    """A broken disk is no fault of the group's members: they keep trying, as they do while the broker is away."""
+    if isinstance(error, SparklogError) and not isinstance(error, StorageError):
+        return error
+    return CoordinatorLoadingError(f"the group's state cannot be written at the moment: {error}")
+
+
+def _retrieved(done: asyncio.Future[None]) -> None:
+    """Whoever waited may be gone: then nobody asks for the error."""
+    if not done.cancelled():
+        done.exception()

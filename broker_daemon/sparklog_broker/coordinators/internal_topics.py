@@ -1,0 +1,259 @@
+"""The topics in which the broker keeps its own state: ordinary compacted envelope topics, written by coordinators only.
+
+A topic is made when something is first written to it. A key belongs to the partition CRC-32(key) mod the number of
+partitions, which never changes. Replaying a partition gives its records in order; the last one of a key is what counts,
+and null deletes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow.lib import StringBuilder
+
+from sparklog.environment.clock import Clock
+from sparklog.errors import InvalidConfigError, InvalidTopicError, TopicAlreadyExistsError
+from sparklog.format.batch import (
+    ATTRIBUTE_COMMIT,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    BatchHeader,
+    encode_batch,
+    iterate_batches,
+)
+from sparklog.format.offset_column import decode_rows, row_offsets
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.log.model import AppendInfo
+from sparklog.log.partition_log import PartitionLog
+from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec
+from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.partitions.appender import Appender, Write
+from sparklog_broker.partitions.io_threads import IoThreads
+from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.topics import Topics
+
+SEGMENT_BYTES = 100 * 1024 * 1024
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+"""A decision names all winners of a shared transaction: more than a topic's default allows."""
+INTERNAL_CONFIGS: Mapping[str, Mapping[str, int | float | str | bool]] = {
+    name: {
+        "cleanup.policy": "compact",
+        "segment.bytes": SEGMENT_BYTES,
+        "max.message.bytes": MESSAGE_BYTES_MAX,
+        "message.timestamp.type": "CreateTime",
+    }
+    for name in sorted(INTERNAL_TOPICS)
+}
+"""What each is made with."""
+APPEND_TIMEOUT_MS = 30_000
+REPLAY_BYTES = 256 * 1024
+"""A piece of a replay: what the event loop takes at once."""
+
+Record = tuple[bytes, bytes | None]
+"""Key and value; None deletes the key."""
+
+
+class Producer(NamedTuple):
+    """Whose transaction an append belongs to."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Replayed(NamedTuple):
+    """One record of a partition, or with `key` None a marker: the end of `header.producer_id`'s transaction."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    header: BatchHeader
+
+    @property
+    def is_marker(self) -> bool:
+        return bool(self.header.attributes & ATTRIBUTE_CONTROL)
+
+    @property
+    def is_commit(self) -> bool:
+        """Of a marker: whether the transaction is committed."""
+        return bool(self.header.attributes & ATTRIBUTE_COMMIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.header.attributes & ATTRIBUTE_TRANSACTIONAL)
+
+
+class InternalTopic:
+    """One internal topic of a broker. Event-loop thread only."""
+
+    def __init__(
+        self, name: str, config: BrokerConfig, clock: Clock, topics: Topics, appender: Appender, io: IoThreads
+    ) -> None:
+        self.name = name
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._served = topics.partitions
+        self._appender = appender
+        self._io = io
+        self._making = asyncio.Lock()
+
+    @property
+    def exists(self) -> bool:
+        return self.name in self._served.topics
+
+    @property
+    def partitions(self) -> int:
+        """How many it has, or will have when it is made."""
+        topic = self._served.topics.get(self.name)
+        if topic is not None:
+            return topic.partitions
+        counts = {
+            TRANSACTION_STATE_TOPIC: self._config.transaction_state_log_num_partitions,
+            CONSUMER_OFFSETS_TOPIC: self._config.offsets_topic_num_partitions,
+        }
+        return counts[self.name]
+
+    def partition_for(self, key: str) -> int:
+        """Where what belongs to `key` (a group, an application, a transactional id) is kept."""
+        return zlib.crc32(key.encode()) % self.partitions
+
+    async def ensure(self) -> Topic:
+        """The topic, made if need be. Raises StorageError, StorageFullError."""
+        async with self._making:
+            found = self._served.topics.get(self.name)
+            if found is not None:
+                return found
+            try:
+                return await self._topics.create(
+                    TopicSpec(self.name, self.partitions, configs=INTERNAL_CONFIGS[self.name])
+                )
+            except TopicAlreadyExistsError:
+                return self._served.topics[self.name]
+
+    async def append(
+        self, partition: int, records: Sequence[Record], *, producer: Producer | None = None
+    ) -> AppendInfo:
+        """Appends `records` as one batch: all of them or none. Returns when it is below the high watermark.
+
+        With `producer` they belong to its open transaction, or open one. Raises StorageError, StorageFullError,
+        RequestTimedOutError (it is not known whether they will stay), InvalidProducerEpochError (the transaction has
+        ended).
+        """
+        await self.ensure()
+        batch = encode_records(records, self._clock.now_ms(), producer)
+        where = self.partition_of(partition)
+        leader_epoch = where.replicas.leader_epoch
+
+        def run(log: PartitionLog) -> AppendInfo:
+            return log.append_internal(batch, leader_epoch=leader_epoch)
+
+        write = Write(where, where.log, run, len(batch))
+        (outcome,) = await self._appender.append_each([write], replicated_within_ms=APPEND_TIMEOUT_MS)
+        if not isinstance(outcome, AppendInfo):
+            raise outcome
+        return outcome
+
+    async def make_durable(self, partition: int) -> None:
+        """Returns when all that was appended to a partition is on the disk. Raises StorageError, StorageFullError."""
+        where = self.partition_of(partition)
+        await self._io.run(where.thread, where.log.flush)
+
+    async def replay(self, partition: int) -> AsyncIterator[list[Replayed]]:
+        """All records of a partition below its high watermark of this moment, in order, decoded off the event loop, a
+        piece at a time; nothing while the topic has not been made.
+
+        Raises StorageError, LogCorruptError, CorruptBatchError.
+        """
+        if not self.exists:
+            return
+        where = self.partition_of(partition)
+        log = where.log
+        offset, end = log.log_start_offset, log.high_watermark
+        while offset < end:
+            found, offset = await self._io.run(self._io.idlest(), _ReplayStep(log, offset, end))
+            yield found
+
+    def partition_of(self, partition: int) -> Partition:
+        """Raises UnknownTopicOrPartitionError."""
+        return self._served.get(self.name, partition)
+
+
+class _ReplayStep:
+    """Reads and decodes the next piece of a log, on an I/O thread."""
+
+    def __init__(self, log: PartitionLog, offset: int, end: int) -> None:
+        self._log = log
+        self._offset = offset
+        self._end = end
+
+    def __call__(self) -> tuple[list[Replayed], int]:
+        piece = self._log.read(self._offset, REPLAY_BYTES)
+        if piece is None:  # compaction has left nothing up to the end
+            return [], self._end
+        try:
+            data, next_offset = piece.read(), piece.next_offset
+        finally:
+            piece.release()
+        found: list[Replayed] = []
+        for position, header in iterate_batches(data, verify=True):
+            if header.base_offset >= self._end:
+                break
+            message = memoryview(data)[position : position + header.size_bytes]
+            found += _decode(message, header, self._log.config.inflated_bytes_max)
+        return [r for r in found if r.offset >= self._offset], next_offset
+
+
+def _decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> list[Replayed]:
+    if header.attributes & ATTRIBUTE_CONTROL:
+        return [Replayed(header.base_offset, None, None, header)]
+    rows, offsets = decode_rows(data, ENVELOPE_SCHEMA, header, [0, 1], inflated_bytes_max=inflated_bytes_max)
+    keys, values = rows.column(0).to_pylist(), rows.column(1).to_pylist()
+    numbers = row_offsets(header, offsets).tolist()
+    return [Replayed(o, k, v, header) for o, k, v in zip(numbers, keys, values, strict=True)]
+
+
+def _binary(values: Iterable[bytes | None]) -> pa.Array:
+    """Not with `pa.array`: it imports pandas to see whether it is given some, and the event loop would stand for 0.3 s."""
+    builder = StringBuilder()
+    builder.append_values(values)
+    return builder.finish().view(pa.binary())
+
+
+def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | None = None) -> memoryview:
+    """The records as one batch of an envelope topic."""
+    rows = len(records)
+    stamps = pa.py_buffer(np.full(rows, now_ms * 1000, np.int64))
+    columns = [
+        _binary(key for key, _ in records),
+        _binary(value for _, value in records),
+        pa.nulls(rows, ENVELOPE_SCHEMA.field("headers").type),
+        pa.Array.from_buffers(ENVELOPE_SCHEMA.field("timestamp").type, rows, [None, stamps]),
+    ]
+    return encode_batch(
+        pa.record_batch(columns, schema=ENVELOPE_SCHEMA),
+        schema_id=ENVELOPE_SCHEMA_ID,
+        min_timestamp_ms=now_ms,
+        max_timestamp_ms=now_ms,
+        attributes=0 if producer is None else ATTRIBUTE_TRANSACTIONAL,
+        producer_id=-1 if producer is None else producer.producer_id,
+        producer_epoch=-1 if producer is None else producer.producer_epoch,
+    )
+
+
+def check_not_internal(topic: str, action: str) -> None:
+    """Raises InvalidTopicError for a topic that only the broker may write, make or delete."""
+    if topic in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"topic {topic!r} is kept by the broker: it can be read, but not {action}")
+
+
+def check_internal_configs(topic: str, configs: Mapping[str, object | None]) -> None:
+    """Raises InvalidConfigError for settings of an internal topic that its coordinator relies on."""
+    fixed = sorted({"cleanup.policy", "message.timestamp.type", "max.message.bytes"} & set(configs))
+    if topic in INTERNAL_TOPICS and fixed:
+        raise InvalidConfigError(f"topic {topic!r} is kept by the broker: {', '.join(fixed)} cannot be changed")

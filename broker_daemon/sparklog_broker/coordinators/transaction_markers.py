@@ -1,0 +1,135 @@
+"""Writing the markers of decided transactions: to all partitions at once, again and again until each has them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from sparklog.errors import CoordinatorFencedError, InvalidProducerEpochError, UnknownTopicOrPartitionError
+from sparklog.log.model import AppendInfo
+from sparklog.log.partition_log import PartitionLog
+from sparklog.replication.transactions import Marker
+from sparklog.testing.faults import reach
+from sparklog.types import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from sparklog_broker.partitions.appender import Appender, Write
+from sparklog_broker.partitions.partitions import Partitions
+
+log = logging.getLogger(__name__)
+
+MARKER_BYTES = 1024
+"""About what one takes, to decide whether the event loop may write it."""
+REPLICATION_TIMEOUT_MS = 30_000
+BACKOFF_S, BACKOFF_S_MAX = 0.1, 10.0
+
+OnOffsetsMarker = Callable[[int, int, bool], None]
+"""Called with (partition of __consumer_offsets, producer id, committed) when a marker is in."""
+
+
+class MarkerWriter:
+    """Event-loop thread only."""
+
+    def __init__(self, partitions: Partitions, appender: Appender, on_offsets_marker: OnOffsetsMarker) -> None:
+        self._partitions = partitions
+        self._appender = appender
+        self._on_offsets_marker = on_offsets_marker
+
+    def wait_for_disk(self, markers: Iterable[Marker]) -> bool:
+        """Whether one of the partitions acknowledges only what is on the disk."""
+        for tp in {marker.partition for marker in markers}:
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                if self._partitions.get(*tp).waits_for_disk:
+                    return True
+        return False
+
+    async def write_all(
+        self, markers: Sequence[Marker], coordinator_epoch: int, done: Callable[[set[Marker]], None]
+    ) -> None:
+        """Returns when all are in; `done` is told of those that are, as soon as they are. A partition that is gone needs
+        none."""
+        left, backoff_s = list(markers), BACKOFF_S
+        while True:
+            written = await self.write(left, coordinator_epoch)
+            left = [m for m in left if m not in written]
+            if written:
+                done(written)
+            if not left:
+                return
+            log.warning("%d transaction markers cannot be written yet, the first to %s", len(left), left[0].partition)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+    async def write(self, markers: Iterable[Marker], coordinator_epoch: int) -> set[Marker]:
+        """One attempt; the markers that are in, or not needed.
+
+        Readers see the partitions' new ends at the same moment, when the attempt is over: whoever asks for all of them in
+        one request finds the whole transaction or nothing of it.
+        """
+        by_partition: dict[TopicPartition, list[Marker]] = {}
+        for marker in markers:
+            by_partition.setdefault(marker.partition, []).append(marker)
+        written: set[Marker] = set()
+        appends: list[tuple[_PartitionMarkers, Write]] = []
+        for tp, its_markers in by_partition.items():
+            try:
+                partition = self._partitions.get(*tp)
+            except UnknownTopicOrPartitionError:
+                written.update(its_markers)
+                continue
+            if partition.open_log is not None:
+                job = _PartitionMarkers(its_markers, coordinator_epoch, partition.replicas.leader_epoch)
+                appends.append((job, Write(partition, partition.open_log, job, MARKER_BYTES * len(its_markers))))
+        held = [w.partition for _, w in appends] if len(appends) > 1 else []
+        token = object()
+        for partition in held:
+            partition.hold_stable_offset(token)
+        try:
+            outcomes = await self._appender.append_each(
+                [w for _, w in appends], replicated_within_ms=REPLICATION_TIMEOUT_MS
+            )
+        finally:
+            for partition in held:
+                partition.release_stable_offset(token)
+            for partition in held:
+                partition.wake_readers()
+        for (job, write), outcome in zip(appends, outcomes, strict=True):
+            if isinstance(outcome, AppendInfo) or write.partition.deleted:
+                written.update(job.markers)
+                for marker in job.markers:
+                    if marker.partition.topic == CONSUMER_OFFSETS_TOPIC:
+                        self._on_offsets_marker(marker.partition.partition, marker.producer_id, marker.commit)
+            elif not write.partition.storage_error:
+                log.warning("partition %s: a transaction marker failed: %s", write.partition.key, outcome)
+        return written
+
+
+class _PartitionMarkers:
+    """The markers of one partition, one after the other, on whatever thread."""
+
+    def __init__(self, markers: Sequence[Marker], coordinator_epoch: int, leader_epoch: int) -> None:
+        self.markers = markers
+        self._coordinator_epoch = coordinator_epoch
+        self._leader_epoch = leader_epoch
+
+    def __call__(self, partition_log: PartitionLog) -> AppendInfo:
+        last: AppendInfo | None = None
+        for marker in self.markers:
+            try:
+                info = partition_log.append_marker(
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    self._coordinator_epoch,
+                    commit=marker.commit,
+                    leader_epoch=self._leader_epoch,
+                )
+            except (InvalidProducerEpochError, CoordinatorFencedError) as e:
+                # The partition is further than this transaction: it has been ended there.
+                log.warning("partition %s needs no marker: %s", marker.partition, e)
+                continue
+            if last is None or last.duplicate or not info.duplicate:
+                last = info
+        reach("txn.between-markers")
+        if last is None:
+            return AppendInfo(0, -1, 0, 0, 0, duplicate=True)
+        return last

@@ -1,0 +1,198 @@
+"""One partition of `__transaction_state` at work: carries out what its coordinator's rules say.
+
+Joins of many tasks share one append. A decision is on the disk before the markers if any topic of the transaction acknowledges
+only what is there: a power cut must not leave a part of the markers without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from sparklog.environment.clock import Clock
+from sparklog.errors import (
+    ConcurrentTransactionsError,
+    SparklogError,
+    UnknownServerError,
+)
+from sparklog.replication.transactions import (
+    Answer,
+    Coordinator,
+    Effects,
+    IdReserve,
+    Limits,
+    Marker,
+    Refuse,
+    Request,
+    WriteMarkers,
+)
+from sparklog.testing.faults import reach
+from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Record, Replayed
+from sparklog_broker.coordinators.shard import Shard
+from sparklog_broker.coordinators.transaction_markers import MarkerWriter
+from sparklog_broker.partitions.storage import Storage
+
+WAIT_S_MAX = 20.0
+"""How long a request waits for a transaction's end before its client has to ask again."""
+IDS_MIN = 4
+
+
+class _Change(NamedTuple):
+    effects: Effects
+    producer: Producer | None = None
+
+    @property
+    def records(self) -> Sequence[Record]:
+        return self.effects.records
+
+
+class TransactionShard(Shard[Coordinator, _Change]):
+    """See the module. Event-loop thread only."""
+
+    def __init__(
+        self,
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        topic: InternalTopic,
+        markers: MarkerWriter,
+        storage: Storage,
+        limits: Limits,
+        clock: Clock,
+    ) -> None:
+        super().__init__(number, loop, topic)
+        self._marker_writer = markers
+        self._limits = limits
+        self._clock = clock
+        self._storage = storage
+        self._ids = IdReserve(storage.producer_ids.hand_out)
+        self._waiting: dict[object, asyncio.Future[Any]] = {}
+        self._unfinished: set[Marker] = set()
+        self._recovered = asyncio.Event()
+
+    # -- the coordinator's life
+
+    async def recovered(self) -> None:
+        """Returns when the records are read, and what was decided before the start has all its markers."""
+        await self._recovered.wait()
+
+    def _new(self) -> Coordinator:
+        return Coordinator(self._ids, self._limits)
+
+    def _replay(self, coordinator: Coordinator, record: Replayed) -> None:
+        if record.key is not None:
+            coordinator.replay(record.key, record.value)
+
+    def _loaded(self, coordinator: Coordinator) -> None:
+        effects = coordinator.loaded(self._clock.now_ms())
+        for number in coordinator.numbers():
+            self._storage.producer_ids.found(number)
+        self._unfinished = {m for a in effects.actions if isinstance(a, WriteMarkers) for m in a.markers}
+        self._apply(effects)
+        self._finished(set())
+
+    # -- requests
+
+    async def request(self, request: Request) -> Any:
+        """The answer to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError when the end
+        of the transaction before takes too long."""
+        await self._reserve_ids()
+        coordinator = self.ready()
+        token = object()
+        loop = asyncio.get_running_loop()
+        future = self._waiting[token] = loop.create_future()
+        timer = loop.call_later(WAIT_S_MAX, self._expire, token)
+        try:
+            self._apply(coordinator.handle(request, token, self._clock.now_ms()))
+            return await future
+        except (asyncio.CancelledError, ConcurrentTransactionsError):
+            coordinator.give_up(token)
+            raise
+        finally:
+            timer.cancel()
+            del self._waiting[token]
+
+    async def tick(self, expiry_ms: int | None = None) -> None:
+        """Time has passed; `expiry_ms` as for `Coordinator.tick`."""
+        if self.coordinator is None or self.coordinator.is_empty:
+            return
+        await self._reserve_ids()
+        if self.coordinator is not None and not self._stopped:
+            self._apply(self.coordinator.tick(self._clock.now_ms(), expiry_ms))
+
+    async def _reserve_ids(self) -> None:
+        while len(self._ids) < IDS_MIN and not self._stopped:
+            self._ids.add(await self._storage.reserve_producer_id())
+
+    def _expire(self, token: object) -> None:
+        future = self._waiting[token]
+        if not future.done():
+            future.set_exception(
+                ConcurrentTransactionsError("the end of the transaction is still being written; try again")
+            )
+
+    # -- effects
+
+    def _apply(self, effects: Effects) -> None:
+        if not effects.records and not self._queue and self._writer is None:
+            self._act(effects)
+        elif effects.records or effects.actions:
+            self._enqueue(_Change(effects))
+
+    async def _append(self, changes: Sequence[_Change]) -> None:
+        decides = any(change.effects.decides for change in changes)
+        completes = any(change.effects.completed for change in changes)
+        if decides and not completes:
+            reach("txn.before-decision")
+        if completes:
+            reach("txn.before-completion")
+        await super()._append(changes)
+        written = [a.markers for change in changes for a in change.effects.actions if isinstance(a, WriteMarkers)]
+        if any(self._marker_writer.wait_for_disk(markers) for markers in written):
+            await self._topic.make_durable(self.number)
+        if decides and not completes:
+            reach("txn.after-decision")
+        if completes:
+            reach("txn.after-completion")
+
+    def _done(self, changes: Iterable[_Change]) -> None:
+        for change in changes:
+            self._act(change.effects)
+
+    def _act(self, effects: Effects) -> None:
+        for action in effects.actions:
+            match action:
+                case Answer(token, result):
+                    future = self._waiting.get(token)
+                    if future is not None and not future.done():
+                        future.set_result(result)
+                case Refuse(token, error):
+                    future = self._waiting.get(token)
+                    if future is not None and not future.done():
+                        future.set_exception(error)
+                case WriteMarkers():
+                    self._begin(self._drive(action))
+
+    async def _drive(self, action: WriteMarkers) -> None:
+        coordinator = self.coordinator
+        assert coordinator is not None
+        epoch = self._topic.partition_of(self.number).replicas.leader_epoch
+
+        def done(markers: set[Marker]) -> None:
+            if self.coordinator is coordinator:
+                self._finished(markers)
+                self._apply(coordinator.markers_written(action.transactional_id, markers, self._clock.now_ms()))
+
+        await self._marker_writer.write_all(action.markers, epoch, done)
+
+    def _finished(self, markers: set[Marker]) -> None:
+        self._unfinished -= markers
+        if not self._unfinished:
+            self._recovered.set()
+
+    def _lost(self, failed: Sequence[_Change], waiting: Sequence[_Change], error: Exception) -> None:
+        if not isinstance(error, SparklogError):
+            error = UnknownServerError("the state of transactions could not be written; see the broker's log")
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(type(error)(str(error)))

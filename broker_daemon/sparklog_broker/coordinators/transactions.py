@@ -1,0 +1,362 @@
+"""The broker's transaction coordinator: which shard an id belongs to, loading, timeouts, and what operators ask.
+
+An id belongs to the partition of `__transaction_state` that its hash names. All state is in that topic, so it is read at
+the start; requests get COORDINATOR_LOADING meanwhile, and what was decided is driven on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import operator
+from collections.abc import Iterable, Iterator
+
+from sparklog.environment.clock import Clock
+from sparklog.errors import (
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTxnStateError,
+    SparklogError,
+    UnknownServerError,
+)
+from sparklog.protocol.transaction_messages import (
+    DescribeProducersResponse,
+    ProducerState,
+    TransactionDetails,
+    TransactionPartition,
+    TransactionSummary,
+)
+from sparklog.replication.transactions import (
+    Abort,
+    AddPartitions,
+    Coordinator,
+    End,
+    EndShared,
+    Identity,
+    InitProducer,
+    Join,
+    Joined,
+    Limits,
+    Marker,
+    Renew,
+    Renewed,
+    is_shared,
+)
+from sparklog.types import SHARED_PREFIX, TopicPartition, shared_transactional_id
+from sparklog_broker.background.periodic import Periodic
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.coordinators.internal_topics import InternalTopic
+from sparklog_broker.coordinators.transaction_markers import MarkerWriter
+from sparklog_broker.coordinators.transaction_shard import TransactionShard
+from sparklog_broker.partitions.partitions import Partitions
+from sparklog_broker.partitions.storage import Storage
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_S = 1.0
+SETTLE_S_MAX = 10.0
+"""Ends that are under way when the broker stops have this long."""
+EPOCH_MAX = 32_767
+
+
+class TransactionCoordinator:
+    """See the module. Event-loop thread only."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        storage: Storage,
+        partitions: Partitions,
+        topic: InternalTopic,
+        markers: MarkerWriter,
+    ) -> None:
+        self._clock = clock
+        self._storage = storage
+        self._partitions = partitions
+        self._topic = topic
+        self._markers = markers
+        self._limits = Limits(
+            config.transaction_max_timeout_ms,
+            config.transactional_id_expiration_ms,
+            config.transactional_app_expiration_ms,
+            config.max_transactional_ids_per_partition,
+        )
+        self._loop = loop
+        self._tick_s = config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
+        self._ticker = Periodic("ending overdue transactions", loop, self.end_overdue, lambda: self._tick_s)
+        self._shards: list[TransactionShard] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    # -- life
+
+    def start(self) -> None:
+        """Begins to read the state, and to look for transactions that are open for too long."""
+        self._shards = [
+            TransactionShard(n, self._loop, self._topic, self._markers, self._storage, self._limits, self._clock)
+            for n in range(self._topic.partitions)
+        ]
+        if self._topic.exists:
+            self._settled.clear()
+        self._tasks = [self._loop.create_task(self._load()), self._loop.create_task(self._settle())]
+        self._ticker.start(self._tick_s)
+
+    async def loaded(self) -> None:
+        """Returns when the state has been read."""
+        await asyncio.wait(self._tasks[:1])
+
+    async def settled(self) -> None:
+        """For readers of committed records: returns when no transaction is half committed because the broker died between
+        its markers; at once but in the first moments after a start, and at the latest SETTLE_S_MAX after it."""
+        await self._settled.wait()
+
+    async def _settle(self) -> None:
+        if self._settled.is_set():
+            return
+        try:
+            async with asyncio.timeout(SETTLE_S_MAX):
+                await asyncio.gather(*(shard.recovered() for shard in self._shards))
+        except TimeoutError:
+            log.warning("transactions decided before the start do not have all their markers yet; readers go on")
+        finally:
+            self._settled.set()
+
+    async def _load(self) -> None:
+        await asyncio.gather(*(shard.load() for shard in self._shards))
+        await self._end_unknown()
+
+    async def _end_unknown(self) -> None:
+        """Aborts what is open in a partition though the state topic, all of which this broker has read, does not have it: a
+        power cut took the record, or the files were restored without the topic. Nobody else could end it."""
+        partitions = [TopicPartition(t.name, n) for t in self._partitions.topics.values() for n in range(t.partitions)]
+        for tp in partitions:
+            try:
+                partition_log = self._partitions.get(*tp).open_log
+                if partition_log is None or partition_log.last_stable_offset >= partition_log.high_watermark:
+                    continue
+                for producer in partition_log.producers():
+                    if producer.transaction_first_offset >= 0 and producer.producer_id not in self._owners(tp):
+                        await self.abort_hanging(tp, producer.producer_id)
+            except SparklogError as e:
+                log.warning("%s: transactions that nobody knows may hang (%s): %s", tp, e.name, e)
+
+    async def end_overdue(self) -> None:
+        """Aborts what is open for longer than its timeout, forgets what has not been used for long."""
+        for shard in self._shards:
+            await shard.tick(self._storage.expiry_ms())
+
+    def stop_waiting(self) -> None:
+        """Requests that wait are ended soon: the broker stops."""
+        self._settled.set()
+        if self._shards:
+            self._loop.call_later(STOP_GRACE_S, self._stop_shards)
+
+    def _stop_shards(self) -> None:
+        for shard in self._shards:
+            shard.stop()
+
+    async def stop(self) -> None:
+        """Ends everything; what is decided is driven on at the next start."""
+        ending = [task for shard in self._shards for task in shard.stop()]
+        await self._ticker.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *ending, return_exceptions=True)
+
+    # -- producers
+
+    async def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, producer_id: int = -1, producer_epoch: int = -1
+    ) -> Identity:
+        """The identity of a transactional id. Raises InvalidTransactionTimeoutError, ProducerFencedError,
+        InvalidProducerIdMappingError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError."""
+        if is_shared(transactional_id):
+            raise InvalidRequestError(f"a transactional id cannot begin with {SHARED_PREFIX!r}")
+        request = InitProducer(transactional_id, timeout_ms, producer_id, producer_epoch)
+        found: Identity = await self._shard(transactional_id).request(request)
+        return found
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        """Notes durably that the producer's open transaction (which this may begin) includes these partitions.
+
+        Raises InvalidProducerIdMappingError, ProducerFencedError, InvalidProducerEpochError, TransactionAbortedError,
+        InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
+        """
+        request = AddPartitions(transactional_id, producer_id, producer_epoch, tuple(partitions))
+        await self._shard(transactional_id).request(request)
+
+    async def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> Identity:
+        """Ends the open transaction; returns when all markers are in, with the identity for the next one."""
+        if is_shared(transactional_id):
+            raise InvalidRequestError("a shared transaction is ended as a whole")
+        request = End(transactional_id, producer_id, producer_epoch, commit)
+        found: Identity = await self._shard(transactional_id).request(request)
+        return found
+
+    def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
+        """What to tell a producer whose batch a partition has refused for its old epoch."""
+        try:
+            coordinator = self._shard(transactional_id).ready()
+        except SparklogError as e:
+            return e
+        return coordinator.stale(transactional_id, Identity(producer_id, producer_epoch))
+
+    # -- shared transactions
+
+    async def join(
+        self, app_id: str, version: int, run_id: str, ticket: int, timeout_ms: int, lease_ms: int = 0
+    ) -> Joined:
+        """An identity to take part with. Raises InvalidProducerIdMappingError (the ticket was not drawn),
+        ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError."""
+        request = Join(shared_transactional_id(app_id), version, run_id, ticket, timeout_ms, lease_ms)
+        found: Joined = await self._shard_of_run(request).request(request)
+        return found
+
+    async def end_shared(
+        self,
+        app_id: str,
+        version: int,
+        run_id: str,
+        ticket: int,
+        winners: Iterable[int],
+        *,
+        commit: bool,
+        made_of: str = "",
+    ) -> bool:
+        """Whether the version is committed. Raises as `join` does, and InvalidProducerIdMappingError for a winner that does
+        not take part."""
+        transactional_id = shared_transactional_id(app_id)
+        request = EndShared(transactional_id, version, run_id, ticket, commit, frozenset(winners), made_of)
+        return bool(await self._shard_of_run(request).request(request))
+
+    async def renew(self, app_id: str, version: int, run_id: str) -> Renewed:
+        """The transaction's lease begins anew. Raises CoordinatorLoadingError."""
+        request = Renew(shared_transactional_id(app_id), version, run_id)
+        found: Renewed = await self._shard(request.transactional_id).request(request)
+        return found
+
+    def last_committed(self, app_id: str) -> tuple[int, str]:
+        """The application's newest committed version and what it was made of; (-1, "") for none. Raises
+        CoordinatorLoadingError."""
+        transactional_id = shared_transactional_id(app_id)
+        try:
+            return self._shard(transactional_id).ready().last_committed(transactional_id)
+        except InvalidProducerIdMappingError:  # its expiration has come between
+            return -1, ""
+
+    def _shard_of_run(self, request: Join | EndShared) -> TransactionShard:
+        """Who answers a run. Raises InvalidProducerIdMappingError if its ticket was not drawn: a larger one than any
+        to come would fence all later runs."""
+        shard = self._shard(request.transactional_id)
+        shard.ready()  # it may know newer tickets than the metadata store
+        if not self._storage.producer_ids.is_issued(request.ticket):
+            raise InvalidProducerIdMappingError(
+                f"ticket {request.ticket} of run {request.run_id!r} was never drawn: draw one with INIT_PRODUCER_ID"
+            )
+        return shard
+
+    # -- operators
+
+    def summaries(
+        self, states: Iterable[str] = (), running_ms_min: int = 0, after: str = ""
+    ) -> Iterator[TransactionSummary]:
+        """The transactional ids behind `after` by name: all, or only those in `states`, or open for so long. Raises at once
+        CoordinatorLoadingError."""
+        coordinators = [shard.ready() for shard in self._shards]
+        found = heapq.merge(
+            *([(i, c) for i in sorted(c.ids()) if i > after] for c in coordinators), key=operator.itemgetter(0)
+        )
+        return self._summaries(found, frozenset(states), running_ms_min)
+
+    def _summaries(
+        self, found: Iterable[tuple[str, Coordinator]], states: frozenset[str], running_ms_min: int
+    ) -> Iterator[TransactionSummary]:
+        now_ms = self._clock.now_ms()
+        for transactional_id, coordinator in found:
+            try:
+                summary = coordinator.summary(transactional_id)
+            except InvalidProducerIdMappingError:  # it has expired meanwhile
+                continue
+            running = summary.started_ms >= 0 and now_ms - summary.started_ms >= running_ms_min
+            if (not states or summary.state in states) and (not running_ms_min or running):
+                yield summary
+
+    def describe(self, transactional_id: str) -> TransactionDetails:
+        """One id with the partitions of its open transaction; an unknown one has an error code. Raises
+        CoordinatorLoadingError."""
+        coordinator = self._shard(transactional_id).ready()
+        try:
+            partitions = coordinator.partitions(transactional_id)
+        except InvalidProducerIdMappingError as e:
+            return TransactionDetails(e.code, transactional_id, message=str(e))
+        return TransactionDetails(
+            0,
+            transactional_id,
+            coordinator.summary(transactional_id),
+            [TransactionPartition(producer_id, *tp) for producer_id, tp in partitions],
+            coordinator.last_committed(transactional_id)[0],
+        )
+
+    async def abort(self, transactional_id: str) -> int:
+        """Aborts the open transaction of an id; the number of markers. Raises InvalidTxnStateError if none is open,
+        InvalidProducerIdMappingError."""
+        return int(await self._shard(transactional_id).request(Abort(transactional_id)))
+
+    async def abort_hanging(self, tp: TopicPartition, producer_id: int) -> int:
+        """Ends a transaction that is open in a partition though no coordinator knows it. Raises InvalidTxnStateError if
+        one does, or nothing is open; UnknownTopicOrPartitionError."""
+        partition = self._partitions.get(*tp)
+        owner = self._owners(tp).get(producer_id)
+        if owner is not None:
+            raise InvalidTxnStateError(
+                f"producer {producer_id} writes to {tp} in the transaction of {owner!r}: abort that one"
+            )
+        found = next((p for p in partition.log.producers() if p.producer_id == producer_id), None)
+        if found is None or found.transaction_first_offset < 0:
+            raise InvalidTxnStateError(f"producer {producer_id} has no open transaction in {tp}")
+        marker = Marker(tp, producer_id, min(found.producer_epoch + 1, EPOCH_MAX), commit=False)
+        if not await self._markers.write((marker,), found.coordinator_epoch if found.coordinator_epoch >= 0 else 0):
+            raise UnknownServerError(f"the marker could not be written to {tp}; see the broker's log")
+        log.warning("aborted the hanging transaction of producer %d in %s", producer_id, tp)
+        return 1
+
+    def describe_producers(self, tp: TopicPartition) -> DescribeProducersResponse:
+        """Who has written to a partition. Raises UnknownTopicOrPartitionError, CoordinatorLoadingError."""
+        partition_log = self._partitions.get(*tp).log
+        owners = self._owners(tp)
+        producers = [
+            ProducerState(
+                p.producer_id,
+                p.producer_epoch,
+                p.last_sequence,
+                p.last_time_ms,
+                p.transaction_first_offset,
+                owners.get(p.producer_id),
+            )
+            for p in sorted(partition_log.producers())
+        ]
+        return DescribeProducersResponse(producers, partition_log.last_stable_offset)
+
+    def _owners(self, tp: TopicPartition) -> dict[int, str]:
+        """Transactional ids, by producer id, whose open transactions include the partition."""
+        return {
+            producer_id: transactional_id
+            for shard in self._shards
+            for producer_id, transactional_id, partitions in shard.ready().producers()
+            if tp in partitions
+        }
+
+    def _shard(self, transactional_id: str) -> TransactionShard:
+        if not transactional_id:
+            raise InvalidProducerIdMappingError("a transactional id cannot be empty")
+        return self._shards[self._topic.partition_for(transactional_id) % len(self._shards)]

@@ -1,0 +1,60 @@
+"""Verifying, before it is written, that a transactional batch belongs to an open transaction (KIP-890).
+
+The first batch of a producer in a partition is preceded by a guard of the log, then the coordinator is asked, which notes
+the partition durably; a marker that comes in between makes the guard void, and the log refuses the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparklog.errors import InvalidProducerEpochError, SparklogError
+from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader, decode_header
+from sparklog.log.producers import Guard
+from sparklog.types import TopicPartition
+from sparklog_broker.coordinators.internal_topics import check_not_internal
+from sparklog_broker.coordinators.transactions import TransactionCoordinator
+from sparklog_broker.partitions.partitions import Partitions
+
+Verdict = Guard | SparklogError
+"""What a partition's batches are appended with, or why they may not be. No verdict: nothing had to be verified."""
+
+
+class Verification:
+    """Event-loop thread only."""
+
+    def __init__(self, partitions: Partitions, transactions: TransactionCoordinator) -> None:
+        self._partitions = partitions
+        self._transactions = transactions
+
+    async def verify(
+        self, transactional_id: str, pieces: Sequence[tuple[TopicPartition, memoryview]]
+    ) -> dict[int, Verdict]:
+        """Verdicts by position in `pieces`: partitions and the batches for them, all of one producer."""
+        verdicts: dict[int, Verdict] = {}
+        asked: dict[tuple[int, int], list[int]] = {}
+        for i, (tp, piece) in enumerate(pieces):
+            try:
+                check_not_internal(tp.topic, "written to")
+                header = decode_header(piece)
+                if header.attributes & ATTRIBUTE_TRANSACTIONAL:
+                    guard = self._partitions.get(*tp).log.begin_verification(header.producer_id, header.producer_epoch)
+                    if guard is not None:
+                        verdicts[i] = guard
+                        asked.setdefault((header.producer_id, header.producer_epoch), []).append(i)
+            except InvalidProducerEpochError:
+                verdicts[i] = self._transactions.stale(transactional_id, header.producer_id, header.producer_epoch)
+            except SparklogError as e:
+                verdicts[i] = e
+        for (producer_id, producer_epoch), positions in asked.items():
+            partitions = [pieces[i][0] for i in positions]
+            try:
+                await self._transactions.add_partitions(transactional_id, producer_id, producer_epoch, partitions)
+            except SparklogError as e:
+                verdicts.update(dict.fromkeys(positions, e))
+        return verdicts
+
+    def refusal(self, transactional_id: str, piece: memoryview) -> SparklogError:
+        """Why the log has refused the batch as one of an older epoch."""
+        header: BatchHeader = decode_header(piece)
+        return self._transactions.stale(transactional_id, header.producer_id, header.producer_epoch)

@@ -1,0 +1,48 @@
+"""Requests that name many partitions: the same thing only once, so that no answer grows by repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Protocol
+
+from sparklog.errors import InvalidRequestError
+from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
+from sparklog.protocol.group_messages import TopicPartitions
+from sparklog_broker.network.pace import ITEMS_PER_LOOK, Pace
+
+
+class Named(Protocol):
+    """A partition in a request."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+
+def partition_of(named: Named) -> Hashable:
+    return named.topic, named.partition
+
+
+async def check_each_once(
+    pace: Pace, named: Sequence[Named], identity: Callable[[Any], Hashable] = partition_of
+) -> None:
+    """Raises InvalidRequestError if two of them have the same identity."""
+    if len(named) < 2:
+        return
+    seen: set[Hashable] = set()
+    for i, partition in enumerate(named, 1):
+        seen.add(identity(partition))
+        if len(seen) < i:
+            raise InvalidRequestError(f"the request names partition {partition.topic}-{partition.partition} twice")
+        if i % ITEMS_PER_LOOK == 0 and pace.due():
+            await pace.pause()
+
+
+def check_partition_count(topics: Iterable[TopicPartitions]) -> None:
+    """Raises InvalidRequestError if all topics together name too many partitions."""
+    count = sum(len(t.partitions) for t in topics)
+    if count > PARTITIONS_PER_REQUEST_MAX:
+        raise InvalidRequestError(
+            f"the request names {count} partitions, at most {PARTITIONS_PER_REQUEST_MAX} are allowed"
+        )

@@ -1,0 +1,457 @@
+"""One connection: frames in, replies out, over a non-blocking socket that it drives itself.
+
+Reading: 16 bytes of prefix, then the body straight into the frame's own buffer, whose memory is reserved, and taken from
+the system, as bytes arrive, so that announcing a large frame costs the broker nothing. One request is processed at a time; meanwhile one more frame is
+read ahead and then the socket is left alone (TCP's window tells the peer), so a peer that goes away is noticed and its
+waiting fetch cancelled. Writing: bytes are sent, and with them slices of a few KiB; larger slices of files go through
+`os.sendfile`. A slice whose file is shorter than announced ends the connection, for nothing may be padded. What the peer
+does not read is counted in `UnreadAnswers`, which may close the connection.
+
+Whatever fails here, an allocation included, ends the connection: after half a frame the rest would be read as requests.
+
+States: open → (stop, a broken protocol) draining: what is queued is sent, nothing more is read → lingering: our side is
+shut down and what the peer still sends is thrown away for a moment, else the kernel would answer it with a reset that
+overtakes the error frame → closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+from msgspec import Struct
+
+from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
+from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
+from sparklog.protocol.messages import Api
+from sparklog_broker.network.memory import MemoryBudget
+from sparklog_broker.network.out_queue import OutQueue, ShortFileError
+from sparklog_broker.network.receive_buffers import ReceiveBuffers
+from sparklog_broker.network.reply import Reply, error_reply
+from sparklog_broker.network.unread_answers import UnreadAnswers
+
+log = logging.getLogger(__name__)
+
+READ_AHEAD_BYTES = 1024 * 1024 + 64 * 1024
+"""Buffer taken ahead of what has arrived: one batch of the default size and its header in one piece."""
+READS_PER_EVENT = 4
+PROGRESS_BYTES = 64 * 1024
+"""A frame must get on by this much, or be complete, per `request.read.timeout.ms`: one byte now and then is a stall. So
+must an answer that is read, per `response.write.timeout.ms`."""
+LINGER_S = 1.0
+_DISCARD = bytearray(64 * 1024)
+
+
+class Limits(Struct, frozen=True):
+    """What a connection may do; see the settings of the same names."""
+
+    frame_bytes_max: int
+    read_timeout_s: float
+    idle_timeout_s: float
+    write_timeout_s: float
+
+
+class Answer(Protocol):
+    """Processes one request. `body` is header and payload, writable. None: there is no answer to send."""
+
+    def __call__(
+        self, prefix: RequestPrefix, body: memoryview, connection: Connection
+    ) -> Coroutine[Any, Any, Reply | None]: ...
+
+
+class Addresses(NamedTuple):
+    """Our own address as the peer sees it, the peer's host, and the peer's name for the log."""
+
+    local: tuple[str, int]
+    peer_host: str
+    peer_name: str
+
+
+class State(Enum):
+    OPEN = "open"
+    DRAINING = "draining"
+    LINGERING = "lingering"
+    CLOSED = "closed"
+
+
+class _Frame:
+    """A request being read or processed; the owner of its reservation."""
+
+    __slots__ = ("buffer", "prefix", "received", "reserved")
+
+    def __init__(self, prefix: RequestPrefix, buffer: np.ndarray) -> None:
+        self.prefix = prefix
+        self.buffer: np.ndarray | None = buffer
+        """May be larger than the frame."""
+        self.received = 0
+        self.reserved = 0
+        """Of the buffer, this much may be filled."""
+
+    def view(self, start: int, end: int) -> memoryview:
+        return cast(np.ndarray, self.buffer).data[start:end]
+
+
+class Connection:
+    """Drives `sock`, which it owns from now on. `on_close` is called once, when all is released."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        answer: Answer,
+        limits: Limits,
+        budget: MemoryBudget,
+        buffers: ReceiveBuffers,
+        unread: UnreadAnswers,
+        on_close: Callable[[Connection], None],
+        addresses: Addresses | None = None,
+    ) -> None:
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):  # not a TCP socket: nothing to switch off
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._loop = loop
+        self._answer = answer
+        self._limits = limits
+        self._budget = budget
+        self._buffers = buffers
+        self._unread = unread
+        self._on_close = on_close
+        self._refusal: SparklogError | None = None
+        self.local_address, self.peer_host, self.peer_name = addresses or _addresses(sock)
+        self._prefix = bytearray(PREFIX_BYTES)
+        self._prefix_received = 0
+        self._reading: _Frame | None = None
+        self._ready: _Frame | None = None
+        self._current: _Frame | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._out = OutQueue()
+        self._last_words: Reply | None = None
+        self._state = State.OPEN
+        self._reader_on = False
+        self._writer_on = False
+        self._active_at = loop.time()
+        self._progress_at = self._active_at
+        self._progress_bytes = 0
+        self._written_at = self._active_at
+        self._written_bytes = 0
+        self._resume_reading()
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being processed or answered."""
+        return self._current is not None
+
+    def refuse(self, error: SparklogError) -> None:
+        """The first request is answered with `error`, then the connection is closed."""
+        self._refusal = error
+
+    # -- reading
+
+    def _resume_reading(self) -> None:
+        if not self._reader_on and self._state in (State.OPEN, State.LINGERING):
+            self._progress_at = self._loop.time()
+            try:
+                self._loop.add_reader(self._fd, self._on_readable)
+            except Exception as e:  # noqa: BLE001 - others wait for memory behind this one
+                self._fail(e)
+                return
+            self._reader_on = True
+
+    def _pause_reading(self) -> None:
+        if self._reader_on:
+            self._loop.remove_reader(self._fd)
+            self._reader_on = False
+
+    def _on_readable(self) -> None:
+        try:
+            if self._state is State.LINGERING:
+                if self._sock.recv_into(_DISCARD) == 0:
+                    self.close()
+            else:
+                self._read()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:  # reset by the peer
+            self.close()
+        except Exception as e:  # noqa: BLE001 - the loop would log it and go on with the rest of the frame
+            self._fail(e)
+
+    def _read(self) -> None:
+        for _ in range(READS_PER_EVENT):
+            frame = self._reading
+            if frame is None:
+                count = self._sock.recv_into(memoryview(self._prefix)[self._prefix_received :])
+                self._prefix_received += count
+                if count and self._prefix_received == PREFIX_BYTES and not self._begin_frame():
+                    return
+            else:
+                if frame.received == frame.reserved and not self._grow(frame):
+                    return
+                with frame.view(frame.received, frame.reserved) as room:
+                    count = self._sock.recv_into(room)
+                frame.received += count
+                if count and frame.received == frame.prefix.body_bytes:
+                    self._end_frame(frame)
+                    return
+            if count == 0:
+                self.close()
+                return
+            self._note_progress(count)
+
+    def _note_progress(self, count: int) -> None:
+        self._active_at = self._loop.time()
+        self._progress_bytes += count
+        if self._progress_bytes >= PROGRESS_BYTES:
+            self._progress_bytes, self._progress_at = 0, self._active_at
+
+    def _begin_frame(self) -> bool:
+        """Whether the frame whose prefix is there may be read on."""
+        self._progress_bytes, self._progress_at = 0, self._loop.time()
+        self._prefix_received = 0
+        try:
+            prefix = decode_request_prefix(self._prefix, self._limits.frame_bytes_max)
+        except (FrameTooLargeError, InvalidRequestError) as e:
+            _, api, _, correlation_id, _ = PREFIX.unpack(self._prefix)
+            self._break_off(api, correlation_id, e)
+            return False
+        if self._refusal is not None:
+            self._break_off(prefix.api, prefix.correlation_id, self._refusal)
+            return False
+        self._reading = _Frame(prefix, self._buffers.take(prefix.body_bytes))
+        if prefix.body_bytes == 0:
+            self._end_frame(self._reading)
+            return False
+        return True
+
+    def _grow(self, frame: _Frame) -> bool:
+        """Makes room for more of `frame`; False: there is no memory now, reading is paused."""
+        ahead = min(frame.prefix.body_bytes - frame.received, max(READ_AHEAD_BYTES, frame.received))
+        if not self._budget.reserve(frame, ahead, self._resume_reading):
+            self._pause_reading()
+            return False
+        frame.reserved += ahead
+        return True
+
+    def _end_frame(self, frame: _Frame) -> None:
+        self._active_at = self._loop.time()
+        self._reading = None
+        if self._current is None:
+            self._process(frame)
+        else:
+            self._ready = frame
+            self._pause_reading()
+
+    def _break_off(self, api: int, correlation_id: int, error: SparklogError) -> None:
+        """Answers bytes that are no request; nothing more is read."""
+        log.info("%s: %s; disconnecting", self.peer_name, error)
+        self._pause_reading()
+        reply = error_reply(api, correlation_id, error, close=True)
+        if self._current is None:
+            self._send(reply)
+        else:  # the request before it is answered first
+            self._last_words = reply
+
+    # -- processing
+
+    def _process(self, frame: _Frame) -> None:
+        self._current = frame
+        self._running = self._loop.create_task(self._serve(frame))
+
+    async def _serve(self, frame: _Frame) -> None:
+        """One request. It begins in the loop's next turn: a peer that has a hundred requests in its buffer does not keep the
+        loop to itself."""
+        try:
+            reply = await self._answer(frame.prefix, frame.view(0, frame.prefix.body_bytes), self)
+            self._running = None
+            if self._state is not State.CLOSED:
+                self._send(reply)
+            elif reply is not None:
+                reply.release()
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        except Exception as e:  # noqa: BLE001 - `answer` turns errors into replies, so this is a defect or no memory
+            self._fail(e)
+
+    def _send(self, reply: Reply | None) -> None:
+        if reply is not None:
+            self._out.extend(reply.parts)
+            if reply.close:
+                self._state = State.DRAINING
+                self._pause_reading()
+        self._on_writable()
+
+    def _request_done(self) -> None:
+        """All of the reply is in the kernel's hands."""
+        frame, self._current = self._current, None
+        if frame is not None:
+            self._give_back(frame)
+        self._active_at = self._loop.time()
+        if self._last_words is not None:
+            reply, self._last_words = self._last_words, None
+            self._send(reply)
+        elif self._state is State.DRAINING:
+            self._linger()
+        elif self._ready is not None:
+            frame, self._ready = self._ready, None
+            self._resume_reading()
+            self._process(frame)
+
+    def _give_back(self, frame: _Frame) -> None:
+        reserved, frame.reserved = frame.reserved, 0
+        buffer, frame.buffer = frame.buffer, None
+        if buffer is not None:
+            self._buffers.give_back(buffer)
+        self._budget.release(frame, reserved)
+
+    # -- writing
+
+    def _on_writable(self) -> None:
+        try:
+            self._write()
+        except Exception as e:  # noqa: BLE001 - part of an answer may be out
+            self._fail(e)
+
+    def _write(self) -> None:
+        try:
+            count = self._out.write(self._sock)
+        except ShortFileError:
+            log.error("%s: a file is shorter than announced; disconnecting", self.peer_name)  # noqa: TRY400
+            self.close()
+            return
+        except OSError as e:
+            if e.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN):
+                log.warning("%s: sending failed: %s; disconnecting", self.peer_name, e)
+            self.close()
+            return
+        if count:
+            self._active_at = self._loop.time()
+        if self._out:
+            self._wait_until_writable(count)
+            return
+        if self._writer_on:
+            self._stop_writer()
+            self._unread.note(self, 0, 0)
+        self._request_done()
+
+    def _wait_until_writable(self, written_bytes: int) -> None:
+        """The peer has not read all."""
+        self._written_bytes += written_bytes
+        if self._written_bytes >= PROGRESS_BYTES or not self._writer_on:
+            self._written_bytes, self._written_at = 0, self._loop.time()
+        if not self._writer_on:
+            self._loop.add_writer(self._fd, self._on_writable)
+            self._writer_on = True
+            if self._current is not None:
+                self._give_back(self._current)  # an answer that waits need not keep its request
+        self._unread.note(self, self._out.held_bytes, self._out.held_files)
+
+    def _stop_writer(self) -> None:
+        if self._writer_on:
+            self._loop.remove_writer(self._fd)
+            self._writer_on = False
+
+    # -- ending
+
+    def check_deadlines(self, now: float) -> None:
+        """Closes the connection if it has stalled or been idle for too long. Called a few times per timeout."""
+        if self._writer_on and now - self._written_at > self._answer_timeout_s():
+            log.info("%s: does not read its answer; disconnecting", self.peer_name)
+            self.close()
+        elif self._state is State.LINGERING:
+            if now - self._active_at > LINGER_S:
+                self.close()
+        elif self._reader_on and (self._reading is not None or self._prefix_received):
+            if now - self._progress_at > self._limits.read_timeout_s:
+                log.info("%s: stalled in the middle of a frame; disconnecting", self.peer_name)
+                self.close()
+        elif (
+            (self._current is None or self._out)
+            and self._reading is None
+            and now - self._active_at > self._limits.idle_timeout_s
+        ):
+            log.debug("%s: idle; disconnecting", self.peer_name)
+            self.close()
+
+    def _answer_timeout_s(self) -> float:
+        """A consumer may leave what it has fetched ahead unread for as long as it may be idle."""
+        fetched = self._current is not None and self._current.prefix.api == Api.FETCH
+        return self._limits.idle_timeout_s if fetched else self._limits.write_timeout_s
+
+    def stop(self) -> None:
+        """Finishes the request that is being processed, then closes; at once when there is none."""
+        if self._state is not State.OPEN:
+            return
+        if self._current is None:
+            self.close()
+            return
+        self._state = State.DRAINING
+        self._pause_reading()
+
+    def _linger(self) -> None:
+        self._state = State.LINGERING
+        self._active_at = self._loop.time()
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        self._resume_reading()
+
+    def _fail(self, error: Exception) -> None:
+        """Ends it because of an error that nobody has expected, or because there is no memory."""
+        if self._state is State.CLOSED:
+            return
+        try:
+            if isinstance(error, MemoryError):
+                log.error("%s: out of memory; disconnecting", self.peer_name)
+            else:
+                log.error("%s: its connection has failed; disconnecting", self.peer_name, exc_info=error)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends it now: cancels the running request, releases slices and memory."""
+        if self._state is State.CLOSED:
+            return
+        self._state = State.CLOSED
+        try:
+            self._pause_reading()
+            self._stop_writer()
+            if self._running is not None:
+                self._running.cancel()
+            self._unread.note(self, 0, 0)
+            for frame in (self._reading, self._ready, self._current):
+                if frame is not None:
+                    self._budget.forget(frame)
+                    self._give_back(frame)
+            self._reading = self._ready = self._current = None
+            self._out.clear()
+        finally:
+            self._sock.close()
+            self._on_close(self)
+
+
+def _addresses(sock: socket.socket) -> Addresses:
+    unknown = Addresses(("", 0), "", "unknown peer")
+    try:
+        local, peer = sock.getsockname(), sock.getpeername()
+    except OSError:  # gone already
+        return unknown
+    if not isinstance(local, tuple) or not isinstance(peer, tuple):  # a socket pair
+        return unknown
+    return Addresses((str(local[0]), int(local[1])), str(peer[0]), f"{peer[0]}:{peer[1]}")

@@ -1,0 +1,56 @@
+"""Buffers of requests that have been answered, to be filled again.
+
+Fresh memory costs zero-filling it and a page fault per 4 KiB, about as much as receiving into it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from sparklog.settings import MIB
+
+BUFFER_BYTES_MIN = 64 * 1024
+"""Smaller ones are not worth keeping."""
+_REFERENCES_OF_THE_LAST_OWNER = 3
+"""The caller's variable, the parameter, and `getrefcount`'s own."""
+
+
+class ReceiveBuffers:
+    """At most `kept_bytes_max` of buffers that nobody uses. Event-loop thread only."""
+
+    def __init__(self, kept_bytes_max: int) -> None:
+        self._kept_bytes_max = kept_bytes_max
+        self._kept: list[np.ndarray] = []
+        self.kept_bytes = 0
+
+    def take(self, size_bytes: int) -> np.ndarray:
+        """A buffer of at least `size_bytes` with any content: the smallest kept one, or a new one, which has no memory
+        (only addresses) where nothing has been written yet. Raises MemoryError."""
+        if size_bytes < BUFFER_BYTES_MIN:
+            return np.empty(size_bytes, np.uint8)
+        fitting = [b for b in self._kept if len(b) >= size_bytes]
+        if not fitting:
+            rounded = (
+                size_bytes if size_bytes < MIB else -(-size_bytes // MIB) * MIB
+            )  # so that it fits the next one, too
+            try:
+                return np.empty(rounded, np.uint8)
+            except MemoryError:
+                self._kept, self.kept_bytes = [], 0  # what nobody uses may be what is missing
+                return np.empty(rounded, np.uint8)
+        found = min(fitting, key=len)
+        self._kept = [b for b in self._kept if b is not found]
+        self.kept_bytes -= len(found)
+        return found
+
+    def give_back(self, buffer: np.ndarray) -> None:
+        """Keeps `buffer` unless it is small, too much is kept, or somebody still refers to it (a view of it does, too)."""
+        size_bytes = len(buffer)
+        if (
+            BUFFER_BYTES_MIN <= size_bytes <= self._kept_bytes_max - self.kept_bytes
+            and sys.getrefcount(buffer) <= _REFERENCES_OF_THE_LAST_OWNER
+        ):
+            self._kept.append(buffer)
+            self.kept_bytes += size_bytes

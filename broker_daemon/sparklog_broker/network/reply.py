@@ -1,0 +1,84 @@
+"""What is sent back: a message and payload parts (bytes or slices of files), framed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from sparklog.errors import SparklogError, UnsupportedVersionError
+from sparklog.protocol.base import Message
+from sparklog.protocol.frames import encode_response, encode_response_prefix
+from sparklog.protocol.messages import ErrorBody, encode
+
+ERROR_TEXT_CHARS_MAX = 4096
+
+
+class Slice(Protocol):
+    """A range of an open file (`sparklog.log` gives them). `release` has to be called exactly once."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def length_bytes(self) -> int: ...
+    def fileno(self) -> int: ...
+    def release(self) -> None: ...
+
+
+class Response(Struct):
+    """A handler's answer: the header message, and the payload's parts in order.
+
+    `message` None: no answer is sent. `close`: the connection is closed afterwards. `header`: the message as it is sent, in
+    pieces, if it is encoded already; what is in them need not be in the message.
+    """
+
+    message: Message | None
+    payload: list[Slice] = field(default_factory=list)
+    close: bool = False
+    header: list[bytes] | None = None
+
+    def release(self) -> None:
+        """Gives back the slices of an answer that is not sent."""
+        for part in self.payload:
+            part.release()
+
+
+class Reply(Struct):
+    """A framed answer: what the connection writes, in order."""
+
+    parts: list[bytes | memoryview | Slice]
+    close: bool = False
+
+    def release(self) -> None:
+        """Gives back the slices of an answer that is not sent."""
+        for part in self.parts:
+            if not isinstance(part, bytes | memoryview):
+                part.release()
+
+
+def frame_response(api: int, correlation_id: int, response: Response, version: int | None = None) -> Reply | None:
+    """`response` as a frame whose announced length is that of its parts, in an older `version` if it is given. None: nothing to
+    send, go on. Releases the slices if it fails."""
+    if response.message is None:
+        return Reply([], close=True) if response.close else None
+    length = sum(part.length_bytes for part in response.payload)
+    if response.header is not None:
+        prefix = encode_response_prefix(api, correlation_id, sum(map(len, response.header)), length)
+        return Reply([prefix, *response.header, *response.payload], response.close)
+    try:
+        head = encode_response(api, 0, correlation_id, encode(response.message, version), length)
+    except BaseException:
+        response.release()
+        raise
+    return Reply([head, *response.payload], response.close)
+
+
+def error_reply(api: int, correlation_id: int, error: SparklogError, *, close: bool = False) -> Reply:
+    """An error frame."""
+    body = ErrorBody(str(error)[:ERROR_TEXT_CHARS_MAX])
+    if isinstance(error, UnsupportedVersionError) and error.supported is not None:
+        body.version_min, body.version_max = error.supported
+        header = encode(body)
+    else:
+        header = encode(body, 0)
+    return Reply([encode_response(api, error.code, correlation_id, header)], close)

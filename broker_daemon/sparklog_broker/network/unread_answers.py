@@ -1,0 +1,98 @@
+"""Answers that are not read: what they hold, and whose connection is cut when that is too much.
+
+An answer that the kernel does not take at once stays with its connection: bytes of memory, and slices of files, each of
+which keeps a segment file open. All such answers together may hold half of the budget that requests use, too, and a
+number of slices. Whoever holds most for longest, time times amount, is cut first: a peer that reads is never far up in
+that order, for its amount shrinks and its time is short. The last one is never cut: its own limit bounds it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from sparklog_broker.network.memory import MemoryBudget
+
+log = logging.getLogger(__name__)
+
+SHARE = 2
+"""Answers may hold this part of the budget (one in SHARE): peers that do not read leave the rest to requests."""
+_MOMENT_S = 0.001
+"""Added to every time, so that amounts decide between answers of the same moment."""
+
+
+class Reader(Protocol):
+    """A connection whose peer has not read all of its answer."""
+
+    peer_name: str
+
+    def close(self) -> None: ...
+
+
+class _Held:
+    __slots__ = ("bytes", "files", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.bytes = self.files = 0
+
+
+class UnreadAnswers:
+    """Counts them, by reader, and cuts. Event-loop thread only. `files_max`: slices of files that all may hold."""
+
+    def __init__(self, budget: MemoryBudget, files_max: int, clock: Callable[[], float]) -> None:
+        self.bytes_max = budget.limit_bytes // SHARE
+        self.files_max = files_max
+        self.held_bytes = 0
+        self.held_files = 0
+        self._budget = budget
+        self._clock = clock
+        self._held: dict[Reader, _Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def note(self, reader: Reader, size_bytes: int, files: int) -> None:
+        """`reader` holds this much now (0 and 0: nothing any more). May close other readers, and this one."""
+        held = self._held.get(reader)
+        if held is None:
+            if not size_bytes and not files:
+                return
+            held = self._held[reader] = _Held(self._clock())
+        more_bytes, more_files = size_bytes - held.bytes, files - held.files
+        held.bytes, held.files = size_bytes, files
+        self.held_bytes += more_bytes
+        self.held_files += more_files
+        if not size_bytes and not files:
+            del self._held[reader]
+        if more_bytes > 0:
+            self._budget.take(more_bytes)
+        elif more_bytes < 0:
+            self._budget.release(reader, -more_bytes)
+        if more_bytes > 0 or more_files > 0:
+            self._cut_slowest()
+
+    def _cut_slowest(self) -> None:
+        while len(self._held) > 1:
+            if self.held_bytes > self.bytes_max:
+                slowest, why = self._slowest(lambda h: h.bytes), f"unread answers hold {self.held_bytes} bytes"
+            elif self.held_files > self.files_max:
+                slowest, why = self._slowest(lambda h: h.files), f"unread answers hold {self.held_files} file ranges"
+            else:
+                return
+            held = self._held[slowest]
+            log.info(
+                "%s: disconnected: %s, this one %d bytes and %d file ranges for %.1f s",
+                slowest.peer_name,
+                why,
+                held.bytes,
+                held.files,
+                self._clock() - held.since,
+            )
+            slowest.close()
+            self.note(slowest, 0, 0)
+
+    def _slowest(self, amount: Callable[[_Held], int]) -> Reader:
+        now = self._clock()
+        return max(self._held, key=lambda r: (now - self._held[r].since + _MOMENT_S) * amount(self._held[r]))

@@ -1,0 +1,178 @@
+"""Appending to partitions: on the event loop when it is little, else on the partitions' I/O threads.
+
+Whoever appends (clients, the transaction coordinator, the group coordinator) does it here, so that the appends to one
+partition keep the order in which they were asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from sparklog.errors import RequestTimedOutError, SparklogError, StorageError, StorageFullError
+from sparklog.log.log_manager import LogManager
+from sparklog.log.model import AppendInfo
+from sparklog.log.partition_log import PartitionLog
+from sparklog_broker.partitions.io_threads import IoThreads
+from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.partitions.purgatory import Outcome, Purgatory
+
+log = logging.getLogger(__name__)
+
+INLINE_APPEND_BYTES = 256 * 1024
+"""A smaller append is done on the event loop: going to a thread and back costs more than the append itself."""
+INLINE_SEVERAL = 4
+"""Of several appends together that part of it: what each costs whatever its size keeps the loop longer than the bytes."""
+INLINE_SLOW_S = 0.05
+"""An append on the loop that took this long: the disk is busy, so the threads do it for a while."""
+INLINE_PAUSE_S = 1.0
+INLINE_LOOK_AGE_S = 0.8
+"""When nobody has looked at a log directory for so long, the append may have to: not on the loop, a dead mount hangs."""
+
+Outcomes = list[AppendInfo | Exception]
+
+
+class Write(NamedTuple):
+    """One append: where, how (`run` is given the log, on whatever thread), and about how many bytes (decompressed)."""
+
+    partition: Partition
+    log: PartitionLog
+    run: Callable[[PartitionLog], AppendInfo]
+    size_bytes: int
+
+
+_Numbered = list[tuple[int, Write]]
+"""Position in the outcomes, and the append."""
+
+
+class Appender:
+    """All appends of the broker. Event-loop thread only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, io: IoThreads, logs: LogManager, produces: Purgatory) -> None:
+        self._loop = loop
+        self._io = io
+        self._logs = logs
+        self._produces = produces
+        self._inline_after = 0.0
+
+    async def append_each(self, writes: Sequence[Write], *, replicated_within_ms: int | None = None) -> Outcomes:
+        """Appends on the partitions' threads; one partition's failure is no other's. With `replicated_within_ms` returns when
+        every append is below its partition's high watermark; those that are not in time, have failed.
+
+        What follows from an append (high watermark, wake-ups) happens when the thread reports it, whether or not somebody
+        still waits here: the peer may be gone by then.
+        """
+        if not writes:
+            return []
+        by_thread: dict[int, _Numbered] = {}
+        for i, write in enumerate(writes):
+            by_thread.setdefault(write.partition.thread, []).append((i, write))
+        outcomes: Outcomes = [StorageError("not appended")] * len(writes)
+        done = self._loop.create_future()
+        left = len(by_thread)
+
+        def deliver(group: _Numbered, results: Outcomes, _: Exception | None = None) -> None:
+            nonlocal left
+            left -= 1
+            for (i, write), outcome in zip(group, results, strict=True):
+                write.partition.appends_pending -= 1
+                outcomes[i] = outcome
+                _after_append(write.partition, outcome)
+            if not left and not done.done():
+                done.set_result(None)
+
+        for thread, group in by_thread.items():
+            size = sum(w.size_bytes for _, w in group)
+            inline = self.may_append_inline((w.partition for _, w in group), size, alone=len(writes) == 1)
+            for _, write in group:
+                write.partition.appends_pending += 1
+            if inline:
+                started_at = self._loop.time()
+                deliver(group, _run_each(group))
+                self.note_inline_append(started_at)
+            else:
+                self._io.submit(thread, partial(_run_each, group), partial(deliver, group), partial(_sync, group))
+        if left:
+            await done
+        if replicated_within_ms is not None:
+            await self._wait_for_replicas(writes, outcomes, replicated_within_ms)
+        return outcomes
+
+    async def _wait_for_replicas(self, writes: Sequence[Write], outcomes: Outcomes, timeout_ms: int) -> None:
+        waiting = {
+            i: (write.partition, outcome.last_offset + 1)
+            for i, (write, outcome) in enumerate(zip(writes, outcomes, strict=True))
+            if isinstance(outcome, AppendInfo)
+        }
+
+        def replicated(_: Hashable | None) -> bool:
+            for i, (partition, end) in list(waiting.items()):
+                if partition.deleted or partition.error is not None or partition.replicas.high_watermark >= end:
+                    del waiting[i]
+            return not waiting
+
+        if replicated(None):
+            return
+        keys = [partition.key for partition, _ in waiting.values()]
+        if await self._produces.wait(keys, replicated, timeout_ms / 1000) is not Outcome.SATISFIED:
+            for i, (partition, _) in waiting.items():
+                outcomes[i] = RequestTimedOutError(
+                    f"partition {partition.key}: written, but not on all in-sync replicas within {timeout_ms} ms"
+                )
+
+    def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int, *, alone: bool) -> bool:
+        """Whether the event loop may append itself: little, a quick disk, and nothing on the way to the threads. `alone`: the
+        request appends to no other partition."""
+        return (
+            size_bytes <= INLINE_APPEND_BYTES // (1 if alone else INLINE_SEVERAL)
+            and self._loop.time() >= self._inline_after
+            and self._logs.look_age_s < INLINE_LOOK_AGE_S
+            and not any(p.appends_pending or p.waits_for_disk for p in partitions)
+        )
+
+    def note_inline_append(self, started_at: float) -> None:
+        """An append on the loop has ended that began at `started_at` (loop time)."""
+        now = self._loop.time()
+        if now - started_at > INLINE_SLOW_S:
+            self._inline_after = now + INLINE_PAUSE_S
+
+
+def _run_each(group: _Numbered) -> Outcomes:
+    """On whatever thread."""
+    return [_outcome(write) for _, write in group]
+
+
+def _outcome(write: Write) -> AppendInfo | Exception:
+    try:
+        return write.run(write.log)
+    except Exception as e:  # noqa: BLE001 - becomes the partition's outcome
+        return e
+
+
+def _sync(group: _Numbered, results: Outcomes) -> Outcomes:
+    """Runs on an I/O thread when all that had arrived has been appended: the first partition that has to be on the disk
+    is fsynced for all appends to it. What could not be fsynced has failed, whether it is on the disk or not."""
+    for i, (_, write) in enumerate(group):
+        outcome = results[i]
+        if isinstance(outcome, AppendInfo) and write.log.config.flush.at_append:
+            try:
+                write.log.make_durable(outcome.last_offset + 1)
+            except Exception as e:  # noqa: BLE001 - becomes the partition's outcome
+                results[i] = e
+    return results
+
+
+def _after_append(partition: Partition, outcome: AppendInfo | Exception) -> None:
+    if isinstance(outcome, AppendInfo):
+        partition.storage_error = ""
+        partition.on_appended(outcome)
+    elif isinstance(outcome, StorageFullError | StorageError):
+        # A full disk fails every append: said once, until it has recovered.
+        if not partition.storage_error:
+            log.error("partition %s: %s", partition.key, outcome)
+        partition.storage_error = str(outcome)
+    elif not isinstance(outcome, SparklogError):
+        log.error("partition %s: an append failed", partition.key, exc_info=outcome)

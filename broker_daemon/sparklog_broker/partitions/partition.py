@@ -1,0 +1,163 @@
+"""A partition as the broker serves it: its log, its replicas, and its waiting requests. Event-loop thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from sparklog.errors import (
+    FencedLeaderEpochError,
+    SparklogError,
+    UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.log.model import AppendInfo
+from sparklog.log.partition_log import PartitionLog
+from sparklog.replication.partition import PartitionReplicas
+from sparklog.types import TopicPartition
+from sparklog_broker.partitions.purgatory import Purgatory
+
+UNKNOWN_LEADER_EPOCH = -1
+
+
+class Partition:
+    """`log` None: the partition is offline because of `error`."""
+
+    __slots__ = (
+        "_fetches",
+        "_held",
+        "_log",
+        "_produces",
+        "appends_pending",
+        "deleted",
+        "error",
+        "key",
+        "replicas",
+        "storage_error",
+        "thread",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        key: TopicPartition,
+        topic_id: str,
+        *,
+        broker_id: int,
+        thread: int,
+        fetches: Purgatory,
+        produces: Purgatory,
+        log: PartitionLog | None,
+        error: SparklogError | None = None,
+    ) -> None:
+        self.key = key
+        self.topic_id = topic_id
+        self.thread = thread
+        """The I/O thread that appends to it."""
+        self.appends_pending = 0
+        self.deleted = False
+        self.error = error
+        self.storage_error = ""
+        """Why the last append was not taken; empty: it was."""
+        self._log = log
+        self._held: dict[object, int] = {}
+        self._fetches = fetches
+        self._produces = produces
+        self.replicas = PartitionReplicas(
+            leader=broker_id,
+            log_end_offset=log.log_end_offset if log is not None else 0,
+            high_watermark=log.high_watermark if log is not None else 0,
+        )
+        if log is not None:
+            log.raise_high_watermark(self.replicas.high_watermark)
+
+    @property
+    def log(self) -> PartitionLog:
+        """Raises the error for which the partition is offline."""
+        if self.deleted:
+            raise UnknownTopicOrPartitionError(f"partition {self.key} has been deleted")
+        if self._log is None:
+            assert self.error is not None
+            # A fresh exception: one that is raised again and again would gather tracebacks.
+            raise type(self.error)(str(self.error))
+        return self._log
+
+    @property
+    def stable_offset(self) -> int:
+        """Where readers of committed records end: the log's last stable offset, or before it while a transaction is being
+        ended whose other partitions shall not be behind. Never goes back. Raises as `log`."""
+        stable = self.log.last_stable_offset
+        return min(stable, *self._held.values()) if self._held else stable
+
+    def hold_stable_offset(self, token: object) -> None:
+        """Readers of committed records see nothing new until `token` is released."""
+        if self._log is not None:
+            self._held[token] = self._log.last_stable_offset
+
+    def release_stable_offset(self, token: object) -> None:
+        """What has been committed since the hold may be seen; those who wait for it are to be woken by `wake_readers`, when
+        all partitions have been released."""
+        self._held.pop(token, None)
+
+    def wake_readers(self) -> None:
+        """The stable offset may have risen."""
+        self._fetches.check(self.key)
+
+    def use_schemas(self, schema_of: Callable[[int], pa.Schema], newest_id: int) -> None:
+        """The topic has a newer schema."""
+        if self._log is not None:
+            self._log.use_schemas(schema_of, newest_id)
+
+    @property
+    def open_log(self) -> PartitionLog | None:
+        """None if the partition is offline or deleted."""
+        return self._log
+
+    @property
+    def write_error(self) -> str:
+        """Why nothing can be appended, or why the last append was not taken; empty: it was."""
+        error = self.error if self._log is None else self._log.write_error
+        return self.storage_error if error is None else str(error)
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether an append may have to wait for an fsync."""
+        return self._log is not None and self._log.config.flush.at_append
+
+    def check_leader_epoch(self, leader_epoch: int) -> None:
+        """Raises FencedLeaderEpochError or UnknownLeaderEpochError if the client knows another epoch."""
+        ours = self.replicas.leader_epoch
+        if leader_epoch in (UNKNOWN_LEADER_EPOCH, ours):
+            return
+        kind = FencedLeaderEpochError if leader_epoch < ours else UnknownLeaderEpochError
+        raise kind(f"partition {self.key}: the request names leader epoch {leader_epoch}, it is {ours}")
+
+    def on_appended(self, info: AppendInfo) -> None:
+        """Something has been appended: the high watermark may rise, and requests that wait for it end."""
+        if self._log is None or info.duplicate:
+            return
+        before = self.replicas.high_watermark
+        high_watermark = self.replicas.on_append(info.last_offset + 1)
+        if high_watermark > before:
+            self._log.raise_high_watermark(high_watermark)
+            self._fetches.check(self.key)
+            self._produces.check(self.key)
+
+    def take_offline(self, error: SparklogError) -> None:
+        """Its disk has failed: everything that asks for its log is told `error` from now on."""
+        self.error, self._log = error, None
+        self._fetches.check(self.key)
+        self._produces.check(self.key)
+
+    def on_log_start_raised(self) -> None:
+        """Records have been deleted: who waits below the new log start is told so."""
+        self._fetches.check(self.key)
+
+    def on_deleted(self) -> PartitionLog | None:
+        """The partition is no longer served; whoever waits is told so. Returns its log, to be closed."""
+        self.deleted = True
+        log, self._log = self._log, None
+        self._fetches.check(self.key)
+        self._produces.check(self.key)
+        return log

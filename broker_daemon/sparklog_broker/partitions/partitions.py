@@ -1,0 +1,100 @@
+"""The topics and partitions that the broker serves, and the requests that wait for something to happen to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from sparklog.errors import UnknownTopicOrPartitionError
+from sparklog.metadata.store import Topic
+from sparklog.types import TopicPartition
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.partitions.io_threads import IoThreads
+from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.partitions.purgatory import Purgatory
+from sparklog_broker.partitions.storage import Storage
+
+
+class Partitions:
+    """Event-loop thread only."""
+
+    def __init__(self, config: BrokerConfig, storage: Storage, io: IoThreads) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.fetches = Purgatory(config.fetch_purgatory_max)
+        self.produces = Purgatory(config.fetch_purgatory_max)
+        self.on_topics_changed: Callable[[], None] = lambda: None
+        """Called when there are other topics, or one has other partitions."""
+        self._broker_id = config.broker_id
+        self._logs = storage.logs
+        self._io = io
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._schema_bytes: dict[str, list[tuple[int, bytes]]] = {}
+
+    def get(self, topic: str, number: int) -> Partition:
+        """Raises UnknownTopicOrPartitionError."""
+        found = self._partitions.get((topic, number))
+        if found is not None:
+            return found
+        known = self.topics.get(topic)
+        if known is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}; create it first")
+        raise UnknownTopicOrPartitionError(f"topic {topic!r} has partitions 0 to {known.partitions - 1}, not {number}")
+
+    def find(self, tp: TopicPartition) -> Partition | None:
+        """None if there is no such partition."""
+        return self._partitions.get(tp)
+
+    def schema_bytes(self, topic: Topic) -> list[tuple[int, bytes]]:
+        """The topic's schemas by id as Arrow IPC schema messages, the newest last."""
+        return self._schema_bytes[topic.name]
+
+    def opened(self, topic: Topic, first: int = 0) -> Iterator[Partition]:
+        """A topic's partitions from `first` on, as their logs are; they are not served before `add` or `grow`."""
+        open_logs, offline = self._logs.logs, self._logs.offline
+        for number in range(first, topic.partitions):
+            key = TopicPartition(topic.name, number)
+            yield Partition(
+                key,
+                topic.topic_id,
+                broker_id=self._broker_id,
+                thread=self._io.index_of(topic.name, number),
+                fetches=self.fetches,
+                produces=self.produces,
+                log=open_logs.get(key),
+                error=offline.get(key),
+            )
+
+    def add(self, topic: Topic, partitions: Iterable[Partition]) -> None:
+        """Serves a topic."""
+        self._schema_bytes[topic.name] = _schema_messages(topic)
+        self.grow(topic, partitions)
+
+    def grow(self, topic: Topic, added: Iterable[Partition]) -> None:
+        """Serves more partitions of a topic."""
+        self._partitions.update((partition.key, partition) for partition in added)
+        self.topics[topic.name] = topic
+        self.on_topics_changed()
+
+    def remove(self, topic: Topic) -> list[Partition]:
+        """Serves the topic no longer; its partitions, which are to be told so."""
+        self.topics.pop(topic.name, None)
+        self._schema_bytes.pop(topic.name, None)
+        gone = [p for n in range(topic.partitions) if (p := self._partitions.pop((topic.name, n), None)) is not None]
+        self.on_topics_changed()
+        return gone
+
+    def use_schemas(self, topic: Topic) -> None:
+        """A topic has a newer schema, which its partitions take from now on."""
+        for number in range(topic.partitions):
+            self._partitions[(topic.name, number)].use_schemas(topic.schemas.__getitem__, topic.schema_id)
+        self._schema_bytes[topic.name] = _schema_messages(topic)
+        self.topics[topic.name] = topic
+
+    def stop_waiting(self) -> None:
+        """Ends all waiting requests: they are answered with what there is."""
+        self.fetches.stop()
+        self.produces.stop()
+
+
+def _schema_messages(topic: Topic) -> list[tuple[int, bytes]]:
+    """The topic's schemas by id, the newest last, as Arrow IPC schema messages."""
+    return [(i, schema.serialize().to_pybytes()) for i, schema in sorted(topic.schemas.items())]

@@ -1,0 +1,112 @@
+"""Where requests wait for something to happen to a partition: a fetch for data, a produce for the high watermark.
+
+The protocol against lost wake-ups: look whether the wait is over; if not, register under all keys; look again; only then
+sleep. `check(key)` is called whenever something about the key has changed. A wait ends exactly once: satisfied, expired,
+refused because too many wait, stopped by the broker, or cancelled together with the coroutine that waits.
+Everything here runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterable
+from enum import Enum
+
+
+class Outcome(Enum):
+    """How a wait ended."""
+
+    SATISFIED = "satisfied"
+    EXPIRED = "expired"
+    REFUSED = "refused"
+    STOPPED = "stopped"
+
+
+Satisfied = Callable[[Hashable | None], bool]
+"""Says whether a wait is over. The argument is the key that has changed, or None: look at everything."""
+
+
+class _Waiter:
+    __slots__ = ("future", "keys", "satisfied")
+
+    def __init__(self, satisfied: Satisfied, keys: tuple[Hashable, ...], future: asyncio.Future[Outcome]) -> None:
+        self.satisfied = satisfied
+        self.keys = keys
+        self.future = future
+
+    def finish(self, outcome: Outcome) -> None:
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+
+class Purgatory:
+    """Waiting operations by key, at most `limit` of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._by_key: dict[Hashable, dict[_Waiter, None]] = {}
+        self._count = 0
+        self._stopped = False
+
+    @property
+    def waiting_count(self) -> int:
+        return self._count
+
+    async def wait(self, keys: Iterable[Hashable], satisfied: Satisfied, timeout_s: float) -> Outcome:
+        """Waits until `satisfied` says so for one of `keys`, for at most `timeout_s`.
+
+        `satisfied` must be cheap and must not raise. Cancelling the caller ends the wait and leaves nothing behind.
+        """
+        if satisfied(None):
+            return Outcome.SATISFIED
+        if self._stopped:
+            return Outcome.STOPPED
+        if timeout_s <= 0:
+            return Outcome.EXPIRED
+        if self._count >= self._limit:
+            return Outcome.REFUSED
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(satisfied, tuple(dict.fromkeys(keys)), loop.create_future())
+        self._register(waiter)
+        timer = None
+        try:
+            if satisfied(None):
+                return Outcome.SATISFIED
+            timer = loop.call_later(timeout_s, waiter.finish, Outcome.EXPIRED)
+            return await waiter.future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._remove(waiter)
+
+    def check(self, key: Hashable) -> int:
+        """Ends the waits under `key` that are satisfied now; returns how many."""
+        waiters = self._by_key.get(key)
+        if not waiters:
+            return 0
+        done = [w for w in waiters if not w.future.done() and w.satisfied(key)]
+        for waiter in done:
+            waiter.finish(Outcome.SATISFIED)
+        return len(done)
+
+    def stop(self) -> None:
+        """Ends all waits, and every later one at once: the broker stops."""
+        self._stopped = True
+        for waiters in list(self._by_key.values()):
+            for waiter in list(waiters):
+                waiter.finish(Outcome.STOPPED)
+
+    def _register(self, waiter: _Waiter) -> None:
+        self._count += 1
+        for key in waiter.keys:
+            self._by_key.setdefault(key, {})[waiter] = None
+
+    def _remove(self, waiter: _Waiter) -> None:
+        """Takes the waiter out from under all its keys; harmless the second time."""
+        keys, waiter.keys = waiter.keys, ()
+        self._count -= 1 if keys else 0
+        for key in keys:
+            waiters = self._by_key.get(key, {})
+            waiters.pop(waiter, None)
+            if not waiters:
+                self._by_key.pop(key, None)

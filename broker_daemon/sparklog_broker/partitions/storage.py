@@ -1,0 +1,139 @@
+"""The data directory, opened: the logs, the metadata store and the way to the object store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from sparklog.environment import Environment
+from sparklog.environment.files import FileSystem
+from sparklog.log.log_manager import LogManager
+from sparklog.log.slices import HandleCache
+from sparklog.log.tiering.object_store import ObjectStore, parse_options
+from sparklog.log.tiering.read_cache import CACHE_DIRECTORY, ReadCache
+from sparklog.log.tiering.remote_segment import RemoteAccess
+from sparklog.metadata.producer_ids import ProducerIds
+from sparklog.metadata.sqlite_store import METADATA_FILE, SqliteStore
+from sparklog.metadata.store import MetadataStore, Topic, Unfinished
+from sparklog_broker import descriptors
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.partitions.topic_files import TopicFiles, partition_specs
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Storage:
+    """Made by `open`. What changes topics, and checkpoints, runs one after the other on the admin thread (`run`)."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        environment: Environment,
+        logs: LogManager,
+        store: MetadataStore,
+        remote: RemoteAccess,
+    ) -> None:
+        self.logs = logs
+        self.remote = remote
+        self.cluster_id = store.cluster_id()
+        self.topic_files = TopicFiles(config, logs, store, has_object_store=remote.store is not None)
+        self.producer_ids = ProducerIds(store.take_producer_ids, store.producer_ids_end())
+        for partition_log in logs.logs.values():
+            for producer in partition_log.producers():
+                self.producer_ids.found(producer.producer_id)
+        self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
+        """Whatever may have to wait for the object store."""
+        self._store = store
+        self._loop = loop
+        self._admin = environment.executors.pool("admin", 1)
+
+    @classmethod
+    def open(
+        cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment
+    ) -> tuple[Storage, Mapping[str, Topic]]:
+        """Locks and loads the data directory, with the topics that are in it; blocks while damaged logs are recovered.
+
+        Raises DataDirLockedError, StorageError, InvalidConfigError (`remote.log.storage.*`).
+        """
+        remote = remote_access(config, environment.files)
+        logs = LogManager(
+            config.data_dir,
+            files=environment.files,
+            clock=environment.clock,
+            log_dirs=config.log_dirs,
+            broker_id=config.broker_id,
+            expiry_rate=config.log_retention_clock_catch_up_rate,
+            handles=HandleCache(descriptors.of_process(config).files),
+            remote=remote,
+        )
+        store: MetadataStore | None = None
+        try:
+            store = SqliteStore(config.data_dir / METADATA_FILE, environment, create=not logs.was_used)
+            topics = store.topics()
+            unfinished = store.unfinished_topics()
+            specs = [
+                spec
+                for topic in topics.values()
+                for spec in partition_specs(topic, config, made=topic.topic_id not in unfinished)
+            ]
+            if remote.cache is not None:
+                remote.cache.clear()
+            logs.load(store.cluster_id(), specs, [i for i, state in unfinished.items() if state is Unfinished.DELETING])
+            opened = cls(config, loop, environment, logs, store, remote)
+            opened.topic_files.finish(unfinished)
+        except BaseException:
+            if store is not None:
+                store.close()
+            logs.close()
+            raise
+        if not logs.started_clean and topics:
+            log.info("the last stop was not a clean one; the logs have been checked")
+        return opened, topics
+
+    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Runs `job` on the admin thread, after what was asked for before."""
+        return self._loop.run_in_executor(self._admin, job)
+
+    def expiry_ms(self) -> int:
+        """The time by which things grow old: the clock's, but for its jumps."""
+        return self.logs.expiry_clock.now_ms()
+
+    async def new_producer_id(self) -> int:
+        """Raises StorageError, StorageFullError."""
+        return await self._draw(self.producer_ids.next)
+
+    async def reserve_producer_id(self) -> int:
+        """For a coordinator that will hand it out when it is asked. Raises StorageError, StorageFullError."""
+        return await self._draw(self.producer_ids.reserve)
+
+    async def _draw(self, take: Callable[[], int]) -> int:
+        return take() if self.producer_ids.left else await self.run(take)
+
+    def stop_reading(self) -> None:
+        """Ends what waits for the object store. Blocks."""
+        self.remote_reads.shutdown(cancel_futures=True)
+        if self.remote.cache is not None:
+            self.remote.cache.close()
+
+    def close(self) -> bool:
+        """Seals and closes the logs; nobody uses them any more. Returns whether the stop is a clean one. Blocks."""
+        self._admin.shutdown()
+        try:
+            return self.logs.close()
+        finally:
+            self._store.close()
+
+
+def remote_access(config: BrokerConfig, files: FileSystem) -> RemoteAccess:
+    """The way to the object store that the configuration names. Raises InvalidConfigError."""
+    if not config.remote_log_storage_url:
+        return RemoteAccess()
+    store = ObjectStore(config.remote_log_storage_url, parse_options(config.remote_log_storage_options))
+    return RemoteAccess(
+        store, ReadCache(config.data_dir / CACHE_DIRECTORY, config.remote_log_reader_cache_bytes, files=files)
+    )

@@ -1,0 +1,122 @@
+"""What lets a batch DataFrame show new records at each action.
+
+Spark plans a batch read of a Python source once for a DataFrame and runs the planned tasks again for each action on it, for a
+temporary view, and for each micro-batch that is joined with it. So where "earliest" and "latest" are is not in the plan: each task
+asks the broker for the offsets that all tasks of its action agree on. Each partition's first task begins, and its last one ends,
+where they say; the ranges between stay as planned, so that no record is read twice or left out, whatever the broker answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import NamedTuple
+
+from pyspark import TaskContext
+
+from pyspark_sparklog.options import EARLIEST_OFFSET, LATEST_OFFSET, Position, SourceOptions
+from sparklog.client.cluster import Cluster, TopicInfo
+from sparklog.client.offset_snapshot import snapshot_offsets
+from sparklog.client.retry import RetryPolicy
+from sparklog.errors import UnsupportedApiError
+from sparklog.types import TopicPartition
+
+log = logging.getLogger("pyspark_sparklog")
+
+FRAMES_REMEMBERED_MAX = 1_000
+
+
+class Edges(NamedTuple):
+    """Which ends of a task's range go with the log: `start` to its beginning, `end` to its end."""
+
+    start: bool
+    end: bool
+
+
+def edges_of(options: SourceOptions, tp: TopicPartition) -> Edges:
+    """Of all that is read of a partition."""
+    return Edges(
+        _is_open(options.starting, "earliest", EARLIEST_OFFSET, tp),
+        _is_open(options.ending, "latest", LATEST_OFFSET, tp),
+    )
+
+
+def _is_open(position: Position, kind: str, offset: int, tp: TopicPartition) -> bool:
+    if position.kind == kind:
+        return True
+    return position.kind == "offsets" and position.per_partition.get(tp.topic, {}).get(tp.partition) == offset
+
+
+FIXED = Edges(start=False, end=False)
+
+
+class Frame(NamedTuple):
+    """A DataFrame's read: a name of its own, its topics with their numbers of partitions when it was planned, and whether it is
+    to read all partitions (`grows`)."""
+
+    name: str
+    partitions: dict[str, int]
+    grows: bool
+
+    def bounds(
+        self, cluster: Cluster, tp: TopicPartition, planned: tuple[int, int], edges: Edges, isolation: int, wait_ms: int
+    ) -> tuple[int, int]:
+        """Where the running task, which was planned to read offsets `planned`, begins and ends in this action."""
+        action = _action()
+        start, end = planned
+        if action:
+            try:
+                first, last = snapshot_offsets(
+                    cluster, f"{self.name}/{action}", sorted(self.partitions), tp, isolation, RetryPolicy(wait_ms)
+                )
+            except UnsupportedApiError:
+                _seen.warn_once(
+                    self.name,
+                    action,
+                    "the broker is older than this client: the DataFrame shows what was there at its first action; load it anew",
+                )
+                return planned
+            start = max(start, first) if edges.start else start
+            end = last if edges.end else end
+        return start, max(start, end)
+
+    def check_partitions(self, tp: TopicPartition, info: TopicInfo) -> None:
+        """Says so if the topic has got partitions that nobody reads."""
+        planned = self.partitions[tp.topic]
+        if self.grows and tp.partition == 0 and info.partitions > planned:
+            _seen.warn_once(
+                f"{self.name}/{tp.topic}/{info.partitions}",
+                "",
+                f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: load it anew to "
+                "read the others",
+                first_too=True,
+            )
+
+
+def _action() -> str:
+    """The id of the action that the running task belongs to, "" if this is no task. Without one (`DataFrame.rdd`) the
+    stage's, which its tasks have in common, too."""
+    context = TaskContext.get()
+    if context is None:
+        return ""
+    execution = context.getLocalProperty("spark.sql.execution.id")
+    return f"stage-{context.stageId()}" if execution is None else f"execution-{execution}"
+
+
+class _Seen:
+    """What this process has warned of, and for which action it came first."""
+
+    def __init__(self) -> None:
+        self._first: OrderedDict[str, str | None] = OrderedDict()
+
+    def warn_once(self, what: str, action: str, text: str, *, first_too: bool = False) -> None:
+        """At the second action that asks, unless `first_too`."""
+        first = self._first.setdefault(what, action)
+        if first is not None and (first_too or first != action):
+            self._first[what] = None
+            log.warning("%s", text)
+        while len(self._first) > FRAMES_REMEMBERED_MAX:
+            self._first.popitem(last=False)
+
+
+_seen = _Seen()

@@ -1,0 +1,90 @@
+"""Says so when readers of committed records wait: for which transaction, since when, and how it is ended if its writer is gone."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from pyspark_sparklog.catalog import Catalog
+from pyspark_sparklog.planning import Extent
+from sparklog.client.cluster import cluster
+from sparklog.client.transaction_admin import describe_producers, describe_transaction
+from sparklog.errors import SparklogError
+from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+
+log = logging.getLogger("pyspark_sparklog")
+
+LOOK_S = 30.0
+"""How often a query looks, and how long a transaction is open before it is worth a line."""
+AGAIN_S = 600.0
+"""A line about the same transaction comes no sooner."""
+TOLD_MAX = 1_000
+TIMEOUT_MS = 5_000
+
+
+class HeldUp:
+    """Of one reader. Nothing here can fail a read."""
+
+    def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.time) -> None:
+        self._catalog = Catalog(catalog.bootstrap_servers, 0, READ_UNCOMMITTED)
+        self._on = catalog.isolation == READ_COMMITTED
+        self._clock = clock
+        self._looked_s = -float("inf")
+        self._told: dict[str, float] = {}
+
+    def look(self, extents: Mapping[TopicPartition, Extent]) -> None:
+        """Warns if records that are there are not among `extents`, because an old transaction is open before them. Looks again
+        only after LOOK_S."""
+        now_s = self._clock()
+        if not self._on or now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        try:
+            ends = self._catalog.extents(extents)
+            behind = [tp for tp, e in extents.items() if tp in ends and ends[tp].end > e.end]
+            if behind:
+                self._tell(min(behind), len(behind), now_s)
+        except SparklogError as e:
+            log.info("which transaction holds up the readers cannot be seen: %s", e)
+
+    def _tell(self, tp: TopicPartition, count: int, now_s: float) -> None:
+        connections = cluster(self._catalog.bootstrap_servers)
+        found = describe_producers(connections, tp, timeout_ms=TIMEOUT_MS).producers
+        oldest = min(
+            (p for p in found if p.transaction_first_offset >= 0),
+            key=lambda p: p.transaction_first_offset,
+            default=None,
+        )
+        if oldest is None:
+            return
+        if oldest.transactional_id is None:
+            what, since_ms = (
+                f"a transaction of producer {oldest.producer_id} that nobody knows",
+                oldest.last_timestamp_ms,
+            )
+            remedy = f"sparklog transaction abort --topic {tp.topic} --partition {tp.partition} --producer-id {oldest.producer_id}"
+        else:
+            summary = describe_transaction(connections, oldest.transactional_id, timeout_ms=TIMEOUT_MS).summary
+            what, since_ms = (
+                f"the transaction of {oldest.transactional_id}",
+                -1 if summary is None else summary.started_ms,
+            )
+            remedy = f"sparklog transaction abort {oldest.transactional_id}"
+        open_s = now_s - since_ms / 1000
+        if since_ms < 0 or open_s < LOOK_S or now_s - self._told.get(what, -AGAIN_S) < AGAIN_S:
+            return
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        self._told[what] = now_s
+        log.warning(
+            "%s%s: records from offset %d on are there and not shown, because %s has been open for %d s. If its writer is gone: "
+            "`%s --bootstrap-servers %s`",
+            tp,
+            f" and {count - 1} more partitions" if count > 1 else "",
+            oldest.transaction_first_offset,
+            what,
+            open_s,
+            remedy,
+            self._catalog.bootstrap_servers,
+        )

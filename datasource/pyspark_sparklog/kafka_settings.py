@@ -1,0 +1,262 @@
+"""Every setting that Kafka's clients document, and what becomes of it when a job gives it as `kafka.NAME`.
+
+The names are those of the consumer, the producer and the admin client of Kafka 4.3 (`ConsumerConfig`, `ProducerConfig`,
+`AdminClientConfig`), and those that older clients had. What Spark's Kafka source and sink refuse is refused with their words
+(`KafkaSourceProvider`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from pyspark_sparklog.option_table import Where
+from sparklog.errors import InvalidConfigError
+from sparklog.settings import Setting
+
+
+class Treatment(Enum):
+    """What becomes of a setting; the value is how the documentation says it."""
+
+    MAPPED = "taken over"
+    IGNORED = "no effect"
+    REFUSED = "refused"
+    SECURITY = "refused, see security.protocol"
+
+
+class Taken(NamedTuple):
+    """A value as the option it stands for takes it, and what is different from Kafka, if anything is."""
+
+    value: str
+    remark: str = ""
+
+
+BATCH_SIZE_BYTES_MIN = 16_384
+"""Kafka's default."""
+
+Convert = Callable[[str, Setting | None], Taken]
+
+
+class KafkaSetting(NamedTuple):
+    """One setting of Kafka's clients. `where`: the side it is treated so on; on the other side it has no effect.
+
+    `text`: for MAPPED the option it stands for, else the reason, which for REFUSED is the whole message. `elsewhere`: why it
+    has no effect on the other side.
+    """
+
+    name: str
+    where: Where
+    treatment: Treatment
+    text: str
+    convert: Convert | None = None
+    elsewhere: str = ""
+
+
+def within_bounds(text: str, setting: Setting | None) -> Taken:
+    """A whole number of Kafka's, brought into the bounds of `setting`. Raises InvalidConfigError if it is none."""
+    try:
+        value = int(text)
+    except ValueError as e:
+        raise InvalidConfigError(f"{text!r}: a whole number is needed") from e
+    lowest, highest = (None, None) if setting is None else (setting.minimum, setting.maximum)
+    used = value
+    if lowest is not None and value < lowest:
+        used = lowest
+    elif highest is not None and value > highest:
+        used = highest
+    return Taken(str(used), "" if used == value else f"{used} is used, the nearest there is")
+
+
+def _batch_size(text: str, setting: Setting | None) -> Taken:
+    """Arrow batches of a few records cost several times the records."""
+    asked = within_bounds(text, setting)
+    if int(asked.value) >= BATCH_SIZE_BYTES_MIN:
+        return asked
+    return Taken(str(BATCH_SIZE_BYTES_MIN), f"{BATCH_SIZE_BYTES_MIN} is used, the least that is worth an Arrow batch")
+
+
+def _as_it_stands(text: str, _: Setting | None) -> Taken:
+    return Taken(text)
+
+
+def _compression(text: str, _: Setting | None) -> Taken:
+    nearest = {"gzip": "zstd", "snappy": "lz4"}
+    codec = text.strip().lower()
+    if codec in nearest:
+        return Taken(nearest[codec], f"{nearest[codec]} is used, Arrow has no {codec}")
+    if codec not in ("none", "lz4", "zstd"):
+        raise InvalidConfigError(f"{text!r}: use one of none, gzip, snappy, lz4, zstd")
+    return Taken(codec)
+
+
+def _acks(text: str, _: Setting | None) -> Taken:
+    if text in ("all", "-1"):
+        return Taken("all")
+    if text in ("0", "1"):
+        return Taken("all", "all is used: the sink waits for every in-sync replica")
+    raise InvalidConfigError(f"{text!r}: use one of all, -1, 0, 1")
+
+
+_READ, _WRITE, _BOTH = Where.SOURCE, Where.SINK, Where.ALL
+_NUMBER = within_bounds
+
+_MAPPED: tuple[tuple[str, Where, str, Convert], ...] = (
+    ("bootstrap.servers", _BOTH, "sparklog.bootstrap.servers", _as_it_stands),
+    ("isolation.level", _READ, "sparklog.isolation.level", _as_it_stands),
+    ("group.id", _READ, "sparklog.group.id", _as_it_stands),
+    ("check.crcs", _READ, "sparklog.check.crcs", _as_it_stands),
+    ("fetch.max.bytes", _READ, "sparklog.fetch.max.bytes", _NUMBER),
+    ("max.partition.fetch.bytes", _READ, "sparklog.max.partition.fetch.bytes", _NUMBER),
+    ("fetch.max.wait.ms", _READ, "sparklog.fetch.max.wait.ms", _NUMBER),
+    ("request.timeout.ms", _BOTH, "sparklog.request.timeout.ms", _NUMBER),
+    ("acks", _WRITE, "sparklog.acks", _acks),
+    ("compression.type", _WRITE, "sparklog.compression", _compression),
+    ("batch.size", _WRITE, "sparklog.batch.size.bytes", _batch_size),
+    ("linger.ms", _WRITE, "sparklog.linger.ms", _NUMBER),
+    ("buffer.memory", _WRITE, "sparklog.buffer.memory", _NUMBER),
+    ("max.block.ms", _WRITE, "sparklog.max.block.ms", _NUMBER),
+    ("delivery.timeout.ms", _WRITE, "sparklog.delivery.timeout.ms", _NUMBER),
+    ("retry.backoff.ms", _WRITE, "sparklog.retry.backoff.ms", _NUMBER),
+    ("retry.backoff.max.ms", _WRITE, "sparklog.retry.backoff.max.ms", _NUMBER),
+    ("max.in.flight.requests.per.connection", _WRITE, "sparklog.max.in.flight.requests.per.connection", _NUMBER),
+    ("transaction.timeout.ms", _WRITE, "sparklog.transaction.timeout.ms", _NUMBER),
+)
+
+_NOT_IN_A_GROUP = "Spark's tasks are given their ranges, they are members of no group"
+_PLANNED = "a task reads a range that is there already, in whole batches"
+_NO_METRICS = "there are no client metrics of that kind"
+_CONNECTIONS = "connections are the client library's own affair"
+_RETRIES = "sparklog.broker.wait.ms and sparklog.delivery.timeout.ms limit how long is tried again"
+_PLACEMENT = (
+    "records go where the column partition says, else by the hash of their key, else to one partition after another"
+)
+_NO_CLASSES = "Java classes are not run"
+_TRANSACTIONS = "the sink has transactions of its own"
+
+_IGNORED: tuple[tuple[str, Where, str], ...] = (
+    ("client.id", _BOTH, "brokers keep no names of clients"),
+    ("client.rack", _READ, "reads go to the leader, or to its files"),
+    ("client.dns.lookup", _BOTH, _CONNECTIONS),
+    ("send.buffer.bytes", _BOTH, _CONNECTIONS),
+    ("receive.buffer.bytes", _BOTH, _CONNECTIONS),
+    ("reconnect.backoff.ms", _BOTH, _CONNECTIONS),
+    ("reconnect.backoff.max.ms", _BOTH, _CONNECTIONS),
+    ("connections.max.idle.ms", _BOTH, _CONNECTIONS),
+    ("socket.connection.setup.timeout.ms", _BOTH, _CONNECTIONS),
+    ("socket.connection.setup.timeout.max.ms", _BOTH, _CONNECTIONS),
+    ("bootstrap.controllers", _BOTH, "brokers answer all questions"),
+    ("metadata.max.age.ms", _BOTH, "the topics are looked up for every micro-batch"),
+    ("metadata.max.idle.ms", _WRITE, "the topics are looked up for every micro-batch"),
+    ("metadata.recovery.strategy", _BOTH, _CONNECTIONS),
+    ("metadata.recovery.rebootstrap.trigger.ms", _BOTH, _CONNECTIONS),
+    ("default.api.timeout.ms", _BOTH, _RETRIES),
+    ("retries", _BOTH, _RETRIES),
+    ("enable.metrics.push", _BOTH, _NO_METRICS),
+    ("metric.reporters", _BOTH, _NO_METRICS),
+    ("auto.include.jmx.reporter", _BOTH, _NO_METRICS),
+    ("metrics.num.samples", _BOTH, _NO_METRICS),
+    ("metrics.recording.level", _BOTH, _NO_METRICS),
+    ("metrics.sample.window.ms", _BOTH, _NO_METRICS),
+    ("config.providers", _BOTH, _NO_CLASSES),
+    ("security.providers", _BOTH, _NO_CLASSES),
+    ("group.instance.id", _READ, _NOT_IN_A_GROUP),
+    ("group.protocol", _READ, _NOT_IN_A_GROUP),
+    ("group.remote.assignor", _READ, _NOT_IN_A_GROUP),
+    ("session.timeout.ms", _READ, _NOT_IN_A_GROUP),
+    ("heartbeat.interval.ms", _READ, _NOT_IN_A_GROUP),
+    ("max.poll.interval.ms", _READ, _NOT_IN_A_GROUP),
+    ("partition.assignment.strategy", _READ, _NOT_IN_A_GROUP),
+    ("share.acknowledgement.mode", _READ, _NOT_IN_A_GROUP),
+    ("share.acquire.mode", _READ, _NOT_IN_A_GROUP),
+    ("auto.commit.interval.ms", _READ, "Spark keeps the positions in its checkpoint"),
+    ("exclude.internal.topics", _READ, "a pattern never matches internal topics"),
+    ("allow.auto.create.topics", _READ, "a read makes no topics"),
+    ("fetch.min.bytes", _READ, _PLANNED),
+    ("max.poll.records", _READ, _PLANNED),
+    ("compression.gzip.level", _WRITE, "codecs run at their usual level"),
+    ("compression.lz4.level", _WRITE, "codecs run at their usual level"),
+    ("compression.zstd.level", _WRITE, "codecs run at their usual level"),
+    ("max.request.size", _WRITE, "the topic's max.message.bytes decides"),
+    ("partitioner.class", _WRITE, _PLACEMENT),
+    ("partitioner.ignore.keys", _WRITE, _PLACEMENT),
+    ("partitioner.adaptive.partitioning.enable", _WRITE, _PLACEMENT),
+    ("partitioner.availability.timeout.ms", _WRITE, _PLACEMENT),
+    ("enable.idempotence", _WRITE, "every write is idempotent; see sparklog.enable.idempotence"),
+    ("transaction.two.phase.commit.enable", _WRITE, _TRANSACTIONS),
+)
+
+_STARTS = (
+    "Kafka option 'auto.offset.reset' is not supported. Instead set the source option 'startingoffsets' to 'earliest' or "
+    "'latest' to specify where to start. Structured Streaming manages which offsets are consumed internally, rather than "
+    "relying on the consumer to do it"
+)
+_DESERIALIZED = (
+    "Kafka option '{0}.deserializer' is not supported as {0}s are deserialized as byte arrays. Use DataFrame operations to "
+    "explicitly deserialize the {0}s"
+)
+_SERIALIZED = (
+    "Kafka option '{0}.serializer' is not supported as {0}s are serialized as byte arrays. Use DataFrame operations to "
+    "serialize the {0}s"
+)
+_REFUSED: tuple[tuple[str, Where, str], ...] = (
+    ("key.deserializer", _READ, _DESERIALIZED.format("key")),
+    ("value.deserializer", _READ, _DESERIALIZED.format("value")),
+    ("key.serializer", _WRITE, _SERIALIZED.format("key")),
+    ("value.serializer", _WRITE, _SERIALIZED.format("value")),
+    ("auto.offset.reset", _READ, _STARTS),
+    ("enable.auto.commit", _READ, "Kafka option 'enable.auto.commit' is not supported: Spark keeps the positions in its checkpoint"),
+    ("interceptor.classes", _READ, "Kafka option 'interceptor.classes' is not supported: interceptors could change the records"),
+    ("transactional.id", _WRITE, "Kafka option 'transactional.id' is not supported: the sink's transactions are those of its micro-batches; see txnAppId for batch writes"),
+)  # fmt: skip
+
+_SSL = ["protocol", "provider", "cipher.suites", "enabled.protocols", "keystore.type", "keystore.location", "keystore.password", "key.password", "keystore.key", "keystore.certificate.chain", "truststore.certificates", "truststore.type", "truststore.location", "truststore.password", "keymanager.algorithm", "trustmanager.algorithm", "endpoint.identification.algorithm", "secure.random.implementation", "engine.factory.class"]  # fmt: skip
+_SASL = ["kerberos.service.name", "kerberos.kinit.cmd", "kerberos.ticket.renew.window.factor", "kerberos.ticket.renew.jitter", "kerberos.min.time.before.relogin", "login.refresh.window.factor", "login.refresh.window.jitter", "login.refresh.min.period.seconds", "login.refresh.buffer.seconds", "mechanism", "jaas.config", "client.callback.handler.class", "login.callback.handler.class", "login.class", "login.connect.timeout.ms", "login.read.timeout.ms", "login.retry.backoff.max.ms", "login.retry.backoff.ms"]  # fmt: skip
+_OAUTHBEARER = ["jwt.retriever.class", "jwt.validator.class", "scope", "client.credentials.client.id", "client.credentials.client.secret", "assertion.algorithm", "assertion.claim.aud", "assertion.claim.exp.seconds", "assertion.claim.iss", "assertion.claim.jti.include", "assertion.claim.nbf.seconds", "assertion.claim.sub", "assertion.file", "assertion.private.key.file", "assertion.private.key.passphrase", "assertion.template.file", "scope.claim.name", "sub.claim.name", "token.endpoint.url", "jwks.endpoint.url", "jwks.endpoint.refresh.ms", "jwks.endpoint.retry.backoff.max.ms", "jwks.endpoint.retry.backoff.ms", "clock.skew.seconds", "expected.audience", "expected.issuer", "header.urlencode"]  # fmt: skip
+
+_ELSEWHERE = {"interceptor.classes": _NO_CLASSES, "retry.backoff.ms": _RETRIES, "retry.backoff.max.ms": _RETRIES}
+
+SECURITY_PROTOCOL = "security.protocol"
+PLAINTEXT = "PLAINTEXT"
+_UNDER_PLAINTEXT = "without effect with security.protocol = PLAINTEXT, as in Kafka"
+
+
+def _table() -> dict[str, KafkaSetting]:
+    rows = [KafkaSetting(n, w, Treatment.MAPPED, option, convert) for n, w, option, convert in _MAPPED]
+    rows += [KafkaSetting(n, w, Treatment.IGNORED, reason) for n, w, reason in _IGNORED]
+    rows += [KafkaSetting(n, w, Treatment.REFUSED, message) for n, w, message in _REFUSED]
+    security = [*(f"ssl.{n}" for n in _SSL), *(f"sasl.{n}" for n in _SASL)]
+    security += [f"sasl.oauthbearer.{n}" for n in _OAUTHBEARER]
+    rows += [KafkaSetting(n, _BOTH, Treatment.SECURITY, _UNDER_PLAINTEXT) for n in (SECURITY_PROTOCOL, *security)]
+    only = {_READ: "only reads use it", _WRITE: "only writes use it", _BOTH: ""}
+    return {row.name: row._replace(elsewhere=_ELSEWHERE.get(row.name, only[row.where])) for row in rows}
+
+
+KAFKA_SETTINGS = _table()
+
+
+def refuse_encryption(name: str, protocol: str | None) -> None:
+    """A connection would not be what `kafka.NAME` asks for: raises InvalidConfigError, which never shows a value but the
+    protocol's. Returns if `protocol` (security.protocol as given) is PLAINTEXT, with which the setting means nothing."""
+    if protocol is not None and protocol.strip().upper() == PLAINTEXT:
+        return
+    asked = f"kafka.{name}" + (f" = {protocol!r}" if name == SECURITY_PROTOCOL else "")
+    raise InvalidConfigError(
+        f"{asked}: sparklog does not support TLS or SASL yet, and the connection would be neither encrypted nor "
+        'authenticated. Leave the option out, or say .option("kafka.security.protocol", "PLAINTEXT") if that is meant'
+    )
+
+
+def markdown_table() -> str:
+    """All settings, what becomes of them and why, as a Markdown table."""
+    sides = {_READ: "read", _WRITE: "write", _BOTH: "read, write"}
+    lines = ["| `kafka.` | for | what becomes of it | |", "|---|---|---|---|"]
+    for name in sorted(KAFKA_SETTINGS):
+        row = KAFKA_SETTINGS[name]
+        text = f"`{row.text}`" if row.treatment is Treatment.MAPPED else row.text
+        if name == SECURITY_PROTOCOL:
+            text = "`PLAINTEXT` is accepted, anything else is refused: there is no TLS and no SASL yet"
+        elif row.treatment is Treatment.SECURITY:
+            text = f"with `PLAINTEXT`: {_UNDER_PLAINTEXT.split(' with ', maxsplit=1)[0]}"
+        lines.append(f"| `{name}` | {sides[row.where]} | {row.treatment.value} | {text} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,53 @@
+"""How far a query is behind: the three numbers that Spark's Kafka source has among its metrics, which a Python source has none of."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sparklog.errors import InvalidConfigError
+
+
+def offsets_behind_latest(source: Any) -> dict[str, str]:
+    """`minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest`, over the partitions, as texts.
+
+    `source` is one of a query's progress: `query.lastProgress["sources"][0]`, or in a StreamingQueryListener
+    `event.progress.sources[0]`. Empty if it does not say where the topics end: before the first batch, and before Spark 4.2.
+    Raises InvalidConfigError if it is no source with Kafka's offsets.
+    """
+    latest, end = _offsets(source, "latestOffset"), _offsets(source, "endOffset")
+    if not latest or not end:
+        return {}
+    behind = [
+        max(0, offset - end.get(topic, {}).get(partition, 0))
+        for topic, partitions in latest.items()
+        for partition, offset in partitions.items()
+    ]
+    return {
+        "minOffsetsBehindLatest": str(min(behind)),
+        "maxOffsetsBehindLatest": str(max(behind)),
+        "avgOffsetsBehindLatest": str(sum(behind) / len(behind)),
+    }
+
+
+def _offsets(source: Any, name: str) -> dict[str, dict[str, int]]:
+    value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+    try:
+        parsed = _parsed(value) if isinstance(value, str) else value
+        return {
+            topic: {partition: int(offset) for partition, offset in partitions.items()}
+            for topic, partitions in (parsed or {}).items()
+            if partitions and not topic.startswith("$")
+        }
+    except (ValueError, TypeError, AttributeError, SyntaxError) as e:
+        raise InvalidConfigError(f"{name} = {value!r} are not offsets of topics, as sparklog's source has them") from e
+
+
+def _parsed(text: str) -> Any:
+    """Of JSON, or of what PySpark 4.0 and 4.1 make of it: the text of a Python value."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return ast.literal_eval(text)

@@ -1,0 +1,78 @@
+"""Batch writes have leases: a write whose driver is gone holds up readers for a moment, not until its timeout.
+
+A write's transaction is renewed for the driver as long as the JVM lives (`sparklog.client.lease_keeper`), however long a job
+takes until its first task writes, or between two tasks. Streams have none: the next start of a query ends what it has left open.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+
+from sparklog.client.cluster import cluster
+from sparklog.client.lease_keeper import LEASE_MS, Lease, driver_of
+from sparklog.client.retry import RetryPolicy
+from sparklog.client.shared_transaction import SharedTransaction, renew_shared_transaction
+from sparklog.errors import UnsupportedApiError
+
+log = logging.getLogger("pyspark_sparklog")
+
+
+class LeaseKeepers:
+    """The keeper that this process has started: one for all writes it plans."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._keeper: subprocess.Popen[str] | None = None
+
+    def keep(self, bootstrap_servers: str, transaction: SharedTransaction, wait_ms: int) -> int:
+        """Has the transaction kept as long as the driver lives; the length of its lease in ms, or 0: it has none, because
+        the broker knows of none, or the driver cannot be told from here."""
+        try:
+            renew_shared_transaction(cluster(bootstrap_servers), transaction, policy=RetryPolicy(timeout_ms=wait_ms))
+        except UnsupportedApiError:
+            return 0
+        try:
+            with self._lock:
+                self._tell(Lease(bootstrap_servers, *transaction))
+        except OSError as e:
+            log.warning("the write has no lease: should the driver be killed, its timeout ends it: %s", e)
+            return 0
+        return LEASE_MS
+
+    def _tell(self, lease: Lease) -> None:
+        """Raises OSError if there is nobody to tell."""
+        line = json.dumps(lease) + "\n"
+        if self._keeper is not None and self._keeper.poll() is None:
+            try:
+                return self._write(line)
+            except OSError:  # it has just ended
+                self._keeper = None
+        self._keeper = self._start()
+        return self._write(line)
+
+    def _write(self, line: str) -> None:
+        assert self._keeper is not None and self._keeper.stdin is not None
+        self._keeper.stdin.write(line)
+        self._keeper.stdin.flush()
+
+    def _start(self) -> subprocess.Popen[str]:
+        driver = driver_of(os.getpid())
+        if driver is None:
+            raise ProcessLookupError("the driver's process cannot be found")
+        return subprocess.Popen(
+            [sys.executable, "-m", "sparklog.client.lease_keeper", str(driver.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            # Spark ends all processes of its daemon's group; this one outlives them until the driver is gone
+            start_new_session=True,
+        )
+
+
+lease_keepers = LeaseKeepers()

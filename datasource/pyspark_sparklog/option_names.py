@@ -1,0 +1,141 @@
+"""From the options as they were given to those of the table: aliases, Kafka's settings, misspellings.
+
+Spark hands option names over in lower case; messages show them as documented.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pyspark_sparklog.kafka_settings import (
+    KAFKA_SETTINGS,
+    SECURITY_PROTOCOL,
+    KafkaSetting,
+    Treatment,
+    refuse_encryption,
+)
+from pyspark_sparklog.option_table import (
+    ADDED_BY_SPARK,
+    ALIASES,
+    NOT_IN_A_STREAM,
+    WITHOUT_EFFECT,
+    Where,
+    options_for,
+)
+from sparklog.errors import InvalidConfigError
+from sparklog.settings import Scope, settings_of
+
+log = logging.getLogger("pyspark_sparklog")
+
+KAFKA, OWN = "kafka.", "sparklog."
+TOLD_MAX = 1_000
+NEAR = 0.7
+"""How alike a misspelling and a known name must be for a suggestion (difflib's ratio)."""
+
+
+class Given(NamedTuple):
+    """The options that count, by their names in lower case, and what the user should be told of the others."""
+
+    values: dict[str, str]
+    remarks: tuple[str, ...]
+
+
+def recognised(options: Mapping[str, str], where: Where) -> Given:
+    """`options` by lower-case name, aliases and Kafka's settings resolved, without those that mean nothing in `where`.
+
+    Raises InvalidConfigError for an unknown name, one that is given twice with different values, and one that is refused.
+    """
+    given = {written.lower(): value for written, value in options.items()}
+    here, everywhere = options_for(where), options_for(Where.ALL)
+    values: dict[str, str] = {}
+    remarks: list[str] = []
+    for written, value in given.items():
+        if written in ADDED_BY_SPARK:
+            continue
+        setting = KAFKA_SETTINGS.get(written.removeprefix(KAFKA)) if written.startswith(KAFKA) else None
+        name = written
+        if setting is not None:
+            name, value, remark = _of_kafka(setting, value, where, given)
+            if remark:
+                remarks.append(f"{written} ({remark})")
+        else:
+            name = _own_name(written)
+        if not name:
+            continue
+        if name not in here:
+            remarks.append(_without_effect(written, name, where))
+            continue
+        if values.setdefault(name, value) != value:
+            raise InvalidConfigError(f"{everywhere[name].name} is given twice, with different values")
+    return Given(values, tuple(remarks))
+
+
+def _of_kafka(setting: KafkaSetting, value: str, where: Where, given: Mapping[str, str]) -> tuple[str, str, str]:
+    """(the option it stands for, "" if none; its value; what is to be said about it)."""
+    if setting.treatment is Treatment.SECURITY:
+        refuse_encryption(setting.name, given.get(KAFKA + SECURITY_PROTOCOL))
+        return "", "", "" if setting.name == SECURITY_PROTOCOL else setting.text
+    if not setting.where & where:
+        return "", "", setting.elsewhere
+    if setting.treatment is Treatment.REFUSED:
+        raise InvalidConfigError(setting.text)
+    if setting.convert is None:
+        return "", "", setting.text
+    own = settings_of(Scope.CONSUMER if where & Where.SOURCE else Scope.PRODUCER)
+    bounds = own.get(setting.text.removeprefix(OWN))
+    try:
+        taken = setting.convert(value, bounds)
+    except InvalidConfigError as e:
+        raise InvalidConfigError(f"{KAFKA}{setting.name} = {e}") from None
+    return setting.text, taken.value, taken.remark
+
+
+def _own_name(written: str) -> str:
+    """The option's name in the table, if it is there."""
+    name = OWN + written.removeprefix(KAFKA) if written.startswith(KAFKA) else written
+    return ALIASES.get(name, name)
+
+
+def _without_effect(written: str, name: str, where: Where) -> str:
+    """What to say about an option that means nothing in `where`. Raises InvalidConfigError if there is no such option, or if
+    it must not be given there."""
+    if where is Where.STREAM and name in NOT_IN_A_STREAM:
+        raise InvalidConfigError(NOT_IN_A_STREAM[name])
+    if name in WITHOUT_EFFECT:
+        return f"{written} ({WITHOUT_EFFECT[name]})"
+    option = options_for(Where.ALL).get(name)
+    if option is None:
+        raise InvalidConfigError(f"unknown option {written!r}{_hint(written, where)}")
+    return f"{option.name} (only {option.where.describe()} use it)"
+
+
+def _hint(written: str, where: Where) -> str:
+    """The nearest name there is, else where all of them stand. Prefixes do not count: they make any two names alike."""
+    kafka = {name: KAFKA + name for name in KAFKA_SETTINGS}
+    own = {_without_prefix(lower): option.name for lower, option in options_for(where).items()}
+    by_rest = {**own, **kafka} if written.startswith(KAFKA) else {**kafka, **own}
+    near = difflib.get_close_matches(_without_prefix(written), by_rest, n=1, cutoff=NEAR)
+    if near:
+        return f": did you mean {by_rest[near[0]]!r}?"
+    if written.startswith(KAFKA):
+        return ": Kafka's clients document no such setting"
+    return f" (known: {', '.join(sorted(o.name for o in options_for(where).values()))})"
+
+
+def _without_prefix(name: str) -> str:
+    return name.removeprefix(KAFKA).removeprefix(OWN)
+
+
+_told: set[tuple[str, ...]] = set()
+
+
+def tell(remarks: tuple[str, ...]) -> None:
+    """Warns of options that mean nothing here, or something else than in Kafka: all in one line, once in this process, which
+    may be asked about the same query for every micro-batch."""
+    if not remarks or remarks in _told or len(_told) >= TOLD_MAX:
+        return
+    _told.add(remarks)
+    log.warning("options without effect here, or with another one than in Kafka: %s", "; ".join(remarks))

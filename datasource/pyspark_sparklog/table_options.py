@@ -1,0 +1,148 @@
+"""Tables of Spark's catalog: `CREATE TABLE … USING sparklog OPTIONS (…)`, and what is left when a write makes one.
+
+Spark asks a Python source for the columns of a new table and hands it the table's options then, and never again: who reads or
+inserts later gets the columns, with what the catalog keeps of them, and no option. So the options are kept with the first
+column, as metadata. Every column has a mark besides: only rows that have all columns of the table are an insert into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import TaskContext
+from pyspark.sql.types import StructField, StructType
+
+from pyspark_sparklog.option_table import Where, options_for
+from sparklog.errors import InvalidConfigError
+
+OPTIONS, MARK = "sparklog.table.options", "sparklog.table"
+SUBSCRIPTIONS = ("subscribe", "assign", "subscribepattern")
+_OPTION = "option."
+SPARK_SUBMIT, SQL_SHELL = (
+    b"org.apache.spark.deploy.SparkSubmit",
+    b"org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver",
+)
+ANCESTORS_MAX = 8
+"""How far above a Python process its driver is looked for: Spark's daemon is between them."""
+
+
+def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of the table that Spark is making, None if it is making none: then it hands over properties, too, and
+    each option twice. What is only written to (`topic`) is read as well. Raises InvalidConfigError without a topic."""
+    lower = {name.lower(): value for name, value in given.items()}
+    if lower.get("provider", "").lower() != "sparklog":
+        return None
+    options = {name.removeprefix(_OPTION): value for name, value in lower.items() if name.startswith(_OPTION)}
+    options.pop("path", None)
+    if not any(name in options for name in SUBSCRIPTIONS):
+        if "topic" not in options:
+            raise InvalidConfigError(
+                "the table names no topic: CREATE TABLE t USING sparklog OPTIONS ('sparklog.bootstrap.servers' 'host:port', "
+                "subscribe 'topic')"
+            )
+        options["subscribe"] = options["topic"]
+    return options
+
+
+def readable(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of a table's options that a read may have."""
+    return _used(options, Where.SOURCE)
+
+
+def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """The columns of a table with these options."""
+    text = json.dumps(dict(sorted(options.items())))
+    mark = _mark(text, schema)
+    fields = [StructField(f.name, f.dataType, f.nullable, {**f.metadata, MARK: mark}) for f in schema.fields]
+    fields[0].metadata[OPTIONS] = text
+    return StructType(fields)
+
+
+def of_read(given: Mapping[str, str], schema: StructType, where: Where) -> Mapping[str, str]:
+    """The options of a read whose rows have `schema`: those of the table, if it is one, and `given` before them. Who names
+    topics of his own reads no table."""
+    text = _text(schema)
+    lower = {name.lower(): value for name, value in given.items()}
+    if not text or any(name in lower for name in SUBSCRIPTIONS):
+        return given
+    return _of_table(text, where) | lower
+
+
+def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """The options of a write of rows with `schema`: those of the table if they are an insert into one. It goes to the topic
+    that the table reads, unless an option or a column of the rows names one."""
+    text = _text(schema)
+    if given or not text or any(f.metadata.get(MARK) != _mark(text, schema) for f in schema.fields):
+        return given
+    options = _of_table(text, Where.SINK)
+    only = _only_topic(_of_table(text, Where.SOURCE))
+    if only and "topic" not in options:
+        options["topic"] = only
+    return options
+
+
+def tells_new_tables() -> bool:
+    """Whether, in the driver that this process belongs to, an SQL execution inside of another one is a write that makes a table
+    of the catalog: in programs of `pyspark` and `spark-submit`. The shell `spark-sql` runs each command inside of another
+    execution, and of drivers that are started in other ways nobody knows."""
+    pid = os.getpid()
+    for _ in range(ANCESTORS_MAX):
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError, IndexError):
+            return False
+        if SPARK_SUBMIT in arguments:
+            return SQL_SHELL not in arguments
+    return False
+
+
+def refuse_new_table() -> None:
+    """In a task of a batch write of a driver that `tells_new_tables`. Raises InvalidConfigError if the write makes a table: there
+    is no way to give that table options."""
+    context = TaskContext.get()
+    if context is None or context.getLocalProperty("streaming.sql.batchId") is not None:
+        return
+    own, root = (context.getLocalProperty(f"spark.sql.execution.{name}") for name in ("id", "root.id"))
+    if own is not None and root is not None and own != root:
+        raise InvalidConfigError(
+            "nothing is written: saveAsTable and writeTo(…).create() would leave a table without options, which nobody can "
+            'read. Write with df.write.format("sparklog").option(…).mode("append").save(); for a table make one with CREATE '
+            "TABLE t USING sparklog OPTIONS (…)"
+        )
+
+
+def _text(schema: StructType) -> str:
+    return next((f.metadata[OPTIONS] for f in schema.fields if isinstance(f.metadata.get(OPTIONS), str)), "")
+
+
+def _of_table(text: str, where: Where) -> dict[str, str]:
+    """Without the options that are for other uses of the table."""
+    try:
+        options = {str(name): str(value) for name, value in json.loads(text).items()}
+    except (ValueError, AttributeError) as e:
+        raise InvalidConfigError(
+            f"the table's columns have no options of sparklog with them ({e}): make it anew"
+        ) from e
+    return _used(options, where)
+
+
+def _used(options: Mapping[str, str], where: Where) -> dict[str, str]:
+    here, everywhere = options_for(where), options_for(Where.ALL)
+    return {name: value for name, value in options.items() if name in here or name not in everywhere}
+
+
+def _only_topic(options: Mapping[str, str]) -> str | None:
+    if "assign" in options:
+        topics = list(json.loads(options["assign"]))
+    else:
+        topics = [name.strip() for name in options.get("subscribe", "").split(",")]
+    return topics[0] if len(topics) == 1 and topics[0] else None
+
+
+def _mark(text: str, schema: StructType) -> str:
+    return hashlib.sha256("\0".join([text, *schema.fieldNames()]).encode()).hexdigest()[:16]

@@ -1,0 +1,148 @@
+"""What the Tab key offers: topics, groups, transactional ids, and settings with their values.
+
+Typer asks these functions through the shell's completion script (`sparklog --install-completion`). A broker that
+does not answer offers nothing: an error message would be written over the line that is being typed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING
+
+import typer
+
+from sparklog.settings import Scope, Setting, settings_of
+
+if TYPE_CHECKING:
+    from sparklog.client.admin import Admin
+
+BROKER_TIMEOUT_MS = 1_000
+OFFERED_MAX = 1_000
+"""A shell asks before it lists as many as that; more are of no use."""
+MARK = "_SPARKLOG_COMPLETE"
+
+_typed_before = ""
+"""The part of the word before the one that bash completes: `flush.mode=` of `flush.mode=gr`."""
+
+Offers = list[tuple[str, str]]
+
+
+def topics(ctx: typer.Context, incomplete: str) -> Offers:
+    """Names of topics; internal ones where their underscores are typed already."""
+    found = _ask(ctx, lambda admin: admin.list_topics(include_internal=incomplete.startswith("_")))
+    return _offers(found, incomplete)
+
+
+def groups(ctx: typer.Context, incomplete: str) -> Offers:
+    """Names of consumer groups."""
+    return _offers(_ask(ctx, lambda admin: [group.group_id for group in admin.list_groups()]), incomplete)
+
+
+def transactional_ids(ctx: typer.Context, incomplete: str) -> Offers:
+    """Transactional ids and applications."""
+    found = _ask(ctx, lambda admin: [transaction.transactional_id for transaction in admin.list_transactions()])
+    return _offers(found, incomplete)
+
+
+def setting_names(scope: Scope) -> Callable[[str], Offers]:
+    """A completion of the names of settings."""
+
+    def complete(incomplete: str) -> Offers:
+        return [(s.name, _meaning(s)) for s in settings_of(scope).values() if s.name.startswith(incomplete)]
+
+    return complete
+
+
+def settings(scope: Scope) -> Callable[[str], Offers]:
+    """A completion of NAME=VALUE: the names, and when one is left, its values."""
+
+    def complete(incomplete: str) -> Offers:
+        found = complete_setting(scope, _typed_before + incomplete)
+        return [(text.removeprefix(_typed_before), meaning) for text, meaning in found]
+
+    return complete
+
+
+def complete_setting(scope: Scope, typed: str) -> Offers:
+    """What `typed` can become. A single name comes with its values, so that the shell adds no space behind the `=`."""
+    name, equals, value = typed.partition("=")
+    known = settings_of(scope).values()
+    if not equals:
+        left = [s for s in known if s.name.startswith(name)]
+        if len(left) != 1:
+            return [(f"{s.name}=", _meaning(s)) for s in left]
+    else:
+        left = [s for s in known if s.name == name]
+    return [(f"{s.name}={v}", _meaning(s)) for s in left for v in _values(s) if v.startswith(value)]
+
+
+def _meaning(setting: Setting) -> str:
+    """The first sentence: shells show it in one line."""
+    return setting.doc.split(". ")[0].rstrip(".")
+
+
+def _values(setting: Setting) -> list[str]:
+    """Values worth offering: the choices, else the default and the negative number that stands for something."""
+    if isinstance(setting.default, bool):
+        return ["true", "false"]
+    if setting.choices:
+        return [choice for choice in setting.choices if choice]
+    values = [str(setting.default)]
+    if setting.minimum is not None and setting.minimum < 0 and str(setting.minimum) not in values:
+        values.append(str(setting.minimum))
+    return values
+
+
+def _ask(ctx: typer.Context, question: Callable[[Admin], list[str]]) -> list[str]:
+    """What a broker answers; nothing if it does not."""
+    from sparklog.client.admin import Admin
+    from sparklog.errors import SparklogError
+
+    try:
+        with Admin(ctx.params["bootstrap_servers"], request_timeout_ms=BROKER_TIMEOUT_MS) as admin:
+            return question(admin)
+    except SparklogError:
+        return []
+
+
+def _offers(names: list[str], incomplete: str) -> Offers:
+    return [(name, "") for name in sorted(names) if name.startswith(incomplete)][:OFFERED_MAX]
+
+
+def join_bash_words(environment: MutableMapping[str, str]) -> None:
+    """Puts together what bash has taken apart at `=` and `:` (`host:9292`, `flush.mode=group`), for Typer to read.
+
+    The piece that is being completed stays alone, as bash replaces nothing but that.
+    """
+    global _typed_before
+    if environment.get(MARK) != "complete_bash" or "COMP_WORDS" not in environment:
+        return
+    pieces = environment["COMP_WORDS"].split("\n")
+    words, _typed_before, incomplete = joined_words(pieces, int(environment["COMP_CWORD"]))
+    environment["COMP_WORDS"] = "\n".join([*words, incomplete])
+    environment["COMP_CWORD"] = str(len(words))
+
+
+def joined_words(pieces: list[str], current: int) -> tuple[list[str], str, str]:
+    """(whole words before the one that is being typed, what is typed of it before the piece, the piece)."""
+    *words, word = _join(pieces[: current + 1]) or [""]
+    option, equals, rest = word.partition("=")
+    if equals and option.startswith("--"):
+        words, word = [*words, option], rest
+    piece = re.split("[=:]", word)[-1]
+    return words, word.removesuffix(piece), piece
+
+
+def _join(pieces: list[str]) -> list[str]:
+    def whole() -> Iterator[str]:
+        word, glued = "", True
+        for piece in pieces:
+            separator = re.fullmatch("[=:]+", piece) is not None
+            if not (separator or (glued and piece)):
+                yield word
+                word = ""
+            word, glued = word + piece, separator
+        yield word
+
+    return list(whole())

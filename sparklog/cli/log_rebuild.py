@@ -1,0 +1,85 @@
+"""`sparklog log rebuild-metadata`: writes a lost metadata store anew from the partitions' directories."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparklog.cli.log_repair import locked
+
+if TYPE_CHECKING:
+    from sparklog.metadata.rebuild import Rebuilt
+
+REBUILD_EPILOG = """\
+**Examples**
+
+`sparklog log rebuild-metadata --data-dir sparklog-data`
+
+`sparklog log rebuild-metadata --data-dir sparklog-data --yes`
+
+metadata.db says which topics there are. If it is lost, the partitions' directories say it, too: name, id, columns and, if a
+recent broker has written them, settings. What nothing says any more is listed; topics without known settings keep their
+records for ever until you set retention.ms. Without --yes nothing is written. With --yes the broker has to be stopped.
+"""
+
+
+def rebuild_metadata(
+    data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The broker's data directory.")],
+    log_dirs: Annotated[
+        str, typer.Option(metavar="DIR,…", help="The broker's log.dirs, if it has any; else those it last had.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Really write.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also when metadata.db is sound; the old one is kept.")
+    ] = False,
+) -> None:
+    """Write metadata.db anew from the partitions' directories."""
+    from sparklog_broker.coordinators.internal_topics import INTERNAL_CONFIGS
+
+    from sparklog.cli.errors import report as report_error
+    from sparklog.environment.files import RealFiles
+    from sparklog.log.known_directories import read_known_directories
+    from sparklog.metadata.rebuild import rebuild
+    from sparklog.metadata.sqlite_store import METADATA_FILE, problem_with, write_store
+
+    files = RealFiles()
+    directories = [Path(p.strip()) for p in log_dirs.split(",") if p.strip()]
+    directories = directories or read_known_directories(files, data_dir) or [data_dir]
+    path = data_dir / METADATA_FILE
+    with ExitStack() as locks:
+        for directory in dict.fromkeys((data_dir.absolute(), *(d.absolute() for d in directories))):
+            locks.enter_context(locked(directory, wanted=yes))
+        rebuilt = rebuild(
+            directories,
+            files,
+            known_configs=dict(INTERNAL_CONFIGS),
+            on_directory=lambda directory: print(f"reading {directory}", file=sys.stderr),
+        )
+        problem = problem_with(path, rebuilt.cluster_id)
+        if problem is None and not force:
+            report_error("not rebuilt", f"{path} is sound", "say --force to replace it all the same")
+            raise typer.Exit(1)
+        _print(rebuilt, problem)
+        if not yes:
+            report_error("not rebuilt", "this was a dry run", "stop the broker, then say it again with --yes")
+            raise typer.Exit(1)
+        kept = write_store(path, rebuilt, aside=f"{time.strftime('%Y%m%d-%H%M%S')}.old")
+    if kept is not None:
+        print(f"the old one is {kept}")
+    print(f"{path}: {len(rebuilt.topics)} topics")
+
+
+def _print(rebuilt: Rebuilt, problem: str | None) -> None:
+    print(f"metadata.db: {problem or 'sound, replaced because of --force'}")
+    for topic in rebuilt.topics:
+        print(f"topic {topic.name}: {topic.kind}, {topic.partitions} partitions, {len(topic.schemas)} schemas")
+        for what in rebuilt.unknown.get(topic.name, ()):
+            print(f"  not known: {what}")
+    for path, reason in rebuilt.left_out:
+        print(f"left out: {path}: {reason}")
+    print(f"producer ids go on at {rebuilt.next_producer_id}, schema ids at {rebuilt.next_schema_id}")

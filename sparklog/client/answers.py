@@ -1,0 +1,32 @@
+"""Whether an answer is about what was asked: a broker may be broken, or not be one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from sparklog.errors import InvalidRequestError
+
+T = TypeVar("T")
+
+
+class Named(Protocol):
+    """What a request and its answer say about one partition each."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+
+def check_named(who: object, asked: Sequence[Named], answered: Sequence[Named]) -> None:
+    """Raises InvalidRequestError unless the partitions asked for, and no others, are answered, each once."""
+    if sorted((a.topic, a.partition) for a in answered) != sorted((a.topic, a.partition) for a in asked):
+        raise InvalidRequestError(f"the answer of {who} is not about the {len(asked)} partitions that were asked for")
+
+
+def the_only(found: Sequence[T], what: str) -> T:
+    """Of an answer to a question about one thing. Raises InvalidRequestError."""
+    if len(found) != 1:
+        raise InvalidRequestError(f"the broker answered with {len(found)} entries where one {what} was asked for")
+    return found[0]

@@ -1,0 +1,37 @@
+"""The moment until which a call may go on, whatever it has to ask and however often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sparklog.errors import RequestTimedOutError
+
+
+class Deadline:
+    """`timeout_ms` from now on. What a call does one after the other gets what is left of it."""
+
+    __slots__ = ("_at", "_clock", "_timeout_ms")
+
+    def __init__(self, timeout_ms: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._at = clock() + timeout_ms / 1000
+
+    @property
+    def left_s(self) -> float:
+        """Seconds, 0 when it is over."""
+        return max(0.0, self._at - self._clock())
+
+    @property
+    def is_over(self) -> bool:
+        return self._clock() >= self._at
+
+    def left_ms(self, at_most_ms: int | None = None) -> int:
+        """For the next request, at least 1. Raises RequestTimedOutError when it is over."""
+        if self.is_over:
+            raise RequestTimedOutError(
+                f"not done within {self._timeout_ms:.0f} ms; the broker may be overloaded or stopped"
+            )
+        left = max(1, int(self.left_s * 1000))
+        return left if at_most_ms is None else min(left, at_most_ms)

@@ -1,0 +1,54 @@
+"""Records whose keys and values are made objects of, as far as that works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparklog.errors import DeserializationError
+from sparklog.types import Record, TopicPartition
+
+Convert = Callable[[str, bytes], Any]
+
+
+class RecordDeserializer:
+    """`key` and `value` as `sparklog.serialization.deserializing` gives them; None leaves the bytes."""
+
+    def __init__(self, key: Convert | None, value: Convert | None) -> None:
+        self._key = key
+        self._value = value
+
+    def records(self, records: Sequence[Record]) -> list[Record]:
+        """Those before the first that cannot be deserialized. Raises DeserializationError if that is the first."""
+        converted: list[Record] = []
+        for record in records:
+            try:
+                converted.append(self._one(record))
+            except DeserializationError:
+                if not converted:
+                    raise
+                break
+        return converted
+
+    def _one(self, record: Record) -> Record:
+        """Values of typed topics are dicts already."""
+        key, value = record.key, record.value
+        if self._key is not None and key is not None:
+            key = self._convert(self._key, key, "key", record)
+        if self._value is not None and isinstance(value, bytes):
+            value = self._convert(self._value, value, "value", record)
+        return record._replace(key=key, value=value)
+
+    @staticmethod
+    def _convert(convert: Convert, data: bytes, what: str, record: Record) -> Any:
+        try:
+            return convert(record.topic, data)
+        except Exception as e:
+            tp = TopicPartition(record.topic, record.partition)
+            raise DeserializationError(
+                f"{tp}: the {what} at offset {record.offset} cannot be deserialized ({type(e).__name__}: {e}); "
+                f"seek(error.partition, error.offset + 1) goes on behind it",
+                partition=tp,
+                offset=record.offset,
+                record=record,
+            ) from e

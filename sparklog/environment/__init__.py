@@ -1,0 +1,32 @@
+"""The machine, passed in: time, files, threads and chance.
+
+Code below a process's main module takes an `Environment` (or the part of it that it needs) and touches the machine through
+nothing else. In production `real_environment()` gives the real machine; in a simulation every part is simulated, and one
+seed gives one run. `tests/unit/test_environment_rule.py` holds the rule.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparklog.environment.clock import MachineClock, SystemClock
+from sparklog.environment.databases import Databases, SqliteDatabases
+from sparklog.environment.executors import Executors, ThreadExecutors
+from sparklog.environment.files import FILE_MODE_DEFAULT, FileSystem, RealFiles
+from sparklog.environment.randomness import Randomness, SystemRandomness
+
+
+class Environment(NamedTuple):
+    """What a process may use of its machine."""
+
+    clock: MachineClock
+    files: FileSystem
+    executors: Executors
+    randomness: Randomness
+    databases: Databases
+
+
+def real_environment(file_mode: int = FILE_MODE_DEFAULT) -> Environment:
+    """The machine itself. New files have the permissions `file_mode`."""
+    files = RealFiles(file_mode)
+    return Environment(SystemClock(), files, ThreadExecutors(), SystemRandomness(), SqliteDatabases(file_mode))

@@ -1,0 +1,39 @@
+"""Time, passed in: so that tests and the simulation can hold it."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall-clock time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 UTC. May jump."""
+        ...
+
+
+class MachineClock(Clock, Protocol):
+    """All the clocks of a machine."""
+
+    def monotonic_s(self) -> float:
+        """Seconds since some moment. Never goes back, does not jump when the wall clock is set."""
+        ...
+
+    def uptime_ms(self) -> int:
+        """Since the machine's start, sleep included."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def uptime_ms(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

@@ -1,0 +1,151 @@
+"""Threads, passed in.
+
+Two shapes cover all of them: a pool for jobs that stand for themselves, and a worker, which is one thread that runs what is
+put in its queue, in order, as many together as have gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Generic, Protocol, TypeVar
+
+J = TypeVar("J")
+T = TypeVar("T")
+J_contra = TypeVar("J_contra", contravariant=True)
+
+GATHERED_MAX = 32
+"""Items that a worker runs together at most."""
+
+
+class Worker(Protocol[J_contra]):
+    """One thread and its queue, which whoever puts something in has to bound."""
+
+    def put(self, item: J_contra) -> None: ...
+
+    def __len__(self) -> int:
+        """How many items wait, about."""
+        ...
+
+    def stop(self) -> None:
+        """Returns when all that was put in has been run. Nothing may be put in any more."""
+        ...
+
+
+class Executors(Protocol):
+    """Makes threads."""
+
+    def pool(self, name: str, threads: int) -> Executor:
+        """Up to `threads` threads; `shutdown` ends them."""
+        ...
+
+    def daemon(self, name: str) -> Executor:
+        """One thread for jobs that may hang: it keeps no process from ending. It ends with its executor."""
+        ...
+
+    def worker(self, name: str, run: Callable[[list[J]], None]) -> Worker[J]:
+        """A thread that calls `run` with the items that have gathered, in their order, at least one. `run` must not raise."""
+        ...
+
+
+class ThreadExecutors:
+    """Real threads."""
+
+    def pool(self, name: str, threads: int) -> Executor:
+        return ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    def daemon(self, name: str) -> Executor:
+        return _DaemonExecutor(name)
+
+    def worker(self, name: str, run: Callable[[list[J]], None]) -> Worker[J]:
+        return _ThreadWorker(name, run)
+
+
+def future_of(
+    fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Future[T], Callable[[], None]]:
+    """A call's future, and the job that runs the call and gives the future its outcome, as a pool's thread would."""
+    future: Future[T] = Future()
+
+    def job() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = fn(*args, **kwargs)
+        except BaseException as e:  # noqa: BLE001 - becomes the future's outcome, as in a pool
+            future.set_exception(e)
+        else:
+            future.set_result(result)
+
+    return future, job
+
+
+class _DaemonExecutor(Executor):
+    """A pool's threads are waited for when the interpreter ends; this one is not."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._worker: _ThreadWorker[Callable[[], None]] | None = None
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future, job = future_of(fn, args, kwargs)
+        if self._worker is None:
+            self._worker = _ThreadWorker(self._name, _run_each)
+        self._worker.put(job)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """The thread ends behind what has been submitted; nobody waits for it."""
+        if self._worker is not None:
+            self._worker.end()
+
+
+def _run_each(jobs: list[Callable[[], None]]) -> None:
+    for job in jobs:
+        job()
+
+
+class _ThreadWorker(Generic[J]):
+    def __init__(self, name: str, run: Callable[[list[J]], None]) -> None:
+        self._run = run
+        self._queue: SimpleQueue[J | None] = SimpleQueue()
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, item: J) -> None:
+        self._queue.put(item)
+
+    def __len__(self) -> int:
+        return self._queue.qsize()
+
+    def stop(self) -> None:
+        self.end()
+        self._thread.join()
+
+    def end(self) -> None:
+        """`stop` without waiting."""
+        self._queue.put(None)
+
+    def _work(self) -> None:
+        while True:
+            first = self._queue.get()
+            if first is None:
+                return
+            items, ended = [first], False
+            while len(items) < GATHERED_MAX:
+                try:
+                    item = self._queue.get_nowait()
+                except Empty:
+                    break
+                if item is None:
+                    ended = True
+                    break
+                items.append(item)
+            # Nothing may keep the last items' memory alive while the thread sleeps.
+            del first
+            self._run(items)
+            items.clear()
+            if ended:
+                return

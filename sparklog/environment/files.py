@@ -1,0 +1,432 @@
+"""Files, passed in: the few operations the log needs, and their implementation on the real file system.
+
+A full disk raises StorageFullError; a lack of descriptors or memory, and a file that may not be opened,
+StorageUnavailableError; every other failure StorageError. All name the path and what was tried. What a failed write left
+behind is the caller's to cut off. A failed fsync is never a StorageUnavailableError: what is on the disk is not known then.
+
+Files and directories are made with the mode that `data.file.mode` names, less what the umask forbids.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from sparklog.errors import StorageError, StorageFullError, StorageUnavailableError
+
+
+class FileIdentity(NamedTuple):
+    """Which file a descriptor or a path leads to, whatever it is called."""
+
+    device: int
+    inode: int
+
+
+class File(Protocol):
+    """An open file, read and written at positions; safe for use by several threads."""
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Up to `size_bytes` bytes; fewer only at the end of the file."""
+        ...
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        """Writes all of `data`, or raises StorageFullError or StorageError with any part of it written."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None: ...
+
+    def sync(self) -> None:
+        """Returns when content and size are on the disk."""
+        ...
+
+    def size(self) -> int: ...
+
+    def fileno(self) -> int: ...
+
+    def identity(self) -> FileIdentity: ...
+
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        """Whether the range's first and last byte can be read without waiting for a disk; True where nobody can tell."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """What the log does with paths."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Opens for reading and writing; with `create` an absent file is made."""
+        ...
+
+    def list_directory(self, path: Path) -> list[str]: ...
+
+    def make_directory(self, path: Path) -> None:
+        """With its parents, durable on return; an existing directory is fine."""
+        ...
+
+    def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
+        """Makes directories of one parent, which exists, with small files in them; durable on return. For new ones: what is
+        in them when it fails is any part of that. Takes far less than one after the other does."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def remove(self, path: Path) -> None:
+        """Removes a file; an absent one is fine."""
+        ...
+
+    def remove_tree(self, path: Path) -> None: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def is_directory(self, path: Path) -> bool: ...
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        """Replaces a small file so that a crash leaves the old or the new content, durable on return."""
+        ...
+
+    def sync_directory(self, path: Path) -> None: ...
+
+    def open_directory(self, path: Path) -> File:
+        """For `sync` only: who holds it can fsync the directory's names whatever happens to descriptors meanwhile."""
+        ...
+
+    def lock(self, path: Path) -> File | None:
+        """Takes the exclusive lock `path` stands for until the file is closed; None when another holds it."""
+        ...
+
+    def check_in_place(self, path: Path, identity: FileIdentity) -> None:
+        """Raises StorageError if `path` does not lead to that file or directory (any more)."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """By which it is told how long ago something was looked at."""
+        ...
+
+    def boot_id(self) -> str:
+        """Another one each time the machine has started; "": not known. While it is the same, nothing that was written
+        can have been lost, fsynced or not."""
+        ...
+
+
+TEMPORARY_SUFFIX = ".tmp"
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+SYNC_THREADS = 8
+"""Of fsyncs that are under way together the file system makes few writes to its journal."""
+
+
+def read_whole(files: FileSystem, path: Path) -> bytes | None:
+    """The content of a small file, or None if there is none."""
+    if not files.exists(path):
+        return None
+    file = files.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+def read_ahead(file: File, size_bytes: int, position: int = 0) -> None:
+    """Asks the system for a range at once, before it is read here and there. Only a hint."""
+    with suppress(OSError):  # simulated files have no descriptor
+        os.posix_fadvise(file.fileno(), position, size_bytes, os.POSIX_FADV_WILLNEED)
+
+
+def write_whole(files: FileSystem, path: Path, data: bytes) -> None:
+    """Replaces a file's content in place; for files that can be rebuilt."""
+    file = files.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.write(0, data)
+    finally:
+        file.close()
+
+
+def sync_whole(files: FileSystem, path: Path) -> None:
+    """Fsyncs a file; one that is gone is fine."""
+    try:
+        file = files.open(path)
+    except StorageError:
+        if files.exists(path):
+            raise
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
+SHORTAGE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+"""The process or the machine lacks something for the moment; says nothing about the disk."""
+REFUSAL_ERRNOS = frozenset({errno.EACCES, errno.EPERM})
+BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
+FILE_MODE_DEFAULT = 0o640
+
+
+def directory_mode(file_mode: int) -> int:
+    """Who may read files may enter their directories."""
+    return file_mode | (file_mode & 0o444) >> 2
+
+
+def storage_error(what: str, path: Path, e: OSError) -> StorageError | StorageFullError:
+    """The typed error for an OSError met while doing `what` with `path`."""
+    if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFullError(f"the disk is full: cannot {what} {path}; free space there, then try again")
+    is_sync = what.startswith("fsync")
+    if e.errno in SHORTAGE_ERRNOS and not is_sync:
+        return StorageUnavailableError(f"cannot {what} {path} just now: {e.strerror or e}")
+    if e.errno in REFUSAL_ERRNOS and what in ("open", "create"):
+        return StorageUnavailableError(f"cannot {what} {path}: {e.strerror or e}")
+    return StorageError(f"cannot {what} {path}: {e.strerror or e}")
+
+
+class RealFile:
+    """A file descriptor, used with pread and pwrite only."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, fd: int, path: Path) -> None:
+        self._fd = fd
+        self._path = path
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        try:
+            data = os.pread(self._fd, size_bytes, position)
+            if len(data) == size_bytes or not data:
+                return data
+            parts = [data]
+            got = len(data)
+            while got < size_bytes and (data := os.pread(self._fd, size_bytes - got, position + got)):
+                parts.append(data)
+                got += len(data)
+            return b"".join(parts)
+        except OSError as e:
+            raise storage_error("read", self._path, e) from e
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        try:
+            written = os.pwrite(self._fd, data, position)
+            if written < len(data):
+                view = memoryview(data)
+                while written < len(view):
+                    written += os.pwrite(self._fd, view[written:], position + written)
+        except OSError as e:
+            raise storage_error("write", self._path, e) from e
+
+    def truncate(self, size_bytes: int) -> None:
+        try:
+            os.ftruncate(self._fd, size_bytes)
+        except OSError as e:
+            raise storage_error("truncate", self._path, e) from e
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._fd)  # writes the size too, when it is needed to read the data back
+        except OSError as e:
+            raise storage_error("fsync", self._path, e) from e
+
+    def size(self) -> int:
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as e:
+            raise storage_error("look at", self._path, e) from e
+
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        if not _NOWAIT:
+            return True
+        one = bytearray(1)
+        try:
+            for at in (position, position + size_bytes - 1):
+                os.preadv(self._fd, [one], at, _NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as e:
+            return e.errno in _UNSUPPORTED
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def identity(self) -> FileIdentity:
+        try:
+            return _identity_in(os.fstat(self._fd))
+        except OSError as e:
+            raise storage_error("look at", self._path, e) from e
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """A log that was dropped without `close`, as after a crash in a test, must not keep its descriptors."""
+        self.close()
+
+
+class _RealDirectory(RealFile):
+    """An open directory."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError as e:
+            raise storage_error("fsync directory", self._path, e) from e
+
+
+def _identity_in(status: os.stat_result) -> FileIdentity:
+    return FileIdentity(status.st_dev, status.st_ino)
+
+
+class RealFiles:
+    """The machine's file system. `file_mode`: of the files it makes; directories can be entered by who may read those."""
+
+    file_mode: int = FILE_MODE_DEFAULT
+
+    def __init__(self, file_mode: int = FILE_MODE_DEFAULT) -> None:
+        self.file_mode = file_mode
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            return RealFile(os.open(path, flags, self.file_mode), path)
+        except OSError as e:
+            raise storage_error("create" if create else "open", path, e) from e
+
+    def list_directory(self, path: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(path))  # noqa: PTH208  (names are what is wanted)
+        except OSError as e:
+            raise storage_error("list", path, e) from e
+
+    def make_directory(self, path: Path) -> None:
+        try:
+            missing = list(takewhile(lambda p: not p.exists(), (path, *path.parents)))
+            for absent in reversed(missing):
+                absent.mkdir(mode=directory_mode(self.file_mode), exist_ok=True)
+            if not path.is_dir():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        except OSError as e:
+            raise storage_error("create directory", path, e) from e
+        for made in reversed(missing):
+            self.sync_directory(made.parent)
+
+    def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
+        for path, contents in directories.items():
+            try:
+                path.mkdir(mode=directory_mode(self.file_mode))
+            except OSError as e:
+                raise storage_error("create directory", path, e) from e
+            for name, data in contents.items():
+                write_whole(self, path / name, data)
+
+        def sync(path: Path) -> None:
+            for name in directories[path]:
+                sync_whole(self, path / name)
+            self.sync_directory(path)
+
+        # Only now: the first fsync writes the journal's entries of all of them.
+        with ThreadPoolExecutor(min(SYNC_THREADS, max(1, len(directories))), thread_name_prefix="sync") as threads:
+            for _ in threads.map(sync, directories):
+                pass
+        for parent in {path.parent for path in directories}:
+            self.sync_directory(parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        try:
+            source.rename(target)
+        except OSError as e:
+            raise storage_error(f"rename to {target}", source, e) from e
+
+    def remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as e:
+            raise storage_error("remove", path, e) from e
+
+    def remove_tree(self, path: Path) -> None:
+        import shutil  # with three libraries for compressed archives, which a start need not wait for
+
+        try:
+            shutil.rmtree(path)
+        except OSError as e:
+            raise storage_error("remove", path, e) from e
+
+    def exists(self, path: Path) -> bool:
+        try:
+            return path.exists()
+        except OSError as e:
+            raise storage_error("look at", path, e) from e
+
+    def is_directory(self, path: Path) -> bool:
+        try:
+            return path.is_dir()
+        except OSError as e:
+            raise storage_error("look at", path, e) from e
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        file = self.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.write(0, data)
+            file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def sync_directory(self, path: Path) -> None:
+        directory = self.open_directory(path)
+        try:
+            directory.sync()
+        finally:
+            directory.close()
+
+    def open_directory(self, path: Path) -> File:
+        try:
+            return _RealDirectory(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
+        except OSError as e:
+            raise storage_error("open", path, e) from e
+
+    def lock(self, path: Path) -> File | None:
+        file = self.open(path, create=True)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        except OSError as e:
+            file.close()
+            raise storage_error("lock", path, e) from e
+        return file
+
+    def check_in_place(self, path: Path, identity: FileIdentity) -> None:
+        try:
+            found = _identity_in(path.stat())
+        except FileNotFoundError:
+            raise StorageError(f"{path} is gone: it was removed, renamed or unmounted") from None
+        except OSError as e:
+            raise storage_error("look at", path, e) from e
+        if found != identity:
+            raise StorageError(f"{path} is another one than it was: it was replaced, or something is mounted over it")
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def boot_id(self) -> str:
+        try:
+            return BOOT_ID_PATH.read_text().strip()
+        except OSError:
+            return ""

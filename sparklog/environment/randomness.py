@@ -1,0 +1,29 @@
+"""Chance, passed in: ids that are unique, and bytes that nobody can guess."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Protocol
+
+
+class Randomness(Protocol):
+    """Where ids and secrets come from."""
+
+    def new_id(self) -> str:
+        """32 hexadecimal digits that no other call, process or machine gives."""
+        ...
+
+    def token_bytes(self, size_bytes: int) -> bytes:
+        """Bytes that cannot be guessed."""
+        ...
+
+
+class SystemRandomness:
+    """The operating system's."""
+
+    def new_id(self) -> str:
+        return uuid.uuid4().hex
+
+    def token_bytes(self, size_bytes: int) -> bytes:
+        return os.urandom(size_bytes)

@@ -1,0 +1,315 @@
+"""What a topic's schema makes of a batch's body: which nodes and buffers there must be, and how large.
+
+Arrow's IPC reader believes what the metadata of a message say: it reads a column of n rows out of a buffer that has
+room for fewer. So they are held against the schema before Arrow sees them. The order of nodes and buffers is that of
+Arrow's Columnar.rst ("RecordBatch message"): depth first, the children behind their parent::
+
+    type                     node's length            buffers
+    bool                     rows of the parent       validity (a bit a row), values (a bit a row)
+    numbers, times, decimal  rows of the parent       validity, values (their width a row)
+    string, binary           rows of the parent       validity, offsets (i32, one more than rows), bytes
+    struct                   rows of the parent       validity; then its fields
+    list                     rows of the parent       validity, offsets; then its elements, of any length
+    map                      rows of the parent       validity, offsets; then its entries, of any length: a struct
+
+A validity buffer may be empty where nothing is null, and any buffer of a column without rows. Values may be followed by
+what fills them up to 64 bytes (Arrow's alignment), but not by more: they would be values of another type.
+
+What the buffers hold (offsets inside the data, UTF-8, keys of maps) Arrow's own validation checks, once this is known.
+Two columns of the same type that have been swapped cannot be told apart, by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError
+from sparklog.format.flat import Bytes, RecordBatchMessage
+from sparklog.format.identity_cache import kept_by_identity
+
+INFLATED_BYTES_MAX = 1 << 30
+"""What one batch may take decompressed, where the topic's own bound is not known."""
+ROW_BYTES = 8
+"""What a row is counted as whose columns take no bytes: readers make its offset, an i64."""
+FEW_BUFFERS = 64
+"""Of so many, Python has looked at each before NumPy has begun."""
+_LENGTH_MAX = 2**31 - 1
+_BODY_ROWS_MAX = 8
+"""A row has at least a bit of a byte of the body, unless the body is compressed."""
+_PADDING = 64
+_SIZE_MAX = np.iinfo(np.int64).max
+_PREFIX_BYTES = 8
+
+
+class InflatedSizeError(CorruptBatchError):
+    """A batch that would take more memory than its topic allows, once it is decompressed. Nothing has been."""
+
+
+class _Rows(NamedTuple):
+    """What sound nodes make of the buffers' sizes: batches of the same rows follow one another, and this is a third of their
+    check. `most`: where the size is exact, up to its padding."""
+
+    rows: int
+    nodes: bytes
+    required: np.ndarray
+    most: np.ndarray
+    longest: int
+    bounds: list[tuple[int, int]]
+    """(required, most) of each buffer, where there are few."""
+
+
+class BodyLayout:
+    """See the module. Made once per schema by `layout_of_schema`."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """Raises CorruptBatchError for a type that no topic has."""
+        compiled = _Compiled()
+        node_starts, buffer_starts = [], []
+        for field in schema:
+            node_starts.append(len(compiled.tied_to))
+            buffer_starts.append(len(compiled.node_of))
+            compiled.add(field.type, field.nullable, tied_to=None)
+        self._names = schema.names
+        self.columns = list(zip(schema.types, node_starts, buffer_starts, strict=True))
+        """Of each: type, number of its first node and of its first buffer."""
+        self._node_starts = np.array([*node_starts, len(compiled.tied_to)])
+        self._buffer_starts = np.array([*buffer_starts, len(compiled.node_of)])
+        self._tied_to = np.array(compiled.tied_to, np.int64)
+        self._top = self._node_starts[:-1]
+        self._may_be_null = np.array(compiled.may_be_null, np.int64)
+        self._node_of = np.array(compiled.node_of, np.int64)
+        self._bits = np.array(compiled.bits, np.int64)
+        self._more_bits = np.array(compiled.more_bits, np.int64)
+        self._is_validity = np.array(compiled.is_validity, bool)
+        self._is_values = np.array(compiled.is_values, bool)
+        self._seen: _Rows | None = None
+
+    @property
+    def buffer_count(self) -> int:
+        """How many buffers a batch has."""
+        return len(self._node_of)
+
+    def buffers_of(self, columns: Sequence[int]) -> np.ndarray:
+        """The numbers of the buffers of `columns` (indexes of top-level columns)."""
+        starts = self._buffer_starts
+        return np.concatenate([np.arange(starts[c], starts[c + 1]) for c in columns] or [np.zeros(0, np.int64)])
+
+    def check(
+        self,
+        message: RecordBatchMessage,
+        body: Bytes | None,
+        *,
+        columns: Sequence[int] | None = None,
+        inflated_bytes_max: int = INFLATED_BYTES_MAX,
+    ) -> None:
+        """Checks what the message says of its nodes and buffers. Nothing is decompressed.
+
+        `body`: None if it is not there yet; then the sizes of what is compressed are not checked. `columns`: only these
+        will be looked at, so only these need to be in the body. Raises CorruptBatchError, InflatedSizeError.
+        """
+        nodes, buffers = message.nodes, message.buffers
+        if len(nodes) != len(self._tied_to) or len(buffers) != self.buffer_count:
+            raise CorruptBatchError(
+                f"{len(nodes)} nodes and {len(buffers)} buffers, the schema's columns have {len(self._tied_to)} and "
+                f"{self.buffer_count}"
+            )
+        seen = self._seen
+        if seen is None or seen.rows != message.rows or seen.nodes != nodes.tobytes():
+            self._check_nodes(message.rows, nodes)
+            seen = self._seen = self._rows_of(message.rows, nodes)
+        if message.compression == "none" and _are_sound(buffers, seen.bounds, message.body_length_bytes):
+            _check_longest(seen, inflated_bytes_max, message.body_length_bytes)
+            return
+        self._check_places(buffers, message.body_length_bytes)
+        wanted = None if columns is None else self._mask(columns)
+        sizes: np.ndarray = buffers[:, 1]
+        if message.compression != "none":
+            if body is None:
+                return
+            sizes = self._inflated_sizes(buffers, wanted, body)
+        self._check_sizes(seen, nodes, sizes, wanted)  # first: what no topic's bound would make right is damage
+        if message.compression != "none":
+            total = sum(sizes.tolist())  # may be more than an i64 holds
+            if total > inflated_bytes_max:
+                raise _too_large(f"its buffers say that they take {total} bytes decompressed", inflated_bytes_max)
+        _check_longest(seen, inflated_bytes_max, message.body_length_bytes if message.compression == "none" else 0)
+
+    def _check_nodes(self, rows: int, nodes: np.ndarray) -> None:
+        lengths, nulls = nodes[:, 0], nodes[:, 1]
+        expected = lengths[self._tied_to]
+        expected[self._top] = rows
+        # as unsigned numbers, negative ones are large
+        wrong = (lengths != expected) | (lengths.view(np.uint64) > _LENGTH_MAX)
+        wrong |= nulls.view(np.uint64) > (lengths * self._may_be_null).view(np.uint64)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise CorruptBatchError(
+                f"column {self._name(self._node_starts, i)}: {lengths[i]} values, {nulls[i]} of them null, where "
+                f"{expected[i]} are due"
+            )
+
+    def _rows_of(self, rows: int, nodes: np.ndarray) -> _Rows:
+        lengths, nulls = nodes[self._node_of].T
+        required = (lengths * self._bits + self._more_bits + 7) >> 3
+        required[(lengths == 0) | (nulls == 0) & self._is_validity] = 0
+        most = np.full(len(required), _SIZE_MAX)
+        exact = self._is_values & (lengths > 0)
+        most[exact] = ((required + (_PADDING - 1)) & -_PADDING)[exact]
+        few = len(required) <= FEW_BUFFERS
+        bounds = list(zip(required.tolist(), most.tolist(), strict=True)) if few else []
+        return _Rows(rows, nodes.tobytes(), required, most, int(nodes[:, 0].max(initial=0)), bounds)
+
+    def _check_places(self, buffers: np.ndarray, body_bytes: int) -> None:
+        """Whether the buffers are inside the body, one behind the other."""
+        at, sizes = buffers[:, 0], buffers[:, 1]
+        wrong = (at & 7 != 0) | (at.view(np.uint64) > body_bytes) | (sizes.view(np.uint64) > body_bytes)
+        wrong |= sizes > body_bytes - at
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise CorruptBatchError(
+                f"column {self._name(self._buffer_starts, i)}: a buffer of {sizes[i]} bytes at {at[i]} of a body of "
+                f"{body_bytes}"
+            )
+        filled = sizes > 0
+        starts, ends = at[filled], (at + sizes)[filled]
+        overlaps = starts[1:] < ends[:-1]
+        if overlaps.any():
+            raise CorruptBatchError(f"two buffers share the body's bytes from {starts[1:][overlaps][0]} on")
+
+    def _inflated_sizes(self, buffers: np.ndarray, wanted: np.ndarray | None, body: Bytes) -> np.ndarray:
+        """How large each wanted buffer says that it is decompressed: an i64 before it, or -1 where it is not compressed."""
+        at, stored = buffers[:, 0], buffers[:, 1]
+        filled = stored > 0 if wanted is None else (stored > 0) & wanted
+        sizes = np.zeros(len(stored), np.int64)
+        words = np.frombuffer(body, "<i8", len(body) // 8)
+        held = stored[filled]
+        if (held < _PREFIX_BYTES).any():
+            raise CorruptBatchError("a compressed buffer is too short for its size")
+        found = words[at[filled] >> 3]
+        if (found < -1).any():
+            raise CorruptBatchError(f"a compressed buffer says that it is {found.min()} bytes long")
+        sizes[filled] = np.where(found == -1, held - _PREFIX_BYTES, found)
+        return sizes
+
+    def _check_sizes(self, due: _Rows, nodes: np.ndarray, sizes: np.ndarray, wanted: np.ndarray | None) -> None:
+        wrong = (sizes < due.required) | (sizes > due.most)
+        if wanted is not None:
+            wrong &= wanted
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise CorruptBatchError(
+                f"column {self._name(self._buffer_starts, i)}: a buffer of {sizes[i]} bytes, "
+                f"{nodes[self._node_of[i], 0]} values of the schema's type take {due.required[i]}"
+            )
+
+    def _mask(self, columns: Sequence[int]) -> np.ndarray:
+        mask = np.zeros(self.buffer_count, bool)
+        mask[self.buffers_of(columns)] = True
+        return mask
+
+    def _name(self, starts: np.ndarray, number: int) -> str:
+        """The top-level column that a node or buffer belongs to, for messages."""
+        return repr(self._names[int(np.searchsorted(starts, number, "right")) - 1])
+
+
+def _are_sound(buffers: np.ndarray, bounds: Sequence[tuple[int, int]], body_bytes: int) -> bool:
+    """Whether a few buffers are inside the body, one behind the other, and as large as `bounds` say. False: they are not, or
+    are too many; why, the checks of arrays say."""
+    if len(bounds) != len(buffers):
+        return False
+    end = 0
+    for (at, size), (required, most) in zip(buffers.tolist(), bounds, strict=True):
+        if at & 7 or at < 0 or at + size > body_bytes or not required <= size <= most:
+            return False
+        if size:
+            if at < end:
+                return False
+            end = at + size
+    return True
+
+
+def _check_longest(rows: _Rows, inflated_bytes_max: int, plain_body_bytes: int) -> None:
+    if rows.longest > max(inflated_bytes_max // ROW_BYTES, _BODY_ROWS_MAX * plain_body_bytes):
+        raise _too_large(f"it says that it has {rows.longest} rows", inflated_bytes_max)
+
+
+def stated_bytes(message: RecordBatchMessage, body: Bytes) -> int:
+    """How much the buffers of a compressed message say that they take, whatever else is wrong with it."""
+    at, stored = message.buffers[:, 0], message.buffers[:, 1]
+    words = np.frombuffer(body, "<i8", len(body) // 8)
+    found = words[at[(stored > 0) & (at >= 0) & (at < 8 * len(words))] >> 3]
+    return sum(found[found > 0].tolist())
+
+
+def _too_large(why: str, inflated_bytes_max: int) -> InflatedSizeError:
+    return InflatedSizeError(f"{why}, at most {inflated_bytes_max} bytes are allowed for a batch")
+
+
+class _Compiled:
+    """Columns of the tables in `BodyLayout`; a row each for nodes and for buffers.
+
+    `tied_to`: the node whose length this one must have; its own number: any. A buffer of a node of
+    n rows takes n * bits + more_bits.
+    """
+
+    def __init__(self) -> None:
+        self.tied_to: list[int] = []
+        self.may_be_null: list[bool] = []
+        self.node_of: list[int] = []
+        self.bits: list[int] = []
+        self.more_bits: list[int] = []
+        self.is_validity: list[bool] = []
+        self.is_values: list[bool] = []
+
+    def add(self, kind: Any, nullable: bool, *, tied_to: int | None) -> None:
+        """A column or child. `tied_to` None: no other node has its length. Raises CorruptBatchError."""
+        node = len(self.tied_to)
+        self.tied_to.append(node if tied_to is None else tied_to)
+        self.may_be_null.append(nullable)
+        self._buffer(node, 1, is_validity=True)
+        for bits, more_bits, is_values in _buffers(kind):
+            self._buffer(node, bits, more_bits, is_values=is_values)
+        if pa.types.is_map(kind):
+            entries = len(self.tied_to)
+            self.tied_to.append(entries)
+            self.may_be_null.append(False)
+            self._buffer(entries, 1, is_validity=True)
+            self.add(kind.key_type, False, tied_to=entries)
+            self.add(kind.item_type, True, tied_to=entries)
+        elif pa.types.is_list(kind):
+            self.add(kind.value_type, True, tied_to=None)
+        elif pa.types.is_struct(kind):
+            for field in kind:
+                self.add(field.type, field.nullable, tied_to=node)
+
+    def _buffer(
+        self, node: int, bits: int, more_bits: int = 0, *, is_validity: bool = False, is_values: bool = False
+    ) -> None:
+        self.node_of.append(node)
+        self.bits.append(bits)
+        self.more_bits.append(more_bits)
+        self.is_validity.append(is_validity)
+        self.is_values.append(is_values)
+
+
+def _buffers(kind: Any) -> Iterator[tuple[int, int, bool]]:
+    """(bits of a row, bits beside them, whether that is exact) of a type's own buffers behind the validity."""
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        yield 32, 32, False
+        yield 0, 0, False
+    elif pa.types.is_list(kind) or pa.types.is_map(kind):
+        yield 32, 32, False
+    elif pa.types.is_primitive(kind) or pa.types.is_decimal128(kind):
+        yield kind.bit_width, 0, True
+    elif not pa.types.is_struct(kind):
+        raise CorruptBatchError(f"no topic has a column of type {kind}")
+
+
+@kept_by_identity
+def layout_of_schema(schema: pa.Schema) -> BodyLayout:
+    """The layout of batches with `schema`. Raises CorruptBatchError."""
+    return BodyLayout(schema)

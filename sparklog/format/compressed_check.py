@@ -1,0 +1,153 @@
+"""What the broker looks at in a compressed batch that it takes: all that could lead a reader astray, but not all bytes.
+
+To decompress a batch costs the broker several times what the rest of an append does. So only what has to be seen is
+decompressed: the offsets of binary columns, which values are null, and all of columns that hold text, decimals (a type says
+how many digits) or nested values. The bytes of binary columns and numbers are not: whatever is in them is a value. Whether
+their frames can be decompressed at all, and to as many bytes as they say, a reader finds out (Arrow compares it), and has an
+error instead of records.
+
+Columns of nothing but nulls are the same few bytes in every batch of as many rows: those seen last are remembered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError
+from sparklog.format.batch import BatchHeader, decode_batch
+from sparklog.format.body_layout import BodyLayout, layout_of_schema
+from sparklog.format.flat import RecordBatchMessage
+from sparklog.format.identity_cache import kept_by_identity
+from sparklog.format.value_check import check_text
+
+_KEY_BYTES_MAX = 4096
+ROWS_MIN = 256
+"""Of fewer rows, Arrow decompresses everything sooner."""
+_I64 = struct.Struct("<q")
+
+
+def check_compressed(
+    data: memoryview, schema: pa.Schema, header: BatchHeader, message: RecordBatchMessage, inflated_bytes_max: int
+) -> bool:
+    """Checks the batch; False: it is not compressed, or so small that `decode_batch` is cheaper.
+
+    Raises CorruptBatchError; InflatedSizeError, before anything is decompressed.
+    """
+    if message.compression == "none" or message.rows < ROWS_MIN:
+        return False
+    try:
+        pa.ipc.read_message(pa.py_buffer(data))  # whose metadata Arrow cannot read, that batch no reader can
+    except pa.ArrowMemoryError:
+        raise
+    except (pa.ArrowException, OSError, EOFError) as e:
+        raise CorruptBatchError(f"Arrow cannot read the batch: {e}") from e
+    body = data[header.size_bytes - header.body_length_bytes : header.size_bytes]
+    layout = layout_of_schema(schema)
+    layout.check(message, body, inflated_bytes_max=inflated_bytes_max)
+    frames = _Frames(message, body)
+    whole, null = [], []
+    for column, (kind, node, first_buffer) in enumerate(layout.columns):
+        nulls = int(message.nodes[node, 1])
+        try:
+            if nulls == message.rows:
+                null.append(column)
+            elif pa.types.is_primitive(kind):
+                frames.check_nulls(first_buffer, nulls)
+            elif pa.types.is_binary(kind):
+                frames.check_nulls(first_buffer, nulls)
+                frames.check_offsets(first_buffer + 1)
+            elif pa.types.is_string(kind):
+                check_text(frames.text(first_buffer, nulls), pa.binary())
+            else:
+                whole.append(column)
+        except (CorruptBatchError, pa.ArrowInvalid) as e:
+            raise CorruptBatchError(f"column {schema.names[column]!r}: {e}") from e
+    last_seen = _last_nulls(schema)
+    key = frames.key(null, layout) if null else last_seen.key
+    if key != last_seen.key:
+        whole += null
+    if whole:
+        decode_batch(data, schema, sorted(whole), header=header, message=message, inflated_bytes_max=inflated_bytes_max)
+    if len(key) <= _KEY_BYTES_MAX:
+        last_seen.key = key
+    return True
+
+
+class _LastNulls:
+    """What the columns of nothing but nulls were in the last sound batch of a schema."""
+
+    key = b""
+
+
+@kept_by_identity
+def _last_nulls(schema: pa.Schema) -> _LastNulls:
+    return _LastNulls()
+
+
+class _Frames:
+    """The compressed buffers of a batch, whose places and stated sizes have been checked."""
+
+    def __init__(self, message: RecordBatchMessage, body: memoryview) -> None:
+        self._rows = message.rows
+        self._nodes = message.nodes.tobytes()
+        self._codec = message.compression
+        self._places: list[list[int]] = message.buffers.tolist()
+        self._body = body
+
+    def key(self, columns: Sequence[int], layout: BodyLayout) -> bytes:
+        """All that decides whether `columns` are sound."""
+        places = [self._places[buffer] for buffer in layout.buffers_of(columns)]
+        sizes = [size for _, size in places]
+        head = repr((columns, self._codec, sizes)).encode()
+        return b"".join((head, self._nodes, *(self._body[at : at + size] for at, size in places)))
+
+    def check_nulls(self, number: int, nulls: int) -> None:
+        """Whether as many values are null in validity buffer `number` as the batch says. Raises pa.ArrowInvalid."""
+        if nulls:
+            bits = self._inflated(number)
+            pa.Array.from_buffers(pa.bool_(), self._rows, [bits, bits], nulls).validate(full=True)
+
+    def check_offsets(self, number: int) -> None:
+        """Whether a binary column's values lie in its data, one behind the other. Raises CorruptBatchError."""
+        data_bytes = self._stated_bytes(number + 1)
+        offsets = np.frombuffer(self._inflated(number), "<i4", self._rows + 1)
+        if offsets[0] < 0 or offsets[-1] > data_bytes or (offsets[1:] < offsets[:-1]).any():
+            raise CorruptBatchError(f"its offsets are outside of its {data_bytes} bytes, or fall")
+
+    def text(self, first: int, nulls: int) -> Any:
+        """A text column, not validated."""
+        validity = self._inflated(first) if nulls else None
+        return pa.Array.from_buffers(
+            pa.string(), self._rows, [validity, self._inflated(first + 1), self._inflated(first + 2)], nulls
+        )
+
+    def _stated_bytes(self, number: int) -> int:
+        at, stored = self._places[number]
+        if not stored:
+            return 0
+        (size,) = _I64.unpack_from(self._body, at)
+        return stored - _I64.size if size == -1 else int(size)
+
+    def _inflated(self, number: int) -> Any:
+        """Raises CorruptBatchError."""
+        at, stored = self._places[number]
+        frame = pa.py_buffer(self._body[at + _I64.size : at + stored])
+        if not stored or _I64.unpack_from(self._body, at)[0] == -1:
+            return frame
+        size = self._stated_bytes(number)
+        try:
+            # not the codec's `decompress`, which does not tell how much there was
+            with pa.CompressedInputStream(pa.BufferReader(frame), self._codec) as stream:
+                found = stream.read_buffer(size + 1)
+        except pa.ArrowMemoryError:
+            raise  # nothing is wrong with the batch
+        except (pa.ArrowException, OSError) as e:
+            raise CorruptBatchError(f"it cannot be decompressed: {e}") from e
+        if found.size != size:
+            raise CorruptBatchError(f"a buffer is not the {size} bytes that it says")
+        return found

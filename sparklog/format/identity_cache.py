@@ -1,0 +1,28 @@
+"""What is made of a schema, kept: by the object's identity, because to hash or compare schemas takes as long as to decode
+a small batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+KEPT_MAX = 64
+
+
+def kept_by_identity(make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """`make`, which is asked once per argument as long as there are not too many. The arguments must not change; they are
+    held, so that an identity stays its owner's."""
+    kept: dict[int, tuple[Any, T]] = {}
+
+    def kept_or_made(argument: Any) -> T:
+        found = kept.get(id(argument))
+        if found is None:
+            if len(kept) >= KEPT_MAX:
+                kept.clear()
+            found = kept[id(argument)] = argument, make(argument)
+        return found[1]
+
+    update_wrapper(kept_or_made, make)
+    return kept_or_made

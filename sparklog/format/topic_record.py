@@ -1,0 +1,52 @@
+"""topic.json, in the directory of a topic's partition 0: all that the metadata store knows of the topic, so that the store
+can be made anew when it is lost. One JSON object, written whole (temporary file, fsync, rename, fsync of the directory) after
+each change of the topic. Beside the fields of `TopicRecord`, ``crc32c``: checksum, in hexadecimal, of the others' JSON.
+
+The store is the truth. If the file is lost or damaged the broker writes it again at its next start.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from sparklog.format.checkpoint import decode, encode
+from sparklog.format.checksum import crc32c
+
+TOPIC_FILE = "topic.json"
+
+
+class TopicRecord(Struct, frozen=True):
+    """A topic. `schemas`: Arrow IPC schema messages (base64 in the file) by schema id."""
+
+    name: str
+    topic_id: str
+    kind: str
+    partitions: int
+    schemas: dict[int, bytes]
+    key_columns: list[str]
+    timestamp_column: str | None
+    configs: dict[str, int | float | str | bool]
+    created_ms: int
+
+
+class _Content(Struct, frozen=True):
+    topic: TopicRecord
+    crc32c: str
+    version: int = 1
+
+
+def _checksum(record: TopicRecord) -> str:
+    value: int = crc32c(msgspec.json.encode(record))
+    return f"{value:08x}"
+
+
+def encode_topic(record: TopicRecord) -> bytes:
+    """The file's bytes."""
+    return encode(_Content(record, _checksum(record)))
+
+
+def decode_topic(data: bytes) -> TopicRecord | None:
+    """The topic, or None if the file is damaged."""
+    content = decode(data, _Content)
+    return content.topic if content is not None and content.crc32c == _checksum(content.topic) else None

@@ -1,0 +1,21 @@
+"""The schema that a stored batch was written with: its header names it, and the header may be anybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError, UnknownSchemaError
+from sparklog.format.batch import BatchHeader
+
+SchemaOf = Callable[[int], pa.Schema]
+"""A topic's schema by its id. Raises KeyError or UnknownSchemaError."""
+
+
+def schema_of_batch(header: BatchHeader, schema_of: SchemaOf) -> pa.Schema:
+    """The schema that `header` names. Raises CorruptBatchError if the topic does not have it."""
+    try:
+        return schema_of(header.schema_id)
+    except (KeyError, UnknownSchemaError) as e:
+        raise CorruptBatchError(f"it names schema {header.schema_id}, which the topic does not have") from e

@@ -1,0 +1,115 @@
+"""A broker's place among the live ones: an ephemeral node `/brokers/ids/<id>`, whose czxid is the broker epoch.
+
+| what is found | what is done |
+|---|---|
+| no node | created; its czxid is the epoch |
+| a node of the own session | the answer to its creation was lost: it is ours |
+| a node of an earlier session of this process | deleted and made anew (KAFKA-7165): it would go when that session ends |
+| a node of another process | `on_duplicate`; waited for, a former life's goes with its session |
+
+From SUSPENDED on a timer runs: when the session may have ended the broker is not sure of its place any more
+(`is_certain`), has to stop leading and must not acknowledge anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.coordination import (
+    ConnectionLossError,
+    Coordination,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    SessionState,
+    Steps,
+    drive,
+)
+from sparklog.replication.cluster_image import NO_EPOCH
+
+
+class BrokerRegistration:
+    """`on_registered(broker_epoch)` after every registration; `call` as in ControllerSession."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        broker_id: int,
+        registration: znodes.Registration,
+        now_ms: Callable[[], int],
+        on_registered: Callable[[int], None],
+        on_duplicate: Callable[[], None] = lambda: None,
+        *,
+        call: Callable[[Callable[[], None]], None] = lambda step: step(),
+    ) -> None:
+        self._zk = coordination
+        self._path = f"{znodes.BROKER_IDS}/{broker_id}"
+        self._registration = registration
+        self._now_ms = now_ms
+        self._on_registered = on_registered
+        self._on_duplicate = on_duplicate
+        self._call = call
+        self._suspended_ms: int | None = None
+        self._is_registering = False
+        self.broker_epoch = NO_EPOCH
+
+    def start(self) -> None:
+        self._zk.listen(lambda state: self._call(lambda: self._on_state(state)))
+        self._register()
+
+    def is_certain(self) -> bool:
+        """Whether the session cannot have ended yet."""
+        if self.broker_epoch == NO_EPOCH:
+            return False
+        return self._suspended_ms is None or self._now_ms() - self._suspended_ms < self._zk.session_timeout_ms
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.SUSPENDED:
+            self._suspended_ms = self._now_ms()
+        elif state is SessionState.LOST:
+            if self.broker_epoch != NO_EPOCH:  # the process lives: what it has in memory and in caches is there
+                self._registration = replace(self._registration, clean_epoch=self.broker_epoch)
+            self.broker_epoch = NO_EPOCH
+        else:
+            self._suspended_ms = None
+            if self.broker_epoch == NO_EPOCH:
+                self._register()
+
+    def _register(self) -> None:
+        if not self._is_registering:
+            self._is_registering = True
+            drive(self._steps(), self._call)
+
+    def _steps(self) -> Steps:
+        try:
+            yield from znodes.make_base(self._zk)
+            while True:
+                try:
+                    node = yield self._zk.create(self._path, znodes.encode(self._registration), ephemeral=True)
+                    break
+                except NodeExistsError:
+                    node = yield self._zk.get(self._path, lambda: self._call(self._again))
+                if node is None:
+                    continue
+                if node.owner == self._zk.session_id:
+                    break
+                if znodes.decode(node.data, type=znodes.Registration).incarnation != self._registration.incarnation:
+                    self._on_duplicate()
+                    return
+                try:
+                    yield self._zk.delete(self._path, node.version)
+                except NoNodeError:
+                    continue
+            self.broker_epoch = node.czxid
+            self._on_registered(node.czxid)
+        except (ConnectionLossError, SessionExpiredError):
+            return
+        finally:
+            self._is_registering = False
+
+    def _again(self) -> None:
+        if self.broker_epoch == NO_EPOCH:
+            self._register()

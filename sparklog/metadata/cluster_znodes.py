@@ -1,0 +1,215 @@
+"""The cluster's image as ZooKeeper nodes (JSON):
+
+| node | content |
+|---|---|
+| `/controller_epoch` | the epoch as text; every write of the controller sets it, so its version is the fence and its mzxid the image's version |
+| `/controller` | ephemeral: `{"broker_id", "epoch"}` |
+| `/brokers/ids/<id>` | ephemeral: `{"incarnation", "rack", "endpoints", "clean_epoch"}`; its czxid is the broker epoch |
+| `/brokers/known/<id>` | the last broker epoch that the controller has acted on |
+| `/config` | settings of the cluster |
+| `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms"}` |
+| `/topics/<name>/config` | settings of the topic |
+| `/topics/<name>/schemas/<id>` | Arrow IPC schema message |
+| `/topics/<name>/state/<chunk>` | 256 partitions, each with all fields of PartitionImage in their order |
+
+Partitions are in chunks so that a failover reads and writes few nodes. If nodes are lost the cluster's topics are: the
+ensemble is what keeps them, on several disks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from sparklog.metadata.coordination import Create, Delete, Node, NodeExistsError, Op, SetData, Steps
+from sparklog.replication.cluster_image import (
+    NO_EPOCH,
+    BrokerImage,
+    ClusterDelta,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+    Version,
+)
+from sparklog.replication.controller.write_parts import CHUNK_PARTITIONS, chunk_of
+
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+BROKER_IDS = "/brokers/ids"
+KNOWN = "/brokers/known"
+TOPICS = "/topics"
+CONFIG = "/config"
+_BASE = (("/brokers", b""), (BROKER_IDS, b""), (KNOWN, b""), (TOPICS, b""), (CONFIG, b"{}"), (CONTROLLER_EPOCH, b"0"))
+_FIELDS = PartitionImage.__struct_fields__
+encode = msgspec.json.encode
+decode = msgspec.json.decode
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What a broker writes about itself. `incarnation`: of the process, so that it knows a node of its own."""
+
+    incarnation: str
+    rack: str | None = None
+    endpoints: tuple[str, ...] = ()
+    clean_epoch: int = NO_EPOCH
+
+
+class ControllerNode(msgspec.Struct, frozen=True):
+    """Who the controller is."""
+
+    broker_id: int
+    epoch: int
+
+
+def make_base(coordination: Any) -> Steps:
+    """The nodes that are always there; those that exist stay."""
+    for path, data in _BASE:
+        try:
+            yield coordination.create(path, data)
+        except NodeExistsError:
+            continue
+
+
+def broker_image(broker_id: int, node: Node) -> BrokerImage:
+    """A registered broker. Raises msgspec.ValidationError for a node that is none."""
+    found = decode(node.data, type=Registration)
+    return BrokerImage(broker_id, node.czxid, found.rack, found.endpoints, found.clean_epoch)
+
+
+# --- writing
+
+
+def write_ops(delta: ClusterDelta, before: ClusterImage, after: ClusterImage) -> list[Op]:
+    """`delta` as operations; `before` is what is stored, `after` what will be."""
+    ops: list[Op] = []
+    chunks = {chunk_of(tp) for tp in delta.partitions if tp.topic not in delta.topics}
+    for name, topic in delta.topics.items():
+        old = before.topics.get(name)
+        if old is not None and (topic is None or topic.topic_id != old.topic_id):
+            ops += _delete_topic(old)
+            old = None
+        if topic is not None:
+            ops += _write_topic(old, after.topics[name])
+    ops += [SetData(_chunk_path(name, chunk), _chunk(after.topics[name], chunk)) for name, chunk in sorted(chunks)]
+    for broker_id, epoch in sorted(delta.known.items()):
+        path, data = f"{KNOWN}/{broker_id}", encode(epoch)
+        ops.append(SetData(path, data) if broker_id in before.known else Create(path, data))
+    if delta.configs:
+        ops.append(SetData(CONFIG, encode(dict(after.configs))))
+    return ops
+
+
+def _write_topic(old: TopicImage | None, new: TopicImage) -> list[Op]:
+    path = f"{TOPICS}/{new.name}"
+    ops: list[Op] = []
+    if old is None:
+        ops += [
+            Create(path, _definition(new)),
+            Create(f"{path}/config", encode(dict(new.configs))),
+            Create(f"{path}/schemas", b""),
+            Create(f"{path}/state", b""),
+        ]
+    elif old.configs != new.configs:
+        ops.append(SetData(f"{path}/config", encode(dict(new.configs))))
+    there = old.schemas if old is not None else {}
+    ops += [Create(f"{path}/schemas/{i}", schema) for i, schema in sorted(new.schemas.items()) if i not in there]
+    chunks_there = _chunks(old) if old is not None else 0
+    for chunk in range(_chunks(new)):
+        data = _chunk(new, chunk)
+        if chunk >= chunks_there:
+            ops.append(Create(_chunk_path(new.name, chunk), data))
+        elif old is not None and data != _chunk(old, chunk):
+            ops.append(SetData(_chunk_path(new.name, chunk), data))
+    return ops
+
+
+def _delete_topic(topic: TopicImage) -> list[Op]:
+    path = f"{TOPICS}/{topic.name}"
+    inner = [_chunk_path(topic.name, chunk) for chunk in range(_chunks(topic))]
+    inner += [f"{path}/schemas/{i}" for i in sorted(topic.schemas)]
+    return [Delete(p) for p in (*inner, f"{path}/state", f"{path}/schemas", f"{path}/config", path)]
+
+
+def _definition(topic: TopicImage) -> bytes:
+    return encode(
+        {
+            "topic_id": topic.topic_id,
+            "kind": topic.kind,
+            "key_columns": topic.key_columns,
+            "timestamp_column": topic.timestamp_column,
+            "created_ms": topic.created_ms,
+        }
+    )
+
+
+def _chunks(topic: TopicImage) -> int:
+    return -(-len(topic.partitions) // CHUNK_PARTITIONS)
+
+
+def _chunk_path(name: str, chunk: int) -> str:
+    return f"{TOPICS}/{name}/state/{chunk}"
+
+
+def _chunk(topic: TopicImage, chunk: int) -> bytes:
+    first = chunk * CHUNK_PARTITIONS
+    partitions = topic.partitions[first : first + CHUNK_PARTITIONS]
+    return encode([[getattr(p, name) for name in _FIELDS] for p in partitions])
+
+
+# --- reading
+
+
+def load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
+    """Returns the ClusterImage that is stored, without brokers; reads all topics at once. Raises what the calls fail with,
+    msgspec.ValidationError for nodes that make no sense."""
+    names, known_ids, config = yield [
+        coordination.children(TOPICS),
+        coordination.children(KNOWN),
+        coordination.get(CONFIG),
+    ]
+    known = yield [coordination.get(f"{KNOWN}/{i}") for i in known_ids]
+    topics: dict[str, TopicImage] = {}
+    calls = []
+    for name in names:
+        path = f"{TOPICS}/{name}"
+        calls += [coordination.get(path), coordination.get(f"{path}/config")]
+        calls += [coordination.children(f"{path}/schemas"), coordination.children(f"{path}/state")]
+    found = yield calls
+    for i, name in enumerate(names):
+        definition, settings, schema_ids, chunk_ids = found[4 * i : 4 * i + 4]
+        path = f"{TOPICS}/{name}"
+        chunks = yield [coordination.get(f"{path}/state/{c}") for c in sorted(map(int, chunk_ids))]
+        schemas = yield [coordination.get(f"{path}/schemas/{s}") for s in schema_ids]
+        by_id = {int(s): node.data for s, node in zip(schema_ids, schemas, strict=True)}
+        topics[name] = _topic(name, decode(definition.data), decode(settings.data), chunks, by_id)
+    return ClusterImage(
+        Version(controller_epoch, zxid),
+        {},
+        {int(i): decode(node.data, type=int) for i, node in zip(known_ids, known, strict=True)},
+        topics,
+        decode(config.data),
+    )
+
+
+def _topic(
+    name: str,
+    definition: Mapping[str, Any],
+    configs: Mapping[str, Any],
+    chunks: list[Node],
+    schemas: Mapping[int, bytes],
+) -> TopicImage:
+    rows = [row for chunk in chunks for row in decode(chunk.data)]
+    partitions = tuple(msgspec.convert(dict(zip(_FIELDS, row, strict=True)), PartitionImage) for row in rows)
+    return TopicImage(
+        name,
+        definition["topic_id"],
+        partitions,
+        definition["kind"],
+        tuple(definition["key_columns"]),
+        definition["timestamp_column"],
+        definition["created_ms"],
+        dict(configs),
+        dict(schemas),
+    )

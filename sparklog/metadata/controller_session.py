@@ -1,0 +1,275 @@
+"""Runs the controller's rules on a `Coordination`: election, loading, fenced writes, the watch on brokers.
+
+Election is one transaction: `/controller` is created and `/controller_epoch` set to the next epoch. Whatever a controller
+writes sets `/controller_epoch` again at the version that it knows. So a controller that has been replaced cannot write
+(BadVersion on the first operation), and a write whose answer was lost can be judged: in the same session and epoch the
+version has moved by one, or the write is made again, which can succeed only once. Kafka's recipe checks the version without
+moving it, and cannot tell.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.coordination import (
+    BadVersionError,
+    ConnectionLossError,
+    Coordination,
+    CoordinationError,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Op,
+    SessionExpiredError,
+    SessionState,
+    SetData,
+    Steps,
+    drive,
+)
+from sparklog.replication.cluster_image import BrokerImage, ClusterImage, Version
+from sparklog.replication.controller.controller import Controller
+from sparklog.replication.controller.model import (
+    BrokersChanged,
+    Effect,
+    Elected,
+    Event,
+    Reload,
+    Resign,
+    SessionLost,
+    Write,
+    WriteOutcome,
+    Written,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class ControllerSession:
+    """One per broker. Events go in with `handle`; answers and publications come out of `on_effect`.
+
+    `now_ms`: the clock; `call`: brings a step to where everything of this object runs. `fenced` False only in tests that
+    show what the fence is for.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        broker_id: int,
+        controller: Controller,
+        now_ms: Callable[[], int],
+        on_effect: Callable[[Effect], None],
+        *,
+        call: Callable[[Callable[[], None]], None] = lambda step: step(),
+        fenced: bool = True,
+    ) -> None:
+        self._zk = coordination
+        self._broker_id = broker_id
+        self._controller = controller
+        self._now_ms = now_ms
+        self._on_effect = on_effect
+        self._call = call
+        self._fenced = fenced
+        self._epoch = -1
+        self._fence = -1
+        self._turn = 0
+        self._watch = 0
+        self._own_watch = 0
+        self._stored = ClusterImage()
+        self._unwritten: Write | None = None
+        self._is_contending = False
+
+    def start(self) -> None:
+        """Stands for election, now and whenever there is no controller."""
+        self._zk.listen(lambda state: self._call(lambda: self._on_state(state)))
+        self._contend()
+
+    def handle(self, event: Event) -> None:
+        """An event for the controller, of whatever this broker was asked."""
+        self._carry_out(self._controller.handle(event, self._now_ms()))
+
+    # --- election
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self._turn += 1
+            self._is_contending = False
+            self.handle(SessionLost())
+        elif state is SessionState.CONNECTED:
+            if self._controller.image is None:
+                self._contend()
+            else:
+                self._watch_brokers()
+                self._watch_own_node()
+                if self._unwritten is not None:
+                    self._drive(self._judge(self._unwritten))
+
+    def _contend(self) -> None:
+        if not self._is_contending:
+            self._is_contending = True
+            self._drive(self._stand())
+
+    def _again(self) -> None:
+        if self._controller.image is None:
+            self._contend()
+
+    def _stand(self) -> Steps:
+        """Ends as the controller, or with a watch on the one there is; when the connection breaks, the next one tries."""
+        turn = self._turn
+        try:
+            yield from znodes.make_base(self._zk)
+            while True:
+                epoch_node = yield self._zk.get(znodes.CONTROLLER_EPOCH)
+                current = yield self._zk.get(znodes.CONTROLLER, lambda: self._call(self._again))
+                epoch = int(epoch_node.data)
+                if current is not None and current.owner == self._zk.session_id:
+                    if znodes.decode(current.data, type=znodes.ControllerNode).epoch == epoch:
+                        break  # the answer to the election was lost, or the image has to be read again
+                elif current is not None:
+                    return
+                mine = znodes.encode(znodes.ControllerNode(self._broker_id, epoch + 1))
+                try:
+                    yield self._zk.transaction(
+                        [
+                            Create(znodes.CONTROLLER, mine, ephemeral=True),
+                            SetData(znodes.CONTROLLER_EPOCH, b"%d" % (epoch + 1), epoch_node.version),
+                        ]
+                    )
+                except (NodeExistsError, BadVersionError):
+                    continue
+            yield from self._take_over(epoch, epoch_node.version, epoch_node.mzxid)
+        except (ConnectionLossError, SessionExpiredError):
+            return
+        finally:
+            if turn == self._turn:
+                self._is_contending = False
+
+    def _take_over(self, epoch: int, fence: int, zxid: int) -> Steps:
+        self._epoch, self._fence, self._unwritten = epoch, fence, None
+        self._stored = yield from znodes.load_image(self._zk, epoch, zxid)
+        logger.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
+        self.handle(Elected(self._stored))
+        self._watch_brokers()
+        self._watch_own_node()
+
+    def _watch_own_node(self) -> None:
+        """Somebody may delete it to have another controller elected. This one would go on answering until its next write."""
+        self._own_watch += 1
+        self._drive(self._read_own_node(self._own_watch))
+
+    def _read_own_node(self, watch: int) -> Steps:
+        def on_watch() -> None:
+            if watch == self._own_watch and self._controller.image is not None:
+                self._watch_own_node()
+
+        try:
+            node = yield self._zk.get(znodes.CONTROLLER, lambda: self._call(on_watch))
+        except (ConnectionLossError, SessionExpiredError):
+            return  # read again with the next connection
+        is_own = node is not None and node.owner == self._zk.session_id
+        if not is_own or znodes.decode(node.data, type=znodes.ControllerNode).epoch != self._epoch:
+            self.handle(SessionLost())
+
+    # --- brokers
+
+    def _watch_brokers(self) -> None:
+        """Reads and watches anew; only the last watch counts, so that they do not multiply with every connection."""
+        if self._controller.image is not None:
+            self._watch += 1
+            self._drive(self._read_brokers(self._watch))
+
+    def _on_watch(self, watch: int) -> None:
+        if watch == self._watch:
+            self._watch_brokers()
+
+    def _read_brokers(self, watch: int) -> Steps:
+        try:
+            ids = yield self._zk.children(znodes.BROKER_IDS, lambda: self._call(lambda: self._on_watch(watch)))
+            nodes = yield [self._zk.get(f"{znodes.BROKER_IDS}/{i}") for i in ids]
+        except (ConnectionLossError, SessionExpiredError):
+            return  # read again with the next connection
+        brokers: dict[int, BrokerImage] = {}
+        for name, node in zip(ids, nodes, strict=True):
+            if node is not None:
+                brokers[int(name)] = znodes.broker_image(int(name), node)
+        self.handle(BrokersChanged(brokers))
+
+    # --- writing
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Write):
+                self._drive(self._write(effect))
+            elif isinstance(effect, Reload):
+                self._contend()
+            else:
+                self._on_effect(effect)
+                if isinstance(effect, Resign):
+                    self._unwritten = None
+                    self._contend()
+
+    def _write(self, write: Write) -> Steps:
+        fence: Op = SetData(znodes.CONTROLLER_EPOCH, b"%d" % self._epoch, self._fence if self._fenced else -1)
+        self._unwritten = write
+        try:
+            results = yield self._zk.transaction([fence, *znodes.write_ops(write.delta, self._stored, write.after)])
+        except (ConnectionLossError, SessionExpiredError):
+            return  # judged when the connection is back; a session that is over ends it
+        except CoordinationError as e:
+            outcome = WriteOutcome.FENCED if e.index == 0 else WriteOutcome.CONFLICT
+            self._written(write, outcome)
+        else:
+            self._written(write, WriteOutcome.OK, results[0].version, results[0].mzxid)
+
+    def _judge(self, write: Write) -> Steps:
+        try:
+            current = yield self._zk.get(znodes.CONTROLLER)
+            node = yield self._zk.get(znodes.CONTROLLER_EPOCH)
+        except (ConnectionLossError, SessionExpiredError):
+            return
+        if self._unwritten is not write:
+            return
+        if current is None or current.owner != self._zk.session_id or int(node.data) != self._epoch:
+            self._written(write, WriteOutcome.FENCED)
+        elif node.version == self._fence + 1:
+            self._written(write, WriteOutcome.OK, node.version, node.mzxid)
+        else:
+            yield from self._write(write)
+
+    def _written(self, write: Write, outcome: WriteOutcome, fence: int = -1, zxid: int = -1) -> None:
+        if self._unwritten is not write:
+            return
+        self._unwritten = None
+        version = Version(self._epoch, zxid)
+        if outcome is WriteOutcome.OK:
+            self._fence = fence
+            self._stored = self._stored.apply(write.delta, version)
+        self.handle(Written(write.tag, outcome, version))
+
+    def _drive(self, steps: Steps) -> None:
+        """Steps of a session that is over go no further."""
+        drive(self._of_this_turn(steps), self._call)
+
+    def _of_this_turn(self, steps: Steps) -> Steps:
+        turn = self._turn
+        send: Callable[[], Any] = lambda: next(steps)  # noqa: E731
+        while True:
+            try:
+                waiting = send()
+            except StopIteration:
+                return
+            except NoNodeError:
+                logger.exception("nodes of the cluster are missing; the controller of broker %d waits", self._broker_id)
+                return
+            try:
+                result = yield waiting
+            except CoordinationError as e:
+                error = e
+                send = lambda: steps.throw(error)  # noqa: B023, E731
+            else:
+                send = lambda: steps.send(result)  # noqa: B023, E731
+            if turn != self._turn:
+                steps.close()
+                return

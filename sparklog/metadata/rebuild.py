@@ -1,0 +1,209 @@
+"""Making the metadata store anew from the partitions' directories, when it is lost.
+
+Each directory says whose it is (partition.json), that of partition 0 all of its topic (topic.json, which older brokers did
+not write), each segment's head the schema of its batches. What nothing says any more is listed: it has the defaults then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow as pa
+from msgspec import Struct, field
+
+from sparklog.environment.files import FileSystem, read_whole
+from sparklog.errors import CorruptBatchError, LogCorruptError, StorageError
+from sparklog.format.checkpoint import META_FILE, PARTITION_FILE, DataDirMeta, PartitionMeta, decode
+from sparklog.format.offset_column import topic_schema
+from sparklog.format.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
+from sparklog.format.producer_snapshot import decode_snapshot
+from sparklog.format.schema import KIND_ENVELOPE, KIND_TYPED
+from sparklog.format.segment import decode_head, parse_segment_name, seal_position
+from sparklog.format.topic_record import TOPIC_FILE, TopicRecord, decode_topic
+from sparklog.log.header_walk import walk_headers
+from sparklog.log.log_directory import DELETED, STRAY
+from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic
+
+KEPT_FOR_EVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})
+"""Settings of a topic whose own are not known: nothing is deleted that it would have kept."""
+PRODUCER_IDS_SKIPPED = 1_000_000
+"""Above the largest id in any log: ids that were given out but have written nothing are not given out again."""
+
+
+class Rebuilt(Struct):
+    """What the directories say. `unknown`: per topic what nothing says; `left_out`: directories that make no topic, and why."""
+
+    cluster_id: str
+    topics: list[Topic] = field(default_factory=list)
+    next_schema_id: int = ENVELOPE_SCHEMA_ID + 1
+    next_producer_id: int = 0
+    unknown: dict[str, list[str]] = field(default_factory=dict)
+    left_out: list[tuple[Path, str]] = field(default_factory=list)
+
+
+class _Found(Struct):
+    """A topic's directories by partition, and what is in them."""
+
+    name: str
+    directories: dict[int, Path] = field(default_factory=dict)
+    record: TopicRecord | None = None
+    schemas: dict[int, pa.Schema] = field(default_factory=dict)
+    created_ms: int = 0
+
+
+def topic_record(topic: Topic) -> TopicRecord:
+    """What topic.json holds of `topic`."""
+    return TopicRecord(
+        topic.name,
+        topic.topic_id,
+        topic.kind,
+        topic.partitions,
+        {i: schema.serialize().to_pybytes() for i, schema in topic.schemas.items()},
+        list(topic.key_columns),
+        topic.timestamp_column,
+        dict(topic.configs),
+        topic.created_ms,
+    )
+
+
+def rebuild(
+    log_dirs: Sequence[Path],
+    files: FileSystem,
+    *,
+    known_configs: Mapping[str, Mapping[str, int | float | str | bool]] = MappingProxyType({}),
+    on_directory: Callable[[Path], None] = lambda _: None,
+) -> Rebuilt:
+    """Reads all partitions' directories in `log_dirs`; writes nothing. `known_configs`: settings of topics, by name, that no
+    file need say. `on_directory` is called before each directory is read. Raises StorageError, also when the log directories
+    are of several clusters, or of none.
+    """
+    rebuilt = Rebuilt(_cluster_id(log_dirs, files))
+    found: dict[str, _Found] = {}
+    highest_producer_id = -1
+    for path, owner in _partitions(log_dirs, files, rebuilt):
+        on_directory(path)
+        topic = found.setdefault(owner.topic_id, _Found(owner.topic))
+        if owner.partition in topic.directories:
+            rebuilt.left_out.append((path, f"{topic.directories[owner.partition]} holds the same partition"))
+            continue
+        topic.directories[owner.partition] = path
+        record = decode_topic(read_whole(files, path / TOPIC_FILE) or b"")
+        topic.record = record if record is not None and record.topic_id == owner.topic_id else topic.record
+        highest_producer_id = max(highest_producer_id, _read_segments(path, files, topic, rebuilt))
+    rebuilt.next_producer_id = highest_producer_id + 1 + PRODUCER_IDS_SKIPPED
+    by_name: dict[str, Topic] = {}
+    for topic_id, entry in found.items():
+        made = _topic(topic_id, entry, rebuilt, known_configs.get(entry.name, {}))
+        if made is None:
+            continue
+        other = by_name.get(made.name)
+        newest = made if other is None or made.created_ms > other.created_ms else other
+        if other is not None:
+            older = other if newest is made else made
+            reason = f"topic id {older.topic_id} had the name {older.name} before {newest.topic_id}"
+            rebuilt.left_out += [(p, reason) for p in found[older.topic_id].directories.values()]
+        by_name[made.name] = newest
+    rebuilt.topics = sorted(by_name.values(), key=lambda t: t.name)
+    rebuilt.unknown = {n: u for n, u in rebuilt.unknown.items() if n in by_name}
+    highest_schema_id = max((i for t in rebuilt.topics for i in t.schemas), default=ENVELOPE_SCHEMA_ID)
+    rebuilt.next_schema_id = max(highest_schema_id, ENVELOPE_SCHEMA_ID) + 1
+    return rebuilt
+
+
+def _cluster_id(log_dirs: Sequence[Path], files: FileSystem) -> str:
+    ids: dict[str, Path] = {}
+    for path in log_dirs:
+        data = read_whole(files, path / META_FILE)
+        meta = decode(data, DataDirMeta) if data is not None else None
+        if meta is not None:
+            ids[meta.cluster_id] = path
+    if len(ids) != 1:
+        what = f"are of several clusters: {ids}" if ids else f"have no {META_FILE} that can be read"
+        raise StorageError(f"the log directories {', '.join(map(str, log_dirs))} {what}")
+    return next(iter(ids))
+
+
+def _partitions(log_dirs: Sequence[Path], files: FileSystem, rebuilt: Rebuilt) -> Iterator[tuple[Path, PartitionMeta]]:
+    for log_dir in log_dirs:
+        for name in files.list_directory(log_dir):
+            path = log_dir / name
+            if not files.is_directory(path) or DELETED.fullmatch(name) or STRAY.fullmatch(name):
+                continue
+            data = read_whole(files, path / PARTITION_FILE)
+            owner = decode(data, PartitionMeta) if data is not None else None
+            if owner is not None and name == f"{owner.topic}-{owner.partition}":
+                yield path, owner
+            elif data is not None:
+                rebuilt.left_out.append((path, f"its {PARTITION_FILE} cannot be read, or is another partition's"))
+
+
+def _read_segments(path: Path, files: FileSystem, topic: _Found, rebuilt: Rebuilt) -> int:
+    """Enters the schemas of a partition's segments; returns the largest producer id in its files, or -1."""
+    highest = -1
+    for name in files.list_directory(path):
+        if name.endswith(SNAPSHOT_SUFFIX):
+            snapshot = decode_snapshot(read_whole(files, path / name) or b"")
+            highest = max(
+                [highest, *(p.producer_id for p in snapshot.producers)] if snapshot is not None else [highest]
+            )
+        if parse_segment_name(name) is None:
+            continue
+        file = files.open(path / name)
+        try:
+            size = file.size()
+            head = decode_head(file.read)
+            topic.schemas[head.info.schema_id] = topic_schema(head.schema)
+            for _, header in walk_headers(file.read, head.data_position, seal_position(file.read, size) or size):
+                highest = max(highest, header.producer_id)
+                first = min(topic.created_ms or header.append_time_ms, header.append_time_ms)
+                topic.created_ms = first
+        except (CorruptBatchError, LogCorruptError) as e:
+            rebuilt.unknown.setdefault(topic.name, []).append(f"what follows in {path / name}: {e}")
+        finally:
+            file.close()
+    return highest
+
+
+def _topic(
+    topic_id: str, found: _Found, rebuilt: Rebuilt, configs: Mapping[str, int | float | str | bool]
+) -> Topic | None:
+    """The topic, or None (and its directories are left out) when nothing says which columns it has."""
+    unknown: list[str] = []
+    record = found.record
+    schemas = dict(found.schemas)
+    if record is not None:
+        schemas |= {i: pa.ipc.read_schema(pa.py_buffer(message)) for i, message in record.schemas.items()}
+    if not schemas:
+        reason = f"there is neither {TOPIC_FILE} nor a segment: nothing says which columns the topic has"
+        rebuilt.left_out += [(path, reason) for path in found.directories.values()]
+        return None
+    highest = max(found.directories)
+    if record is None:
+        is_envelope = set(schemas) == {ENVELOPE_SCHEMA_ID}
+        record = TopicRecord(
+            found.name, topic_id, KIND_ENVELOPE if is_envelope else KIND_TYPED, highest + 1, {}, [], None, dict(configs),
+            found.created_ms,
+        )  # fmt: skip
+        if not configs:
+            record.configs.update(KEPT_FOR_EVER)
+            unknown.append(f"settings ({', '.join(f'{k}={v}' for k, v in KEPT_FOR_EVER.items())} until you set them)")
+        unknown += [] if is_envelope else ["key columns", "timestamp column", "schemas without records"]
+        unknown.append(f"partitions above {highest}")
+    missing = sorted(set(range(record.partitions)) - set(found.directories))
+    if missing:
+        unknown.append(f"the directories of partitions {', '.join(map(str, missing))}")
+    if unknown:
+        rebuilt.unknown.setdefault(found.name, []).extend(unknown)
+    return Topic(
+        name=record.name,
+        topic_id=topic_id,
+        kind=record.kind,
+        partitions=max(record.partitions, highest + 1),
+        schemas=MappingProxyType(dict(sorted(schemas.items()))),
+        key_columns=tuple(record.key_columns),
+        timestamp_column=record.timestamp_column,
+        configs=MappingProxyType(dict(record.configs)),
+        created_ms=record.created_ms,
+    )

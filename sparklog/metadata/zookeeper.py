@@ -1,0 +1,226 @@
+"""`Coordination` on ZooKeeper through kazoo, which `pip install 'sparklog[cluster]'` brings. Imported only when it is used.
+
+What is done about kazoo (2.11): `rawlink` carries results over to futures, because calls that wait would block a thread;
+`Transaction` puts errors into its list of results and raises nothing, so the list is looked through; `Lock` and `Election`
+are not used, they are not fenced; LOST comes with the next connection, not with the end of the session, as the protocol
+says.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from kazoo import exceptions
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState
+
+from sparklog.metadata.coordination import (
+    ANY_VERSION,
+    NO_SESSION,
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    CoordinationError,
+    Create,
+    Delete,
+    NoChildrenForEphemeralsError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Op,
+    OpResult,
+    SessionExpiredError,
+    SessionState,
+    SetData,
+    Watch,
+)
+
+_ERRORS: dict[type[Exception], type[CoordinationError]] = {
+    exceptions.NoNodeError: NoNodeError,
+    exceptions.NodeExistsError: NodeExistsError,
+    exceptions.BadVersionError: BadVersionError,
+    exceptions.NotEmptyError: NotEmptyError,
+    exceptions.NoChildrenForEphemeralsError: NoChildrenForEphemeralsError,
+    exceptions.ConnectionLoss: ConnectionLossError,
+    exceptions.OperationTimeoutError: ConnectionLossError,
+    exceptions.SessionExpiredError: SessionExpiredError,
+    exceptions.ConnectionClosedError: SessionExpiredError,
+}
+_STATES = {
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
+}
+_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
+
+
+class ZooKeeper:
+    """A client; see `Coordination`. Made by `connect`."""
+
+    def __init__(self, client: KazooClient, session_timeout_ms: int) -> None:
+        self._client = client
+        self._session_timeout_ms = session_timeout_ms
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[SessionState], None]] = []
+        client.add_listener(self._on_state)
+
+    @classmethod
+    def connect(cls, hosts: str, *, session_timeout_ms: int = 12_000, timeout_ms: int = 15_000) -> ZooKeeper:
+        """`hosts`: host:port, several with commas, behind them a path under which everything is (made if it is not there).
+        Raises ConnectionLossError if none answers within `timeout_ms`."""
+        servers, slash, path = hosts.partition("/")
+        client = KazooClient(servers, timeout=session_timeout_ms / 1_000, connection_retry=_RETRY)
+        zookeeper = cls(client, session_timeout_ms)
+        try:
+            client.start(timeout_ms / 1_000)
+            if path:
+                client.ensure_path(slash + path)
+                client.chroot = slash + path.rstrip("/")  # set in the list of hosts it keeps kazoo from making the path
+        except Exception as e:
+            zookeeper.close()
+            raise ConnectionLossError(f"no ZooKeeper at {hosts!r} within {timeout_ms} ms: {e}") from e
+        return zookeeper
+
+    @property
+    def session_id(self) -> int:
+        session = self._client.client_id
+        return int(session[0]) if session is not None else NO_SESSION
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._session_timeout_ms
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False) -> Future[Node]:
+        def node(result: Any) -> Node:
+            made, stat = result
+            return _node(made, data, stat)
+
+        return _future(
+            self._client.create_async(path, data, ephemeral=ephemeral, sequence=sequential, include_data=True), node
+        )
+
+    def set_data(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Node]:
+        return _future(self._client.set_async(path, data, version), lambda stat: _node(path, data, stat))
+
+    def get(self, path: str, watch: Watch | None = None) -> Future[Node | None]:
+        """A node that is not there is watched with `exists`; if it has come in between it is read again."""
+        future: Future[Node | None] = Future()
+        watcher = _watcher(watch)
+
+        def read() -> None:
+            self._client.get_async(path, watcher).rawlink(on_read)
+
+        def on_read(result: Any) -> None:
+            error = result.exception
+            if error is None:
+                data, stat = result.value
+                future.set_result(_node(path, data, stat))
+            elif not isinstance(error, exceptions.NoNodeError):
+                future.set_exception(_error(error))
+            elif watcher is None:
+                future.set_result(None)
+            else:
+                self._client.exists_async(path, watcher).rawlink(on_exists)
+
+        def on_exists(result: Any) -> None:
+            if result.exception is not None:
+                future.set_exception(_error(result.exception))
+            elif result.value is None:
+                future.set_result(None)
+            else:
+                read()
+
+        read()
+        return future
+
+    def children(self, path: str, watch: Watch | None = None) -> Future[list[str]]:
+        return _future(self._client.get_children_async(path, _watcher(watch)), sorted)
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
+        return _future(self._client.delete_async(path, version), lambda _: None)
+
+    def transaction(self, ops: Sequence[Op]) -> Future[list[OpResult]]:
+        request = self._client.transaction()
+        for op in ops:
+            match op:
+                case Create(path, data, ephemeral, sequential):
+                    request.create(path, data, ephemeral=ephemeral, sequence=sequential)
+                case SetData(path, data, version):
+                    request.set_data(path, data, version)
+                case Delete(path, version):
+                    request.delete(path, version)
+                case Check(path, version):
+                    request.check(path, version)
+        return _future(request.commit_async(), lambda results: _results(ops, results))
+
+    def listen(self, listener: Callable[[SessionState], None]) -> None:
+        with self._lock:
+            self._listeners.append(listener)
+
+    def close(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    def _on_state(self, state: str) -> None:
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(_STATES[state])
+
+
+def _future(result: Any, convert: Callable[[Any], Any]) -> Future[Any]:
+    """kazoo's result as a future; `convert` may raise a CoordinationError."""
+    future: Future[Any] = Future()
+
+    def done(source: Any) -> None:
+        if source.exception is not None:
+            future.set_exception(_error(source.exception))
+            return
+        try:
+            value = convert(source.value)
+        except CoordinationError as e:
+            future.set_exception(e)
+        else:
+            future.set_result(value)
+
+    result.rawlink(done)
+    return future
+
+
+def _results(ops: Sequence[Op], results: Sequence[Any]) -> list[OpResult]:
+    """Of a transaction that fails, the operation at fault has its own error, the others have RolledBackError (those before)
+    or RuntimeInconsistency (those behind)."""
+    innocent = exceptions.RolledBackError, exceptions.RuntimeInconsistency
+    errors = [(i, r) for i, r in enumerate(results) if isinstance(r, Exception)]
+    for index, error in errors:
+        if not isinstance(error, innocent):
+            raise _error(error, index)
+    if errors:
+        raise _error(errors[0][1], errors[0][0])
+    found = []
+    for op, result in zip(ops, results, strict=True):
+        match op:
+            case Create():
+                found.append(OpResult(result))
+            case SetData(path):
+                found.append(OpResult(path, result.version, result.mzxid))
+            case _:
+                found.append(OpResult(op.path))
+    return found
+
+
+def _node(path: str, data: bytes, stat: Any) -> Node:
+    return Node(path, data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+
+
+def _error(error: Exception, index: int = -1) -> CoordinationError:
+    kind = next((ours for theirs, ours in _ERRORS.items() if isinstance(error, theirs)), CoordinationError)
+    return kind(f"{type(error).__name__} {error}".strip(), index=index)
+
+
+def _watcher(watch: Watch | None) -> Callable[[Any], None] | None:
+    return None if watch is None else lambda _: watch()

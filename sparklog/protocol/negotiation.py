@@ -1,0 +1,96 @@
+"""Which version of each API is spoken on a connection: the newest that both sides have.
+
+A broker says in its answer to HANDSHAKE which versions it has (as with ApiVersions in Kafka's KIP-35); this is the one round trip
+that it costs. HANDSHAKE itself is sent in a version that every broker has. A broker that does not have the version of a
+request answers UNSUPPORTED_VERSION with those that it has, and takes another HANDSHAKE on the same connection (KIP-511).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from sparklog.errors import InvalidRequestError, SparklogError, UnsupportedApiError, UnsupportedVersionError
+from sparklog.protocol.messages import APIS, Api, ApiRange, older_version
+
+OLDEST, NEWEST = 0, 1
+RANGES_CACHED_MAX = 16
+
+
+class Version(NamedTuple):
+    """Of a request. `older`: the same number if this side has a newer one, so that its messages say less; else None."""
+
+    number: int
+    older: int | None
+
+
+Ranges = tuple[tuple[int, int, int], ...]
+"""API, oldest and newest version, each."""
+
+
+class SpokenVersions:
+    """What a connection's two sides have in common. Immutable."""
+
+    def __init__(self, apis: Iterable[ApiRange], broker: str) -> None:
+        """`apis`: what the broker says that it has; `broker`: its name in errors. Raises InvalidRequestError for what no
+        broker says."""
+        self._broker = broker
+        try:
+            self._theirs, self._common = _agreed(tuple((r.api, r.version_min, r.version_max) for r in apis))
+        except ValueError as e:
+            raise InvalidRequestError(f"{broker} cannot be understood: {e}") from e
+
+    def version_of(self, api: Api) -> Version:
+        """The version to send a request in. Raises UnsupportedApiError, or UnsupportedVersionError."""
+        version = self._common.get(api)
+        if version is None:
+            raise self.no_common_version(api, self._theirs.get(api))
+        return version
+
+    def no_common_version(self, api: Api, theirs: tuple[int, int] | None) -> SparklogError:
+        """The error that names what both sides have, and which of them to upgrade. `theirs` None: the broker has no such
+        API."""
+        spec = APIS[api]
+        ours = f"this client has {_named((spec.version_min, spec.version_max))}"
+        if theirs is None:
+            return UnsupportedApiError(f"{self._broker} has no {api.name}, {ours} of it: upgrade the broker")
+        if theirs[NEWEST] < spec.version_min:
+            remedy = "upgrade the broker"
+        elif theirs[OLDEST] > spec.version_max:
+            remedy = "upgrade the client"
+        else:
+            remedy = "it refuses what it says that it has: see its log"
+        return UnsupportedVersionError(
+            f"{self._broker} has {_named(theirs)} of {api.name}, {ours}: {remedy}", supported=theirs
+        )
+
+
+@lru_cache(maxsize=RANGES_CACHED_MAX)
+def _agreed(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Version]]:
+    """The broker's versions, and the newest common one, per API. Brokers of one release say the same with each connection.
+    Raises ValueError."""
+    theirs: dict[int, tuple[int, int]] = {}
+    for number, oldest, newest in ranges:
+        if oldest > newest or number in theirs:
+            raise ValueError(f"its list of APIs names API {number} twice, or with versions {oldest} to {newest}")
+        theirs[number] = (oldest, newest)
+    common: dict[Api, Version] = {}
+    for api, spec in APIS.items():
+        if api in theirs:
+            version = min(spec.version_max, theirs[api][NEWEST])
+            if version >= max(spec.version_min, theirs[api][OLDEST]):
+                common[api] = Version(version, older_version(api, version))
+    return theirs, common
+
+
+def _named(versions: tuple[int, int]) -> str:
+    oldest, newest = versions
+    return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
+
+
+_HANDSHAKE = APIS[Api.HANDSHAKE]
+HANDSHAKE_ONLY = SpokenVersions(
+    [ApiRange(Api.HANDSHAKE, _HANDSHAKE.version_min, _HANDSHAKE.version_min)], "the broker before its handshake"
+)
+"""Of a connection whose handshake has not been answered."""

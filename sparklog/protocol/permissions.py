@@ -1,0 +1,240 @@
+"""What each API needs: the table (API → resources of the request, operation) that is checked before anything is done or told.
+
+Principles:
+
+- Permissions are checked before existence. Who may not do something gets the same answer whether the resource exists or not.
+- An internal topic is for the cluster alone: whatever the operation, `ClusterAction` on the cluster is needed.
+- What a request does not name, but the answer would show (a list of all topics, the transactional id of a producer), is left
+  out of the answer unless the peer may Describe it.
+
+The operations are those of Kafka's APIs of the same purpose. A shared transaction is protected under its application's name
+as a transactional id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from sparklog.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    SparklogError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailedError,
+)
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+from sparklog.security.acls import CLUSTER, Operation, Resource, ResourceType
+from sparklog.security.authorizer import Peer
+from sparklog.types import INTERNAL_TOPICS, SHARED_PREFIX
+
+TOPIC, GROUP, TXN_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+ANY_TOPIC = "any topic"
+
+
+class Authorizer(Protocol):
+    """What decides; `sparklog.security.authorizer.AclAuthorizer` does."""
+
+    def allowed(self, peer: Peer, operation: Operation, resource: Resource) -> bool: ...
+
+    def allowed_by_type(self, peer: Peer, operation: Operation, resource_type: ResourceType) -> bool: ...
+
+
+class Denial(Enum):
+    """How the answer looks to whoever may not."""
+
+    REQUEST = "error of the whole request"
+    ITEM = "error of the item; the others are done"
+
+
+Names = Callable[[Any], Sequence[str]]
+
+
+class Rule(NamedTuple):
+    """The peer may do `operation` to each resource of `names(request)`. `or_else`: or this, to the cluster; or to any topic."""
+
+    resource_type: ResourceType
+    operation: Operation
+    names: Names
+    denial: Denial = Denial.REQUEST
+    or_else: tuple[Operation, str] | None = None
+    """(operation, "cluster") or (operation, ANY_TOPIC)."""
+    when: str = ""
+    """For the documentation: the rule is for some requests only."""
+
+
+class Verdict(NamedTuple):
+    """`error`: for the whole request, nothing of it is done. Else `denied_items` are the places, in the request's list, of
+    those that get `item_error` as their result."""
+
+    error: SparklogError | None = None
+    denied_items: frozenset[int] = frozenset()
+    item_error: SparklogError | None = None
+
+
+def application_resource(transactional_id: str) -> str:
+    """The name under which a transactional id is protected: that of the application for a shared transaction."""
+    return transactional_id.removeprefix(SHARED_PREFIX)
+
+
+def _one(field: str) -> Names:
+    return lambda request: (getattr(request, field),)
+
+
+def _topics_of(field: str) -> Names:
+    return lambda request: [item.topic for item in getattr(request, field) or ()]
+
+
+def _some(field: str) -> Names:
+    return lambda request: getattr(request, field) or ()
+
+
+def _transactional_id(request: Any) -> Sequence[str]:
+    return () if request.transactional_id is None else (application_resource(request.transactional_id),)
+
+
+def _snapshot_topics(request: Any) -> Sequence[str]:
+    """All of them are looked at, whichever is told."""
+    return list(dict.fromkeys((*request.topics, request.topic)))
+
+
+def _cluster(request: Any) -> Sequence[str]:
+    return (CLUSTER.name,)
+
+
+def _cluster_without_transactional_id(request: Any) -> Sequence[str]:
+    return (CLUSTER.name,) if request.transactional_id is None else ()
+
+
+_O, _ITEM = Operation, Denial.ITEM
+_TRANSACTIONAL = Rule(TXN_ID, _O.WRITE, _transactional_id)
+
+PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
+    Api.HANDSHAKE: (),
+    Api.METADATA: (Rule(TOPIC, _O.DESCRIBE, _some("topics"), _ITEM, when="named topics"),),
+    Api.CREATE_TOPIC: (Rule(TOPIC, _O.CREATE, _one("name"), or_else=(_O.CREATE, "cluster")),),
+    Api.CREATE_PARTITIONS: (Rule(TOPIC, _O.ALTER, _one("name")),),
+    Api.DELETE_TOPIC: (Rule(TOPIC, _O.DELETE, _one("name")),),
+    Api.ALTER_TOPIC: (Rule(TOPIC, _O.ALTER_CONFIGS, _one("name")),),
+    Api.ALTER_SCHEMA: (Rule(TOPIC, _O.ALTER, _one("name")),),
+    Api.PRODUCE: (
+        _TRANSACTIONAL._replace(when="with a transactional id"),
+        Rule(TOPIC, _O.WRITE, _topics_of("partitions"), _ITEM),
+    ),
+    Api.FETCH: (Rule(TOPIC, _O.READ, _topics_of("partitions"), _ITEM),),
+    Api.LIST_OFFSETS: (Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM),),
+    Api.LOCATE_SEGMENTS: (Rule(TOPIC, _O.READ, _one("topic")),),
+    Api.LOCATE_REMOTE: (Rule(TOPIC, _O.READ, _one("topic")),),
+    Api.DELETE_RECORDS: (Rule(TOPIC, _O.DELETE, _topics_of("partitions"), _ITEM),),
+    Api.INIT_PRODUCER_ID: (
+        _TRANSACTIONAL._replace(when="with a transactional id"),
+        Rule(
+            ResourceType.CLUSTER,
+            _O.IDEMPOTENT_WRITE,
+            _cluster_without_transactional_id,
+            or_else=(_O.WRITE, ANY_TOPIC),
+            when="without a transactional id",
+        ),
+    ),
+    Api.END_TXN: (_TRANSACTIONAL,),
+    Api.TXN_OFFSET_COMMIT: (
+        _TRANSACTIONAL,
+        Rule(GROUP, _O.READ, _one("group_id")),
+        Rule(TOPIC, _O.READ, _topics_of("offsets"), _ITEM),
+    ),
+    Api.JOIN_SHARED_TXN: (Rule(TXN_ID, _O.WRITE, _one("app_id")),),
+    Api.END_SHARED_TXN: (Rule(TXN_ID, _O.WRITE, _one("app_id")),),
+    Api.RENEW_SHARED_TXN: (Rule(TXN_ID, _O.WRITE, _one("app_id")),),
+    Api.SNAPSHOT_OFFSETS: (Rule(TOPIC, _O.DESCRIBE, _snapshot_topics),),
+    Api.LIST_TRANSACTIONS: (),
+    Api.DESCRIBE_TRANSACTIONS: (
+        Rule(TXN_ID, _O.DESCRIBE, lambda r: [application_resource(i) for i in r.transactional_ids], _ITEM),
+    ),
+    Api.ABORT_TRANSACTION: (Rule(ResourceType.CLUSTER, _O.ALTER, _cluster, or_else=(_O.CLUSTER_ACTION, "cluster")),),
+    Api.DESCRIBE_PRODUCERS: (Rule(TOPIC, _O.READ, _one("topic")),),
+    Api.GROUP_HEARTBEAT: (
+        Rule(GROUP, _O.READ, _one("group_id")),
+        Rule(TOPIC, _O.DESCRIBE, _some("topics"), when="with a subscription"),
+    ),
+    Api.OFFSET_COMMIT: (
+        Rule(GROUP, _O.READ, _one("group_id")),
+        Rule(TOPIC, _O.READ, _topics_of("offsets"), _ITEM),
+    ),
+    Api.OFFSET_FETCH: (
+        Rule(GROUP, _O.DESCRIBE, _one("group_id")),
+        Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM, when="named partitions"),
+    ),
+    Api.LIST_GROUPS: (),
+    Api.DESCRIBE_GROUPS: (Rule(GROUP, _O.DESCRIBE, _some("group_ids"), _ITEM),),
+    Api.DELETE_GROUP: (Rule(GROUP, _O.DELETE, _one("group_id")),),
+}
+
+ADMINISTRATIVE = frozenset(
+    {
+        Api.CREATE_TOPIC,
+        Api.CREATE_PARTITIONS,
+        Api.DELETE_TOPIC,
+        Api.ALTER_TOPIC,
+        Api.ALTER_SCHEMA,
+        Api.DELETE_RECORDS,
+        Api.ABORT_TRANSACTION,
+        Api.DELETE_GROUP,
+    }
+)
+"""Acts that the audit log has a line of, however they end; of the others it has the denials."""
+
+_ERRORS: dict[ResourceType, type[SparklogError]] = {
+    ResourceType.TOPIC: TopicAuthorizationFailedError,
+    ResourceType.GROUP: GroupAuthorizationFailedError,
+    ResourceType.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailedError,
+    ResourceType.CLUSTER: ClusterAuthorizationFailedError,
+    ResourceType.USER: ClusterAuthorizationFailedError,
+}
+
+
+def may(authorizer: Authorizer, peer: Peer, operation: Operation, resource: Resource) -> bool:
+    """Whether the peer may; an internal topic is for the cluster alone."""
+    if resource.resource_type is TOPIC and resource.name in INTERNAL_TOPICS:
+        return authorizer.allowed(peer, Operation.CLUSTER_ACTION, CLUSTER)
+    return authorizer.allowed(peer, operation, resource)
+
+
+def judge(api: Api, request: Message, peer: Peer, authorizer: Authorizer) -> Verdict:
+    """What of the request the peer may do. To be called before anything is looked up."""
+    for rule in PERMISSIONS[api]:
+        names = rule.names(request)
+        decided = {name: _fulfils(rule, name, peer, authorizer) for name in dict.fromkeys(names)}
+        if all(decided.values()):
+            continue
+        if rule.denial is Denial.REQUEST:
+            return Verdict(_error(rule, next(name for name, may_do in decided.items() if not may_do)))
+        # rules for items come last, one for each API at most (a test holds that)
+        denied = frozenset(place for place, name in enumerate(names) if not decided[name])
+        return Verdict(None, denied, _error(rule, ""))
+    return Verdict()
+
+
+def _fulfils(rule: Rule, name: str, peer: Peer, authorizer: Authorizer) -> bool:
+    resource = Resource(rule.resource_type, name)
+    if may(authorizer, peer, rule.operation, resource):
+        return True
+    if rule.or_else is None or (rule.resource_type is TOPIC and name in INTERNAL_TOPICS):
+        return False
+    operation, what = rule.or_else
+    if what == ANY_TOPIC:
+        return authorizer.allowed_by_type(peer, operation, TOPIC)
+    return authorizer.allowed(peer, operation, CLUSTER)
+
+
+def _error(rule: Rule, name: str) -> SparklogError:
+    """The same text whether the resource exists or not."""
+    what = f"the {rule.resource_type} {name!r}" if name else f"this {rule.resource_type}"
+    what = "the cluster" if rule.resource_type is ResourceType.CLUSTER else what
+    return _ERRORS[rule.resource_type](f"{rule.operation} on {what} is not allowed")
+
+
+def required_operations(api: Api) -> Iterable[tuple[ResourceType, Operation]]:
+    """What the API can need, for whoever writes ACLs."""
+    return dict.fromkeys((rule.resource_type, rule.operation) for rule in PERMISSIONS[api])

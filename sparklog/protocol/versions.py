@@ -1,0 +1,123 @@
+"""What a message is in a version: the fields that are not newer than it.
+
+Versions of all APIs are counted together: each release that changes a message has the next number, and gives it to the APIs that
+changed. So a field has one `Since`, whichever APIs its message is part of, and an API may have versions that are the same.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from msgspec import structs
+
+from sparklog.errors import UnsupportedVersionError
+from sparklog.protocol.base import Message, Since
+
+
+@cache
+def _since(message_type: type[Message]) -> dict[str, Since]:
+    """Of the fields that came after version 0, in their order."""
+    hints = typing.get_type_hints(message_type, include_extras=True)
+    found: dict[str, Since] = {}
+    for name in message_type.__struct_fields__:
+        for mark in getattr(hints[name], "__metadata__", ()):
+            if isinstance(mark, Since):
+                found[name] = mark
+    return found
+
+
+@cache
+def field_names(message_type: type[Message], version: int | None) -> tuple[str, ...]:
+    """The fields of a message in a version (None: the newest), in their order."""
+    if version is None:
+        return message_type.__struct_fields__
+    since = _since(message_type)
+    return tuple(f for f in message_type.__struct_fields__ if f not in since or since[f].version <= version)
+
+
+@cache
+def newest_field_version(message_type: type[Message]) -> int:
+    """The version that a message's newest field came with, those of the messages in it included."""
+    versions = [mark.version for mark in _since(message_type).values()]
+    return max([0, *versions, *map(newest_field_version, _parts(message_type))])
+
+
+@cache
+def _parts(message_type: type[Message]) -> tuple[type[Message], ...]:
+    """The types of messages in a message's fields."""
+    return tuple(t for hint in typing.get_type_hints(message_type).values() for t in _named_in(hint))
+
+
+def _named_in(hint: object) -> Iterator[type[Message]]:
+    if isinstance(hint, type) and issubclass(hint, Message):
+        yield hint
+    for argument in typing.get_args(hint):
+        yield from _named_in(argument)
+
+
+def in_version(value: Any, version: int) -> Any:
+    """`value` (a message, or what stands in a field) as it is encoded in an older version: messages as lists of their fields.
+
+    Raises UnsupportedVersionError if a field that is left out must not be ignored.
+    """
+    if isinstance(value, Message):
+        if newest_field_version(type(value)) <= version:
+            return value
+        _check_left_out(value, version)
+        found = [getattr(value, name) for name in field_names(type(value), version)]
+        for place in _places_of_newer(type(value), version):
+            found[place] = in_version(found[place], version)
+        return found
+    if isinstance(value, list):
+        return [in_version(item, version) for item in value]
+    if isinstance(value, dict):
+        return {key: in_version(item, version) for key, item in value.items()}
+    return value
+
+
+@cache
+def _places_of_newer(message_type: type[Message], version: int) -> tuple[int, ...]:
+    """Which of a version's fields hold messages that have newer fields."""
+    hints = typing.get_type_hints(message_type)
+    names = field_names(message_type, version)
+    return tuple(
+        i for i, name in enumerate(names) if any(newest_field_version(t) > version for t in _named_in(hints[name]))
+    )
+
+
+def _check_left_out(message: Message, version: int) -> None:
+    for name, mark in _since(type(message)).items():
+        if mark.version > version and not mark.ignorable and getattr(message, name) != _default(type(message), name):
+            raise UnsupportedVersionError(
+                f"version {version} of {type(message).__name__}, the newest that both sides have, has no field {name!r}: upgrade "
+                f"the other side to version {mark.version}"
+            )
+
+
+def forget_newer(message: Message, version: int) -> None:
+    """Gives the fields that `version` does not have their defaults: a peer of that version has not sent them, whatever stands
+    in their place."""
+    if newest_field_version(type(message)) <= version:
+        return
+    for name, mark in _since(type(message)).items():
+        if mark.version > version:
+            setattr(message, name, _default(type(message), name))
+    for name in field_names(type(message), version):
+        _forget_within(getattr(message, name), version)
+
+
+def _forget_within(value: Any, version: int) -> None:
+    if isinstance(value, Message):
+        forget_newer(value, version)
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            _forget_within(item, version)
+
+
+@cache
+def _default(message_type: type[Message], name: str) -> Any:
+    """Defaults of newer fields are never changed in place: texts, numbers, None."""
+    return next(f.default for f in structs.fields(message_type) if f.name == name)

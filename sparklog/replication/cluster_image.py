@@ -1,0 +1,166 @@
+"""What the controller has decided about the cluster: an immutable image with a version, and the deltas between images.
+
+Every broker holds one image and pulls deltas. Only the controller makes new ones, and only from what it has written
+durably. A version is (controller epoch, zxid of the write): whatever has a lower one than the image at hand is late and
+is dropped, so that no reordering on the network can bring an old state back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from sparklog.settings import Value
+from sparklog.types import TopicPartition
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+NO_LEADER = -1
+NO_EPOCH = -1
+MIN_INSYNC_SETTING = "min.insync.replicas"
+UNCLEAN_SETTING = "unclean.leader.election.enable"
+FLUSH_MODE_SETTING = "flush.mode"
+
+
+class Version(NamedTuple):
+    """Of an image: the epoch of the controller that made it, and the zxid of its write. Ordered."""
+
+    controller_epoch: int = NO_EPOCH
+    zxid: int = NO_EPOCH
+
+
+class BrokerImage(Struct, frozen=True):
+    """A registered broker. `broker_epoch`: czxid of its registration (KIP-380); a restart has a higher one.
+
+    `clean_epoch`: the broker epoch noted in its directories when they were last closed cleanly, -1 after a crash.
+    `is_stopping`: it asked for a controlled shutdown; it leads nothing and joins no ISR any more.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    rack: str | None = None
+    endpoints: tuple[str, ...] = ()
+    clean_epoch: int = NO_EPOCH
+    is_stopping: bool = False
+
+
+class PartitionImage(Struct, frozen=True):
+    """One partition. Every change raises `partition_epoch`; every change of leader raises `leader_epoch`, too.
+
+    `replicas`: the assignment, the preferred leader first; while it is reassigned old and new ones. `elr`: eligible leader
+    replicas (KIP-966): left the ISR while it was below min.insync.replicas, so they have all that is committed.
+    `last_leader`: who led when ISR and ELR ran empty. `recovering`: an unclean election has not been followed up by its
+    leader yet; the ISR does not grow.
+    """
+
+    replicas: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    last_leader: int = NO_LEADER
+    recovering: bool = False
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The assignment when a reassignment under way is done."""
+        return tuple(r for r in self.replicas if r not in self.removing)
+
+
+class TopicImage(Struct, frozen=True):
+    """A topic. `schemas`: Arrow IPC schema messages by id; `configs`: only what was set for the topic."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionImage, ...]
+    kind: str = "envelope"
+    key_columns: tuple[str, ...] = ()
+    timestamp_column: str | None = None
+    created_ms: int = 0
+    configs: Mapping[str, Value] = field(default_factory=dict)
+    schemas: Mapping[int, bytes] = field(default_factory=dict)
+
+
+class ClusterDelta(Struct, frozen=True):
+    """What changes from one image to the next; None: it is gone. `partitions` are laid over `topics`."""
+
+    brokers: Mapping[int, BrokerImage | None] = field(default_factory=dict)
+    known: Mapping[int, int] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage | None] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, PartitionImage] = field(default_factory=dict)
+    configs: Mapping[str, Value | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.brokers or self.known or self.topics or self.partitions or self.configs)
+
+
+class ClusterImage(Struct, frozen=True):
+    """See the module. `brokers`: those that are registered now; `known`: the last broker epoch of every broker there has
+    ever been; `configs`: settings of the cluster, which topics inherit."""
+
+    version: Version = Version()
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    known: Mapping[int, int] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    configs: Mapping[str, Value] = field(default_factory=dict)
+
+    def apply(self, delta: ClusterDelta, version: Version) -> ClusterImage:
+        """The image after `delta`; this very one if `version` is not newer. Raises KeyError for a partition of a topic
+        that there is not."""
+        if version <= self.version:
+            return self
+        topics = _merged(self.topics, delta.topics)
+        by_topic: dict[str, list[tuple[int, PartitionImage]]] = {}
+        for tp, partition in delta.partitions.items():
+            by_topic.setdefault(tp.topic, []).append((tp.partition, partition))
+        for name, changed in by_topic.items():
+            partitions = list(topics[name].partitions)
+            for number, partition in changed:
+                partitions[number] = partition
+            topics[name] = replace(topics[name], partitions=tuple(partitions))
+        return ClusterImage(
+            version,
+            MappingProxyType(_merged(self.brokers, delta.brokers)),
+            MappingProxyType({**self.known, **delta.known}),
+            MappingProxyType(topics),
+            MappingProxyType(_merged(self.configs, delta.configs)),
+        )
+
+    def partition(self, tp: TopicPartition) -> PartitionImage | None:
+        """None: there is no such partition."""
+        topic = self.topics.get(tp.topic)
+        if topic is None or not 0 <= tp.partition < len(topic.partitions):
+            return None
+        return topic.partitions[tp.partition]
+
+    def eligible(self) -> dict[int, int]:
+        """Broker epochs of those that may join an ISR: registered and not stopping. Ids and epochs come from one image,
+        so that nobody pairs an id with the epoch of another life (KAFKA-15221)."""
+        return {b.broker_id: b.broker_epoch for b in self.brokers.values() if not b.is_stopping}
+
+    def setting(self, topic: TopicImage, name: str, default: Value) -> Value:
+        """The topic's, else the cluster's, else `default`. Never one broker's: what is acknowledged must not depend on
+        who leads (KAFKA-16540)."""
+        return topic.configs.get(name, self.configs.get(name, default))
+
+    def min_insync(self, topic: TopicImage, replication_factor: int) -> int:
+        """`min.insync.replicas`, but no more than there are replicas."""
+        return min(int(self.setting(topic, MIN_INSYNC_SETTING, 1)), replication_factor)
+
+
+def _merged(old: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
+    merged = dict(old)
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    return merged

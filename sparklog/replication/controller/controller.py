@@ -1,0 +1,412 @@
+"""The controller: a pure state machine. One per cluster; whichever broker has been elected runs it.
+
+| event | effects |
+|---|---|
+| Elected | the image is taken over; nothing is written before the first BrokersChanged |
+| BrokersChanged | who is gone, or has another broker epoch, leaves every ISR; leaders are elected; Write |
+| AlterPartition | checks of `isr_changes`; Write, then Answer |
+| ControlledShutdown | its partitions get other leaders; Write, then Answer with what is left |
+| DirectoryFailed, Elect, Reassign, topics | Write, then Answer |
+| Tick | leaderless partitions, reassignments, preferred leaders; Write |
+| Written OK | the image changes, and only here; Publish, the Answers that waited; the next Write |
+| Written FENCED | Resign; everybody who waits is refused with NOT_CONTROLLER |
+| Written CONFLICT | Reload; likewise |
+| SessionLost | Resign |
+
+One write is under way at a time. Events that come meanwhile wait and are then taken together, so that a thousand
+proposals cost a few writes. Nobody is answered from what is not stored. A large change is stored in several writes,
+partitions first: the brokers' epochs, which say that the change has been made, come last, so that a controller that takes
+over in between makes the rest of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from sparklog.errors import (
+    EligibleLeadersNotAvailableError,
+    NoReassignmentInProgressError,
+    NotControllerError,
+    SparklogError,
+    StaleBrokerEpochError,
+)
+from sparklog.replication.cluster_image import (
+    FLUSH_MODE_SETTING,
+    NO_LEADER,
+    BrokerImage,
+    ClusterDelta,
+    ClusterImage,
+    PartitionImage,
+    Version,
+)
+from sparklog.replication.controller import election, topics
+from sparklog.replication.controller.draft import Draft
+from sparklog.replication.controller.isr_changes import alter_isr
+from sparklog.replication.controller.model import (
+    ALL_SAFEGUARDS,
+    AddPartitions,
+    AlterConfig,
+    AlterPartition,
+    AlterSchema,
+    Answer,
+    BrokersChanged,
+    ControlledShutdown,
+    ControllerConfig,
+    CreateTopic,
+    DeleteTopic,
+    DirectoryFailed,
+    Effect,
+    Elect,
+    Elected,
+    ElectionKind,
+    Event,
+    Publish,
+    Reassign,
+    Refuse,
+    Reload,
+    Request,
+    Resign,
+    Safeguards,
+    SessionLost,
+    Tick,
+    Write,
+    WriteOutcome,
+    Written,
+)
+from sparklog.replication.controller.placement import check_assignment
+from sparklog.replication.controller.write_parts import parts_of
+from sparklog.types import TopicPartition
+
+WAITING_MAX = 100_000
+BATCH_MAX = 1_000
+
+
+class Controller:
+    """See the module."""
+
+    def __init__(self, config: ControllerConfig | None = None, safeguards: Safeguards = ALL_SAFEGUARDS) -> None:
+        self._config = config if config is not None else ControllerConfig()
+        self._guards = safeguards
+        self._image: ClusterImage | None = None
+        self._tag = 0
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._queue: deque[Request | BrokersChanged | Tick] = deque()
+        self._parts: deque[ClusterDelta] = deque()
+        self._answers: list[Answer | Refuse] = []
+        self._writing: Write | None = None
+        self._offline: dict[tuple[int, int], set[TopicPartition]] = {}
+        self._has_seen_brokers = False
+        self._rebalance_at_ms: int | None = None
+
+    @property
+    def image(self) -> ClusterImage | None:
+        """What is stored; None: this is not the controller."""
+        return self._image
+
+    # --- events
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """What follows from `event`."""
+        effects: list[Effect] = []
+        match event:
+            case Elected(image):
+                self._refuse_all(effects)
+                self._image = image
+                self._rebalance_at_ms = now_ms + self._config.rebalance_interval_ms
+            case Written():
+                self._on_written(event, effects)
+            case SessionLost():
+                self._resign(effects)
+            case BrokersChanged() | Tick():
+                if self._image is not None:
+                    self._queue.append(event)
+            case _:
+                self._take(event, effects)
+        self._advance(now_ms, effects)
+        return effects
+
+    def _take(self, request: Request, effects: list[Effect]) -> None:
+        if self._image is None or len(self._queue) >= WAITING_MAX:
+            effects.append(
+                Refuse(request.token, NotControllerError("this broker is not the controller, or is overloaded"))
+            )
+        else:
+            self._queue.append(request)
+
+    def _on_written(self, written: Written, effects: list[Effect]) -> None:
+        if self._writing is None or written.tag != self._writing.tag or self._image is None:
+            return
+        write, self._writing = self._writing, None
+        if written.outcome is WriteOutcome.FENCED:
+            self._resign(effects)
+        elif written.outcome is WriteOutcome.CONFLICT:
+            self._refuse_all(effects)
+            self._image = None
+            effects.append(Reload())
+        else:
+            self._image = self._image.apply(write.delta, written.version)
+            effects.append(Publish(write.delta, self._image))
+            if not self._parts:
+                effects += self._answers
+                self._answers = []
+
+    def _resign(self, effects: list[Effect]) -> None:
+        if self._image is not None:
+            self._refuse_all(effects)
+            self._image = None
+            effects.append(Resign())
+
+    def _refuse_all(self, effects: list[Effect]) -> None:
+        """The outcome for those whose write is under way is not known to them: NOT_CONTROLLER makes them ask again."""
+        tokens: list[Hashable] = [a.token for a in self._answers]
+        tokens += [e.token for e in self._queue if not isinstance(e, BrokersChanged | Tick)]
+        effects += [Refuse(t, NotControllerError("this broker is not the controller any more")) for t in tokens]
+        self._forget_all()
+
+    def _advance(self, now_ms: int, effects: list[Effect]) -> None:
+        """Begins the next write, if none is under way and there is one to begin."""
+        while self._image is not None and self._writing is None:
+            if not self._parts:
+                if not self._queue:
+                    return
+                self._parts = self._decide(self._image, now_ms)
+                if not self._parts:
+                    effects += self._answers
+                    self._answers = []
+                    continue
+            delta = self._parts.popleft()
+            self._tag += 1
+            after = self._image.apply(
+                delta, Version(self._image.version.controller_epoch, self._image.version.zxid + 1)
+            )
+            self._writing = Write(self._tag, delta, after)
+            effects.append(self._writing)
+
+    def _decide(self, image: ClusterImage, now_ms: int) -> deque[ClusterDelta]:
+        draft = Draft(image, self._offline, self._guards)
+        for _ in range(min(len(self._queue), BATCH_MAX)):
+            event = self._queue.popleft()
+            if isinstance(event, BrokersChanged):
+                self._on_brokers(draft, event.brokers)
+            elif isinstance(event, Tick):
+                self._on_tick(draft, now_ms)
+            else:
+                try:
+                    result = self._perform(draft, event)
+                except SparklogError as e:
+                    self._answers.append(Refuse(event.token, e))
+                else:
+                    self._answers.append(Answer(event.token, result))
+        return deque(parts_of(draft.delta(), draft.image()))
+
+    # --- brokers
+
+    def _on_brokers(self, draft: Draft, brokers: Mapping[int, BrokerImage]) -> None:
+        """Compares with what is stored, not with what was seen: a controller that takes over misses nothing."""
+        self._has_seen_brokers = True
+        known = self._known(draft)
+        gone = {i for i, epoch in known.items() if i not in brokers or brokers[i].broker_epoch != epoch}
+        crashed: set[int] = set()
+        if self._guards.unclean_restart_forgets:
+            crashed = {i for i in gone if i in brokers and brokers[i].clean_epoch != known[i]}
+        before = draft.live_brokers()
+        for broker_id in before:
+            if broker_id not in brokers:
+                draft.brokers[broker_id] = None
+        for broker_id, broker in brokers.items():
+            old = before.get(broker_id)
+            same_life = old is not None and old.broker_epoch == broker.broker_epoch
+            stopping = same_life and old is not None and old.is_stopping
+            new = replace(broker, is_stopping=stopping)
+            if new != old:
+                draft.brokers[broker_id] = new
+            if known.get(broker_id) != broker.broker_epoch:
+                draft.known[broker_id] = broker.broker_epoch
+        self._offline = {
+            life: tps
+            for life, tps in self._offline.items()
+            if life[0] in brokers and brokers[life[0]].broker_epoch == life[1]
+        }
+        for tp, partition in list(draft.all_partitions()):
+            if (
+                partition.leader == NO_LEADER
+                or not gone.isdisjoint(partition.isr)
+                or not crashed.isdisjoint(partition.elr)
+            ):
+                self._depart(draft, tp, partition, gone, crashed)
+
+    def _known(self, draft: Draft) -> dict[int, int]:
+        return {**(self._image.known if self._image is not None else {}), **draft.known}
+
+    def _depart(
+        self, draft: Draft, tp: TopicPartition, partition: PartitionImage, gone: set[int], crashed: set[int]
+    ) -> None:
+        rules = draft.rules(tp, partition)
+        is_flushed = draft.topic(tp.topic).configs.get(FLUSH_MODE_SETTING) == "group"  # then a crash loses nothing
+        left = election.without(partition, gone, rules.min_insync, () if is_flushed else crashed)
+        after = election.elect(left, rules)
+        if left.leader == NO_LEADER and after.leader == partition.leader != NO_LEADER:
+            draft.change(
+                tp, left
+            )  # its new life must not go on in the epoch of the old one, whose last records it may lack
+        draft.change(tp, after)
+
+    def _check_life(self, draft: Draft, broker_id: int, broker_epoch: int) -> BrokerImage:
+        broker = draft.broker(broker_id)
+        if broker is None or broker.broker_epoch != broker_epoch:
+            raise StaleBrokerEpochError(
+                f"broker {broker_id} with epoch {broker_epoch} is not registered; "
+                f"now: {broker.broker_epoch if broker is not None else 'none'}"
+            )
+        return broker
+
+    # --- requests
+
+    def _perform(self, draft: Draft, request: Request) -> Any:
+        match request:
+            case AlterPartition():
+                return self._alter_partitions(draft, request)
+            case CreateTopic():
+                return topics.create_topic(draft, request)
+            case AddPartitions():
+                return topics.add_partitions(draft, request)
+            case AlterConfig():
+                return topics.alter_config(draft, request)
+            case AlterSchema():
+                return topics.alter_schema(draft, request)
+            case DeleteTopic(_, name):
+                topic = draft.topic(name)
+                draft.delete_topic(name)
+                return topic
+            case ControlledShutdown():
+                return self._shut_down(draft, request)
+            case DirectoryFailed():
+                return self._fail_directory(draft, request)
+            case Elect():
+                return self._elect(draft, request)
+            case Reassign():
+                return self._reassign(draft, request)
+
+    def _alter_partitions(self, draft: Draft, request: AlterPartition) -> tuple[PartitionImage | SparklogError, ...]:
+        if self._guards.member_epoch_check:
+            self._check_life(draft, request.broker_id, request.broker_epoch)
+        results: list[PartitionImage | SparklogError] = []
+        for change in request.changes:
+            try:
+                results.append(alter_isr(draft, request.broker_id, change, self._guards))
+            except SparklogError as e:
+                results.append(e)
+        return tuple(results)
+
+    def _shut_down(self, draft: Draft, request: ControlledShutdown) -> int:
+        """Leadership moves to members of the ISR only; then the broker leaves the ISRs. What nobody else can lead stays."""
+        broker = self._check_life(draft, request.broker_id, request.broker_epoch)
+        draft.brokers[broker.broker_id] = replace(broker, is_stopping=True)
+        left = 0
+        for tp, partition in list(draft.all_partitions()):
+            if broker.broker_id not in partition.isr:
+                continue
+            rules = draft.rules(tp, partition)._replace(unclean=False)
+            moved = election.elect(partition, rules) if partition.leader == broker.broker_id else partition
+            if moved.leader == NO_LEADER or moved.leader not in moved.isr or len(moved.isr) == 1:
+                left += partition.leader == broker.broker_id
+                continue
+            members = [r for r in moved.isr if r != broker.broker_id]
+            draft.change(tp, election.with_isr(moved, members, rules.min_insync))
+        return left
+
+    def _fail_directory(self, draft: Draft, request: DirectoryFailed) -> None:
+        self._check_life(draft, request.broker_id, request.broker_epoch)
+        life = request.broker_id, request.broker_epoch
+        self._offline.setdefault(life, set()).update(request.partitions)
+        for tp in request.partitions:
+            partition = draft.partition(tp)
+            rules = draft.rules(tp, partition)
+            left = election.without(partition, {request.broker_id}, rules.min_insync)
+            draft.change(tp, election.elect(left, rules))
+
+    def _elect(self, draft: Draft, request: Elect) -> dict[TopicPartition, SparklogError | None]:
+        asked = request.partitions if request.partitions is not None else [tp for tp, _ in draft.all_partitions()]
+        results: dict[TopicPartition, SparklogError | None] = {}
+        for tp in asked:
+            try:
+                self._elect_one(draft, tp, request.kind)
+                results[tp] = None
+            except SparklogError as e:
+                results[tp] = e
+        return results
+
+    def _elect_one(self, draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
+        partition = draft.partition(tp)
+        if kind is ElectionKind.PREFERRED:
+            preferred = partition.replicas[0]
+            if partition.leader == preferred:
+                return
+            if preferred not in partition.isr or not draft.rules(tp, partition).can_lead(preferred):
+                raise EligibleLeadersNotAvailableError(f"{tp}: the preferred leader {preferred} is not in sync")
+            draft.change(tp, replace(partition, leader=preferred))
+        elif partition.leader == NO_LEADER:
+            elected = election.elect(partition, draft.rules(tp, partition, unclean=True))
+            if elected.leader == NO_LEADER:
+                raise EligibleLeadersNotAvailableError(f"{tp}: none of {partition.replicas} is alive")
+            draft.change(tp, elected)
+
+    def _reassign(self, draft: Draft, request: Reassign) -> dict[TopicPartition, SparklogError | None]:
+        results: dict[TopicPartition, SparklogError | None] = {}
+        for tp, target in request.targets.items():
+            try:
+                self._reassign_one(draft, tp, target)
+                results[tp] = None
+            except SparklogError as e:
+                results[tp] = e
+        return results
+
+    def _reassign_one(self, draft: Draft, tp: TopicPartition, target: tuple[int, ...] | None) -> None:
+        partition = draft.partition(tp)
+        rules = draft.rules(tp, partition)
+        if target is not None:
+            check_assignment([target], draft.live_brokers())
+            started = election.start_reassignment(partition, target)
+            draft.change(tp, election.finish_reassignment(started, rules))
+            return
+        if not (partition.adding or partition.removing):
+            raise NoReassignmentInProgressError(f"{tp} is not being reassigned")
+        cancelled = election.cancel_reassignment(partition, rules)
+        if cancelled is None:
+            raise EligibleLeadersNotAvailableError(f"{tp}: no replica of the old assignment is in sync")
+        draft.change(tp, cancelled)
+
+    # --- time
+
+    def _on_tick(self, draft: Draft, now_ms: int) -> None:
+        if not self._has_seen_brokers:
+            return
+        for tp, partition in list(draft.all_partitions()):
+            rules = draft.rules(tp, partition)
+            elected = election.elect(partition, rules) if partition.leader == NO_LEADER else partition
+            draft.change(tp, election.finish_reassignment(elected, rules))
+        if self._config.rebalance and self._rebalance_at_ms is not None and now_ms >= self._rebalance_at_ms:
+            self._rebalance_at_ms = now_ms + self._config.rebalance_interval_ms
+            self._rebalance(draft)
+
+    def _rebalance(self, draft: Draft) -> None:
+        """Of a broker that leads less than it should by more than `leader.imbalance.per.broker.percentage`."""
+        for broker_id in draft.live_brokers():
+            preferred = [(tp, p) for tp, p in draft.all_partitions() if p.replicas[0] == broker_id]
+            astray = list(_led_by_others(preferred))
+            if preferred and 100 * len(astray) > self._config.imbalance_percent * len(preferred):
+                for tp, partition in astray:
+                    if broker_id in partition.isr and draft.rules(tp, partition).can_lead(broker_id):
+                        draft.change(tp, replace(partition, leader=broker_id))
+
+
+def _led_by_others(
+    partitions: list[tuple[TopicPartition, PartitionImage]],
+) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+    return ((tp, p) for tp, p in partitions if p.leader not in (NO_LEADER, p.replicas[0]))

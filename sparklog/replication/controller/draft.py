@@ -1,0 +1,132 @@
+"""The image with changes that are not stored yet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from sparklog.errors import UnknownTopicOrPartitionError
+from sparklog.replication.cluster_image import (
+    UNCLEAN_SETTING,
+    BrokerImage,
+    ClusterDelta,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+    Version,
+)
+from sparklog.replication.controller.election import ElectionRules, settled
+from sparklog.replication.controller.model import Safeguards
+from sparklog.settings import Value
+from sparklog.types import TopicPartition
+
+
+class Draft:
+    """Reads see what has been set. `offline`: partitions by (broker, broker epoch) whose disk has failed."""
+
+    def __init__(
+        self,
+        image: ClusterImage,
+        offline: Mapping[tuple[int, int], Collection[TopicPartition]],
+        safeguards: Safeguards,
+    ) -> None:
+        self._image = image
+        self._offline = offline
+        self._guards = safeguards
+        self.brokers: dict[int, BrokerImage | None] = {}
+        self.known: dict[int, int] = {}
+        self._topics: dict[str, TopicImage | None] = {}
+        self._partitions: dict[TopicPartition, PartitionImage] = {}
+        self._configs: dict[str, Value | None] = {}
+
+    def delta(self) -> ClusterDelta:
+        return ClusterDelta(self.brokers, self.known, self._topics, self._partitions, self._configs)
+
+    def image(self) -> ClusterImage:
+        """With the changes so far, under a version of its own."""
+        version = Version(self._image.version.controller_epoch, self._image.version.zxid + 1)
+        return self._image.apply(self.delta(), version)
+
+    # --- brokers
+
+    def broker(self, broker_id: int) -> BrokerImage | None:
+        return self.brokers[broker_id] if broker_id in self.brokers else self._image.brokers.get(broker_id)
+
+    def live_brokers(self) -> dict[int, BrokerImage]:
+        ids = {*self._image.brokers, *self.brokers}
+        return {i: b for i in sorted(ids) if (b := self.broker(i)) is not None}
+
+    def rules(self, tp: TopicPartition, partition: PartitionImage, *, unclean: bool | None = None) -> ElectionRules:
+        """Who may lead the partition. `unclean` None: as its settings say."""
+        topic = self.topic(tp.topic)
+
+        def can_lead(replica: int) -> bool:
+            broker = self.broker(replica)
+            if broker is None or broker.is_stopping:
+                return False
+            return tp not in self._offline.get((replica, broker.broker_epoch), ())
+
+        image = self._image if not self._configs else self.image()
+        allowed = bool(image.setting(topic, UNCLEAN_SETTING, False)) if unclean is None else unclean
+        if not self._guards.eligible_leaders_only:
+            allowed = True
+        return ElectionRules(can_lead, image.min_insync(topic, len(partition.target)), allowed)
+
+    # --- topics
+
+    def topics(self) -> Iterator[TopicImage]:
+        for name in sorted({*self._image.topics, *self._topics}):
+            topic = self._topics[name] if name in self._topics else self._image.topics[name]
+            if topic is not None:
+                yield topic
+
+    def has_topic(self, name: str) -> bool:
+        return self._topics[name] is not None if name in self._topics else name in self._image.topics
+
+    def topic(self, name: str) -> TopicImage:
+        """Its partitions are read with `partition`. Raises UnknownTopicOrPartitionError."""
+        topic = self._topics[name] if name in self._topics else self._image.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+        return topic
+
+    def set_topic(self, topic: TopicImage) -> None:
+        self._topics[topic.name] = topic
+
+    def delete_topic(self, name: str) -> None:
+        self._topics[name] = None
+        for tp in [tp for tp in self._partitions if tp.topic == name]:
+            del self._partitions[tp]
+
+    def set_config(self, name: str, value: Value | None) -> None:
+        self._configs[name] = value
+
+    # --- partitions
+
+    def all_partitions(self) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+        for topic in self.topics():
+            for number, partition in enumerate(topic.partitions):
+                tp = TopicPartition(topic.name, number)
+                yield tp, self._partitions.get(tp, partition)
+
+    def partition(self, tp: TopicPartition) -> PartitionImage:
+        """Raises UnknownTopicOrPartitionError."""
+        partitions = self.topic(tp.topic).partitions
+        if not 0 <= tp.partition < len(partitions):
+            raise UnknownTopicOrPartitionError(f"there is no partition {tp}")
+        return self._partitions.get(tp, partitions[tp.partition])
+
+    def partition_at(self, topic: str, number: int) -> PartitionImage:
+        """As `partition`."""
+        return self.partition(TopicPartition(topic, number))
+
+    def change(self, tp: TopicPartition, after: PartitionImage) -> PartitionImage:
+        """`after` with its epochs; also what has not changed may be given."""
+        before = self.partition(tp)
+        new = settled(before, after)
+        if not self._guards.epoch_bump:
+            new = replace(new, leader_epoch=before.leader_epoch)
+        if new != before:
+            self._partitions[tp] = new
+        return new

@@ -1,0 +1,141 @@
+"""How one partition changes: members leave, a leader is elected, a reassignment takes its steps. Pure functions.
+
+A leader is, in this order:
+
+1. the first replica in the order of the assignment that can lead and is in the ISR;
+2. one that is an eligible leader (KIP-966): it left the ISR while this was below min.insync.replicas, so that nothing can
+   have been committed without it;
+3. only with `unclean.leader.election.enable`: the last leader, else the first replica that can lead. ISR = {it}, and
+   `recovering` until it has noticed.
+
+The functions leave the epochs alone; `settled` raises them by what has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
+
+
+class ElectionRules(NamedTuple):
+    """`can_lead`: the broker is registered, is not stopping, and its disk with the partition works."""
+
+    can_lead: Callable[[int], bool]
+    min_insync: int = 1
+    unclean: bool = False
+
+
+def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
+    """`after` with the epochs of what comes after `before`; `before` itself if nothing has changed."""
+    if after == before:
+        return before
+    return replace(
+        after,
+        leader_epoch=before.leader_epoch + (after.leader != before.leader),
+        partition_epoch=before.partition_epoch + 1,
+    )
+
+
+def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> PartitionImage:
+    """The ISR is `isr` now. Who leaves one that falls below min.insync.replicas is an eligible leader; once there are
+    enough members nobody outside is, for more may be committed without them."""
+    members = set(isr)
+    elr: set[int] = set()
+    if len(members) < min_insync:
+        elr = (set(partition.elr) | set(partition.isr)) - members
+    return replace(partition, isr=_ordered(partition, members), elr=_ordered(partition, elr))
+
+
+def without(
+    partition: PartitionImage, gone: Collection[int], min_insync: int, forgotten: Collection[int] = ()
+) -> PartitionImage:
+    """The brokers `gone` take no part any more. `forgotten`: what they had is not certain to be there (a crash without
+    flushed data); they are no eligible leaders either (KAFKA-15586, 18106, 18635)."""
+    left = with_isr(partition, [r for r in partition.isr if r not in gone and r not in forgotten], min_insync)
+    left = replace(left, elr=tuple(r for r in left.elr if r not in forgotten))
+    if partition.leader in gone or partition.leader in forgotten:
+        left = replace(left, leader=NO_LEADER, last_leader=partition.leader)
+    return left
+
+
+def elect(
+    partition: PartitionImage, rules: ElectionRules, order: Sequence[int] | None = None, *, always: bool = False
+) -> PartitionImage:
+    """With a leader, if there can be one; with NO_LEADER otherwise. A leader that can go on stays, but not if `always`.
+    `order`: of the candidates, else the assignment's."""
+    current = partition.leader
+    if current in partition.isr and rules.can_lead(current) and not always:
+        return partition
+    candidates = [r for r in (order if order is not None else partition.replicas) if rules.can_lead(r)]
+    for candidate in candidates:
+        if candidate in partition.isr:
+            return _led_by(partition, candidate)
+    for candidate in candidates:
+        if candidate in partition.elr:
+            elr = tuple(r for r in partition.elr if r != candidate)
+            return _led_by(replace(partition, isr=(candidate,), elr=elr), candidate)
+    if rules.unclean and candidates:
+        chosen = partition.last_leader if partition.last_leader in candidates else candidates[0]
+        return _led_by(replace(partition, isr=(chosen,), elr=(), recovering=True), chosen)
+    last = current if current != NO_LEADER else partition.last_leader
+    return replace(partition, leader=NO_LEADER, last_leader=last)
+
+
+def _led_by(partition: PartitionImage, leader: int) -> PartitionImage:
+    return replace(partition, leader=leader, last_leader=NO_LEADER)
+
+
+# --- reassignment (KIP-455)
+
+
+def start_reassignment(partition: PartitionImage, target: Sequence[int]) -> PartitionImage:
+    """The assignment becomes old and new together; the steps after it are `finish_reassignment`'s. A second one replaces
+    the first: what that has added and this one does not name is removed."""
+    old = tuple(r for r in partition.replicas if r not in target)
+    settled_ones = [r for r in partition.replicas if r not in partition.adding]
+    return replace(
+        partition,
+        replicas=(*target, *old),
+        adding=tuple(r for r in target if r not in settled_ones),
+        removing=old,
+    )
+
+
+def finish_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
+    """Once all new replicas are in the ISR: the leader is one of them, the old ones are dropped. Else `partition`."""
+    target = partition.target
+    if not (partition.adding or partition.removing) or not set(target) <= set(partition.isr):
+        return partition
+    done = replace(
+        partition,
+        replicas=target,
+        isr=tuple(r for r in target if r in partition.isr),
+        elr=(),
+        adding=(),
+        removing=(),
+    )
+    elected = elect(done, rules)
+    return elected if elected.leader != NO_LEADER else partition
+
+
+def cancel_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage | None:
+    """The old assignment again; None if none of its replicas could lead now."""
+    replicas = tuple(r for r in partition.replicas if r not in partition.adding)
+    old = replace(
+        partition,
+        replicas=replicas,
+        isr=tuple(r for r in replicas if r in partition.isr),
+        elr=tuple(r for r in replicas if r in partition.elr),
+        adding=(),
+        removing=(),
+    )
+    elected = elect(old, rules._replace(unclean=False))
+    return elected if elected.leader != NO_LEADER else None
+
+
+def _ordered(partition: PartitionImage, members: Collection[int]) -> tuple[int, ...]:
+    return tuple(r for r in partition.replicas if r in members)

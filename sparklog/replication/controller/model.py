@@ -1,0 +1,239 @@
+"""The words of the controller: events, effects, and the rules that tests can switch off."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from msgspec import Struct
+
+from sparklog.errors import SparklogError
+from sparklog.replication.cluster_image import BrokerImage, ClusterDelta, ClusterImage, TopicImage, Version
+from sparklog.settings import Value
+from sparklog.types import TopicPartition
+
+
+class ControllerConfig(Struct, frozen=True):
+    """Settings: `leader.imbalance.check.interval.seconds` in ms, `leader.imbalance.per.broker.percentage`,
+    `auto.leader.rebalance.enable`."""
+
+    rebalance_interval_ms: int = 300_000
+    imbalance_percent: int = 10
+    rebalance: bool = True
+
+
+@dataclass(frozen=True)
+class Safeguards:
+    """Only tests turn one off, to show that they would notice."""
+
+    proposal_epoch_check: bool = True
+    """Only the leader of the current leader epoch proposes, and its proposal counts for the partition epoch it was made of
+    only (compare and set, KIP-497)."""
+    member_epoch_check: bool = True
+    """Who joins an ISR is alive in the very life that was in sync (KIP-841, KIP-903)."""
+    unclean_restart_forgets: bool = True
+    """A broker that crashed leaves ISR and ELR (KIP-966, KAFKA-15586, 18106, 18635)."""
+    eligible_leaders_only: bool = True
+    """Without unclean election only members of ISR and ELR lead."""
+    epoch_bump: bool = True
+    """Every change of leader has a leader epoch of its own."""
+
+
+ALL_SAFEGUARDS = Safeguards()
+
+
+# -- events
+
+
+class Elected(Struct, frozen=True):
+    """This broker is the controller, and `image` is what is stored. Also after a reload."""
+
+    image: ClusterImage
+
+
+class BrokersChanged(Struct, frozen=True):
+    """All brokers that are registered now."""
+
+    brokers: Mapping[int, BrokerImage]
+
+
+class CreateTopic(Struct, frozen=True):
+    """`topic` has no partitions yet. `assignment`: replicas per partition, or None to have them placed from `start` and
+    `shift`, random numbers."""
+
+    token: Hashable
+    topic: TopicImage
+    partitions: int = 1
+    replication_factor: int = 1
+    assignment: Sequence[Sequence[int]] | None = None
+    start: int = 0
+    shift: int = 0
+
+
+class AddPartitions(Struct, frozen=True):
+    """`partitions`: how many there are to be."""
+
+    token: Hashable
+    topic: str
+    partitions: int
+    assignment: Sequence[Sequence[int]] | None = None
+    start: int = 0
+    shift: int = 0
+
+
+class DeleteTopic(Struct, frozen=True):
+    token: Hashable
+    topic: str
+
+
+class AlterConfig(Struct, frozen=True):
+    """`topic` None: of the cluster. A change to None takes a setting back. Checked by the caller (`altered_topic`)."""
+
+    token: Hashable
+    topic: str | None
+    changes: Mapping[str, Value | None]
+
+
+class AlterSchema(Struct, frozen=True):
+    """One schema more, an Arrow IPC message. Checked by the caller (`altered_schema`)."""
+
+    token: Hashable
+    topic: str
+    schema_id: int
+    schema: bytes
+
+
+class IsrChange(Struct, frozen=True):
+    """What a leader proposes for one partition; `isr`: (id, broker epoch)."""
+
+    partition: TopicPartition
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+    recovering: bool = False
+
+
+class AlterPartition(Struct, frozen=True):
+    """A leader's proposals. The answer is a tuple with a PartitionImage or a SparklogError for each."""
+
+    token: Hashable
+    broker_id: int
+    broker_epoch: int
+    changes: tuple[IsrChange, ...]
+
+
+class ControlledShutdown(Struct, frozen=True):
+    """A broker wants to stop. The answer is the number of partitions that it still leads: it asks until there are none."""
+
+    token: Hashable
+    broker_id: int
+    broker_epoch: int
+
+
+class DirectoryFailed(Struct, frozen=True):
+    """A disk of the broker is gone: all partitions that were on it. To be told again to each new controller."""
+
+    token: Hashable
+    broker_id: int
+    broker_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class ElectionKind(Enum):
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+
+class Elect(Struct, frozen=True):
+    """`partitions` None: all. The answer maps each one asked for to None or the error."""
+
+    token: Hashable
+    kind: ElectionKind
+    partitions: tuple[TopicPartition, ...] | None = None
+
+
+class Reassign(Struct, frozen=True):
+    """New replicas per partition, None to cancel. The answer maps each to None or the error."""
+
+    token: Hashable
+    targets: Mapping[TopicPartition, tuple[int, ...] | None]
+
+
+class WriteOutcome(Enum):
+    OK = "ok"
+    FENCED = "fenced"
+    """There is another controller."""
+    CONFLICT = "conflict"
+    """What is stored is not what the image says."""
+
+
+class Written(Struct, frozen=True):
+    """What became of Write `tag`. An unknown outcome is found out before this is said."""
+
+    tag: int
+    outcome: WriteOutcome
+    version: Version = Version()
+
+
+class SessionLost(Struct, frozen=True):
+    """Another controller may have been elected."""
+
+
+class Tick(Struct, frozen=True):
+    """Time has passed."""
+
+
+Request = (
+    CreateTopic
+    | AddPartitions
+    | DeleteTopic
+    | AlterConfig
+    | AlterSchema
+    | AlterPartition
+    | ControlledShutdown
+    | DirectoryFailed
+    | Elect
+    | Reassign
+)
+Event = Request | Elected | BrokersChanged | Written | SessionLost | Tick
+
+
+# -- effects
+
+
+class Write(Struct, frozen=True):
+    """`delta` is to be stored in one fenced transaction; `after` is the image with it. Answered by Written."""
+
+    tag: int
+    delta: ClusterDelta
+    after: ClusterImage
+
+
+class Answer(Struct, frozen=True):
+    token: Hashable
+    result: Any = None
+
+
+class Refuse(Struct, frozen=True):
+    token: Hashable
+    error: SparklogError
+
+
+class Publish(Struct, frozen=True):
+    """`delta` has been stored: every broker may know."""
+
+    delta: ClusterDelta
+    image: ClusterImage
+
+
+class Reload(Struct, frozen=True):
+    """Read everything again and say Elected."""
+
+
+class Resign(Struct, frozen=True):
+    """Another broker is the controller; Elected may come again one day."""
+
+
+Effect = Write | Answer | Refuse | Publish | Reload | Resign

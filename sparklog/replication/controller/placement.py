@@ -1,0 +1,84 @@
+"""On which brokers the replicas of new partitions go: round robin, racks alternating (KIP-36).
+
+Partition p's first replica is on broker (p + start) mod n, the others at a distance that grows by one with every round over
+the brokers, so that the load of one that fails is spread over many. With racks the brokers are taken from rack to rack, and
+no rack gets a second replica while another has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from sparklog.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+
+
+def place(
+    racks: Mapping[int, str | None],
+    partitions: int,
+    replication_factor: int,
+    *,
+    start: int,
+    shift: int,
+    first_partition: int = 0,
+) -> list[tuple[int, ...]]:
+    """Replicas per partition, the preferred leader first. `racks`: of the brokers there are; `start` and `shift`: any
+    numbers >= 0, best random ones; `first_partition`: how many the topic has already.
+
+    If one broker has no rack, none has. Raises InvalidReplicationFactorError.
+    """
+    check_replication_factor(replication_factor, racks)
+    has_racks = bool(racks) and all(rack is not None for rack in racks.values())
+    brokers = _alternating(racks) if has_racks else sorted(racks)
+    rack_count = len(set(racks.values())) if has_racks else 1
+    placed = []
+    for p in range(first_partition, first_partition + partitions):
+        turn = shift + p // len(brokers)
+        first = (p + start) % len(brokers)
+        replicas = [brokers[first]]
+        distance = turn * rack_count
+        while len(replicas) < replication_factor:
+            candidate = _next(brokers, first, distance)
+            distance += 1
+            if candidate not in replicas and (not has_racks or _fits(candidate, replicas, racks, rack_count)):
+                replicas.append(candidate)
+        placed.append(tuple(replicas))
+    return placed
+
+
+def check_replication_factor(replication_factor: int, brokers: Collection[int]) -> None:
+    """Raises InvalidReplicationFactorError."""
+    if not 1 <= replication_factor <= len(brokers):
+        raise InvalidReplicationFactorError(
+            f"replication factor {replication_factor} with {len(brokers)} brokers; use 1 to {len(brokers)}"
+        )
+
+
+def check_assignment(assignment: Sequence[Sequence[int]], brokers: Collection[int]) -> None:
+    """That the replicas somebody has chosen can be had. Raises InvalidReplicaAssignmentError."""
+    for number, replicas in enumerate(assignment):
+        unknown = [r for r in replicas if r not in brokers]
+        if not replicas or len(set(replicas)) < len(replicas) or unknown:
+            raise InvalidReplicaAssignmentError(
+                f"partition {number} of the assignment: {list(replicas)}; name each broker once, of {sorted(brokers)}"
+            )
+    if len({len(replicas) for replicas in assignment}) > 1:
+        raise InvalidReplicaAssignmentError("all partitions of a topic need the same number of replicas")
+
+
+def _next(brokers: Sequence[int], first: int, distance: int) -> int:
+    count = len(brokers)
+    return brokers[(first + 1 + distance % (count - 1)) % count] if count > 1 else brokers[0]
+
+
+def _fits(candidate: int, replicas: Sequence[int], racks: Mapping[int, str | None], rack_count: int) -> bool:
+    used = {racks[r] for r in replicas}
+    return racks[candidate] not in used or len(used) == rack_count
+
+
+def _alternating(racks: Mapping[int, str | None]) -> list[int]:
+    """One broker of each rack in turn, as long as the rack has any: {0,1,2} {3,4,5} gives 0, 3, 1, 4, 2, 5."""
+    by_rack: dict[str, list[int]] = {}
+    for broker, rack in sorted(racks.items()):
+        by_rack.setdefault(str(rack), []).append(broker)
+    longest = max(map(len, by_rack.values()))
+    return [by_rack[rack][i] for i in range(longest) for rack in sorted(by_rack) if i < len(by_rack[rack])]

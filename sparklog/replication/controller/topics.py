@@ -1,0 +1,98 @@
+"""Topics come, grow, change and go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    TopicAlreadyExistsError,
+)
+from sparklog.replication.cluster_image import NO_LEADER, PartitionImage, TopicImage
+from sparklog.replication.controller.draft import Draft
+from sparklog.replication.controller.election import with_isr
+from sparklog.replication.controller.model import AddPartitions, AlterConfig, AlterSchema, CreateTopic
+from sparklog.replication.controller.placement import check_assignment, place
+
+
+def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
+    """Raises TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidReplicaAssignmentError,
+    InvalidPartitionsError, BrokerNotAvailableError."""
+    name = request.topic.name
+    if draft.has_topic(name):
+        raise TopicAlreadyExistsError(f"there is a topic {name!r} already")
+    count = len(request.assignment) if request.assignment is not None else request.partitions
+    if count < 1:
+        raise InvalidPartitionsError(f"topic {name!r}: {count} partitions; use 1 or more")
+    assigned = _assigned(draft, request, count, request.replication_factor, 0)
+    topic = replace(request.topic, partitions=tuple(_new_partition(draft, replicas) for replicas in assigned))
+    draft.set_topic(topic)
+    return topic
+
+
+def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
+    """Raises UnknownTopicOrPartitionError, InvalidPartitionsError (there are as many already), and as `create_topic`."""
+    topic = draft.topic(request.topic)
+    there = len(topic.partitions)
+    if request.partitions <= there:
+        raise InvalidPartitionsError(
+            f"topic {topic.name!r} has {there} partitions; it can only get more, not {request.partitions}"
+        )
+    factor = len(topic.partitions[0].target)
+    assigned = _assigned(draft, request, request.partitions - there, factor, there)
+    if any(len(replicas) != factor for replicas in assigned):
+        raise InvalidReplicaAssignmentError(f"topic {topic.name!r}: the replication factor is {factor}")
+    added = tuple(_new_partition(draft, replicas) for replicas in assigned)
+    current = tuple(draft.partition_at(topic.name, number) for number in range(there))
+    grown = replace(topic, partitions=(*current, *added))
+    draft.set_topic(grown)
+    return grown
+
+
+def alter_config(draft: Draft, request: AlterConfig) -> None:
+    """A lower min.insync.replicas ends the eligibility of those outside the ISR: from now on the leader commits without
+    them. Raises UnknownTopicOrPartitionError."""
+    if request.topic is None:
+        for name, value in request.changes.items():
+            draft.set_config(name, value)
+    else:
+        topic = draft.topic(request.topic)
+        kept = {name: value for name, value in topic.configs.items() if name not in request.changes}
+        given = {name: value for name, value in request.changes.items() if value is not None}
+        draft.set_topic(replace(topic, configs=MappingProxyType({**kept, **given})))
+    for tp, partition in list(draft.all_partitions()):
+        if partition.elr and request.topic in (None, tp.topic):
+            draft.change(tp, with_isr(partition, partition.isr, draft.rules(tp, partition).min_insync))
+
+
+def alter_schema(draft: Draft, request: AlterSchema) -> TopicImage:
+    """Raises UnknownTopicOrPartitionError."""
+    topic = draft.topic(request.topic)
+    grown = replace(topic, schemas=MappingProxyType({**topic.schemas, request.schema_id: request.schema}))
+    draft.set_topic(grown)
+    return grown
+
+
+def _assigned(
+    draft: Draft, request: CreateTopic | AddPartitions, count: int, factor: int, first: int
+) -> Sequence[tuple[int, ...]]:
+    brokers = {i: b.rack for i, b in draft.live_brokers().items() if not b.is_stopping}
+    if request.assignment is None:
+        return place(brokers, count, factor, start=request.start, shift=request.shift, first_partition=first)
+    if len(request.assignment) != count:
+        raise InvalidReplicaAssignmentError(f"{len(request.assignment)} assigned partitions where {count} are new")
+    check_assignment(request.assignment, draft.live_brokers())
+    if not all(any(r in brokers for r in replicas) for replicas in request.assignment):
+        raise BrokerNotAvailableError("no replica of a new partition is on a broker that can lead it; try again")
+    return [tuple(replicas) for replicas in request.assignment]
+
+
+def _new_partition(draft: Draft, replicas: tuple[int, ...]) -> PartitionImage:
+    """All replicas are in sync: there is nothing yet. A stopping one is not."""
+    live = tuple(r for r in replicas if (b := draft.broker(r)) is not None and not b.is_stopping)
+    return PartitionImage(replicas, live[0] if live else NO_LEADER, 0, 0, live)

@@ -1,0 +1,49 @@
+"""A change of the cluster, cut into writes that the store takes.
+
+Partitions are stored in chunks, each written as a whole, and ZooKeeper takes about a megabyte per transaction. Whatever
+belongs together is one write whenever it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, PartitionImage
+from sparklog.types import TopicPartition
+
+CHUNK_PARTITIONS = 256
+"""Partitions of a topic that are stored together."""
+WRITE_PARTITIONS_MAX = 5_000
+"""Of all chunks that one write holds; at about 100 bytes each."""
+
+
+def chunk_of(tp: TopicPartition) -> tuple[str, int]:
+    """The topic, and which of its chunks."""
+    return tp.topic, tp.partition // CHUNK_PARTITIONS
+
+
+def parts_of(delta: ClusterDelta, after: ClusterImage) -> Iterator[ClusterDelta]:
+    """In the order in which they are to be written; the last one has everything but partitions. `after`: the image with
+    the whole delta. An empty delta has no parts."""
+    if not delta:
+        return
+    part: dict[TopicPartition, PartitionImage] = {}
+    held: set[tuple[str, int]] = set()
+    size = 0
+    for tp in sorted(delta.partitions):
+        chunk = chunk_of(tp)
+        if tp.topic in delta.topics:
+            continue  # written with its topic
+        if chunk not in held:
+            there = len(after.topics[tp.topic].partitions) - chunk[1] * CHUNK_PARTITIONS
+            weight = min(there, CHUNK_PARTITIONS)
+            if part and size + weight > WRITE_PARTITIONS_MAX:
+                yield ClusterDelta(partitions=part)
+                part, held, size = {}, set(), 0
+            held.add(chunk)
+            size += weight
+        part[tp] = delta.partitions[tp]
+    rest = {tp: p for tp, p in delta.partitions.items() if tp.topic in delta.topics}
+    last = ClusterDelta(delta.brokers, delta.known, delta.topics, {**part, **rest}, delta.configs)
+    if last:
+        yield last

@@ -1,0 +1,158 @@
+"""A follower of one partition: a pure state machine that copies the leader's log.
+
+| event | effects |
+|---|---|
+| `become` | Fetch from the log end with the last epoch; nothing is cut before the leader has answered |
+| FetchAnswer with batches | AppendReplica, SetHighWatermark (never beyond the own log end), SetLogStart, Fetch |
+| FetchAnswer, diverging | TruncateTo, perhaps SetHighWatermark, Fetch; several rounds after fast elections (KIP-279) |
+| FetchAnswer to another fetch than the last | nothing |
+| Failed, out of range | TruncateTo the leader's end, or RestartAt its start; never fatal (KAFKA-7414) |
+| Failed, otherwise | RefreshMetadata if the epochs differ; Fetch after `replica.fetch.backoff.ms` |
+
+A log is cut where its epochs and the leader's part, never at the high watermark: that lags by one round, and what
+lies above it may be committed (KIP-101, KAFKA-6361). When the leader names an epoch that the follower does not know, it
+cuts to the end of its largest smaller one and asks again: one round would leave records of two leaders after fast
+successive elections (KIP-279).
+"""
+
+from __future__ import annotations
+
+from sparklog.errors import (
+    FencedLeaderEpochError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    StaleBrokerEpochError,
+    UnknownLeaderEpochError,
+)
+from sparklog.log.leader_epochs import UNDEFINED, EpochEnd
+from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
+from sparklog.replication.replica.model import (
+    ALL_SAFEGUARDS,
+    AppendReplica,
+    Failed,
+    Fetch,
+    FetchAnswer,
+    FollowerEffect,
+    FollowerEvent,
+    RefreshMetadata,
+    ReplicaConfig,
+    ReplicaLog,
+    RestartAt,
+    Safeguards,
+    SetHighWatermark,
+    SetLogStart,
+    TruncateTo,
+)
+
+
+class Follower:
+    """See the module. One per leader epoch: a new image makes a new one."""
+
+    def __init__(
+        self,
+        partition: PartitionImage,
+        log: ReplicaLog,
+        *,
+        first_fetch: int = 0,
+        config: ReplicaConfig | None = None,
+        safeguards: Safeguards = ALL_SAFEGUARDS,
+    ) -> None:
+        """`first_fetch`: no fetch before had a larger number, so that a late answer is known as one."""
+        self._partition = partition
+        self._log = log
+        self._config = config if config is not None else ReplicaConfig()
+        self._guards = safeguards
+        self._number = first_fetch
+        self._under_way: int | None = None
+        self._end = log.log_end_offset
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self._partition
+
+    @property
+    def last_fetch(self) -> int:
+        """The `first_fetch` of whoever follows on."""
+        return self._number
+
+    def become(self, now_ms: int) -> list[FollowerEffect]:
+        """Called once, before any event."""
+        if self._partition.leader == NO_LEADER:
+            return []
+        effects: list[FollowerEffect] = []
+        if not self._guards.epoch_truncation:
+            self._end = min(self._end, self._log.high_watermark)
+            effects.append(TruncateTo(self._end))
+        return [*effects, self._fetch(now_ms)]
+
+    def handle(self, event: FollowerEvent, now_ms: int) -> list[FollowerEffect]:
+        """What follows from `event`."""
+        if self._partition.leader == NO_LEADER or (self._guards.stale_answer_drop and event.number != self._under_way):
+            return []
+        match event:
+            case FetchAnswer():
+                if self._guards.stale_answer_drop and event.leader_epoch != self._partition.leader_epoch:
+                    return []
+                return self._on_answer(event, now_ms)
+            case Failed():
+                return self._on_failure(event, now_ms)
+
+    def _on_answer(self, answer: FetchAnswer, now_ms: int) -> list[FollowerEffect]:
+        effects: list[FollowerEffect] = []
+        self._end = self._log.log_end_offset
+        if answer.diverging is not None:
+            self._cut(self._cut_offset(answer.diverging), effects)
+        elif answer.batches is not None:
+            self._end = answer.batches.next_offset
+            effects.append(AppendReplica(answer.batches))
+        if answer.diverging is None:
+            committed = max(self._log.high_watermark, min(answer.high_watermark, self._end))
+            if committed > self._log.high_watermark:
+                effects.append(SetHighWatermark(committed))
+            start = min(answer.log_start_offset, committed)
+            if start > self._log.log_start_offset:
+                effects.append(SetLogStart(start))
+        return [*effects, self._fetch(now_ms)]
+
+    def _cut_offset(self, leader: EpochEnd) -> int:
+        mine = self._log.epochs.end_offset_for(leader.epoch, self._end)
+        if mine.epoch == UNDEFINED:
+            return min(leader.end_offset, self._end)
+        if mine.epoch == leader.epoch:
+            return min(mine.end_offset, leader.end_offset, self._end)
+        return min(mine.end_offset, self._end)
+
+    def _cut(self, offset: int, effects: list[FollowerEffect]) -> None:
+        self._end = offset
+        if offset < self._log.log_start_offset:
+            effects.append(RestartAt(offset))
+        else:
+            effects.append(TruncateTo(offset))
+        if self._log.high_watermark > offset:  # only after an unclean election
+            effects.append(SetHighWatermark(offset))
+
+    def _on_failure(self, failure: Failed, now_ms: int) -> list[FollowerEffect]:
+        self._end = self._log.log_end_offset
+        effects: list[FollowerEffect] = []
+        if isinstance(failure.error, OffsetOutOfRangeError):
+            if failure.log_end_offset < self._end:
+                self._cut(failure.log_end_offset, effects)
+            elif failure.log_start_offset > self._end:
+                self._end = failure.log_start_offset
+                effects += [RestartAt(self._end), SetHighWatermark(self._end)]
+            return [*effects, self._fetch(now_ms)]
+        outdated = FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderError, StaleBrokerEpochError
+        if isinstance(failure.error, outdated):
+            effects.append(RefreshMetadata())
+        return [*effects, self._fetch(now_ms + self._config.fetch_backoff_ms)]
+
+    def _fetch(self, at_ms: int) -> Fetch:
+        """From where the log ends once the effects before are carried out; the last epoch is read then, too: it comes with
+        the batches."""
+        self._number += 1
+        self._under_way = self._number
+        return Fetch(self._number, self._partition.leader, self._partition.leader_epoch, self._end, at_ms)
+
+    def last_epoch(self) -> int:
+        """Of the own log, when the fetch is sent."""
+        return self._log.epochs.latest if self._guards.epoch_truncation else UNDEFINED

@@ -1,0 +1,414 @@
+"""The leader of one partition: a pure state machine.
+
+| event | effects |
+|---|---|
+| `become` | BeginEpoch at the log end; followers' caught-up time = now; until the high watermark has reached that offset, `latest_offset` raises OFFSET_NOT_AVAILABLE (KIP-207) |
+| FollowerFetch | epoch checks, then FetchRefused, FetchDiverging (changes nothing) or FetchAccepted; log end and caught-up time of the follower; perhaps SetHighWatermark with Acknowledge, ProposeIsr (expand) |
+| Appended | SetHighWatermark, Acknowledge |
+| WaitForReplicas | Acknowledge at once, or when the high watermark is there; Refuse |
+| Tick | ProposeIsr (shrink); a proposal without an answer again |
+| AlterAnswered | the proposal is committed, given up (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
+| ImageChanged | the newer state is committed and the proposal is void; re-election: BeginEpoch; another leader: as Resigned |
+| Resigned | Refuse for every waiter, with the new leader (KIP-951) |
+
+High watermark: the smallest log end of the *maximal* ISR: committed members and proposed ones. A member that is to go
+counts until the controller has confirmed it, one that is to come counts from the proposal on (KIP-497). It never goes
+back, and stands still while the committed ISR is below min.insync.replicas (KIP-966), because the controller keeps who
+leaves such an ISR as an eligible leader.
+
+At most one proposal is under way. Its outcome may be unknown: it is made again, and it is void as soon as a newer partition
+epoch is seen, for the controller accepts it for its own partition epoch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+from msgspec import Struct
+
+from sparklog.errors import (
+    FencedLeaderEpochError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    SparklogError,
+    StaleBrokerEpochError,
+    UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.log.leader_epochs import UNDEFINED
+from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
+from sparklog.replication.replica.model import (
+    ALL_SAFEGUARDS,
+    Acknowledge,
+    AlterAnswered,
+    AlterOutcome,
+    Appended,
+    BeginEpoch,
+    FetchAccepted,
+    FetchDiverging,
+    FetchRefused,
+    FollowerFetch,
+    ImageChanged,
+    LeaderEffect,
+    LeaderEvent,
+    ProposeIsr,
+    Refuse,
+    ReplicaConfig,
+    ReplicaLog,
+    Resigned,
+    Safeguards,
+    SetHighWatermark,
+    Tick,
+    WaitForReplicas,
+)
+
+UNKNOWN_END = -1
+
+
+class FollowerProgress(Struct):
+    """What the leader knows of a follower. `log_end_offset` -1: it has not fetched in this epoch."""
+
+    caught_up_ms: int
+    log_end_offset: int = UNKNOWN_END
+    log_start_offset: int = 0
+    broker_epoch: int = NO_EPOCH
+    last_fetch_ms: int = 0
+    leader_end_at_last_fetch: int = 0
+
+    def on_fetch(self, fetch: FollowerFetch, leader_end: int, now_ms: int) -> None:
+        """Caught up is who has everything, or had by now what there was when it asked the last time: under constant
+        load nobody ever has everything."""
+        if fetch.fetch_offset >= leader_end:
+            self.caught_up_ms = now_ms
+        elif fetch.fetch_offset >= self.leader_end_at_last_fetch:
+            self.caught_up_ms = max(self.caught_up_ms, self.last_fetch_ms)
+        self.last_fetch_ms = now_ms
+        self.leader_end_at_last_fetch = leader_end
+        self.log_end_offset = fetch.fetch_offset
+        self.log_start_offset = fetch.log_start_offset
+        self.broker_epoch = fetch.broker_epoch
+
+
+class _Pending(Struct):
+    proposal: ProposeIsr
+    sent_ms: int
+
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset(member for member, _ in self.proposal.isr)
+
+
+class Leader:
+    """See the module. Made by `become`."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        image: ImageChanged,
+        log: ReplicaLog,
+        now_ms: int,
+        config: ReplicaConfig | None = None,
+        safeguards: Safeguards = ALL_SAFEGUARDS,
+    ) -> None:
+        """`broker_epoch`: of this broker's registration. Raises ValueError if the image names another leader."""
+        if image.partition.leader != broker_id:
+            raise ValueError(f"broker {broker_id} does not lead: {image.partition}")
+        self._me = broker_id
+        self._broker_epoch = broker_epoch
+        self._log = log
+        self._config = config if config is not None else ReplicaConfig()
+        self._guards = safeguards
+        self._committed = image.partition
+        self._eligible: Mapping[int, int] = image.eligible
+        self._min_insync = image.min_insync
+        self._pending: _Pending | None = None
+        self._waiters: dict[Hashable, int] = {}
+        self._followers: dict[int, FollowerProgress] = {}
+        self._high_watermark = log.high_watermark
+        self.epoch_start_offset = log.log_end_offset
+        self.has_resigned = False
+        self._know_followers(now_ms)
+
+    def become(self, now_ms: int) -> list[LeaderEffect]:
+        """Called once, before any event."""
+        effects: list[LeaderEffect] = [BeginEpoch(self._committed.leader_epoch, self.epoch_start_offset)]
+        self._advance(now_ms, effects)
+        self._propose_recovered(now_ms, effects)
+        return effects
+
+    # --- what there is
+
+    @property
+    def partition(self) -> PartitionImage:
+        """The state that the controller has confirmed."""
+        return self._committed
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    @property
+    def followers(self) -> Mapping[int, FollowerProgress]:
+        return self._followers
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """Whoever is in the ISR, or will or may be when the proposal under way is decided."""
+        committed = frozenset(self._committed.isr) | {self._me}
+        if self._pending is None:
+            return committed
+        return committed | self._pending.members if self._guards.maximal_isr else self._pending.members
+
+    @property
+    def low_watermark(self) -> int:
+        """No live replica begins below: what delete-records waits for (KIP-107)."""
+        starts = [f.log_start_offset for r, f in self._followers.items() if r in self._eligible]
+        return min([self._log.log_start_offset, *starts])
+
+    def latest_offset(self) -> int:
+        """The end of what can be read. Raises OffsetNotAvailableError while this leader may lag behind what consumers
+        have been shown by the one before."""
+        if self._guards.latest_after_epoch_start and self._high_watermark < self.epoch_start_offset:
+            raise OffsetNotAvailableError(
+                f"the leader of epoch {self._committed.leader_epoch} knows that {self._high_watermark} is committed, its "
+                f"epoch began at {self.epoch_start_offset}; try again"
+            )
+        return self._high_watermark
+
+    def check_append(self) -> None:
+        """Before an append with acks=all. Raises NotEnoughReplicasError, NotLeaderError."""
+        if self.has_resigned:
+            raise NotLeaderError("this broker leads the partition no more; read the metadata again")
+        if len(self._committed.isr) < self._min_insync:
+            raise NotEnoughReplicasError(
+                f"{len(self._committed.isr)} replicas are in sync {self._committed.isr}, min.insync.replicas is "
+                f"{self._min_insync}; bring replicas back, or lower it"
+            )
+
+    # --- events
+
+    def handle(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:
+        """What follows from `event`. After Resigned nothing does but refusals."""
+        effects: list[LeaderEffect] = []
+        if self.has_resigned and not isinstance(event, FollowerFetch | WaitForReplicas):
+            return effects
+        match event:
+            case FollowerFetch():
+                self._on_fetch(event, now_ms, effects)
+            case Appended():
+                self._advance(now_ms, effects)
+            case WaitForReplicas(token, end_offset):
+                self._wait(token, end_offset, effects)
+            case Tick():
+                self._on_tick(now_ms, effects)
+            case AlterAnswered():
+                self._on_answer(event, now_ms, effects)
+            case ImageChanged():
+                self._on_image(event, now_ms, effects)
+            case Resigned(leader, leader_epoch):
+                self._resign(leader, leader_epoch, effects)
+        return effects
+
+    def _on_fetch(self, fetch: FollowerFetch, now_ms: int, effects: list[LeaderEffect]) -> None:
+        log = self._log
+        error = self._refusal(fetch)
+        if error is None and not log.log_start_offset <= fetch.fetch_offset <= log.log_end_offset:
+            error = OffsetOutOfRangeError(
+                f"offset {fetch.fetch_offset} where the log is {log.log_start_offset} to {log.log_end_offset}"
+            )
+        diverging = None
+        if self._guards.divergence_check and fetch.last_epoch != UNDEFINED and not _is_fence(error):
+            end = log.epochs.end_offset_for(fetch.last_epoch, log.log_end_offset)
+            if end.epoch != UNDEFINED and (end.epoch < fetch.last_epoch or end.end_offset < fetch.fetch_offset):
+                diverging = end
+        if diverging is not None:
+            if not self._guards.divergence_changes_nothing and fetch.replica_id in self._followers:
+                self._note(fetch, now_ms, effects)
+            effects.append(FetchDiverging(fetch.token, diverging, self._high_watermark, log.log_start_offset))
+            return
+        if error is not None:
+            effects.append(FetchRefused(fetch.token, error, log.log_start_offset, log.log_end_offset))
+            return
+        self._note(fetch, now_ms, effects)
+        effects.append(FetchAccepted(fetch.token, log.log_end_offset, self._high_watermark, log.log_start_offset))
+
+    def _refusal(self, fetch: FollowerFetch) -> SparklogError | None:
+        current = self._committed.leader_epoch
+        if self.has_resigned:
+            return NotLeaderError(f"this broker no longer leads in epoch {current}; read the metadata again")
+        if fetch.leader_epoch < current:
+            return FencedLeaderEpochError(f"leader epoch {fetch.leader_epoch} is over, it is {current}")
+        if fetch.leader_epoch > current:
+            return UnknownLeaderEpochError(f"leader epoch {fetch.leader_epoch} is not known here yet, {current} is")
+        progress = self._followers.get(fetch.replica_id)
+        if progress is None:
+            return UnknownTopicOrPartitionError(
+                f"broker {fetch.replica_id} is no follower, the replicas are {self._committed.replicas}"
+            )
+        known = max(self._eligible.get(fetch.replica_id, NO_EPOCH), progress.broker_epoch)
+        if self._guards.broker_epoch_check and fetch.broker_epoch < known:
+            return StaleBrokerEpochError(
+                f"broker {fetch.replica_id} has registered with epoch {known}, the fetch has {fetch.broker_epoch}"
+            )
+        return None
+
+    def _note(self, fetch: FollowerFetch, now_ms: int, effects: list[LeaderEffect]) -> None:
+        self._followers[fetch.replica_id].on_fetch(fetch, self._log.log_end_offset, now_ms)
+        self._expand(fetch.replica_id, now_ms, effects)
+        self._advance(now_ms, effects)
+
+    def _wait(self, token: Hashable, end_offset: int, effects: list[LeaderEffect]) -> None:
+        if self.has_resigned:
+            effects.append(Refuse(token, NotLeaderError("this broker leads the partition no more")))
+        else:
+            self._waiters[token] = end_offset
+            self._answer_waiters(effects)
+
+    def _on_tick(self, now_ms: int, effects: list[LeaderEffect]) -> None:
+        self._advance(now_ms, effects)
+        if self._pending is not None:
+            if now_ms - self._pending.sent_ms >= self._config.proposal_retry_ms:
+                self._pending.sent_ms = now_ms
+                effects.append(self._pending.proposal)
+            return
+        late = {r for r in self._committed.isr if r != self._me and self._lags(r, now_ms)}
+        if late:
+            self._propose([r for r in self._committed.isr if r not in late], now_ms, effects)
+        else:
+            self._propose_recovered(now_ms, effects)
+            for replica in self._followers:
+                self._expand(replica, now_ms, effects)
+
+    def _on_answer(self, answer: AlterAnswered, now_ms: int, effects: list[LeaderEffect]) -> None:
+        if answer.partition is not None:
+            self._commit(answer.partition, now_ms, effects)
+        elif self._pending is not None and answer.partition_epoch == self._pending.proposal.partition_epoch:
+            given_up = answer.outcome in (AlterOutcome.INELIGIBLE, AlterOutcome.NOT_ATTEMPTED)
+            if given_up or (answer.outcome is AlterOutcome.UNKNOWN and not self._guards.pending_until_known):
+                self._pending = None
+                self._advance(now_ms, effects)
+
+    def _on_image(self, image: ImageChanged, now_ms: int, effects: list[LeaderEffect]) -> None:
+        self._eligible = image.eligible
+        self._min_insync = image.min_insync
+        self._commit(image.partition, now_ms, effects)
+        if not self.has_resigned:
+            self._propose_recovered(now_ms, effects)
+
+    def _resign(self, leader: int, leader_epoch: int, effects: list[LeaderEffect]) -> None:
+        self.has_resigned = True
+        self._pending = None
+        error = NotLeaderError(f"broker {leader} leads in epoch {leader_epoch}" if leader >= 0 else "nobody leads now")
+        effects += [Refuse(token, error, leader, leader_epoch) for token in self._waiters]
+        self._waiters.clear()
+
+    # --- the ISR
+
+    def _commit(self, partition: PartitionImage, now_ms: int, effects: list[LeaderEffect]) -> None:
+        before = self._committed
+        if partition.partition_epoch <= before.partition_epoch:
+            return
+        if partition.leader != self._me:
+            self._resign(partition.leader, partition.leader_epoch, effects)
+            return
+        self._committed = partition
+        self._pending = None
+        if partition.leader_epoch > before.leader_epoch:
+            self.epoch_start_offset = self._log.log_end_offset
+            effects.append(BeginEpoch(partition.leader_epoch, self.epoch_start_offset))
+            for progress in self._followers.values():
+                progress.caught_up_ms = now_ms
+                if partition.leader_epoch > before.leader_epoch + 1:  # somebody else may have led and cut their logs
+                    progress.log_end_offset = UNKNOWN_END
+        self._know_followers(now_ms)
+        self._advance(now_ms, effects)
+
+    def _know_followers(self, now_ms: int) -> None:
+        self._followers = {
+            r: self._followers.get(r) or FollowerProgress(now_ms) for r in self._committed.replicas if r != self._me
+        }
+
+    def _lags(self, replica: int, now_ms: int) -> bool:
+        progress = self._followers[replica]
+        return (
+            progress.log_end_offset != self._log.log_end_offset
+            and now_ms - progress.caught_up_ms > self._config.lag_max_ms
+        )
+
+    def _may_join(self, replica: int) -> bool:
+        """Eligible in the life that has fetched, and nothing that is or may be committed is missing."""
+        progress = self._followers[replica]
+        needed = self._high_watermark
+        if self._guards.epoch_start_before_join:
+            needed = max(needed, self.epoch_start_offset)
+        epoch = self._eligible.get(replica)
+        is_this_life = epoch == progress.broker_epoch if self._guards.broker_epoch_check else epoch is not None
+        return is_this_life and progress.log_end_offset >= needed and not self._committed.recovering
+
+    def _expand(self, replica: int, now_ms: int, effects: list[LeaderEffect]) -> None:
+        if self._pending is None and replica not in self._committed.isr and self._may_join(replica):
+            self._propose([*self._committed.isr, replica], now_ms, effects)
+
+    def _propose_recovered(self, now_ms: int, effects: list[LeaderEffect]) -> None:
+        if self._committed.recovering and self._pending is None:
+            self._propose(self._committed.isr, now_ms, effects)
+
+    def _propose(self, members: list[int] | tuple[int, ...], now_ms: int, effects: list[LeaderEffect]) -> None:
+        isr = tuple((m, self._broker_epoch if m == self._me else self._followers[m].broker_epoch) for m in members)
+        proposal = ProposeIsr(self._committed.leader_epoch, self._committed.partition_epoch, isr)
+        self._pending = _Pending(proposal, now_ms)
+        effects.append(proposal)
+        if not self._guards.maximal_isr:
+            self._advance(now_ms, effects)
+
+    # --- the high watermark
+
+    def _advance(self, now_ms: int, effects: list[LeaderEffect]) -> None:
+        if self._guards.min_insync and len(self._committed.isr) < self._min_insync:
+            return
+        members = self.maximal_isr
+        ends = [self._log.durable_end_offset]
+        for replica, progress in self._followers.items():
+            if replica in members or self._is_about_to_join(replica, progress, now_ms):
+                ends.append(progress.log_end_offset)
+        if min(ends) > self._high_watermark:
+            self._high_watermark = min(ends)
+            effects.append(SetHighWatermark(self._high_watermark))
+            self._answer_waiters(effects)
+
+    def _is_about_to_join(self, replica: int, progress: FollowerProgress, now_ms: int) -> bool:
+        """Waits for a chasing follower, or under load it would never get in. One that cannot join must not hold the
+        mark up (KAFKA-15021)."""
+        return (
+            self._eligible.get(replica) == progress.broker_epoch
+            and progress.log_end_offset >= self._high_watermark
+            and now_ms - progress.caught_up_ms <= self._config.lag_max_ms
+            and not self._committed.recovering
+        )
+
+    def _answer_waiters(self, effects: list[LeaderEffect]) -> None:
+        done = [token for token, end in self._waiters.items() if end <= self._high_watermark]
+        for token in done:
+            del self._waiters[token]
+            if self._guards.min_insync and len(self.maximal_isr) < self._min_insync:
+                effects.append(
+                    Refuse(
+                        token,
+                        NotEnoughReplicasAfterAppendError(
+                            f"{len(self.maximal_isr)} replicas are in sync, min.insync.replicas is {self._min_insync}; "
+                            f"the records are in the log and may stay"
+                        ),
+                        self._me,
+                        self._committed.leader_epoch,
+                    )
+                )
+            else:
+                effects.append(Acknowledge(token))
+
+
+def _is_fence(error: SparklogError | None) -> bool:
+    return error is not None and not isinstance(error, OffsetOutOfRangeError)

@@ -1,0 +1,290 @@
+"""The words of a partition's replicas: events, effects, and the rules that tests can switch off.
+
+A handler changes the state in memory at once and returns effects. The shell carries them out in their order, each one
+completely, before it reports the next event: with `flush.mode=group` an AppendReplica is on the disk when it is done, or
+acks=all would not be durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from msgspec import Struct
+
+from sparklog.errors import SparklogError
+from sparklog.log.leader_epochs import UNDEFINED, EpochEnd, LeaderEpochs
+from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
+
+
+class ReplicaLog(Protocol):
+    """What the rules read of the log. `durable_end_offset`: what may be acknowledged; with `flush.mode=group` it ends where
+    the last fsync did, else at the log end."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def durable_end_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def epochs(self) -> LeaderEpochs: ...
+
+
+class ReplicaConfig(Struct, frozen=True):
+    """Settings, in milliseconds: `replica.lag.time.max.ms`, `replica.fetch.backoff.ms`, and when a proposal without an
+    answer is made again."""
+
+    lag_max_ms: int = 30_000
+    fetch_backoff_ms: int = 1_000
+    proposal_retry_ms: int = 1_000
+
+
+@dataclass(frozen=True)
+class Safeguards:
+    """Only tests turn one off, to show that they would notice."""
+
+    maximal_isr: bool = True
+    """The high watermark waits for committed and for proposed members (KIP-497)."""
+    min_insync: bool = True
+    """It stands still while the committed ISR is below min.insync.replicas (KIP-966)."""
+    epoch_start_before_join: bool = True
+    """Who joins the ISR has everything below the start of the leader's epoch, not only below the high watermark."""
+    broker_epoch_check: bool = True
+    """A fetch of a follower's former life does not count, nor does such a life join (KIP-841, KIP-903)."""
+    divergence_check: bool = True
+    """A follower whose last epoch ends elsewhere at the leader gets no records (KIP-595)."""
+    divergence_changes_nothing: bool = True
+    """What such a follower asks for says nothing about its log."""
+    epoch_truncation: bool = True
+    """A follower cuts where the epochs part, not at its high watermark, which lags (KIP-101, KAFKA-6361)."""
+    stale_answer_drop: bool = True
+    """An answer to a fetch that is not the last one sent is dropped."""
+    pending_until_known: bool = True
+    """A proposal whose outcome is not known goes on counting."""
+    latest_after_epoch_start: bool = True
+    """"Latest" is not told before the high watermark has reached the epoch's start (KIP-207)."""
+
+
+ALL_SAFEGUARDS = Safeguards()
+
+
+# -- events at the leader
+
+
+class FollowerFetch(Struct, frozen=True):
+    """A follower asks for `fetch_offset`, so it has everything below. `last_epoch`: of its last record, -1 without any."""
+
+    token: Hashable
+    replica_id: int
+    broker_epoch: int
+    leader_epoch: int
+    fetch_offset: int
+    last_epoch: int = UNDEFINED
+    log_start_offset: int = 0
+
+
+class Appended(Struct, frozen=True):
+    """The leader's log has grown, or more of it is on the disk."""
+
+
+class WaitForReplicas(Struct, frozen=True):
+    """A producer with acks=all waits for everything below `end_offset`."""
+
+    token: Hashable
+    end_offset: int
+
+
+class Tick(Struct, frozen=True):
+    """Time has passed; twice per `replica.lag.time.max.ms` at least."""
+
+
+class AlterOutcome(Enum):
+    """What became of a proposal."""
+
+    COMMITTED = "committed"
+    INELIGIBLE = "ineligible"
+    """Refused for a member's sake. It cannot succeed later either: a member is named with its broker epoch."""
+    NOT_ATTEMPTED = "not attempted"
+    """It has never left this broker."""
+    STALE = "stale"
+    """The partition has changed; a newer image is on its way."""
+    UNKNOWN = "unknown"
+    """No answer."""
+
+
+class AlterAnswered(Struct, frozen=True):
+    """`partition_epoch`: what the proposal was based on; `partition`: the new state if it was committed."""
+
+    partition_epoch: int
+    outcome: AlterOutcome
+    partition: PartitionImage | None = None
+
+
+class ImageChanged(Struct, frozen=True):
+    """`eligible`: broker epochs of those that may join, of the same image as `partition` (KAFKA-15221)."""
+
+    partition: PartitionImage
+    eligible: Mapping[int, int]
+    min_insync: int
+
+
+class Resigned(Struct, frozen=True):
+    """Another broker leads, or this one has lost its session. `leader` -1: nobody knows who leads now."""
+
+    leader: int = -1
+    leader_epoch: int = NO_EPOCH
+
+
+LeaderEvent = FollowerFetch | Appended | WaitForReplicas | Tick | AlterAnswered | ImageChanged | Resigned
+
+
+# -- effects of the leader
+
+
+class BeginEpoch(Struct, frozen=True):
+    """The epoch begins at the log end, even if nothing is ever written in it: an entry in the epoch cache, durable."""
+
+    leader_epoch: int
+    start_offset: int
+
+
+class SetHighWatermark(Struct, frozen=True):
+    """Consumers may read up to here."""
+
+    offset: int
+
+
+class ProposeIsr(Struct, frozen=True):
+    """Asks the controller. `isr`: (id, broker epoch); the epoch is -1 for members that are in it already and have not been
+    heard of. `recovering` False also says that an unclean election has been followed up."""
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+    recovering: bool = False
+
+
+class FetchAccepted(Struct, frozen=True):
+    """Records from the asked offset up to `end_offset` (as many as fit), with the leader's marks."""
+
+    token: Hashable
+    end_offset: int
+    high_watermark: int
+    log_start_offset: int
+
+
+class FetchDiverging(Struct, frozen=True):
+    """No records: the follower's last epoch is `end.epoch` or younger here and ends at `end.end_offset`."""
+
+    token: Hashable
+    end: EpochEnd
+    high_watermark: int
+    log_start_offset: int
+
+
+class FetchRefused(Struct, frozen=True):
+    """`log_start_offset` and `log_end_offset` help a follower that is out of range."""
+
+    token: Hashable
+    error: SparklogError
+    log_start_offset: int
+    log_end_offset: int
+
+
+class Acknowledge(Struct, frozen=True):
+    """Everything the producer waits for is on all in-sync replicas."""
+
+    token: Hashable
+
+
+class Refuse(Struct, frozen=True):
+    """The producer is told `error`; `leader` and `leader_epoch` help it on (KIP-951)."""
+
+    token: Hashable
+    error: SparklogError
+    leader: int = -1
+    leader_epoch: int = NO_EPOCH
+
+
+LeaderEffect = (
+    BeginEpoch | SetHighWatermark | ProposeIsr | FetchAccepted | FetchDiverging | FetchRefused | Acknowledge | Refuse
+)
+
+
+# -- the follower
+
+
+class Fetch(Struct, frozen=True):
+    """Asks the leader, not before `at_ms`. `number`: of the fetch, so that its answer is known. When it is sent, the last
+    epoch is `Follower.last_epoch()`, the log start the log's."""
+
+    number: int
+    leader: int
+    leader_epoch: int
+    fetch_offset: int
+    at_ms: int = 0
+
+
+class Batches(Struct, frozen=True):
+    """Whole batches with the leader's stamps; `data` is the shell's."""
+
+    base_offset: int
+    next_offset: int
+    data: object
+
+
+class FetchAnswer(Struct, frozen=True):
+    """The answer to fetch `number`. `diverging`: there are no batches, the log has to be cut first."""
+
+    number: int
+    leader_epoch: int
+    high_watermark: int
+    log_start_offset: int
+    batches: Batches | None = None
+    diverging: EpochEnd | None = None
+
+
+class Failed(Struct, frozen=True):
+    """Fetch `number` failed. With OffsetOutOfRangeError the leader's bounds are set."""
+
+    number: int
+    error: SparklogError
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+
+
+class TruncateTo(Struct, frozen=True):
+    """The log is cut back to `offset`, the epoch cache always, even when the log ends there already (KAFKA-10706)."""
+
+    offset: int
+
+
+class RestartAt(Struct, frozen=True):
+    """The log is emptied and begins at `offset`."""
+
+    offset: int
+
+
+class AppendReplica(Struct, frozen=True):
+    """The batches are appended as they are; only their checksums are looked at."""
+
+    batches: Batches
+
+
+class SetLogStart(Struct, frozen=True):
+    """The leader has deleted what is older."""
+
+    offset: int
+
+
+class RefreshMetadata(Struct, frozen=True):
+    """The image at hand is older than the leader's."""
+
+
+FollowerEvent = FetchAnswer | Failed
+FollowerEffect = Fetch | TruncateTo | RestartAt | AppendReplica | SetHighWatermark | SetLogStart | RefreshMetadata

@@ -1,0 +1,173 @@
+"""The life of a transaction with one participant or many: open, decided, all markers in; and of the id it is opened under.
+
+Who takes part, under which identities, and who may decide is the policy of `plain` (one producer under its transactional id) and
+`shared` (many, for one version of an application).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from sparklog.errors import InvalidTxnStateError, SparklogError
+from sparklog.replication.transactions.model import (
+    NO_ID,
+    Abort,
+    Effects,
+    IdReserve,
+    Limits,
+    Marker,
+    Result,
+    Safeguards,
+    State,
+    prepared,
+)
+from sparklog.types import TopicPartition
+
+
+class Entry(Protocol):
+    """An id, and the newest transaction that was opened under it."""
+
+    transactional_id: str
+    updated_ms: int
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def participants(self) -> Mapping[int, set[TopicPartition]]:
+        """By producer id, the partitions of what is not complete."""
+
+    @property
+    def record(self) -> tuple[bytes, bytes]: ...
+    def move(self, state: State) -> None:
+        """The transaction is in another state."""
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class TransactionMachine(ABC, Generic[E]):
+    """All ids of one policy in one coordinator."""
+
+    def __init__(self, ids: IdReserve, limits: Limits, safeguards: Safeguards) -> None:
+        self._ids = ids
+        self._limits = limits
+        self._safeguards = safeguards
+        self._by_id: OrderedDict[str, E] = OrderedDict()
+        """In the order of their last use."""
+
+    # -- the policy
+
+    @abstractmethod
+    def _unknown(self, transactional_id: str, producer_id: int = NO_ID) -> SparklogError:
+        """What to say of an id that nobody knows."""
+
+    @abstractmethod
+    def _abort_open(self, found: E, now_ms: int, effects: Effects) -> None:
+        """Decides that the open transaction is aborted."""
+
+    @abstractmethod
+    def _is_overdue(self, found: E, now_ms: int) -> bool:
+        """Whether the open transaction has to be aborted."""
+
+    @abstractmethod
+    def _marker(self, found: E, producer_id: int) -> tuple[int, bool]:
+        """Epoch of a participant's markers, and whether they commit."""
+
+    @abstractmethod
+    def _completed(self, found: E, effects: Effects) -> None:
+        """All markers are in: what follows for the identities; nobody takes part any more."""
+
+    @abstractmethod
+    def _expiration_ms(self, found: E) -> int:
+        """How long the id is remembered without a transaction."""
+
+    # -- decisions
+
+    def _decided(self, found: E, now_ms: int, effects: Effects, *, commit: bool) -> None:
+        found.move(prepared(commit=commit))
+        if any(found.participants.values()):
+            self._save(found, now_ms, effects)
+        effects.decided.append(found.transactional_id)
+
+    def _abort(self, request: Abort, now_ms: int, effects: Effects) -> Result | None:
+        if request.aborted is not None:
+            return request.aborted
+        found = self._known(request.transactional_id)
+        if found.state is not State.ONGOING:
+            raise InvalidTxnStateError(f"transaction {found.transactional_id!r} is {found.state.text}, nothing is open")
+        self._abort_open(found, now_ms, effects)
+        return None
+
+    def markers(self, transactional_id: str) -> list[Marker]:
+        """What a prepared transaction has to write."""
+        found = self._by_id[transactional_id]
+        return [
+            Marker(tp, producer_id, *self._marker(found, producer_id))
+            for producer_id, partitions in found.participants.items()
+            for tp in sorted(partitions)
+        ]
+
+    def complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
+        """All markers are in."""
+        found = self._by_id[transactional_id]
+        found.move(found.state.completed)
+        self._completed(found, effects)
+        self._save(found, now_ms, effects)
+
+    def prepared_ids(self) -> list[str]:
+        """Decided, but not known to be complete: to be driven on after a restart."""
+        return [found.transactional_id for found in self._by_id.values() if found.state.is_prepared]
+
+    def time_out(self, now_ms: int, effects: Effects) -> None:
+        """Aborts what has been open for too long."""
+        for found in list(self._by_id.values()):
+            if found.state is State.ONGOING and self._is_overdue(found, now_ms):
+                self._abort_open(found, now_ms, effects)
+
+    def expire(self, now_ms: int, effects: Effects) -> None:
+        """Forgets ids that have not been used for long."""
+        for found in list(self._by_id.values()):
+            if is_idle(found) and now_ms - found.updated_ms >= self._expiration_ms(found):
+                self._forget(found, effects)
+
+    def _forget(self, found: E, effects: Effects) -> None:
+        del self._by_id[found.transactional_id]
+        effects.records.append((found.record[0], None))
+
+    def _save(self, found: E, now_ms: int, effects: Effects) -> None:
+        found.updated_ms = now_ms
+        self._by_id[found.transactional_id] = found
+        self._by_id.move_to_end(found.transactional_id)
+        effects.records.append(found.record)
+
+    # -- what there is
+
+    def _known(self, transactional_id: str) -> E:
+        """Raises InvalidProducerIdMappingError for an unknown id."""
+        found = self._by_id.get(transactional_id)
+        if found is None:
+            raise self._unknown(transactional_id)
+        return found
+
+    def ids(self) -> list[str]:
+        """All ids, in no order."""
+        return list(self._by_id)
+
+    def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
+        """(producer id, partition) of what is open. Raises InvalidProducerIdMappingError for an unknown id."""
+        participants = self._known(transactional_id).participants
+        return sorted((producer_id, tp) for producer_id, partitions in participants.items() for tp in partitions)
+
+    def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:
+        """(producer id, transactional id, partitions of what is open)."""
+        for found in self._by_id.values():
+            for producer_id, partitions in found.participants.items():
+                yield producer_id, found.transactional_id, partitions
+
+
+def is_idle(found: Entry) -> bool:
+    """Whether it has no transaction."""
+    return found.state is not State.ONGOING and not found.state.is_prepared

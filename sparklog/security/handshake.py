@@ -1,0 +1,266 @@
+"""Authentication of one connection: a state machine without sockets and clocks.
+
+    state           ChooseMechanism      SaslToken                          OtherRequest     HandshakeRequest
+    UNKNOWN         → EXCHANGE           fails                              fails            let through, a few times
+    EXCHANGE        fails                → EXCHANGE, KNOWN, or fails        fails            fails
+    KNOWN           → EXCHANGE_AGAIN     fails                              let through      let through
+    EXCHANGE_AGAIN  fails                → EXCHANGE_AGAIN, KNOWN, or fails  fails            fails
+    FAILED          nothing is answered any more
+
+A connection begins UNKNOWN on a SASL listener, else KNOWN: as the principal of its certificate, or `User:ANONYMOUS`. In
+KNOWN a request that comes after the session has expired fails (KIP-368); an authentication begun in time saves it.
+
+Every failure ends the connection. Its answer, and the end, come `failed_delay_ms` later, so that guessing is slow; until
+then nothing is read from the connection. All failures of a mechanism have one text for the peer; the log gets the reason,
+without what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from sparklog.errors import (
+    IllegalSaslStateError,
+    InvalidConfigError,
+    SaslAuthenticationFailedError,
+    SparklogError,
+    UnsupportedSaslMechanismError,
+)
+from sparklog.security.principals import ANONYMOUS, Principal
+from sparklog.security.sasl import CREDENTIALS_WRONG, MECHANISMS, PLAIN, TOKEN_BYTES_MAX, SaslServer
+
+HANDSHAKES_BEFORE_KNOWN_MAX = 2
+MESSAGES_PER_EXCHANGE_MAX = 8
+"""No mechanism has more than two."""
+REAUTHENTICATION_INTERVAL_MS_MIN = 1_000
+"""Sooner again is refused, as Kafka does: it would be work without a use."""
+
+
+class ListenerRules(Struct, frozen=True):
+    """What one listener asks of its connections. `mechanisms` empty: no SASL. 0 ms: without limit, or without delay."""
+
+    name: str
+    mechanisms: tuple[str, ...] = ()
+    tls: bool = False
+    failed_delay_ms: int = 100
+    """`connection.failed.authentication.delay.ms`"""
+    reauthentication_ms_max: int = 0
+    """`connections.max.reauth.ms`"""
+    authentication_timeout_ms: int = 30_000
+    """A connection that is not known by then is closed."""
+
+    def __post_init__(self) -> None:
+        unknown = set(self.mechanisms) - set(MECHANISMS)
+        if unknown:
+            raise InvalidConfigError(
+                f"sasl.enabled.mechanisms: {', '.join(sorted(unknown))}: use {', '.join(MECHANISMS)}"
+            )
+        if PLAIN in self.mechanisms and not self.tls:
+            raise InvalidConfigError(
+                f"listener {self.name}: PLAIN shows the password to the network: use SASL_SSL, or SCRAM-SHA-512"
+            )
+
+
+class HandshakeRequest(NamedTuple):
+    """The peer asks what the broker speaks."""
+
+
+class ChooseMechanism(NamedTuple):
+    """SASL_HANDSHAKE."""
+
+    mechanism: str
+
+
+class SaslToken(NamedTuple):
+    """SASL_AUTHENTICATE."""
+
+    token: bytes
+
+
+class OtherRequest(NamedTuple):
+    """Any other request, by its API's name; also one that the broker does not know."""
+
+    api: str
+
+
+Event = HandshakeRequest | ChooseMechanism | SaslToken | OtherRequest
+
+
+class LetThrough(NamedTuple):
+    """The request is handled as usual."""
+
+
+class OfferMechanisms(NamedTuple):
+    """Answer to ChooseMechanism."""
+
+    mechanisms: tuple[str, ...]
+
+
+class Challenge(NamedTuple):
+    """Answer to SaslToken. `session_lifetime_ms` as in SaslAuthenticateResponse."""
+
+    token: bytes
+    session_lifetime_ms: int = 0
+
+
+class Authenticated(NamedTuple):
+    """The connection has this principal from now on; counted under the mechanism, `again` or for the first time."""
+
+    principal: Principal
+    mechanism: str
+    again: bool
+
+
+class Fail(NamedTuple):
+    """After `delay_ms`, in which nothing is read: answer with `error`, and close. Counted under `reason`; `log_text` is
+    for the log and the audit, without what was sent. `mechanisms` are told if the mechanism was wrong."""
+
+    error: SparklogError
+    delay_ms: int
+    reason: str
+    log_text: str
+    mechanisms: tuple[str, ...] = ()
+
+
+Effect = LetThrough | OfferMechanisms | Challenge | Authenticated | Fail
+
+
+class State(Enum):
+    """See the module's table."""
+
+    UNKNOWN = "unknown"
+    EXCHANGE = "exchange"
+    KNOWN = "known"
+    EXCHANGE_AGAIN = "exchange again"
+    FAILED = "failed"
+
+
+class Authentication:
+    """The state of one connection. `make_server` makes the server's side of one exchange of a mechanism."""
+
+    def __init__(
+        self,
+        rules: ListenerRules,
+        make_server: Callable[[str], SaslServer],
+        now_ms: int,
+        certificate_principal: Principal | None = None,
+    ) -> None:
+        """`certificate_principal`: of the peer's certificate, verified by TLS; it counts where the listener has no SASL."""
+        self._rules = rules
+        self._make_server = make_server
+        self._server: SaslServer | None = None
+        self._mechanism = ""
+        self._messages = 0
+        self._handshakes = 0
+        self._since_ms = now_ms
+        self._expires_ms: int | None = None
+        self.state = State.UNKNOWN if rules.mechanisms else State.KNOWN
+        self._principal = None if rules.mechanisms else certificate_principal or ANONYMOUS
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who the peer is; None while that is not known, and after a failure."""
+        return None if self.state is State.FAILED else self._principal
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `expire` has something to say: the end of the session, or of the patience with who does not authenticate."""
+        if self.state in (State.UNKNOWN, State.EXCHANGE):
+            return self._since_ms + self._rules.authentication_timeout_ms
+        return None if self.state is State.FAILED else self._expires_ms
+
+    def expire(self, now_ms: int) -> list[Effect]:
+        """To be called at `deadline_ms`: ends a connection whose time is over, also one that only waits."""
+        deadline_ms = self.deadline_ms
+        if deadline_ms is None or now_ms < deadline_ms:
+            return []
+        if self._principal is None:
+            return self._fail(
+                SaslAuthenticationFailedError("no authentication in time"), "timeout", "did not authenticate in time"
+            )
+        return self._session_expired()
+
+    def receive(self, event: Event, now_ms: int) -> list[Effect]:
+        """What has to be done with a request, in this order. Nothing after a failure."""
+        if self.state is State.FAILED:
+            return []
+        deadline_ms = self.deadline_ms
+        if deadline_ms is not None and now_ms >= deadline_ms:
+            return self.expire(now_ms)
+        if isinstance(event, ChooseMechanism):
+            return self._choose(event.mechanism, now_ms)
+        if isinstance(event, SaslToken):
+            return self._exchange(event.token, now_ms)
+        if self.state is State.KNOWN:
+            return [LetThrough()]
+        if isinstance(event, HandshakeRequest) and self.state is State.UNKNOWN:
+            self._handshakes += 1
+            if self._handshakes <= HANDSHAKES_BEFORE_KNOWN_MAX:
+                return [LetThrough()]
+        api = event.api if isinstance(event, OtherRequest) else "HANDSHAKE"
+        return self._out_of_order(f"{api} in the state {self.state.value!r}")
+
+    def _choose(self, mechanism: str, now_ms: int) -> list[Effect]:
+        again = self.state is State.KNOWN
+        if not self._rules.mechanisms or self.state not in (State.UNKNOWN, State.KNOWN):
+            return self._out_of_order(f"SASL_HANDSHAKE in the state {self.state.value!r}")
+        if mechanism not in self._rules.mechanisms:
+            error = UnsupportedSaslMechanismError(f"this listener takes {', '.join(self._rules.mechanisms)}")
+            return self._fail(error, "mechanism", f"asked for the mechanism {mechanism[:64]!r}", self._rules.mechanisms)
+        if again and mechanism != self._mechanism:
+            return self._out_of_order(f"{mechanism} again after {self._mechanism}")
+        if again and now_ms < self._since_ms + REAUTHENTICATION_INTERVAL_MS_MIN:
+            return self._out_of_order("authenticates again too soon")
+        self._mechanism, self._messages = mechanism, 0
+        self._server = self._make_server(mechanism)
+        self.state = State.EXCHANGE_AGAIN if again else State.EXCHANGE
+        return [OfferMechanisms(self._rules.mechanisms)]
+
+    def _exchange(self, token: bytes, now_ms: int) -> list[Effect]:
+        if self._server is None:
+            return self._out_of_order(f"SASL_AUTHENTICATE in the state {self.state.value!r}")
+        self._messages += 1
+        try:
+            if len(token) > TOKEN_BYTES_MAX or self._messages > MESSAGES_PER_EXCHANGE_MAX:
+                raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
+            step = self._server.respond(token, now_ms)
+        except SaslAuthenticationFailedError:
+            return self._refuse("credentials are wrong")
+        if step.principal is None:
+            return [Challenge(step.challenge)]
+        if step.expires_ms is not None and step.expires_ms <= now_ms:
+            return self._refuse("what proves the identity has expired")
+        if self._principal not in (None, step.principal):
+            return self._refuse(f"was {self._principal} and now proves to be {step.principal}")
+        again = self.state is State.EXCHANGE_AGAIN
+        self._server, self._principal, self.state, self._since_ms = None, step.principal, State.KNOWN, now_ms
+        lifetime_ms = self._lifetime_ms(step.expires_ms, now_ms)
+        self._expires_ms = now_ms + lifetime_ms if lifetime_ms else None
+        return [Authenticated(step.principal, self._mechanism, again), Challenge(step.challenge, lifetime_ms)]
+
+    def _lifetime_ms(self, expires_ms: int | None, now_ms: int) -> int:
+        """The shorter of what the credential and the listener allow; 0: neither sets an end."""
+        limits = [] if expires_ms is None else [expires_ms - now_ms]
+        if self._rules.reauthentication_ms_max:
+            limits.append(self._rules.reauthentication_ms_max)
+        return min(limits, default=0)
+
+    def _refuse(self, why: str) -> list[Effect]:
+        failure = getattr(self._server, "failure", "")
+        log_text = f"{self._mechanism}: {why}" + (f": {failure}" if failure else "")
+        return self._fail(SaslAuthenticationFailedError(CREDENTIALS_WRONG), "credentials", log_text)
+
+    def _session_expired(self) -> list[Effect]:
+        error = SaslAuthenticationFailedError("the session has expired: authenticate again in time")
+        return self._fail(error, "expired", f"the session of {self._principal} has expired")
+
+    def _out_of_order(self, what: str) -> list[Effect]:
+        return self._fail(IllegalSaslStateError("not allowed before or during the authentication"), "order", what)
+
+    def _fail(self, error: SparklogError, reason: str, log_text: str, mechanisms: tuple[str, ...] = ()) -> list[Effect]:
+        self.state, self._server = State.FAILED, None
+        return [Fail(error, self._rules.failed_delay_ms, reason, f"{self._rules.name}: {log_text}", mechanisms)]

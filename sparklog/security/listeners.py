@@ -1,0 +1,208 @@
+"""Listeners: where a broker listens, with which security, and what it tells others about it.
+
+`listeners` is a list of NAME://HOST:PORT; the empty host and 0.0.0.0 are all addresses. `listener.security.protocol.map` says
+which security a name stands for; the four protocols stand for themselves. `advertised.listeners` is what clients are told,
+`inter.broker.listener.name` the listener through which brokers talk to one another (KIP-103). A setting for one listener alone
+has the prefix `listener.name.<name in lower case>.`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from sparklog.errors import InvalidConfigError
+
+LISTENERS_MAX = 100
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_ADDRESS = re.compile(r"([^:/\s]+)://(?:\[([^\]\s]*)\]|([^:\s\[\]]*)):(\d{1,5})")
+
+
+class SecurityProtocol(StrEnum):
+    """Whether a listener encrypts, and whether it asks who is there."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def sasl(self) -> bool:
+        """Whether peers authenticate with SASL."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+class Listener(NamedTuple):
+    """One listener. `host` "" (or "::", with IPv6): all addresses; `port` 0: any free one."""
+
+    name: str
+    host: str
+    port: int
+    protocol: SecurityProtocol
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+class Listeners(NamedTuple):
+    """All of a broker's listeners, in the order of the setting; `advertised` has one for each that clients are told of."""
+
+    bound: tuple[Listener, ...]
+    advertised: tuple[Listener, ...]
+    inter_broker: Listener
+
+
+def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
+    """`listener.security.protocol.map`: NAME:PROTOCOL, separated by commas. Raises InvalidConfigError."""
+    protocols = {p.value: p for p in SecurityProtocol}
+    for part in _parts(text):
+        name, colon, protocol = part.partition(":")
+        if not colon or not _NAME.fullmatch(name) or protocol not in SecurityProtocol.__members__:
+            possible = ", ".join(SecurityProtocol)
+            raise InvalidConfigError(
+                f"listener.security.protocol.map: {part!r} is not NAME:PROTOCOL, with one of {possible}"
+            )
+        given = SecurityProtocol(protocol)
+        if name in SecurityProtocol.__members__ and name != protocol:
+            raise InvalidConfigError(f"listener.security.protocol.map: {name} can only be {name}")
+        protocols[name] = given
+    return protocols
+
+
+def parse_listeners(
+    listeners: str,
+    protocol_map: str = "",
+    advertised: str = "",
+    inter_broker_name: str = "",
+    own_host: str = "localhost",
+) -> Listeners:
+    """A broker's listeners from its settings. `own_host`: what others call this host; it is advertised for all addresses.
+
+    Raises InvalidConfigError that names the setting.
+    """
+    protocols = parse_protocol_map(protocol_map)
+    bound = _parse(listeners, protocols, "listeners")
+    if not bound:
+        raise InvalidConfigError("listeners: at least one NAME://HOST:PORT is needed")
+    _check_distinct(bound)
+    told = _parse(advertised, protocols, "advertised.listeners") or tuple(
+        one._replace(host=own_host) if is_any_address(one.host) else one for one in bound
+    )
+    names = {one.name: one for one in bound}
+    for one in told:
+        if one.name not in names:
+            raise InvalidConfigError(f"advertised.listeners: {one.name} is none of the listeners {', '.join(names)}")
+        if is_any_address(one.host):
+            raise InvalidConfigError(f"advertised.listeners: nobody can connect to {one}: name the address others use")
+    if len({one.name for one in told}) != len(told):
+        raise InvalidConfigError("advertised.listeners: a name stands there twice")
+    inner = inter_broker_name or bound[0].name
+    if inner not in names:
+        raise InvalidConfigError(f"inter.broker.listener.name: {inner!r} is none of the listeners {', '.join(names)}")
+    return Listeners(bound, told, names[inner])
+
+
+def _parse(text: str, protocols: Mapping[str, SecurityProtocol], setting: str) -> tuple[Listener, ...]:
+    parts = _parts(text)
+    if len(parts) > LISTENERS_MAX:
+        raise InvalidConfigError(f"{setting}: {len(parts)} listeners; at most {LISTENERS_MAX}")
+    return tuple(_parse_one(part, protocols, setting) for part in parts)
+
+
+def _parse_one(text: str, protocols: Mapping[str, SecurityProtocol], setting: str) -> Listener:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not _NAME.fullmatch(match[1]) or int(match[4]) > 65_535:
+        raise InvalidConfigError(f"{setting}: {text!r} is not of the form NAME://HOST:PORT")
+    name, host, port = match[1], match[2] if match[2] is not None else match[3], int(match[4])
+    if name not in protocols:
+        raise InvalidConfigError(f"{setting}: listener.security.protocol.map does not say which protocol {name} is")
+    if match[2] is not None:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError as e:
+            raise InvalidConfigError(f"{setting}: {host!r} is no IPv6 address") from e
+    return Listener(name, "" if host == "0.0.0.0" else host, port, protocols[name])
+
+
+def _check_distinct(bound: tuple[Listener, ...]) -> None:
+    """Names differ, and so do addresses; several listeners may ask for any free port."""
+    if len({one.name for one in bound}) != len(bound):
+        raise InvalidConfigError("listeners: a name stands there twice")
+    if len({one.name.lower() for one in bound}) != len(bound):
+        raise InvalidConfigError(
+            "listeners: two names differ only in case; settings of listeners have names in lower case"
+        )
+    places = [(one.host, one.port) for one in bound if one.port]
+    if len(set(places)) != len(places):
+        raise InvalidConfigError("listeners: an address stands there twice")
+
+
+def _parts(text: str) -> list[str]:
+    return [part for raw in text.split(",") if (part := raw.strip())]
+
+
+def is_any_address(host: str) -> bool:
+    """Whether a listener on `host` takes connections on all addresses."""
+    return host in ("", "::") or _ip_says(host, lambda ip: ip.is_unspecified)
+
+
+def is_local(host: str) -> bool:
+    """Whether only processes of this host can reach a listener on `host`. A name other than localhost never counts: what it
+    stands for can change."""
+    return host == "localhost" or _ip_says(host, lambda ip: ip.is_loopback)
+
+
+def _ip_says(host: str, question: Callable[[ipaddress.IPv4Address | ipaddress.IPv6Address], bool]) -> bool:
+    try:
+        return question(ipaddress.ip_address(host))
+    except ValueError:
+        return False
+
+
+def listener_settings(settings: Mapping[str, object], name: str) -> dict[str, object]:
+    """The settings as one listener has them: `listener.name.<name>.x` comes before `x`."""
+    prefix = f"listener.name.{name.lower()}."
+    common = {key: value for key, value in settings.items() if not key.startswith("listener.name.")}
+    return common | {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
+
+
+def insecurity(listener: Listener, client_auth: str) -> str:
+    """Why anybody who reaches the listener is let in; "": peers have to say who they are. `client_auth`: its `ssl.client.auth`."""
+    if listener.protocol is SecurityProtocol.PLAINTEXT:
+        return "it neither encrypts nor asks who is there"
+    if listener.protocol is SecurityProtocol.SSL and client_auth != "required":
+        return "it encrypts, but does not ask who is there: use SASL_SSL, or ssl.client.auth=required"
+    return ""
+
+
+def check_exposure(
+    listeners: Listeners, client_auth_of: Callable[[Listener], str], allow_insecure: bool
+) -> tuple[str, ...]:
+    """What to warn of at every start.
+
+    Raises InvalidConfigError for a listener that lets anybody in from other hosts, unless `allow.insecure` says that it may.
+    """
+    warnings = []
+    for listener in listeners.bound:
+        if is_local(listener.host):
+            continue
+        why = insecurity(listener, client_auth_of(listener))
+        if why and not allow_insecure:
+            raise InvalidConfigError(
+                f"listener {listener} can be reached from other hosts, and {why}; listen on localhost, "
+                "make it secure (`sparklog broker --secure-setup DIR`), or set allow.insecure = true"
+            )
+        if why:
+            warnings.append(f"allow.insecure: everybody who reaches {listener} may do everything: {why}")
+        elif not listener.protocol.tls:
+            warnings.append(f"{listener} does not encrypt: whoever is on the way can read and change what is sent")
+    return tuple(warnings)

@@ -1,0 +1,222 @@
+r"""OAUTHBEARER (RFC 7628, KIP-255): a signed JSON web token says who the peer is, and until when.
+
+The client's only message is `n,,\x01auth=Bearer TOKEN\x01\x01`. A token that is refused is answered with a JSON object; the
+client sends one byte \x01, and then the exchange fails.
+
+A token is taken if all of this holds: its signature is by a key of the set (JWKS, RFC 7517) whose id its header names, with an
+algorithm that is pinned in the configuration and that is asymmetric; it has `exp`, and now is before it; now is not before
+`nbf`, and `iat` is not in the future, all within the allowed clock skew; `aud` and `iss` are the expected ones; the claim
+with the name is a text. What a token says about its own keys (`jwk`, `jku`, `x5u`, `x5c`) is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.security.optional import require
+from sparklog.security.principals import user
+from sparklog.security.sasl import CREDENTIALS_WRONG, TOKEN_BYTES_MAX, SaslStep
+from sparklog.security.secrets import HIDDEN, Secret
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""What can be pinned: those with a private and a public key. With HS… the set of public keys would be the secret."""
+JWKS_CHARS_MAX = 1024 * 1024
+RSA_BITS_MIN = 2_048
+_SEPARATOR = "\x01"
+_KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+
+
+class TokenRules(Struct, frozen=True):
+    """What a token must be like. `audiences`: it has to be for one of them; `issuer` "": any."""
+
+    audiences: tuple[str, ...]
+    issuer: str = ""
+    algorithms: tuple[str, ...] = ("RS256",)
+    clock_skew_ms: int = 30_000
+    name_claim: str = "sub"
+
+
+class _Key(NamedTuple):
+    """A public key of the set. `algorithm` "": any that fits its type."""
+
+    key_id: object
+    key_type: str
+    algorithm: str
+    key: Any
+
+
+class TokenVerifier:
+    """Verifies tokens with a set of keys; a new set of keys is a new verifier."""
+
+    def __init__(self, jwks: str, rules: TokenRules) -> None:
+        """`jwks`: the text of the key set. Raises InvalidConfigError: no usable key, an algorithm that cannot be pinned, no
+        audience and no issuer."""
+        if not rules.algorithms or not set(rules.algorithms) <= set(ALGORITHMS):
+            raise InvalidConfigError(f"sasl.oauthbearer algorithms: use some of {', '.join(ALGORITHMS)}")
+        if not rules.audiences and not rules.issuer:
+            raise InvalidConfigError(
+                "sasl.oauthbearer.expected.audience or .expected.issuer is needed: else a token for another service opens this one"
+            )
+        self._rules = rules
+        self._jwt = require("jwt", "OAUTHBEARER")
+        self._keys = _parse_jwks(self._jwt, jwks)
+
+    def __repr__(self) -> str:
+        return f"TokenVerifier({len(self._keys)} keys)"
+
+    def verify(self, token: str, now_ms: int) -> tuple[str, int]:
+        """The name that the token proves, and when it expires (ms since 1970). Raises SaslAuthenticationFailedError, whose
+        text says what is wrong with the token, but shows nothing of it."""
+        claims = self._signed_claims(token)
+        expires_ms = _time_ms(claims, "exp")
+        if expires_ms is None:
+            raise SaslAuthenticationFailedError("the token has no expiry (exp)")
+        skew_ms = self._rules.clock_skew_ms
+        if now_ms >= expires_ms + skew_ms:
+            raise SaslAuthenticationFailedError("the token has expired")
+        for claim in ("nbf", "iat"):
+            since_ms = _time_ms(claims, claim)
+            if since_ms is not None and now_ms + skew_ms < since_ms:
+                raise SaslAuthenticationFailedError(f"the token is not valid yet ({claim})")
+        name = claims.get(self._rules.name_claim)
+        if not isinstance(name, str):
+            raise SaslAuthenticationFailedError(f"the token has no text in its claim {self._rules.name_claim!r}")
+        return name, expires_ms + skew_ms
+
+    def _signed_claims(self, token: str) -> Mapping[str, Any]:
+        jwt, rules = self._jwt, self._rules
+        try:
+            header = jwt.get_unverified_header(token)
+            algorithm = header.get("alg")
+            if algorithm not in rules.algorithms:
+                raise SaslAuthenticationFailedError("the token's algorithm is not one of those that are pinned")
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                self._key(header.get("kid"), algorithm),
+                algorithms=[algorithm],
+                audience=list(rules.audiences) or None,
+                issuer=rules.issuer or None,
+                options={
+                    "verify_aud": bool(rules.audiences),
+                    "verify_iss": bool(rules.issuer),
+                    "require": ["exp", *(["iss"] if rules.issuer else []), *(["aud"] if rules.audiences else [])],
+                    # the times are compared with the caller's clock
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                },
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as e:
+            raise SaslAuthenticationFailedError(f"the token is refused: {type(e).__name__}") from None
+        return claims
+
+    def _key(self, key_id: object, algorithm: str) -> Any:
+        """The only key that fits. A token without a key id is taken if the set has one key of the algorithm's type."""
+        fitting = [
+            key
+            for key in self._keys
+            if key.key_type == _KEY_TYPES[algorithm[:2]]
+            and (key_id is None or key.key_id == key_id)
+            and key.algorithm in ("", algorithm)
+        ]
+        if len(fitting) != 1:
+            raise SaslAuthenticationFailedError("the token's key is not in the set of keys")
+        return fitting[0].key
+
+
+def _parse_jwks(jwt: Any, text: str) -> list[_Key]:
+    """The set's keys for signatures. Keys of other kinds are left out, as RFC 7517 asks; private ones are refused."""
+    if len(text) > JWKS_CHARS_MAX:
+        raise InvalidConfigError(f"the set of keys has {len(text)} characters; at most {JWKS_CHARS_MAX} are allowed")
+    try:
+        entries = json.loads(text)["keys"]
+        usable = [e for e in entries if e.get("kty") in _KEY_TYPES.values() and e.get("use", "sig") == "sig"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InvalidConfigError('the set of keys is not of the form {"keys": [{"kty": …}, …]}') from None
+    keys: list[_Key] = []
+    for entry in usable:
+        if "d" in entry:
+            raise InvalidConfigError("the set of keys has a private key: give the broker public ones only")
+        try:
+            algorithm = entry.get("alg", "")
+            key = _Key(entry.get("kid"), entry["kty"], algorithm, jwt.PyJWK(entry).key)
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError) as e:
+            raise InvalidConfigError(f"key {len(keys) + 1} of the set cannot be read: {type(e).__name__}") from None
+        if key.key_type == "RSA" and key.key.key_size < RSA_BITS_MIN:
+            raise InvalidConfigError(
+                f"key {len(keys) + 1} of the set has {key.key.key_size} bits: at least {RSA_BITS_MIN}"
+            )
+        keys.append(key)
+    if not keys:
+        raise InvalidConfigError("the set has no key for signatures (kty RSA, EC or OKP)")
+    return keys
+
+
+def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > 2**40:
+        raise SaslAuthenticationFailedError(f"the token's {name} is no time")
+    return int(value * 1000)
+
+
+class OAuthBearerServer:
+    """One exchange; two messages if the token is refused."""
+
+    def __init__(self, verifier: TokenVerifier) -> None:
+        self._verifier = verifier
+        self._failure: SaslAuthenticationFailedError | None = None
+        self._messages = 0
+
+    @property
+    def failure(self) -> str:
+        """Why the token was refused, for the log; "" if it was not."""
+        return str(self._failure or "")
+
+    def respond(self, token: bytes, now_ms: int) -> SaslStep:
+        """See `sasl.SaslServer`."""
+        self._messages += 1
+        if self._messages > 1:
+            raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
+        authzid, bearer = _parse(token)
+        try:
+            name, expires_ms = self._verifier.verify(bearer.reveal(), now_ms)
+            if authzid not in ("", name):
+                raise SaslAuthenticationFailedError("the message names another user than the token")
+            principal = user(name)
+        except (SaslAuthenticationFailedError, InvalidConfigError) as e:
+            self._failure = SaslAuthenticationFailedError(str(e))
+            return SaslStep(b'{"status":"invalid_token"}')
+        return SaslStep(b"", principal, expires_ms)
+
+
+def bearer_message(token: Secret) -> bytes:
+    """The client's message. Raises InvalidConfigError if the token cannot be one."""
+    text = token.reveal()
+    if not text.isascii() or not text.isprintable() or " " in text or not text:
+        raise InvalidConfigError(f"the bearer token {HIDDEN} has characters that no token has")
+    return f"n,,{_SEPARATOR}auth=Bearer {text}{_SEPARATOR}{_SEPARATOR}".encode()
+
+
+def _parse(message: bytes) -> tuple[str, Secret]:
+    """The authorization id ("": none) and the token. Raises SaslAuthenticationFailedError."""
+    try:
+        text = message.decode("ascii") if len(message) <= TOKEN_BYTES_MAX else ""
+        header, *pairs = text.split(_SEPARATOR)
+        binding, authzid, end = header.split(",")
+        values = dict(pair.split("=", 1) for pair in pairs[:-2])
+        scheme, token = values["auth"].split(" ", 1)
+        correct = binding in ("n", "y") and not end and pairs[-2:] == ["", ""] and len(values) == len(pairs) - 2
+        if not correct or scheme.lower() != "bearer" or (authzid and not authzid.startswith("a=")):
+            raise ValueError
+    except (ValueError, KeyError):
+        raise SaslAuthenticationFailedError(CREDENTIALS_WRONG) from None
+    name = authzid.removeprefix("a=").replace("=2C", ",").replace("=3D", "=")
+    return name, Secret(token.strip())

@@ -1,0 +1,63 @@
+"""PLAIN (RFC 4616): name and password as they are. Only for listeners with TLS; `handshake` refuses it on others.
+
+The password is compared with the user's SCRAM credential, so that the server keeps no password. The comparison does the same
+work for a user who is not known. It takes milliseconds by design: the shell calls it off the event loop.
+"""
+
+from __future__ import annotations
+
+from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.security.principals import user
+from sparklog.security.sasl import CREDENTIALS_WRONG, SCRAM_SHA_256, SaslStep
+from sparklog.security.scram import (
+    ITERATIONS_MIN,
+    CredentialLookup,
+    credential_matches,
+    normalized_name,
+    unknown_user_credential,
+)
+from sparklog.security.secrets import Secret
+
+MESSAGE_BYTES_MAX = 4_096
+
+
+class PlainServer:
+    """One exchange: one message. `lookup` gives SCRAM-SHA-256 credentials."""
+
+    def __init__(
+        self, lookup: CredentialLookup, server_secret: bytes, unknown_iterations: int = ITERATIONS_MIN
+    ) -> None:
+        self._lookup = lookup
+        self._server_secret = server_secret
+        self._unknown_iterations = unknown_iterations
+        self._used = False
+
+    def respond(self, token: bytes, now_ms: int) -> SaslStep:
+        """See `sasl.SaslServer`."""
+        if self._used:
+            raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
+        self._used = True
+        name, password = _parse(token)
+        unknown = unknown_user_credential(SCRAM_SHA_256, name, self._server_secret, self._unknown_iterations)
+        known = self._lookup(name)
+        if not credential_matches(SCRAM_SHA_256, password, known or unknown) or known is None:
+            raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
+        return SaslStep(b"", user(name))
+
+
+def plain_message(name: str, password: Secret) -> bytes:
+    """The client's only message. Raises InvalidConfigError for a NUL character in either."""
+    if "\0" in name + password.reveal() or not name:
+        raise InvalidConfigError("sasl.username and sasl.password: a name is needed, and no NUL character is allowed")
+    return b"\0".join([b"", name.encode(), password.reveal().encode()])
+
+
+def _parse(token: bytes) -> tuple[str, Secret]:
+    """`[authzid] NUL authcid NUL passwd`; an authzid must be the name itself: nobody acts for somebody else."""
+    try:
+        authzid, name, password = token[: MESSAGE_BYTES_MAX + 1].decode().split("\0")
+        if authzid not in ("", name) or not password or len(token) > MESSAGE_BYTES_MAX:
+            raise ValueError
+        return normalized_name(name), Secret(password)
+    except (ValueError, InvalidConfigError):
+        raise SaslAuthenticationFailedError(CREDENTIALS_WRONG) from None

@@ -1,0 +1,191 @@
+r"""Names of certificates as principals: `ssl.principal.mapping.rules` (KIP-371).
+
+A certificate's subject becomes an X.500 name as RFC 2253 and Java's `X500Principal.getName()` write it, the last
+attribute first: `CN=alice,OU=data,O=Example`. The rules are tried in their order; the first that matches the whole
+name decides:
+
+- `DEFAULT`: the name as it is.
+- `RULE:pattern/replacement/` and then nothing, `L` or `U`: the name with the pattern's groups put in for `$1`, `$2`, …,
+  as it is, in lower or in upper case. A slash in the pattern is written `\/`.
+
+Patterns are Java's regular expressions as far as Python has the same. What it has not is refused by name, because a
+pattern that means something else would let somebody in under another name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.security.optional import require
+from sparklog.security.principals import NAME_CHARS_MAX, Principal, user
+
+if TYPE_CHECKING:
+    from cryptography.x509 import NameAttribute
+
+RULES_CHARS_MAX = 16_384
+_ESCAPED = ',=+<>#;"\\'
+_KEYWORDS = frozenset({"CN", "C", "L", "ST", "O", "OU", "STREET", "DC", "UID"})
+"""Attribute types that RFC 2253 has a keyword for; others are written as their numbers."""
+_UNSUPPORTED = {
+    r"\\[pP]": r"\p{…}",
+    r"\\[QE]": r"\Q…\E",
+    r"\\[hHRXGzZkNec0vV]": "escapes that Python reads differently",
+    r"\[[^\]]*&&": "intersections of character classes (&&)",
+    r"\[[^\]\\]*(?:\\.[^\]\\]*)*\[": "character classes in character classes",
+    r"\(\?[a-zA-Z-]+[:)]": "inline flags",
+    r"\(\?P": "Python's (?P…)",
+}
+_NAMED_GROUP = re.compile(r"\(\?<([a-zA-Z][a-zA-Z0-9]*)>")
+_REFERENCE = re.compile(r"\\(.)|\$\{([a-zA-Z][a-zA-Z0-9]*)\}|\$(\d+)|(.)", re.DOTALL)
+
+
+class MappingRule(NamedTuple):
+    """One rule. `pattern` None: DEFAULT. `pieces` are literal texts and numbers of groups."""
+
+    text: str
+    pattern: re.Pattern[str] | None = None
+    pieces: tuple[str | int, ...] = ()
+    change_case: Callable[[str], str] = str
+
+    def apply(self, name: str) -> str | None:
+        """The mapped name; None: the rule does not match the whole of `name`."""
+        if self.pattern is None:
+            return name
+        if self.pattern.fullmatch(name) is None:
+            return None
+        return self.change_case(self.pattern.sub(self._replacement, name))
+
+    def _replacement(self, match: re.Match[str]) -> str:
+        return "".join(piece if isinstance(piece, str) else match[piece] or "" for piece in self.pieces)
+
+
+def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
+    """The rules of `ssl.principal.mapping.rules`; empty text is DEFAULT. Raises InvalidConfigError that quotes the rule."""
+    if len(text) > RULES_CHARS_MAX:
+        raise InvalidConfigError(f"ssl.principal.mapping.rules: {len(text)} characters, at most {RULES_CHARS_MAX}")
+    rules = []
+    at = 0
+    while at < len(text):
+        if text[at] in " \t\r\n,":
+            at += 1
+            continue
+        rule, at = _parse_rule(text, at)
+        rules.append(rule)
+    return tuple(rules) or (MappingRule("DEFAULT"),)
+
+
+def _parse_rule(text: str, at: int) -> tuple[MappingRule, int]:
+    """The rule that begins at `at`, and where the next one may."""
+    if text.startswith("DEFAULT", at):
+        rule, end = MappingRule("DEFAULT"), at + len("DEFAULT")
+    elif text.startswith("RULE:", at):
+        pattern, middle = _until_slash(text, at + len("RULE:"))
+        replacement, end = _until_slash(text, middle)
+        case = text[end] if end < len(text) and text[end] in "LU" else ""
+        end += len(case)
+        compiled = _compile(pattern)
+        change: Callable[[str], str] = {"L": str.lower, "U": str.upper}.get(case, str)
+        rule = MappingRule(text[at:end], compiled, _pieces(replacement, compiled), change)
+    else:
+        raise InvalidConfigError(f"ssl.principal.mapping.rules: {text[at:]!r} is neither RULE:…/…/[LU] nor DEFAULT")
+    rest = text[end:].lstrip()
+    if rest and not rest.startswith(","):
+        raise InvalidConfigError(f"ssl.principal.mapping.rules: {rest!r} after {rule.text!r}; a comma ends a rule")
+    return rule, len(text) - len(rest)
+
+
+def _until_slash(text: str, at: int) -> tuple[str, int]:
+    """What stands before the next slash that no backslash precedes, and where it ends."""
+    end = at
+    while end < len(text) and text[end] != "/":
+        end += 2 if text[end] == "\\" else 1
+    if end >= len(text):
+        raise InvalidConfigError(f"ssl.principal.mapping.rules: no slash ends {text[at:]!r}")
+    return text[at:end], end + 1
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    bare = pattern.replace("\\\\", "  ")  # a backslash that stands for itself begins nothing
+    for construct, name in _UNSUPPORTED.items():
+        if re.search(construct, bare):
+            raise InvalidConfigError(f"ssl.principal.mapping.rules: the pattern {pattern!r} uses {name}: not supported")
+    try:
+        return re.compile(_NAMED_GROUP.sub(r"(?P<\1>", pattern), re.ASCII)
+    except (re.error, OverflowError, RecursionError) as e:
+        raise InvalidConfigError(f"ssl.principal.mapping.rules: the pattern {pattern!r} is not valid: {e}") from e
+
+
+def _pieces(replacement: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
+    """The replacement's literal texts and group numbers. A number beyond the groups loses its last digits, as in Java;
+    one that is still too large is literal text."""
+    pieces: list[str | int] = []
+    for escaped, name, digits, plain in _REFERENCE.findall(replacement):
+        if name:
+            if name not in pattern.groupindex:
+                raise InvalidConfigError(f"ssl.principal.mapping.rules: no group {name!r} in {pattern.pattern!r}")
+            pieces.append(pattern.groupindex[name])
+        elif digits:
+            used = len(digits)
+            while used > 1 and int(digits[:used]) > pattern.groups:
+                used -= 1
+            known = int(digits[:used]) <= pattern.groups
+            pieces += [int(digits[:used]), digits[used:]] if known else [f"${digits}"]
+        else:
+            pieces.append(escaped or plain)
+    return tuple(pieces)
+
+
+def map_name(rules: tuple[MappingRule, ...], name: str) -> Principal:
+    """The principal of a certificate with the subject `name` (RFC 2253). Raises SaslAuthenticationFailedError if no rule matches."""
+    mapped = (
+        next((m for rule in rules if (m := rule.apply(name)) is not None), None)
+        if len(name) <= NAME_CHARS_MAX
+        else None
+    )
+    if mapped is None:
+        raise SaslAuthenticationFailedError(
+            f"no rule of ssl.principal.mapping.rules matches the certificate's name {name[:200]!r}"
+        )
+    try:
+        return user(mapped)
+    except InvalidConfigError as e:
+        raise SaslAuthenticationFailedError(f"the certificate's name {name[:200]!r} makes no principal: {e}") from e
+
+
+def certificate_name(der: bytes) -> str:
+    """The subject of a certificate (DER bytes) as an X.500 name after RFC 2253, the last attribute first."""
+    x509 = require("cryptography.x509", "a principal from a certificate")
+    subject = x509.load_der_x509_certificate(der).subject
+    return ",".join("+".join(_attribute(a) for a in rdn) for rdn in reversed(subject.rdns))
+
+
+def _attribute(attribute: NameAttribute[str] | NameAttribute[bytes]) -> str:
+    keyword = attribute.rfc4514_attribute_name
+    if keyword in _KEYWORDS and isinstance(attribute.value, str):
+        return f"{keyword}={_escape(attribute.value)}"
+    from cryptography.x509 import Name
+
+    return f"{attribute.oid.dotted_string}=#{_der_value(Name([attribute]).public_bytes()).hex()}"
+
+
+def _escape(value: str) -> str:
+    escaped = "".join(rf"\{c}" if c in _ESCAPED else r"\00" if c == "\0" else c for c in value)
+    stripped = escaped.strip(" ")
+    if not stripped:
+        return r"\ " * len(escaped)
+    lead, trail = len(escaped) - len(escaped.lstrip(" ")), len(escaped) - len(escaped.rstrip(" "))
+    return r"\ " * lead + stripped + r"\ " * trail
+
+
+def _der_value(name: bytes) -> bytes:
+    """The value, with its tag, of the only attribute of a DER name: SEQUENCE { SET { SEQUENCE { type, value } } }."""
+    for _ in range(3):
+        name = name[_der_header_bytes(name) :]
+    return name[_der_header_bytes(name) + name[1] :]
+
+
+def _der_header_bytes(der: bytes) -> int:
+    return 2 if der[1] < 0x80 else 2 + (der[1] & 0x7F)

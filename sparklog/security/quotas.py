@@ -1,0 +1,186 @@
+"""Quotas of users and client ids (KIP-13, KIP-55, KIP-124, KIP-219): pure, the caller brings the time.
+
+A quota is set for an entity: a user, a client id, or both, each a name or the default for all that have none of their own.
+For a request the first of these counts that has the quota's key:
+
+    1. user + client id             5. default user + default client id
+    2. user + default client id     6. default user
+    3. user                         7. client id
+    4. default user + client id     8. default client id
+
+All connections of a group share its quota. The group is what the entity names: a quota of a default user is each user's own, one
+without a client id is shared by all of a user's clients.
+
+A request is never refused for a rate. It is answered at once, the answer says for how long to send nothing
+(`throttle_ms`), and for that time nothing is read from the connection (KIP-219). A group's state depends on its own requests
+only: no group can slow another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from sparklog.errors import InvalidConfigError
+from sparklog.security.token_bucket import Bucket, Rate, charge, full, throttle_ms
+
+DEFAULT = ""
+"""The entity's default: no user and no client id of a quota has this name."""
+GROUPS_MAX = 100_000
+"""Groups whose state is kept; beyond it the one that was used longest ago is forgotten, that is: its bucket is full again."""
+
+
+class QuotaKey(StrEnum):
+    """What is limited. The first four have Kafka's names."""
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate"
+    CONSUMER_BYTE_RATE = "consumer_byte_rate"
+    REQUEST_PERCENTAGE = "request_percentage"
+    CONNECTION_CREATION_RATE = "connection_creation_rate"
+    MAX_CONNECTIONS = "max_connections"
+    MAX_TOPICS = "max_topics"
+    MAX_PARTITIONS = "max_partitions"
+
+
+RATES = frozenset(
+    {
+        QuotaKey.PRODUCER_BYTE_RATE,
+        QuotaKey.CONSUMER_BYTE_RATE,
+        QuotaKey.REQUEST_PERCENTAGE,
+        QuotaKey.CONNECTION_CREATION_RATE,
+    }
+)
+USER_ONLY = frozenset(
+    {QuotaKey.CONNECTION_CREATION_RATE, QuotaKey.MAX_CONNECTIONS, QuotaKey.MAX_TOPICS, QuotaKey.MAX_PARTITIONS}
+)
+"""Client ids are what a client says of itself: it could have as many as it likes. These are for users alone."""
+
+
+class Entity(NamedTuple):
+    """For whom a quota is. None: not named; DEFAULT: all that have none of their own."""
+
+    user: str | None = None
+    client_id: str | None = None
+
+
+Group = tuple[str | None, str | None]
+"""(user, client id) of those who share one quota; None: whoever it is."""
+
+
+class Window(NamedTuple):
+    """`quota.window.num` and `quota.window.size.seconds`: a group that was idle may do this many seconds' worth at once."""
+
+    num: int = 11
+    size_s: int = 1
+
+    @property
+    def burst_s(self) -> float:
+        """One sample is the one being filled, as in Kafka."""
+        return max(1, self.num - 1) * self.size_s
+
+
+class Quota(NamedTuple):
+    """What was found for a request: the group that shares it, and the limit in the key's unit (bytes/s, percent, number)."""
+
+    group: Group
+    limit: float
+
+
+class QuotaTable:
+    """All quotas that are set. Pure look-ups."""
+
+    def __init__(self, quotas: Mapping[Entity, Mapping[QuotaKey, float]] | None = None) -> None:
+        """Raises InvalidConfigError for a quota that nobody could keep or that is for no entity."""
+        self._quotas = {entity: dict(values) for entity, values in (quotas or {}).items()}
+        for entity, values in self._quotas.items():
+            for key, limit in values.items():
+                _check(entity, key, limit)
+
+    def find(self, key: QuotaKey, user: str, client_id: str = DEFAULT) -> Quota | None:
+        """The quota that counts for a request of `user` with `client_id` ("": none); None: it is not limited."""
+        for entity in _candidates(user, client_id):
+            limit = self._quotas.get(entity, {}).get(key)
+            if limit is not None:
+                group = (None if entity.user is None else user, None if entity.client_id is None else client_id)
+                return Quota(group, limit)
+        return None
+
+
+def _candidates(user: str, client_id: str) -> tuple[Entity, ...]:
+    named = (Entity(user, client_id), Entity(user, DEFAULT), Entity(user))
+    default = (Entity(DEFAULT, client_id), Entity(DEFAULT, DEFAULT), Entity(DEFAULT))
+    return (*named, *default, Entity(None, client_id), Entity(None, DEFAULT))
+
+
+def _check(entity: Entity, key: QuotaKey, limit: float) -> None:
+    if entity == Entity():
+        raise InvalidConfigError("a quota is for a user, a client id, or both")
+    if key in USER_ONLY and (entity.user is None or entity.client_id is not None):
+        raise InvalidConfigError(f"{key} can be set for users only")
+    if not math.isfinite(limit) or limit < 0 or (key in RATES and limit <= 0):
+        raise InvalidConfigError(
+            f"{key} = {limit}: a number above 0 is needed" if key in RATES else f"{key} = {limit}: at least 0"
+        )
+
+
+class Throttles:
+    """The rates of all groups. The caller measures (bytes, time spent) and mutes connections."""
+
+    def __init__(self, table: QuotaTable, window: Window = Window(), threads: int = 1) -> None:  # noqa: B008 (immutable)
+        """`threads`: 100 percent are the time of one of them, as in Kafka: the most one group can have is 100 · threads."""
+        self._table = table
+        self._window = window
+        self._threads = threads
+        self._buckets: OrderedDict[tuple[QuotaKey, Group], tuple[Rate, Bucket]] = OrderedDict()
+
+    def replace_table(self, table: QuotaTable) -> None:
+        """Other quotas from now on. A group whose limit has changed begins with a full bucket of the new size."""
+        self._table = table
+
+    def charge(self, key: QuotaKey, user: str, client_id: str, cost: float, now_ms: int) -> int:
+        """Counts `cost`, and says how long the connection has to be muted (ms).
+
+        `cost` is in bytes; for `request_percentage` in milliseconds of a thread; for `connection_creation_rate` in
+        connections.
+        """
+        quota = self._table.find(key, user, client_id)
+        if quota is None:
+            return 0
+        rate, bucket = self._bucket(key, quota, now_ms)
+        charged, wait_ms = charge(bucket, rate, cost, now_ms)
+        self._buckets[key, quota.group] = (rate, charged)
+        return wait_ms
+
+    def debt_ms(self, key: QuotaKey, user: str, client_id: str, now_ms: int) -> int:
+        """How long the group has to wait as things are. A fetch that finds a debt (another connection of the group has made
+        it) is answered without records and with this time, and costs nothing."""
+        quota = self._table.find(key, user, client_id)
+        if quota is None:
+            return 0
+        rate, bucket = self._bucket(key, quota, now_ms)
+        return throttle_ms(bucket, rate, now_ms)
+
+    def fetch_bytes_max(self, user: str, client_id: str) -> float:
+        """The most bytes one fetch should be answered with: what a full bucket has. Infinite without a quota."""
+        quota = self._table.find(QuotaKey.CONSUMER_BYTE_RATE, user, client_id)
+        return math.inf if quota is None else self._rate(QuotaKey.CONSUMER_BYTE_RATE, quota.limit).burst
+
+    def _bucket(self, key: QuotaKey, quota: Quota, now_ms: int) -> tuple[Rate, Bucket]:
+        rate = self._rate(key, quota.limit)
+        known = self._buckets.get((key, quota.group))
+        if known is not None and known[0] == rate:
+            self._buckets.move_to_end((key, quota.group))
+            return known
+        if known is None and len(self._buckets) >= GROUPS_MAX:
+            self._buckets.popitem(last=False)
+        return rate, full(rate, now_ms)
+
+    def _rate(self, key: QuotaKey, limit: float) -> Rate:
+        if key is QuotaKey.REQUEST_PERCENTAGE:
+            # 100 percent are 1,000 ms of a thread in a second; one window at most, for heartbeats must come through
+            per_second = min(limit, 100 * self._threads) * 10
+            return Rate(per_second, per_second * self._window.burst_s, self._window.size_s * 1000)
+        return Rate(limit, max(1.0, limit * self._window.burst_s))

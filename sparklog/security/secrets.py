@@ -1,0 +1,175 @@
+"""Passwords and keys: how they get into a configuration, and how they stay out of everything else.
+
+A value of a configuration may refer to what lies elsewhere (KIP-297): `${env:NAME}` to an environment variable,
+`${file:/path}` to a file's content without its last line end, `${file:/path:key}` to a value in a file of Java
+properties. What came from there, and every setting that is sensitive by its name, becomes a `Secret`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import re
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from sparklog.errors import InvalidConfigError
+
+HIDDEN = "[hidden]"
+FILE_BYTES_MAX = 1024 * 1024
+"""A truststore of many authorities fits."""
+
+_REFERENCE = re.compile(r"\$\{([^}:]*):([^}]*)\}")
+_SENSITIVE = re.compile(r"password|secret|jaas|token$|(^|\.)ssl\.(keystore\.)?key(\.pem)?$", re.IGNORECASE)
+_SPELLED_OUT = (
+    re.compile(
+        r"(?P<keep>\b(?:password|clientSecret|secret|token)\s*[=:]\s*)(?:\"(?:\\.|[^\"\\])*\"?|'[^']*'?|[^\s,;]+)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(?P<keep>\bBearer\s+)[A-Za-z0-9._~+/=-]+"),
+    re.compile(r"(?P<keep>-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
+)
+
+
+class Secret:
+    """A text that shows itself only to `reveal()`. It has no length, cannot be pickled, and no encoder takes it.
+
+    Equality takes the same time wherever two texts differ.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The text. Whoever calls this answers for where it goes."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __format__(self, spec: str) -> str:
+        return format(HIDDEN, spec)
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._value.encode(), other._value.encode())
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __reduce__(self) -> str:
+        raise TypeError("a secret cannot be pickled: pass reveal() to whoever is to have it")
+
+
+def is_sensitive(name: str) -> bool:
+    """Whether a setting of this name holds a secret, as in `ssl.key.password` or `sasl.jaas.config`."""
+    return _SENSITIVE.search(name) is not None
+
+
+def resolve_secrets(
+    settings: Mapping[str, object],
+    environment: Mapping[str, str],
+    read_file: Callable[[str], str] | None = None,
+) -> dict[str, object]:
+    """`settings` with their references resolved. What came from elsewhere, or is sensitive, is a `Secret`.
+
+    `read_file` gives the text of a path (by default that of the file). What is read is not searched for references
+    again. Raises InvalidConfigError that names setting and reference, and never a value.
+    """
+    read = read_file or read_text_file
+    return {name: _resolved(name, value, environment, read) for name, value in settings.items()}
+
+
+def _resolved(name: str, value: object, environment: Mapping[str, str], read: Callable[[str], str]) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        text = _REFERENCE.sub(lambda m: _look_up(m[1], m[2], environment, read), value)
+    except InvalidConfigError as e:
+        raise InvalidConfigError(f"{name}: {e}") from None  # a cause could quote what it has read
+    return Secret(text) if text != value or is_sensitive(name) else value
+
+
+def _look_up(provider: str, where: str, environment: Mapping[str, str], read: Callable[[str], str]) -> str:
+    if provider == "env":
+        if where not in environment:
+            raise InvalidConfigError(f"the environment variable {where!r} is not set")
+        return environment[where]
+    if provider != "file":
+        raise InvalidConfigError(
+            f"${{{provider}:…}} is not known: use ${{env:NAME}}, ${{file:/path}} or ${{file:/path:key}}"
+        )
+    path, colon, key = where.partition(":")
+    if not path.startswith("/"):
+        raise InvalidConfigError(f"${{file:{where}}}: the path has to begin with a slash")
+    text = read(path)
+    if not colon:
+        return text.removesuffix("\n").removesuffix("\r")
+    properties = parse_properties(text)
+    if key not in properties:
+        raise InvalidConfigError(f"the file {path!r} has no key {key!r}")
+    return properties[key]
+
+
+def read_text_file(path: str) -> str:
+    """A file's text, of at most FILE_BYTES_MAX. Raises InvalidConfigError that names the path, and shows nothing of the file."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as e:
+        raise InvalidConfigError(f"the file {path!r} cannot be read: {e.strerror}") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise InvalidConfigError(f"the file {path!r} is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise InvalidConfigError(f"the file {path!r} is not text in UTF-8") from None
+
+
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:\r\n|\n|\r)[ \t\f]*")
+_PROPERTY = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """A file of Java properties: `key=value`, `key: value` or `key value`, comments with # or !, backslash escapes.
+
+    The last of equal keys counts, as in Java.
+    """
+    properties = {}
+    for raw in re.split(r"\r\n|\n|\r", _CONTINUED.sub(r"\1", text)):
+        line = raw.lstrip(" \t\f")
+        if line and line[0] not in "#!" and (match := _PROPERTY.fullmatch(line)):
+            properties[_unescape(match[1])] = _unescape(match[2])
+    return properties
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda m: chr(int(m[1][1:], 16)) if len(m[1]) == 5 else _ESCAPED.get(m[1], m[1]), text)
+
+
+def redact(text: str, secrets: Iterable[Secret] = ()) -> str:
+    """`text` without the secrets, in any of the ways they are usually written, and without what looks like one:
+    `password=…`, `Bearer …`, a PEM private key."""
+    for pattern in _SPELLED_OUT:
+        text = pattern.sub(lambda m: m["keep"] + HIDDEN, text)
+    written = {form for secret in secrets if secret for form in _forms(secret.reveal())}
+    for form in sorted(written, key=len, reverse=True):  # one may be part of another
+        text = text.replace(form, HIDDEN)
+    return text
+
+
+def _forms(value: str) -> set[str]:
+    """The ways in which a value gets into texts: as it is, in Python, in JSON, in a URL, in Base64."""
+    encoded = base64.b64encode(value.encode()).decode().rstrip("=")
+    forms = {value, repr(value)[1:-1], json.dumps(value)[1:-1], urllib.parse.quote(value, safe=""), encoded}
+    return forms | {line.strip() for line in value.splitlines() if len(line.strip()) > 16}

@@ -1,0 +1,217 @@
+"""TLS from settings: contexts for servers and clients, and their renewal while connections are open.
+
+Settings are Kafka's, with PEM stores (KIP-651), or librdkafka's:
+
+    what                      text in the setting              path of a file
+    certificate and chain     ssl.keystore.certificate.chain   ssl.keystore.location (key and chain in one file)
+                              ssl.certificate.pem              ssl.certificate.location
+    its private key           ssl.keystore.key, ssl.key.pem    ssl.keystore.location, ssl.key.location
+    the key's password        ssl.key.password
+    authorities               ssl.truststore.certificates      ssl.truststore.location, ssl.ca.location
+                              ssl.ca.pem
+
+TLS 1.2 and 1.3 only; for 1.2 only cipher suites with forward secrecy and authenticated encryption. A key that comes as text is
+never written to a disk: `ssl` reads it from memory that looks like a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from sparklog.errors import InvalidConfigError
+from sparklog.security.secrets import Secret, read_text_file
+
+CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+"""`ssl.client.auth`. requested: who shows a certificate must show a good one."""
+PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+_CHAIN = ("ssl.keystore.certificate.chain", "ssl.certificate.pem")
+_CHAIN_FILES = ("ssl.certificate.location", "ssl.keystore.location")
+_KEY = ("ssl.keystore.key", "ssl.key.pem")
+_KEY_FILES = ("ssl.key.location", "ssl.keystore.location")
+_TRUST = ("ssl.truststore.certificates", "ssl.ca.pem")
+_TRUST_FILES = ("ssl.ca.location", "ssl.truststore.location")
+
+
+class TlsMaterial(NamedTuple):
+    """What the settings name, read: PEM texts. `chain` "": no certificate; `authorities` "": none named."""
+
+    chain: str
+    key: Secret
+    key_password: Secret
+    authorities: str
+
+
+def read_material(settings: Mapping[str, object]) -> TlsMaterial:
+    """Reads what the settings name. Raises InvalidConfigError: a file cannot be read, a store is not PEM, half of a pair."""
+    for name in ("ssl.keystore.type", "ssl.truststore.type"):
+        kind = _text(settings, name) or "PEM"
+        if kind.upper() != "PEM":
+            raise InvalidConfigError(
+                f"{name} = {kind!r}: only PEM is supported; `openssl pkcs12 -in STORE -nodes` writes a store as PEM"
+            )
+    chain = _pem(settings, _CHAIN, _CHAIN_FILES, "CERTIFICATE")
+    key = _pem(settings, _KEY, _KEY_FILES, "PRIVATE KEY")
+    if bool(chain) != bool(key):
+        missing = "its private key" if chain else "the certificate"
+        raise InvalidConfigError(
+            f"TLS: {missing} is missing; set {_CHAIN_FILES[0]} and {_KEY_FILES[0]}, or ssl.keystore.location"
+        )
+    return TlsMaterial(
+        chain,
+        Secret(key),
+        Secret(_text(settings, "ssl.key.password")),
+        _pem(settings, _TRUST, _TRUST_FILES, "CERTIFICATE"),
+    )
+
+
+def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
+    """The context for a listener's new connections. Raises InvalidConfigError."""
+    material = read_material(settings)
+    client_auth = _text(settings, "ssl.client.auth") or "none"
+    if client_auth not in CLIENT_AUTH:
+        raise InvalidConfigError(f"ssl.client.auth = {client_auth!r}: use one of {', '.join(CLIENT_AUTH)}")
+    if not material.chain:
+        raise InvalidConfigError(
+            "TLS: a listener needs a certificate: set ssl.certificate.location and ssl.key.location"
+        )
+    if client_auth != "none" and not material.authorities:
+        raise InvalidConfigError(
+            f"ssl.client.auth = {client_auth}: ssl.ca.location has to say whose certificates clients may show"
+        )
+    context = _context(ssl.PROTOCOL_TLS_SERVER, settings, material)
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION
+    context.verify_mode = CLIENT_AUTH[client_auth]
+    return context
+
+
+def client_context(settings: Mapping[str, object]) -> ssl.SSLContext:
+    """The context for connections to brokers. The broker's certificate is always verified: by the named authorities, else by
+    the system's; its host name unless `ssl.endpoint.identification.algorithm` is empty. Raises InvalidConfigError."""
+    material = read_material(settings)
+    algorithm = settings.get("ssl.endpoint.identification.algorithm", "https")
+    if algorithm not in ("https", "", "none"):
+        raise InvalidConfigError(f"ssl.endpoint.identification.algorithm = {algorithm!r}: use https, or nothing")
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, settings, material)
+    context.check_hostname = algorithm == "https"
+    context.hostname_checks_common_name = False  # names of hosts stand in the SANs alone (RFC 9525)
+    context.verify_mode = ssl.CERT_REQUIRED
+    if not material.authorities:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def _context(side: ssl._SSLMethod, settings: Mapping[str, object], material: TlsMaterial) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
+    enabled = [p.strip() for p in (_text(settings, "ssl.enabled.protocols") or "TLSv1.2,TLSv1.3").split(",")]
+    if not enabled or not set(enabled) <= set(PROTOCOLS):
+        raise InvalidConfigError(f"ssl.enabled.protocols = {','.join(enabled)!r}: use {' and '.join(PROTOCOLS)}")
+    versions = [PROTOCOLS[p] for p in enabled]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    context.set_ciphers(TLS_1_2_CIPHERS)
+    context.options |= ssl.OP_NO_COMPRESSION
+    try:
+        if material.authorities:
+            context.load_verify_locations(cadata=material.authorities)
+        if material.chain:
+            with _as_file(f"{material.chain}\n{material.key.reveal()}\n") as path:
+                # always a password, or OpenSSL asks for one on the terminal
+                context.load_cert_chain(path, password=material.key_password.reveal)
+    except (ssl.SSLError, OSError, ValueError) as e:
+        reason = getattr(e, "reason", None) or type(e).__name__
+        raise InvalidConfigError(
+            f"TLS: OpenSSL does not take the certificates or the key ({reason}): do they belong together, is ssl.key.password right?"
+        ) from None
+    return context
+
+
+def _pem(settings: Mapping[str, object], texts: tuple[str, ...], files: tuple[str, ...], kind: str) -> str:
+    """The PEM text of the first setting that is set. Raises InvalidConfigError if it has no block of this kind."""
+    for name in texts:
+        text = _text(settings, name)
+        if text:
+            # in one line of a properties file the line ends are written as \n
+            return _checked(name, text.replace("\\n", "\n"), kind)
+    for name in files:
+        path = _text(settings, name)
+        if path:
+            return _checked(name, _read(name, path), kind)
+    return ""
+
+
+def _checked(name: str, text: str, kind: str) -> str:
+    if f"{kind}-----" not in text or "-----BEGIN " not in text:
+        raise InvalidConfigError(f"{name}: there is no PEM block of the kind {kind!r}")
+    return text
+
+
+def _read(name: str, path: str) -> str:
+    try:
+        return read_text_file(path)
+    except InvalidConfigError as e:
+        raise InvalidConfigError(f"{name}: {e}") from None
+
+
+def _text(settings: Mapping[str, object], name: str) -> str:
+    value = settings.get(name)
+    return value.reveal() if isinstance(value, Secret) else "" if value is None else str(value)
+
+
+@contextlib.contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """A path that gives the text: anonymous memory on Linux, else a file that only its owner may read, gone at the end."""
+    if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
+        descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+        try:
+            with open(descriptor, "w", encoding="ascii", errors="replace", closefd=False) as memory:
+                memory.write(text)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile("w", encoding="ascii", errors="replace", suffix=".pem") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+class RenewedContext:
+    """The context for new connections, which is made anew when what it is made of has changed.
+
+    Connections that are open keep the certificates that they began with. The shell takes `current` for each connection that
+    it accepts, and calls `renew` from time to time, or when it is told to; `renew` reads files, so not on the event loop.
+    """
+
+    def __init__(self, make: Callable[[Mapping[str, object]], ssl.SSLContext], settings: Mapping[str, object]) -> None:
+        """`make`: `server_context` or `client_context`. Raises InvalidConfigError."""
+        self._make = make
+        self._settings = dict(settings)
+        self._material = read_material(settings)
+        self.current = make(settings)
+
+    def renew(self) -> bool:
+        """Reads everything anew; says whether it has changed.
+
+        Raises InvalidConfigError if it is not valid; `current` stays what it was, so that half-copied files harm nobody.
+        """
+        material = read_material(self._settings)
+        if material == self._material:
+            return False
+        self.current = self._make(self._settings)
+        self._material = material
+        return True
+
+
+def handshake_error(error: ssl.SSLError) -> InvalidConfigError:
+    """What a client tells of a failed TLS handshake: certificates are a matter of the configuration, not of the network."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return InvalidConfigError(f"the broker's certificate is not valid here: {error.verify_message}")
+    reason = error.reason or type(error).__name__
+    return InvalidConfigError(f"the TLS handshake has failed ({reason}): does security.protocol fit the listener?")

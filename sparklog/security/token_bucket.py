@@ -1,0 +1,55 @@
+"""A token bucket: the rule behind every rate that is limited.
+
+A bucket holds at most `burst` tokens and gains `rate` a second. What is done takes its cost out, also if that leaves a debt: what
+has been received or sent cannot be taken back. Whoever is in debt waits until it is paid. So, for whoever obeys, within any
+time span the cost is at most burst + rate · span + the cost of one request.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class Rate(NamedTuple):
+    """`per_second` > 0 tokens a second; `burst` > 0 tokens at once. `throttle_ms_max`: longer waits are cut, the debt with them."""
+
+    per_second: float
+    burst: float
+    throttle_ms_max: int | None = None
+
+
+class Bucket(NamedTuple):
+    """`tokens` at the time `now_ms`; negative: a debt."""
+
+    tokens: float
+    now_ms: int
+
+
+def full(rate: Rate, now_ms: int) -> Bucket:
+    """A bucket nobody has used."""
+    return Bucket(rate.burst, now_ms)
+
+
+def at(bucket: Bucket, rate: Rate, now_ms: int) -> Bucket:
+    """The bucket at a later time; a clock that goes back does not take anything away."""
+    if now_ms <= bucket.now_ms:
+        return bucket
+    gained = (now_ms - bucket.now_ms) * rate.per_second / 1000
+    return Bucket(min(rate.burst, bucket.tokens + gained), now_ms)
+
+
+def charge(bucket: Bucket, rate: Rate, cost: float, now_ms: int) -> tuple[Bucket, int]:
+    """Takes `cost` >= 0 out: the bucket after it, and how long to wait (ms; 0: not at all)."""
+    now = at(bucket, rate, now_ms)
+    tokens = now.tokens - cost
+    if rate.throttle_ms_max is not None:
+        tokens = max(tokens, -rate.throttle_ms_max * rate.per_second / 1000)
+    charged = Bucket(tokens, now.now_ms)
+    return charged, throttle_ms(charged, rate, now_ms)
+
+
+def throttle_ms(bucket: Bucket, rate: Rate, now_ms: int) -> int:
+    """How long until the debt is paid (ms, rounded up; what rounding errors make of an even number is no debt)."""
+    owed_ms = -at(bucket, rate, now_ms).tokens * 1000 / rate.per_second
+    return max(0, math.ceil(owed_ms - 1e-6))

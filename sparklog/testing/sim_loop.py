@@ -1,0 +1,267 @@
+"""Event loops in virtual time: nothing ever waits, and one seed gives one order of events.
+
+A `Simulation` has one clock and any number of `SimLoop`s, one for each simulated process. `run` takes, again and again, the
+loop whose next event is the earliest (the seed decides between equals), moves the clock there and runs one turn of it. A
+loop is an ordinary asyncio loop for the code that runs on it: tasks, timers, locks and `asyncio.timeout` work. It has no
+sockets. Jobs of its executors (`SimExecutor`) are events of the loop, too: each runs whole, at a moment the seed chooses.
+
+`SimLoop.kill` ends a simulated process between two events: nothing of it runs again, as after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import heapq
+import math
+import random
+from asyncio import events
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from contextvars import Context
+from typing import Any, TypeVar
+
+from sparklog.environment.executors import future_of
+
+T = TypeVar("T")
+
+JOB_DELAY_S = (0.00005, 0.002)
+"""An executor's job runs this long after it was submitted, or after the one before it on the same thread."""
+SLOW_JOB_SHARE, SLOW_JOB_S = 0.02, 0.5
+"""Now and then a disk takes its time."""
+
+
+class SimulationStuckError(RuntimeError):
+    """Nothing is left that could ever happen, but what was waited for has not."""
+
+
+class Simulation:
+    """The clock of a simulated world, its randomness, its processes' loops, and a trace of what has happened.
+
+    `rng` is the only source of chance; draws are in the order of events, so that a seed replays.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now_s = 0.0
+        self.turns = 0
+        self._loops: list[SimLoop] = []
+        self._unfinished: list[asyncio.Task[Any]] = []
+        self._trace = hashlib.blake2b(digest_size=16)
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all processes. What their coroutines would still do to clean up happens here, and counts for nothing."""
+        for loop in list(self._loops):
+            loop.kill()
+        for task in self._unfinished:
+            coroutine = task.get_coro()
+            if coroutine is not None:
+                with contextlib.suppress(BaseException):
+                    coroutine.close()
+        self._unfinished.clear()
+
+    def loop(self, name: str) -> SimLoop:
+        """The loop of a new process."""
+        made = SimLoop(self, name)
+        self._loops.append(made)
+        return made
+
+    def note(self, *what: object) -> None:
+        """Adds to the trace something that two runs of one seed must have in common."""
+        self._trace.update(repr((round(self.now_s, 9), *what)).encode())
+
+    @property
+    def trace_hash(self) -> str:
+        """Of everything noted so far."""
+        return self._trace.hexdigest()
+
+    def run(self, until: Callable[[], bool], *, limit_s: float = math.inf, turns_max: int = 10_000_000) -> bool:
+        """Runs events until `until()` is true (True), or until the clock would pass `limit_s` of virtual time (False: the
+        clock is there).
+
+        Raises SimulationStuckError when no event is left, or after `turns_max` turns.
+        """
+        turns_max += self.turns
+        while not until():
+            loop = self._next()
+            if loop is None:
+                if limit_s < math.inf:
+                    self.now_s = limit_s
+                    return False
+                raise SimulationStuckError("nothing is left to happen")
+            at = loop.next_at
+            if at > limit_s:
+                self.now_s = limit_s
+                return False
+            self.now_s = max(self.now_s, at)
+            self.turns += 1
+            if self.turns > turns_max:
+                raise SimulationStuckError(f"{turns_max} turns, and what was waited for has not happened")
+            loop.turn()
+        return True
+
+    def run_for(self, seconds: float) -> None:
+        """Lets so much virtual time pass."""
+        self.run(lambda: False, limit_s=self.now_s + seconds)
+
+    def complete(self, loop: SimLoop, work: Any, *, limit_s: float = math.inf) -> Any:
+        """Runs the coroutine `work` on `loop` (and everything else) to its end; its result, or what it raises."""
+        task = loop.create_task(work)
+        if not self.run(task.done, limit_s=self.now_s + limit_s):
+            raise SimulationStuckError(f"not done within {limit_s} s: {work!r}")
+        return task.result()
+
+    def _next(self) -> SimLoop | None:
+        best: list[SimLoop] = []
+        earliest = math.inf
+        for loop in self._loops:
+            at = loop.next_at
+            if at < earliest:
+                best, earliest = [loop], at
+            elif at == earliest < math.inf:
+                best.append(loop)
+        if not best:
+            return None
+        return best[0] if len(best) == 1 else self.rng.choice(best)
+
+    def forget(self, loop: SimLoop, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """`loop` is dead; its tasks are kept, so that none of them is cleaned up in the middle of a run."""
+        self._loops.remove(loop)
+        self._unfinished += tasks
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """One process's event loop. Made by `Simulation.loop`."""
+
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        super().__init__()
+        self._timer_cancelled_count: int
+        self.name = name
+        self.simulation = simulation
+        self.is_dead = False
+        self.is_paused = False
+        """As after SIGSTOP: nothing runs until it is set back; what is due meanwhile runs then."""
+        self._selector = _NoSockets()
+        self._default = SimExecutor(self, threads=4)
+        self.failures: list[dict[str, Any]] = []
+        """What asyncio would have logged: exceptions of callbacks and of tasks nobody asked."""
+
+    def time(self) -> float:
+        return self.simulation.now_s
+
+    @property
+    def next_at(self) -> float:
+        """When the next event is due; infinity: never."""
+        if self.is_paused:
+            return math.inf
+        if self._ready:  # type: ignore[attr-defined]
+            return self.simulation.now_s
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._cancelled:
+            heapq.heappop(scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1
+        return max(self.simulation.now_s, scheduled[0].when()) if scheduled else math.inf
+
+    def turn(self) -> None:
+        """Runs what is due."""
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            self._run_once()  # type: ignore[attr-defined]
+        finally:
+            events._set_running_loop(before)
+
+    def __del__(self) -> None:
+        """It owns nothing that would have to be closed."""
+
+    def is_running(self) -> bool:
+        return events._get_running_loop() is self
+
+    def kill(self) -> None:
+        """The process is gone, in the middle of whatever it did. Nothing of it runs again."""
+        if self.is_dead:
+            return
+        self.is_dead = True
+        tasks = asyncio.all_tasks(self)
+        self.simulation.forget(self, tasks)
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+
+    def executor(self, threads: int = 1) -> SimExecutor:
+        """An executor whose jobs are events of this loop."""
+        return SimExecutor(self, threads)
+
+    # --- what BaseEventLoop leaves open ---
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        chosen = self._default if executor is None else executor
+        return asyncio.wrap_future(chosen.submit(func, *args), loop=self)
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        if self.is_dead:
+            self._ready.clear()  # type: ignore[attr-defined]
+        return handle
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.is_dead:
+            self.failures.append(context)
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+
+class _NoSockets:
+    """In place of a selector: the simulation decides how much time passes."""
+
+    def select(self, _timeout: float | None) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class SimExecutor(Executor):
+    """Threads of a simulated process: a job runs whole, as one event of the process's loop. With one thread jobs run in
+    the order in which they were submitted; with several, jobs of different threads overtake each other."""
+
+    def __init__(self, loop: SimLoop, threads: int = 1) -> None:
+        self._loop = loop
+        self._free_at = [0.0] * threads
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future, job = future_of(fn, args, kwargs)
+        self._loop.call_at(self._when(), job)
+        return future
+
+    def _when(self) -> float:
+        rng = self._loop.simulation.rng
+        thread = rng.randrange(len(self._free_at))
+        pause_s = rng.random() * SLOW_JOB_S if rng.random() < SLOW_JOB_SHARE else rng.uniform(*JOB_DELAY_S)
+        at = max(self._loop.time(), self._free_at[thread]) + pause_s
+        self._free_at[thread] = at
+        return at
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Jobs that were submitted still run when the loop does."""

@@ -1,0 +1,198 @@
+"""A simulated network between the processes of a `Simulation`: connections that carry messages, late or never.
+
+A connection keeps the order of its messages in each direction and loses none while it lives, as TCP; between connections
+anything may overtake anything. It ends when an end closes it, when a process dies, or when the network cuts it. What was on
+its way then still arrives, as what a kernel has taken does, or is lost, as after a reset; the other end hears of it later.
+`cut(a, b)` stops everything from host a to host b until `heal`: messages wait, as TCP would send them again, and new
+connections are refused. `delay_some` and `leave_behind` end connections whose last messages are long on their way: their clients come back on
+new ones, and what they had sent before arrives among, or behind, what they send then.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from sparklog.testing.sim_loop import SimLoop, Simulation
+
+DELAY_S = (0.0001, 0.003)
+SLOW_SHARE, SLOW_S = 0.02, 0.3
+"""Now and then a message takes its time."""
+HELD_S = 0.05
+"""How often a message that cannot pass is tried again."""
+GAP_S = 1e-6
+"""Between two messages of a connection."""
+LINGERS_SHARE = 0.5
+"""Of connections that end: what is on its way still arrives."""
+LATE_S = 0.3, 3.0
+"""How long it is on its way at most, when a connection is left behind: one of these."""
+
+
+class SimConnection:
+    """One end of a connection. `on_message` and `on_lost` are called on its process's loop."""
+
+    def __init__(self, net: SimNet, loop: SimLoop, host: str, peer_host: str) -> None:
+        self.host = host
+        self.peer_host = peer_host
+        self.on_message: Callable[[bytes], None] = lambda _: None
+        self.on_lost: Callable[[], None] = lambda: None
+        self.is_open = True
+        self._net = net
+        self._loop = loop
+        self._peer: SimConnection | None = None
+        self._arrives_at = 0.0
+        self._inbox: deque[bytes | None] = deque()
+
+    @staticmethod
+    def pair(net: SimNet, a: tuple[SimLoop, str], b: tuple[SimLoop, str]) -> tuple[SimConnection, SimConnection]:
+        """Both ends of a new connection between (loop, host) and (loop, host)."""
+        one, other = SimConnection(net, *a, b[1]), SimConnection(net, *b, a[1])
+        one._peer, other._peer = other, one
+        net.connections |= {one: None, other: None}
+        return one, other
+
+    def send(self, message: bytes) -> None:
+        """Nothing happens on a connection that is closed or lost."""
+        if self.is_open:
+            assert self._peer is not None
+            self._peer._loop.call_at(self._next_arrival_s(), self._peer._arrived, message)
+
+    def _next_arrival_s(self) -> float:
+        """Behind everything that was sent before: an event loop does not keep the order of what is due at one time."""
+        self._arrives_at = max(self._arrives_at + GAP_S, self._net.simulation.now_s + self._net.delay_s())
+        return self._arrives_at
+
+    def _arrived(self, message: bytes | None) -> None:
+        """None: the other end has closed, and this is all that it had sent."""
+        self._inbox.append(message)
+        if len(self._inbox) == 1:
+            self._take()
+
+    def _take(self) -> None:
+        """What has arrived, in its order; behind a cut it waits."""
+        while self._inbox and self.is_open:
+            if self._net.is_cut(self.peer_host, self.host):
+                self._loop.call_later(HELD_S, self._take)
+                return
+            message = self._inbox.popleft()
+            if message is None:
+                self._lost()
+                return
+            self._net.simulation.note("message", self.peer_host, self.host, zlib.crc32(message))
+            self.on_message(message)
+
+    def close(self, *, lingers: bool | None = None) -> None:
+        """Ends it. What is on its way arrives before the peer hears of it (`lingers`), or not at all; None: by chance."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._net.connections.pop(self, None)
+        peer = self._peer
+        assert peer is not None
+        if not peer.is_open or peer._loop.is_dead:
+            return
+        if lingers is None:
+            lingers = self._net.simulation.rng.random() < LINGERS_SHARE
+        if lingers:
+            peer._loop.call_at(self._next_arrival_s(), peer._arrived, None)
+        else:
+            peer._loop.call_later(self._net.delay_s(), peer._lost)
+
+    def reset(self) -> None:
+        """Ends it by no wish of either end."""
+        assert self._peer is not None
+        for end in (self, self._peer):
+            if end.is_open and not end._loop.is_dead:
+                end._loop.call_later(self._net.delay_s(), end._lost)
+
+    def delay(self, seconds: float) -> None:
+        """Everything that is sent from now on arrives so much later."""
+        self._arrives_at = max(self._arrives_at, self._net.simulation.now_s) + seconds
+
+    def _lost(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._net.connections.pop(self, None)
+            self.on_lost()
+
+    @property
+    def loop(self) -> SimLoop:
+        return self._loop
+
+    @property
+    def peer(self) -> SimConnection:
+        """The other end."""
+        assert self._peer is not None
+        return self._peer
+
+
+class SimNet:
+    """The network."""
+
+    def __init__(self, simulation: Simulation, *, slow_share: float = SLOW_SHARE) -> None:
+        self.simulation = simulation
+        self._slow_share = slow_share
+        self.connections: dict[SimConnection, None] = {}
+        self._listeners: dict[str, tuple[SimLoop, Callable[[SimConnection], None]]] = {}
+        self._cut: set[tuple[str, str]] = set()
+
+    def delay_s(self) -> float:
+        rng = self.simulation.rng
+        return rng.random() * SLOW_S if rng.random() < self._slow_share else rng.uniform(*DELAY_S)
+
+    def listen(self, host: str, loop: SimLoop, accept: Callable[[SimConnection], None]) -> None:
+        """Connections to `host` are given to `accept` until the process of `loop` dies, or another listens there."""
+        self._listeners[host] = loop, accept
+
+    def connect(self, loop: SimLoop, from_host: str, to_host: str) -> SimConnection:
+        """The near end of a new connection. Raises ConnectionRefusedError."""
+        listener = self._listeners.get(to_host)
+        if (
+            listener is None
+            or listener[0].is_dead
+            or self.is_cut(from_host, to_host)
+            or self.is_cut(to_host, from_host)
+        ):
+            raise ConnectionRefusedError(f"nobody listens at {to_host}")
+        near, far = SimConnection.pair(self, (loop, from_host), (listener[0], to_host))
+        listener[1](far)
+        return near
+
+    def process_died(self, loop: SimLoop) -> None:
+        """Its connections are reset."""
+        for connection in sorted((c for c in self.connections if c.loop is loop), key=lambda c: c.peer_host):
+            connection.close()
+
+    def reset_some(self, share: float) -> None:
+        """Ends a share of all connections for good; both ends hear of it, each in its time."""
+        for connection in sorted(self.connections, key=lambda c: (c.host, c.peer_host)):
+            if self.simulation.rng.random() < share:
+                connection.reset()
+
+    def delay_some(self, host: str, share: float, *, answers: bool = False) -> list[SimConnection]:
+        """What a share of the connections to a host sends (or with `answers` is sent) from now on arrives late; these
+        connections' near ends."""
+        rng = self.simulation.rng
+        near = sorted((c for c in self.connections if c.peer_host == host), key=lambda c: c.host)
+        chosen = [c for c in near if rng.random() < share]
+        for connection in chosen:
+            (connection.peer if answers else connection).delay(rng.random() * rng.choice(LATE_S))
+        return chosen
+
+    @staticmethod
+    def leave_behind(connections: Iterable[SimConnection]) -> None:
+        """Each end of these connections is gone for the other; what the near ones have sent still arrives."""
+        for connection in connections:
+            connection.close(lingers=True)
+            connection.on_lost()
+
+    def cut(self, from_host: str, to_host: str) -> None:
+        """Nothing passes in this direction until `heal`."""
+        self._cut.add((from_host, to_host))
+
+    def heal(self) -> None:
+        self._cut.clear()
+
+    def is_cut(self, from_host: str, to_host: str) -> bool:
+        return (from_host, to_host) in self._cut

@@ -1,0 +1,135 @@
+"""The tree of nodes of `sim_zookeeper`: versions, zxids, ephemeral and sequential nodes, transactions. No time, no clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sparklog.metadata.coordination import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    CoordinationError,
+    Create,
+    Delete,
+    NoChildrenForEphemeralsError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Op,
+    OpResult,
+    SetData,
+)
+
+Change = tuple[str, bool]
+"""A path, and whether its children have changed (else the node itself)."""
+
+
+class _Znode(NamedTuple):
+    data: bytes
+    version: int
+    czxid: int
+    mzxid: int
+    owner: int
+    children: frozenset[str] = frozenset()
+    made_children: int = 0
+
+
+class Znodes:
+    """All nodes. Changes are made to a copy, so that a transaction that fails has changed nothing."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Znode] = {"/": _Znode(b"", 0, 0, 0, 0)}
+        self._zxid = 0
+
+    def next_zxid(self) -> int:
+        self._zxid += 1
+        return self._zxid
+
+    def find(self, path: str) -> Node | None:
+        node = self._nodes.get(path)
+        return None if node is None else Node(path, node.data, node.version, node.czxid, node.mzxid, node.owner)
+
+    def read(self, path: str) -> Node:
+        """Raises NoNodeError."""
+        node = self.find(path)
+        if node is None:
+            raise NoNodeError(path)
+        return node
+
+    def children(self, path: str) -> list[str]:
+        """Raises NoNodeError."""
+        return sorted(_existing(self._nodes, path).children)
+
+    def commit(
+        self, ops: Sequence[Op], session_id: int, *, in_transaction: bool
+    ) -> tuple[list[OpResult], list[Change]]:
+        """Results and changes. Raises what the first operation that cannot be done has to say."""
+        nodes = dict(self._nodes)
+        zxid = self._zxid + 1
+        results: list[OpResult] = []
+        changes: list[Change] = []
+        for index, op in enumerate(ops):
+            try:
+                results.append(_apply(nodes, op, zxid, session_id, changes))
+            except CoordinationError as e:
+                e.index = index if in_transaction else -1
+                raise
+        self._nodes, self._zxid = nodes, zxid
+        return results, changes
+
+    def end_session(self, session_id: int) -> list[Change]:
+        """Its ephemeral nodes go."""
+        mine = sorted(path for path, node in self._nodes.items() if node.owner == session_id)
+        return self.commit([Delete(path) for path in mine], session_id, in_transaction=True)[1]
+
+
+def _apply(nodes: dict[str, _Znode], op: Op, zxid: int, session_id: int, changes: list[Change]) -> OpResult:
+    match op:
+        case Create(path, data, ephemeral, sequential):
+            parent_path = _parent(path)
+            parent = _existing(nodes, parent_path)
+            if parent.owner:
+                raise NoChildrenForEphemeralsError(parent_path)
+            if sequential:
+                path += f"{parent.made_children:010}"
+            if path in nodes:
+                raise NodeExistsError(path)
+            name = path.rpartition("/")[2]
+            nodes[parent_path] = parent._replace(
+                children=parent.children | {name}, made_children=parent.made_children + 1
+            )
+            nodes[path] = _Znode(data, 0, zxid, zxid, session_id if ephemeral else 0)
+            changes += [(path, False), (parent_path, True)]
+            return OpResult(path)
+        case SetData(path, data, version):
+            node = _existing(nodes, path, version)
+            nodes[path] = node._replace(data=data, version=node.version + 1, mzxid=zxid)
+            changes.append((path, False))
+            return OpResult(path, node.version + 1, zxid)
+        case Delete(path, version):
+            if _existing(nodes, path, version).children:
+                raise NotEmptyError(path)
+            del nodes[path]
+            parent_path = _parent(path)
+            parent = nodes[parent_path]
+            nodes[parent_path] = parent._replace(children=parent.children - {path.rpartition("/")[2]})
+            changes += [(path, False), (path, True), (parent_path, True)]
+            return OpResult(path)
+        case Check(path, version):
+            _existing(nodes, path, version)
+            return OpResult(path)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def _existing(nodes: dict[str, _Znode], path: str, version: int = ANY_VERSION) -> _Znode:
+    node = nodes.get(path)
+    if node is None:
+        raise NoNodeError(path)
+    if version not in (ANY_VERSION, node.version):
+        raise BadVersionError(f"{path}: version {version} where it is {node.version}")
+    return node

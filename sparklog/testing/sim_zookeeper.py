@@ -1,0 +1,382 @@
+"""A ZooKeeper in memory that loses connections, sessions and answers; `Coordination` for simulations.
+
+Nothing happens by itself: `advance(now_ms)` lets time pass up to `now_ms`. Requests, answers and watches travel in the order
+of their connection and take a random time. The same seed and the same calls give the same run.
+
+- `cut(client, notice_ms)`: its connection breaks, and it notices after `notice_ms`. Of the requests on their way a random
+  number of the first ones still arrives and takes effect; no answer comes back. All that the client waits for fails with
+  ConnectionLossError, all its watches call back. `heal(client)`: it may connect again.
+- The server ends a session that it has not heard of for the session's timeout; the ephemeral nodes go. The client learns of
+  it when it connects: LOST, then CONNECTED with a new session.
+- `stop()`, `start()`: of the whole ensemble. It forgets nothing; sessions live on from the start.
+
+Not simulated: several servers of different age. A real client may read from one that is behind; those who depend on the
+newest write to it (the controller's fence).
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from msgspec import Struct, field
+
+from sparklog.metadata.coordination import (
+    ANY_VERSION,
+    NO_SESSION,
+    ConnectionLossError,
+    CoordinationError,
+    Create,
+    Delete,
+    Node,
+    Op,
+    OpResult,
+    SessionExpiredError,
+    SessionState,
+    SetData,
+    Watch,
+)
+from sparklog.testing.sim_znodes import Znodes
+
+LATENCY_MS = (1, 20)
+RECONNECT_MS = (50, 500)
+
+
+class _Session(Struct):
+    session_id: int
+    last_heard_ms: int
+    client: SimClient | None = None
+
+
+class _Request(Struct, eq=False):
+    perform: Callable[[SimClient], Any]
+    future: Future[Any]
+    sent: bool = False
+    answered: bool = False
+
+
+class _Watches(Struct):
+    data: dict[str, dict[Watch, None]] = field(default_factory=dict)
+    child: dict[str, dict[Watch, None]] = field(default_factory=dict)
+
+
+class SimZooKeeper:
+    """See the module."""
+
+    def __init__(self, seed: int = 0, *, session_timeout_ms: int = 12_000) -> None:
+        self.random = random.Random(seed)
+        self.now_ms = 0
+        self.session_timeout_ms = session_timeout_ms
+        self.is_up = True
+        self.znodes = Znodes()
+        self._sessions: dict[int, _Session] = {}
+        self._next_session = 1
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._scheduled = 0
+
+    # --- time
+
+    def advance(self, now_ms: int) -> None:
+        """Everything that is due until `now_ms` happens, in order."""
+        while self._events and self._events[0][0] <= now_ms:
+            due_ms, _, action = heapq.heappop(self._events)
+            self.now_ms = max(self.now_ms, due_ms)
+            action()
+        self.now_ms = max(self.now_ms, now_ms)
+
+    def at(self, due_ms: int, action: Callable[[], None]) -> None:
+        self._scheduled += 1
+        heapq.heappush(self._events, (due_ms, self._scheduled, action))
+
+    def latency_ms(self) -> int:
+        return self.random.randint(*LATENCY_MS)
+
+    # --- faults
+
+    def client(self) -> SimClient:
+        """A new one, which connects as soon as it can."""
+        client = SimClient(self)
+        client.connect_soon()
+        return client
+
+    def cut(self, client: SimClient, notice_ms: int = 0) -> None:
+        """See the module."""
+        client.is_reachable = False
+        client.break_connection(notice_ms)
+
+    def heal(self, client: SimClient) -> None:
+        client.is_reachable = True
+        client.connect_soon()
+
+    def stop(self) -> None:
+        """No server answers."""
+        self.is_up = False
+        for session in list(self._sessions.values()):
+            if session.client is not None:
+                session.client.break_connection(0)
+
+    def start(self) -> None:
+        """Every session has its whole time again."""
+        self.is_up = True
+        for session in self._sessions.values():
+            session.last_heard_ms = self.now_ms
+            self._expire_later(session)
+
+    # --- the server
+
+    def open_session(self, client: SimClient, session_id: int) -> int:
+        """The session that the client has from now on: its own, or a new one if that has ended."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            session = _Session(self._next_session, self.now_ms)
+            self._next_session += 1
+            self._sessions[session.session_id] = session
+            self.znodes.next_zxid()
+        session.client = client
+        return session.session_id
+
+    def leave(self, session_id: int) -> None:
+        """The connection is gone; the session's time begins to run."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.client = None
+            session.last_heard_ms = self.now_ms
+            self._expire_later(session)
+
+    def has_session(self, session_id: int) -> bool:
+        return session_id in self._sessions
+
+    def end_session(self, session_id: int) -> None:
+        if self._sessions.pop(session_id, None) is not None:
+            self.changed(self.znodes.end_session(session_id))
+
+    def _expire_later(self, session: _Session) -> None:
+        self.at(session.last_heard_ms + self.session_timeout_ms, lambda: self._expire(session))
+
+    def _expire(self, session: _Session) -> None:
+        silent_ms = self.now_ms - session.last_heard_ms
+        if self.is_up and session.client is None and silent_ms >= self.session_timeout_ms:
+            self.end_session(session.session_id)
+
+    def changed(self, changes: Sequence[tuple[str, bool]]) -> None:
+        """Calls the watches on (path, whether it is about the node's children) of all clients."""
+        for session in list(self._sessions.values()):
+            if session.client is not None:
+                session.client.notify(changes)
+
+
+class SimClient:
+    """One client; see `Coordination`."""
+
+    def __init__(self, server: SimZooKeeper) -> None:
+        self._server = server
+        self.is_reachable = True
+        self._session_id = NO_SESSION
+        self._connection = 0
+        self._is_connected = False
+        self._is_closed = False
+        self._is_connecting = False
+        self._waiting: list[_Request] = []
+        self._request_due_ms = 0
+        self._answer_due_ms = 0
+        self._watches = _Watches()
+        self._called: list[Watch] = []
+        self._unnoticed: list[Watch] | None = None
+        self._listeners: list[Callable[[SessionState], None]] = []
+
+    # --- the protocol
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._server.session_timeout_ms
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False) -> Future[Node]:
+        def perform(client: SimClient) -> Node:
+            (result,) = client._commit([Create(path, data, ephemeral, sequential)])
+            return client._server.znodes.read(result.path)
+
+        return self._ask(perform)
+
+    def set_data(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Node]:
+        def perform(client: SimClient) -> Node:
+            client._commit([SetData(path, data, version)])
+            return client._server.znodes.read(path)
+
+        return self._ask(perform)
+
+    def get(self, path: str, watch: Watch | None = None) -> Future[Node | None]:
+        def perform(client: SimClient) -> Node | None:
+            if watch is not None:
+                client._watches.data.setdefault(path, {})[watch] = None
+            return client._server.znodes.find(path)
+
+        return self._ask(perform)
+
+    def children(self, path: str, watch: Watch | None = None) -> Future[list[str]]:
+        def perform(client: SimClient) -> list[str]:
+            names = client._server.znodes.children(path)
+            if watch is not None:
+                client._watches.child.setdefault(path, {})[watch] = None
+            return names
+
+        return self._ask(perform)
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
+        def perform(client: SimClient) -> None:
+            client._commit([Delete(path, version)])
+
+        return self._ask(perform)
+
+    def transaction(self, ops: Sequence[Op]) -> Future[list[OpResult]]:
+        return self._ask(lambda client: client._commit(ops, in_transaction=True))
+
+    def listen(self, listener: Callable[[SessionState], None]) -> None:
+        self._listeners.append(listener)
+
+    def close(self) -> None:
+        """The session ends as soon as the server hears of it, or with its time."""
+        if self._is_connected:
+            self._server.end_session(self._session_id)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """The process has died: nothing is said to anybody, the session runs out."""
+        self.break_connection(None)
+        self._is_closed = True
+        self._waiting.clear()
+        self._listeners.clear()
+
+    # --- connections
+
+    def connect_soon(self) -> None:
+        if self._is_closed or self._is_connected or self._is_connecting:
+            return
+        self._is_connecting = True
+        self._server.at(self._server.now_ms + self._server.random.randint(*RECONNECT_MS), self._connect)
+
+    def _connect(self) -> None:
+        self._is_connecting = False
+        if self._is_closed or self._is_connected or not self.is_reachable:
+            return
+        if not self._server.is_up:
+            self.connect_soon()
+            return
+        if self._unnoticed is not None:
+            self._notice(self._unnoticed)
+        if self._session_id != NO_SESSION and not self._server.has_session(self._session_id):
+            self._session_id = NO_SESSION
+            self._fail_waiting(SessionExpiredError)
+            self._tell(SessionState.LOST)
+        self._session_id = self._server.open_session(self, self._session_id)
+        self._connection += 1
+        self._is_connected = True
+        self._request_due_ms = self._answer_due_ms = self._server.now_ms
+        for request in list(self._waiting):
+            self._send(request)
+        self._tell(SessionState.CONNECTED)
+
+    def break_connection(self, notice_ms: int | None) -> None:
+        """None: the client never notices, it is dead."""
+        if not self._is_connected:
+            return
+        on_their_way = [r for r in self._waiting if r.sent and not r.answered]
+        arriving = self._server.random.randint(0, len(on_their_way))
+        for request in on_their_way[:arriving]:
+            self._perform(request)
+        self._is_connected = False
+        self._connection += 1
+        by_path = *self._watches.data.values(), *self._watches.child.values()
+        lost = list(dict.fromkeys([*self._called, *(watch for watches in by_path for watch in watches)]))
+        self._watches, self._called = _Watches(), []
+        self._server.leave(self._session_id)
+        if notice_ms is not None:
+            self._unnoticed = lost
+            self._server.at(self._server.now_ms + notice_ms, lambda: self._notice(lost))
+
+    def _notice(self, watches: list[Watch]) -> None:
+        if self._is_closed or self._unnoticed is not watches:
+            return
+        self._unnoticed = None
+        self._fail_waiting(ConnectionLossError, only_sent=True)
+        self._tell(SessionState.SUSPENDED)
+        for watch in watches:
+            watch()
+        if self.is_reachable:
+            self.connect_soon()
+
+    def _fail_waiting(self, error: type[CoordinationError], *, only_sent: bool = False) -> None:
+        failed = [r for r in self._waiting if r.sent or not only_sent]
+        self._waiting = [r for r in self._waiting if r not in failed]
+        for request in failed:
+            request.future.set_exception(error())
+
+    def _tell(self, state: SessionState) -> None:
+        for listener in list(self._listeners):
+            listener(state)
+
+    # --- requests
+
+    def _ask(self, perform: Callable[[SimClient], Any]) -> Future[Any]:
+        request = _Request(perform, Future())
+        if self._is_closed:
+            request.future.set_exception(SessionExpiredError("the client is closed"))
+            return request.future
+        self._waiting.append(request)
+        if self._is_connected:
+            self._send(request)
+        return request.future
+
+    def _send(self, request: _Request) -> None:
+        """What is sent later arrives later."""
+        request.sent = True
+        self._request_due_ms = max(self._request_due_ms, self._server.now_ms) + self._server.latency_ms()
+        connection = self._connection
+        self._server.at(self._request_due_ms, lambda: self._arrive(request, connection))
+
+    def _arrive(self, request: _Request, connection: int) -> None:
+        if connection == self._connection:
+            done = self._perform(request)
+            self._answer(lambda: self._finish(request, done))
+
+    def _perform(self, request: _Request) -> Callable[[], None]:
+        request.answered = True
+        try:
+            result = request.perform(self)
+        except CoordinationError as e:
+            error = e
+            return lambda: request.future.set_exception(error)
+        return lambda: request.future.set_result(result)
+
+    def _finish(self, request: _Request, done: Callable[[], None]) -> None:
+        self._waiting.remove(request)
+        done()
+
+    def _answer(self, action: Callable[[], None]) -> None:
+        self._answer_due_ms = max(self._answer_due_ms, self._server.now_ms) + self._server.latency_ms()
+        connection = self._connection
+        self._server.at(self._answer_due_ms, lambda: action() if connection == self._connection else None)
+
+    def _commit(self, ops: Sequence[Op], *, in_transaction: bool = False) -> list[OpResult]:
+        results, changes = self._server.znodes.commit(ops, self._session_id, in_transaction=in_transaction)
+        self._server.changed(changes)
+        return results
+
+    def notify(self, changes: Sequence[tuple[str, bool]]) -> None:
+        """Sends what is watched among the changes; a watch travels before the answer to any later request."""
+        for path, is_about_children in changes:
+            watched = self._watches.child if is_about_children else self._watches.data
+            for watch in watched.pop(path, {}):
+                self._called.append(watch)
+                self._answer(partial(self._call, watch))
+
+    def _call(self, watch: Watch) -> None:
+        self._called.remove(watch)
+        watch()

@@ -1,0 +1,45 @@
+"""Clients against a hostile server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.fuzz.campaign import FINDINGS_MAX, Finding, Outcome
+from tests.fuzz.cases import ENVELOPE_ID
+from tests.fuzz.child import Child
+from tests.fuzz.hostile_server import HostileServer, make_plan
+from tests.fuzz.planted import honest
+from tests.system.broker_process import BrokerProcess, create_topic, produce
+
+
+def run_clients(seeds: Iterable[int], work_dir: Path, *, seconds: float | None = None) -> Outcome:
+    """Runs the clients against the server of every seed."""
+    started = time.monotonic()
+    findings: list[Finding] = []
+    cases = lied = 0
+    broker = BrokerProcess(work_dir / "data", settings="topic.retention.ms = -1\n", work_dir=work_dir)
+    server = HostileServer((broker.host, broker.port))
+    child = Child("tests.fuzz.client_targets:clients", work_dir, patience_s=240.0)
+    try:
+        with broker.connect() as client:
+            create_topic(client, "envelope", 2)
+            produce(client, [("envelope", 0, honest(ENVELOPE_ID, i, 0)[0]) for i in range(3)])
+        for seed in seeds:
+            plan = make_plan(seed)
+            server.begin(plan)
+            cases += 1
+            answer = child.call(server.address)
+            lied += server.lied > 0
+            if not answer.is_as_it_should:
+                command = f"python -m tests.fuzz run clients --seed {seed}"
+                findings.append(Finding("clients", plan.name, f"{answer.kind}: {answer.text}", command))
+            late = seconds is not None and time.monotonic() - started > seconds
+            if late or len(findings) >= FINDINGS_MAX:
+                break
+    finally:
+        child.stop()
+        server.close()
+        broker.stop()
+    return Outcome(cases, time.monotonic() - started, lied, cases - lied, findings)

@@ -1,0 +1,33 @@
+"""Admin, Producer, Consumer and `read_table` against a server that lies."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.client_campaign import run_clients
+from tests.fuzz.hostile_server import ASKED, LIES, make_plan
+from tests.fuzz.torture_share import first_seed, seconds_per_target
+
+QUICK = [s for s in range(60) if make_plan(s).lie not in ("silence", "trickle")][:10]
+"""Those whose lies take no time of their own."""
+
+
+def test_clients_of_a_hostile_server(tmp_path: Path) -> None:
+    outcome = run_clients(QUICK, tmp_path)
+    assert not outcome.findings, str(outcome)
+    assert outcome.refused > len(QUICK) // 3, f"the server was hardly asked: {outcome}"
+
+
+def test_every_lie_is_told_to_every_api() -> None:
+    plans = [make_plan(seed) for seed in range(20_000)]
+    assert {(p.api, p.lie) for p in plans} == set(itertools.product(ASKED, LIES))
+
+
+@pytest.mark.torture
+def test_clients_of_many_hostile_servers(tmp_path: Path) -> None:
+    outcome = run_clients(itertools.count(first_seed()), tmp_path, seconds=seconds_per_target())
+    print("clients", outcome)
+    assert not outcome.findings, str(outcome)

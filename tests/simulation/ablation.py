@@ -1,0 +1,72 @@
+"""Safeguards of the product switched off, one at a time: a simulation that notices nothing then proves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import importlib
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+from sparklog_broker.coordinators.transaction_shard import TransactionShard
+
+from sparklog.replication.transactions import Effects
+
+MODULES = (
+    "sparklog.log.producers",
+    "sparklog.replication.transactions.model",
+    "sparklog.replication.group_membership",
+    "sparklog.client.sequences",
+)
+"""Where a dataclass `Safeguards` is."""
+
+ANSWERS_FIRST = "sparklog_broker.coordinators.transaction_shard:records_before_answers"
+"""No field: the transaction coordinator answers, and writes markers, before its records are in."""
+
+
+def safeguards() -> list[str]:
+    """All of them, as `module:field`."""
+    return [
+        f"{module}:{field.name}"
+        for module in MODULES
+        for field in dataclasses.fields(importlib.import_module(module).Safeguards)
+    ]
+
+
+@contextlib.contextmanager
+def without(safeguard: str) -> Iterator[None]:
+    """Every instance has the field off: those that are default arguments, and those that are made meanwhile."""
+    if safeguard == ANSWERS_FIRST:
+        with _answers_first():
+            yield
+        return
+    module, _, name = safeguard.partition(":")
+    guards = importlib.import_module(module).Safeguards
+    index = [field.name for field in dataclasses.fields(guards)].index(name)
+    before = guards.__init__.__defaults__
+    made = [found for found in gc.get_objects() if isinstance(found, guards) and getattr(found, name)]
+    guards.__init__.__defaults__ = (*before[:index], False, *before[index + 1 :])
+    for found in made:
+        object.__setattr__(found, name, False)
+    try:
+        yield
+    finally:
+        guards.__init__.__defaults__ = before
+        for found in made:
+            object.__setattr__(found, name, True)
+
+
+@contextlib.contextmanager
+def _answers_first() -> Iterator[None]:
+    apply = TransactionShard._apply
+
+    def act_and_apply(shard: TransactionShard, effects: Effects) -> None:
+        shard._act(effects)
+        apply(shard, replace(effects, actions=[]))
+
+    TransactionShard._apply = act_and_apply  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        TransactionShard._apply = apply  # type: ignore[method-assign]

@@ -1,0 +1,234 @@
+"""What the clients of a life note beside their histories, and the promises that are judged by it.
+
+The checker judges histories. Here is what a history does not show: a producer that is refused although it has done nothing
+wrong, two owners of a partition, a run that commits after another one has taken over, and logs whose batches and markers are
+not as they should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sparklog.errors import (
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    OutOfOrderSequenceError,
+    SparklogError,
+)
+from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
+from sparklog.log.producers import last_sequence_of, sequence_after
+from sparklog.testing.sim_loop import Simulation
+from sparklog.types import TopicPartition
+from tests.simulation.sim_reader import Row
+
+_IDENTITY_ERRORS = OutOfOrderSequenceError, InvalidProducerEpochError, InvalidProducerIdMappingError
+
+
+class SharedEnd(NamedTuple):
+    """What a driver asks for at the end of a batch."""
+
+    app: str
+    batch: int
+    run: str
+    ticket: int
+    commit: bool
+    winners: frozenset[int]
+
+
+class _Grant(NamedTuple):
+    """A member was given a partition: at some time between the heartbeat that asked and its answer."""
+
+    member: str
+    asked_s: float
+    answered_s: float
+
+
+class Notes:
+    """See the module. `check` raises AssertionError for what was found meanwhile, the others for what they look at."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._violations: list[str] = []
+        self._strangers: set[int] = set()
+        self._repaired: set[str] = set()
+        self._grants: dict[tuple[str, TopicPartition], list[_Grant]] = {}
+        self._owned: dict[tuple[str, str], frozenset[TopicPartition]] = {}
+        self._joined: dict[str, list[tuple[float, int, str]]] = {}
+        self._ends: list[tuple[float, SharedEnd]] = []
+        self._keyed: dict[bytes, tuple[int, int]] = {}
+        self._committed = 0
+        self._aged: dict[int, int] = {}
+        self._deleted = 0
+        self.aged_start = 0
+        """Where the log of the topic that keeps little begins, as far as anybody was told."""
+
+    def check(self) -> None:
+        if self._violations:
+            raise AssertionError("; ".join(self._violations[:5]))
+
+    def violated(self, what: str) -> None:
+        self._violations.append(f"{what} (at {self._simulation.now_s:.3f} s)")
+
+    # -- producers
+
+    def shared_identity(self, producer_id: int) -> None:
+        """Several use it: they refuse each other."""
+        self._strangers.add(producer_id)
+
+    def repaired(self, partition: str) -> None:
+        """A power cut has left a hole in what was not on the disk yet, and a repair has kept what is behind it: producers
+        find that some of their last batches are there and some before them are not."""
+        self._repaired.add(partition)
+
+    def refused(self, producer_id: int, error: SparklogError) -> None:
+        """The broker does not take the next batch of a producer that has given up none before it."""
+        if not self._repaired and producer_id not in self._strangers and isinstance(error, _IDENTITY_ERRORS):
+            self.violated(f"refused without a cause: {type(error).__name__}: {error}")
+
+    # -- groups
+
+    def granted(self, group: str, member: str, asked_s: float, partitions: frozenset[TopicPartition]) -> None:
+        """What a heartbeat's answer says that the member owns."""
+        before = self._owned.get((group, member), frozenset())
+        self._owned[group, member] = partitions
+        for tp in partitions - before:
+            grant = _Grant(member, asked_s, self._simulation.now_s)
+            self._grants.setdefault((group, tp), []).append(grant)
+
+    def confirmed(self, group: str, member: str, asked_s: float, held: frozenset[TopicPartition]) -> None:
+        """A heartbeat in which the member said that it has these was answered as one of a member: nobody else was given
+        one of them between its own grant and that heartbeat."""
+        for tp in held:
+            grants = self._grants.get((group, tp), [])
+            mine = max((g.answered_s for g in grants if g.member == member), default=None)
+            if mine is None:
+                continue
+            for other in grants:
+                if other.member != member and mine < other.asked_s and other.answered_s < asked_s:
+                    self.violated(f"{group} {tp}: {other.member} was given it while {member} had it")
+
+    def lost(self, group: str, member: str) -> None:
+        """The member begins anew, or has left."""
+        self._owned.pop((group, member), None)
+
+    def committed(self, offset: int) -> None:
+        """A group that commits with and without transactions has set this offset, and none below it since."""
+        self._committed = max(self._committed, offset)
+
+    def told_committed(self, offset: int) -> None:
+        """What the broker says that such a group has committed, when nothing of it was under way."""
+        if offset < self._committed:
+            self.violated(f"a group had committed {self._committed}, the broker says {offset}")
+
+    # -- shared transactions
+
+    def joined(self, app: str, run: str, ticket: int) -> None:
+        """A join was answered: older runs are fenced from now on."""
+        self._joined.setdefault(app, []).append((self._simulation.now_s, ticket, run))
+
+    def ends(self, end: SharedEnd) -> None:
+        """A driver is about to end its batch."""
+        self._ends.append((self._simulation.now_s, end))
+
+    def on_final(self, rows: Mapping[str, Sequence[Row]]) -> None:
+        """What readers of committed records find: each batch is what one driver has chosen."""
+        writers: dict[tuple[str, int, int], set[int]] = {}
+        for row in (r for found in rows.values() for r in found if r.key is not None and r.key.count(b"/") == 4):
+            assert row.key is not None
+            app, batch, ticket, producer_id, _ = row.key.decode().split("/")
+            writers.setdefault((app, int(batch), int(ticket)), set()).add(int(producer_id))
+        for (app, batch, ticket), found in writers.items():  # type: ignore[assignment]
+            asked = [(at, e) for at, e in self._ends if (e.app, e.batch, e.ticket) == (app, batch, ticket) and e.commit]
+            if not any(found <= e.winners for _, e in asked):
+                self.violated(f"{app} batch {batch}: what {sorted(found)} wrote is committed, no driver has chosen it")
+            else:
+                self._check_fence(*min(asked))
+        if len({key[:2] for key in writers}) < len(writers):
+            self.violated(f"a batch was committed by several drivers: {sorted(writers)}")
+        self.check()
+
+    def _check_fence(self, asked_s: float, end: SharedEnd) -> None:
+        for at, ticket, run in self._joined.get(end.app, []):
+            if at < asked_s and ticket > end.ticket and run != end.run:
+                self.violated(f"{end.app} batch {end.batch}: run {end.run} has committed, {run} had taken over")
+
+    # -- keys
+
+    def keyed(self, key: bytes, value: int, offset: int) -> None:
+        """A record of a compacted topic was acknowledged."""
+        if offset > self._keyed.get(key, (-1, 0))[0]:
+            self._keyed[key] = offset, value
+
+    def check_keyed(self, rows: Mapping[str, Sequence[Row]]) -> None:
+        """The last record of each key is there."""
+        last = {row.key: row for found in rows.values() for row in found}
+        for key, (offset, value) in self._keyed.items():
+            row = last.get(key)
+            if row is None or row.offset < offset or (row.offset == offset and row.value != str(value).encode()):
+                self.violated(f"key {key!r}: {value} was acknowledged at {offset}, at the end there is {row}")
+        self.check()
+
+    # -- what grows old
+
+    def stored(self, offset: int, values: Sequence[int]) -> None:
+        """Records of the topic that keeps little were acknowledged."""
+        self._aged |= dict(zip(range(offset, offset + len(values)), values, strict=True))
+
+    def begins_at(self, offset: int) -> None:
+        """Somebody was told where its log begins: that never goes back."""
+        if offset < self.aged_start:
+            self.violated(f"the log began at {self.aged_start}, now at {offset}")
+        self.aged_start = max(self.aged_start, offset)
+
+    def deleted(self, offset: int) -> None:
+        """Deletion up to there was acknowledged."""
+        self._deleted = max(self._deleted, offset)
+        self.aged_start = max(self.aged_start, offset)
+
+    def check_aged(self, start: int, size_bytes: int, kept_bytes: int, rows: Mapping[int, int]) -> None:
+        """What is there at the end, from the offset `start` on."""
+        self.begins_at(start)
+        if start > self._deleted and size_bytes < kept_bytes:
+            self.violated(f"{size_bytes} bytes are left, {kept_bytes} are to be kept")
+        for offset, value in self._aged.items():
+            if offset >= start and rows.get(offset) != value:
+                self.violated(f"{value} was acknowledged at {offset}, {rows.get(offset)} is there")
+        self.check()
+
+    # -- logs
+
+    def check_logs(self, logs: Mapping[str, Sequence[BatchHeader]]) -> None:
+        """The batches of each partition from its first one, as a reader of everything gets them."""
+        for partition, headers in logs.items():
+            if partition in self._repaired:
+                continue
+            for producer_id in {h.producer_id for h in headers} - {-1}:
+                mine = [h for h in headers if h.producer_id == producer_id]
+                for what in _faults_of(mine, from_start=headers[0].base_offset == 0):
+                    self.violated(f"{partition}: producer {producer_id}: {what}")
+        self.check()
+
+
+def _faults_of(headers: Sequence[BatchHeader], *, from_start: bool) -> list[str]:
+    """What is wrong with one producer's batches and markers in one partition."""
+    found: list[str] = []
+    epoch, due, marked, is_open = -1, 0, -1, False
+    for header in headers:
+        if header.producer_epoch < epoch:
+            found.append(f"epoch {header.producer_epoch} at {header.base_offset} is behind {epoch}")
+        if header.attributes & ATTRIBUTE_CONTROL:
+            if header.producer_epoch <= marked:
+                found.append(f"a second marker of epoch {header.producer_epoch} at {header.base_offset}")
+            marked, is_open, due = header.producer_epoch, False, 0  # the next transaction has the marker's epoch
+        else:
+            if header.producer_epoch != epoch:
+                due = 0
+            if (from_start or epoch >= 0) and header.base_sequence != due:
+                found.append(f"sequence {header.base_sequence} at {header.base_offset}, {due} is due")
+            due = sequence_after(last_sequence_of(header))
+            is_open |= bool(header.attributes & ATTRIBUTE_TRANSACTIONAL)
+        epoch = max(epoch, header.producer_epoch)
+    if is_open:
+        found.append("its transaction stays open")
+    return found

@@ -1,0 +1,176 @@
+"""The real broker in a simulated machine: everything but sockets, from `Dispatcher.answer` down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping
+
+from sparklog_broker.broker import Broker
+from sparklog_broker.config import make_config
+from sparklog_broker.dispatcher import Dispatcher
+from sparklog_broker.network.reply import Reply
+from sparklog_broker.registry import HANDLERS
+
+from sparklog.errors import LogCorruptError, StorageError
+from sparklog.log.repair import repair
+from sparklog.protocol.frames import PREFIX_BYTES, RequestPrefix, decode_request_prefix
+from sparklog.testing.sim_files import PowerCut
+from sparklog.testing.sim_loop import SimLoop
+from sparklog.testing.sim_machine import SimMachine
+from sparklog.testing.sim_net import SimConnection, SimNet
+from sparklog.types import TopicPartition
+
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+
+
+class SimBroker:
+    """A broker that can be started, killed and stopped again and again on one machine, reachable as `host`."""
+
+    def __init__(self, machine: SimMachine, net: SimNet, host: str, settings: Mapping[str, object]) -> None:
+        self.machine = machine
+        self.host = host
+        self._net = net
+        topic = {k.removeprefix("topic."): v for k, v in settings.items() if k.startswith("topic.")}
+        given = {k: v for k, v in settings.items() if not k.startswith("topic.")}
+        self._config = make_config({"data.dir": "/data", "listen": "127.0.0.1:0", **given}, topic)
+        self.loop: SimLoop | None = None
+        self.broker: Broker | None = None
+        self.failed = ""
+        """Why it cannot go on; what its main module would end for."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.loop is not None
+
+    def start(self) -> None:
+        """Opens the data directory (which takes no virtual time) and listens. Raises PowerCut, StorageError."""
+        loop, environment = self.machine.process()
+        self.failed = ""
+        self.loop = loop
+        self.broker = broker = Broker.open(self._config, loop, environment)
+        dispatcher = Dispatcher(broker, HANDLERS)
+        loop.call_soon(broker.start, self._on_failed)
+        self._net.listen(self.host, loop, lambda connection: self._accept(connection, dispatcher, loop))
+
+    def try_start(self) -> bool:
+        """False: it does not come up, because of its disks. Raises PowerCut."""
+        try:
+            self.start()
+        except StorageError:
+            self.kill()
+            return False
+        return True
+
+    def repair(self) -> list[TopicPartition]:
+        """What an operator does about partitions that are offline because of what a power cut has left: a broker that is
+        stopped, `sparklog log repair`, a start. The partitions."""
+        broker = self.broker
+        assert broker is not None
+        damaged = [
+            (TopicPartition(topic.name, number), topic)
+            for topic in broker.partitions.topics.values()
+            for number in range(topic.partitions)
+            if isinstance(broker.partitions.get(topic.name, number).error, LogCorruptError)
+        ]
+        if damaged:
+            places = [broker.storage.logs.location_of(tp)[0] / str(tp) for tp, _ in damaged]
+            self.stop()
+            for (_, topic), directory in zip(damaged, places, strict=True):
+                repair(directory, self.machine.files, dry_run=False, schema_of=topic.schemas.__getitem__)
+            self.start()
+        return [tp for tp, _ in damaged]
+
+    def _on_failed(self, reason: str) -> None:
+        self.failed = reason
+
+    def _accept(self, connection: SimConnection, dispatcher: Dispatcher, loop: SimLoop) -> None:
+        _ServerConnection(connection, dispatcher, loop)
+
+    def kill(self) -> None:
+        """SIGKILL: what was written stays."""
+        loop = self._gone()
+        self.machine.kill(loop)
+
+    def power_cut(self) -> None:
+        """The machine stops; what was not synced may be lost."""
+        loop = self._gone()
+        self.machine.power_cut(loop)
+
+    def _gone(self) -> SimLoop:
+        loop, self.loop, self.broker = self.loop, None, None
+        assert loop is not None
+        self._net.process_died(loop)
+        return loop
+
+    def stop(self) -> None:
+        """SIGTERM. Returns when it has ended."""
+        loop, broker = self.loop, self.broker
+        assert loop is not None and broker is not None
+        self.machine.simulation.complete(loop, self._stop(broker))
+        self._gone()
+        self.machine.kill(loop)
+
+    async def _stop(self, broker: Broker) -> None:
+        broker.stop_waiting()
+        with contextlib.suppress(StorageError):
+            await broker.close()
+
+
+class _ServerConnection:
+    """Requests of one connection, one after the other, as `sparklog_broker.network.connection` has them."""
+
+    def __init__(self, connection: SimConnection, dispatcher: Dispatcher, loop: SimLoop) -> None:
+        self.local_address = ("127.0.0.1", 9292)
+        self.peer_host = self.peer_name = connection.peer_host
+        self._connection = connection
+        self._dispatcher = dispatcher
+        self._loop = loop
+        self._waiting: deque[bytes] = deque()
+        self._running: asyncio.Task[None] | None = None
+        connection.on_message = self._on_message
+        connection.on_lost = self._on_lost
+
+    def _on_message(self, frame: bytes) -> None:
+        self._waiting.append(frame)
+        self._next()
+
+    def _next(self) -> None:
+        if self._running is None and self._waiting:
+            frame = bytearray(self._waiting.popleft())
+            prefix = decode_request_prefix(frame, FRAME_BYTES_MAX)
+            self._running = self._loop.create_task(self._serve(prefix, memoryview(frame)[PREFIX_BYTES:]))
+
+    async def _serve(self, prefix: RequestPrefix, body: memoryview) -> None:
+        try:
+            reply = await self._dispatcher.answer(prefix, body, self)  # type: ignore[arg-type]
+            self._running = None
+            if reply is not None:
+                self._send(reply)
+        except PowerCut:
+            return  # the machine is off: nothing is sent any more
+        except BaseException:
+            self._connection.close()
+            raise
+        if self._connection.is_open:
+            self._loop.call_soon(self._next)
+
+    def _send(self, reply: Reply) -> None:
+        try:
+            frame = b"".join(p if isinstance(p, bytes | memoryview) else p.read() for p in reply.parts)  # type: ignore[attr-defined]
+        finally:
+            reply.release()
+        if not self._is_off():
+            self._connection.send(frame)
+        if reply.close:
+            self._connection.close()
+
+    def _is_off(self) -> bool:
+        environment = self._dispatcher._broker.environment
+        return bool(getattr(environment.files, "is_off", False))
+
+    def _on_lost(self) -> None:
+        self._waiting.clear()
+        if self._running is not None:
+            self._running.cancel()

@@ -1,0 +1,150 @@
+"""Clients in a life that do what no well-behaved one does: the broker has to refuse them, and the others must not suffer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from sparklog.client.sequences import Identity
+from sparklog.errors import ProducerFencedError, SparklogError, error_from_code
+from sparklog.format.batch import assign_producer
+from sparklog.protocol import group_messages as g
+from sparklog.protocol import transaction_messages as t
+from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from tests.checker import generate
+from tests.checker.history import Kind, Outcome
+from tests.simulation.sim_client import SimClient
+from tests.simulation.sim_members import Member
+from tests.simulation.sim_producer import PRODUCE_TIMEOUT_MS, encode_values
+from tests.simulation.sim_roles import Role, Told, Transactions, note_poll, partition_of
+
+TWIN_VALUES = 1 << 24
+"""Values of the second twin are so much above the first one's."""
+
+AHEAD = 6, 12
+"""How far above the last one an invented producer id is: further than ids are given out while the request is on its way."""
+
+
+async def _produce(
+    told: Told, client: SimClient, identity: Identity, sequence: int, partition: str, values: Sequence[int]
+) -> int:
+    """One batch, one attempt; its base offset. Raises SparklogError."""
+    payload = encode_values(values, told.now_ms())
+    assign_producer(
+        memoryview(payload),
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        base_sequence=sequence,
+    )
+    request = ProduceRequest(-1, PRODUCE_TIMEOUT_MS, [ProducePartition(*partition_of(partition), len(payload))])
+    answer, _ = await client.ask(Api.PRODUCE, request, ProduceResponse, bytes(payload))
+    (result,) = answer.results
+    if result.error_code:
+        raise error_from_code(result.error_code, result.message)
+    return result.base_offset
+
+
+async def twins(told: Told) -> None:
+    """Two processes with one identity, as after a machine was copied: what one of them is told to be stored is stored."""
+    drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
+    identity = Identity(drawn.producer_id, drawn.producer_epoch)
+    told.notes.shared_identity(identity.producer_id)
+    await asyncio.gather(*(_twin(told, identity, first) for first in (0, TWIN_VALUES)))
+
+
+async def _twin(told: Told, identity: Identity, first: int) -> None:
+    values = generate.unique_values(told.number)
+    sequence = 0
+    partition = told.inputs[0]
+    while told.wanted():
+        await told.think()
+        mine = [next(values) + first for _ in range(2)]
+        operation = told.history.begin(Kind.SEND, [(partition, mine)])
+        try:
+            base_offset = await _produce(told, told.client, identity, sequence, partition, mine)
+        except SparklogError:
+            told.history.end(operation, Outcome.UNKNOWN)
+        else:
+            told.history.end(operation, Outcome.OK, [list(range(base_offset, base_offset + 2))])
+        sequence += 2
+
+
+async def inventor(told: Told) -> None:
+    """Writes with producer ids that nobody has been given yet, but soon will be."""
+    values = generate.unique_values(told.number)
+    while told.wanted():
+        await asyncio.sleep(told.rng.random() * 0.2)
+        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
+        invented = Identity(drawn.producer_id + told.rng.randint(*AHEAD), told.rng.choice([0, 0, 5]))
+        partition = told.rng.choice(told.inputs)
+        mine = [next(values) for _ in range(told.rng.randint(1, 3))]
+        operation = told.history.begin(Kind.SEND, [(partition, mine)])
+        with contextlib.suppress(SparklogError):
+            await _produce(told, told.client, invented, 0, partition, mine)
+        told.history.end(operation, Outcome.UNKNOWN)
+
+
+async def trespasser(told: Told) -> None:
+    """A member that goes on committing what it has read when the partition is not its own any more."""
+    member = Member(told, "group")
+    read: dict[str, int] = {}
+    while told.wanted():
+        await told.think()
+        try:
+            polls = await member.poll()
+            note_poll(told, polls)
+            read |= {partition: offsets[-1] + 1 for partition, offsets, _ in polls}
+            for partition in sorted(read):
+                await _trespass(told, member, partition, read[partition])
+        except SparklogError as e:
+            if not e.retriable:
+                raise
+            await asyncio.sleep(0.1)
+    await member.leave()
+
+
+async def _trespass(told: Told, member: Member, partition: str, offset: int) -> None:
+    """Commits if the partition is not the member's. What the broker tells of its ownership comes on the same connection."""
+    membership = member.membership
+
+    def is_mine() -> bool:
+        return membership.has_news or partition_of(partition) in membership.told | membership.held
+
+    if is_mine():
+        return
+    operation = told.history.begin(Kind.COMMIT, offsets={partition: offset})
+    with contextlib.suppress(SparklogError):
+        await member.commit({partition: offset})
+        if not is_mine():
+            told.notes.violated(f"{partition} is not {membership.member_id}'s, and it could commit {offset}")
+    told.history.end(operation, Outcome.UNKNOWN)
+
+
+async def mixed(told: Told) -> None:
+    """Commits a group's offsets in a transaction, and while that is open the next ones without: these are newer, and stay."""
+    transactions = Transactions(told, f"mixed-{told.slot}")
+    await transactions.init()
+    tp = partition_of(told.inputs[0])
+    position = told.number * 1_000_000
+    while told.wanted():
+        await told.think()
+        position += 10
+        commit = g.OffsetCommitRequest("mixed", [g.CommittedOffset(*tp, position + 1)], "", -1)
+        fetch = g.OffsetFetchRequest("mixed", [g.TopicPartitions(tp.topic, [tp.partition])], require_stable=True)
+        try:
+            await transactions.send_offsets({str(tp): position}, "mixed", "", -1)
+            answer, _ = await told.client.ask(Api.OFFSET_COMMIT, commit, g.OffsetCommitResponse)
+            if not answer.results[0].error_code:
+                told.notes.committed(position + 1)
+            await transactions.end(commit=True)
+            found, _ = await told.client.ask(Api.OFFSET_FETCH, fetch, g.OffsetFetchResponse)
+            if not found.offsets[0].error_code:
+                told.notes.told_committed(found.offsets[0].offset)
+        except ProducerFencedError:
+            raise
+        except SparklogError:
+            await transactions.init()
+
+
+ROLES: dict[str, Role] = {"twins": twins, "inventor": inventor, "trespasser": trespasser, "mixed": mixed}

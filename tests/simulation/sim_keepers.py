@@ -1,0 +1,107 @@
+"""Clients of topics from which something goes: by key, by size, on request; and what must be left of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sparklog.errors import SparklogError, error_from_code
+from sparklog.format.batch import assign_producer
+from sparklog.protocol.messages import (
+    Api,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from tests.checker import generate
+from tests.simulation.notes import Notes
+from tests.simulation.plans import AGED, KEYED
+from tests.simulation.sim_client import SimClient
+from tests.simulation.sim_final import audit, log_start, read_committed
+from tests.simulation.sim_producer import PRODUCE_TIMEOUT_MS, encode_values
+from tests.simulation.sim_roles import Role, Told, ends
+
+KEYS = 5
+
+
+async def _append(told: Told, topic: str, values: list[int], key: bytes) -> int:
+    """The base offset. Raises SparklogError."""
+    encoded = encode_values(values, told.now_ms(), [key] * len(values))
+    assign_producer(memoryview(encoded), producer_id=-1, producer_epoch=-1, base_sequence=-1)  # with the checksum
+    payload = bytes(encoded)
+    request = ProduceRequest(-1, PRODUCE_TIMEOUT_MS, [ProducePartition(topic, 0, len(payload))])
+    answer, _ = await told.client.ask(Api.PRODUCE, request, ProduceResponse, payload)
+    (result,) = answer.results
+    if result.error_code:
+        raise error_from_code(result.error_code, result.message)
+    return result.base_offset
+
+
+async def keyed(told: Told) -> None:
+    """Writes the same few keys again and again."""
+    values = generate.unique_values(told.number)
+    while told.wanted():
+        await asyncio.sleep(told.rng.random() * 0.03)
+        value = next(values)
+        key = b"key-%d" % told.rng.randrange(KEYS)
+        try:
+            offset = await _append(told, KEYED, [value], key)
+        except SparklogError as e:
+            if not e.retriable:
+                raise
+            await asyncio.sleep(0.1)
+        else:
+            told.notes.keyed(key, value, offset)
+
+
+async def aged(told: Told) -> None:
+    """Writes more than is kept."""
+    values = generate.unique_values(told.number)
+    while told.wanted():
+        await asyncio.sleep(told.rng.random() * 0.03)
+        mine = [next(values) for _ in range(20)]
+        try:
+            offset = await _append(told, AGED, mine, b"aged")
+        except SparklogError as e:
+            if not e.retriable:
+                raise
+            await asyncio.sleep(0.1)
+        else:
+            told.notes.stored(offset, mine)
+
+
+async def deleter(told: Told) -> None:
+    """Deletes the oldest records now and then, and looks where the log begins."""
+    name = f"{AGED}-0"
+    while told.wanted():
+        await asyncio.sleep(told.rng.random() * 0.5)
+        try:
+            end = (await ends(told.client, [name]))[name]
+            start = await log_start(told.client, name)
+            told.notes.begins_at(start)
+            request = DeleteRecordsRequest(
+                PRODUCE_TIMEOUT_MS, [DeleteRecordsPartition(AGED, 0, start + (end - start) // 8)]
+            )
+            answer, _ = await told.client.ask(Api.DELETE_RECORDS, request, DeleteRecordsResponse)
+            (result,) = answer.results
+            if not result.error_code:
+                told.notes.deleted(result.low_watermark)
+        except SparklogError as e:
+            if not e.retriable:
+                raise
+            await asyncio.sleep(0.1)
+
+
+async def check_aged(client: SimClient, notes: Notes, kept_bytes: int) -> None:
+    """What was not deleted, on request or because there is enough behind it, is there; what was deleted is not."""
+    name = f"{AGED}-0"
+    headers = await audit(client, name)
+    rows = (await read_committed(client, [name]))[name]
+    start = await log_start(client, name)
+    size_bytes = sum(h.size_bytes for h in headers)
+    notes.check_aged(start, size_bytes, kept_bytes, {r.offset: int(r.value or b"") for r in rows})
+
+
+ROLES: dict[str, Role] = {"keyed": keyed, "aged": aged, "deleter": deleter}

@@ -1,0 +1,314 @@
+"""What simulated clients do: the roles of the campaigns with real processes, as coroutines. Each writes down what it does
+and sees, for the checker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from sparklog.client.sequences import Identity
+from sparklog.errors import (
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    SparklogError,
+    TransactionAbortedError,
+    error_from_code,
+)
+from sparklog.format.batch import assign_producer
+from sparklog.protocol import group_messages as g
+from sparklog.protocol import transaction_messages as t
+from sparklog.protocol.messages import (
+    Api,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from sparklog.types import TopicPartition
+from tests.checker import generate
+from tests.checker.history import Kind, Outcome, Recorder
+from tests.simulation.notes import Notes
+from tests.simulation.plans import Plan
+from tests.simulation.sim_client import SimClient
+from tests.simulation.sim_producer import PRODUCE_TIMEOUT_MS, Batch, SimProducer, encode_values
+from tests.simulation.sim_reader import Row, SimReader
+
+TRANSACTION_TIMEOUT_MS = 20_000
+
+
+class Told(NamedTuple):
+    """What a life of a client is told. `number` counts lives, `slot` is the same for all lives of one client."""
+
+    seed: int
+    number: int
+    slot: int
+    client: SimClient
+    history: Recorder
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    wanted: Callable[[], bool]
+    done_batches: dict[int, int]
+    """The checkpoint of shared transactions, by slot: how many batches are done."""
+    now_ms: Callable[[], int]
+    rng: random.Random
+    plan: Plan
+    notes: Notes
+
+    async def think(self) -> None:
+        """The application takes its time, now and then none."""
+        await asyncio.sleep(0 if self.rng.random() < 0.3 else self.rng.random() * self.plan.think_s)
+
+
+Role = Callable[[Told], Coroutine[Any, Any, None]]
+
+
+def partition_of(name: str) -> TopicPartition:
+    topic, _, number = name.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+async def producer(told: Told) -> None:
+    """Sends without transactions, several calls under way."""
+    values = generate.unique_values(told.number)
+    producer = await SimProducer.begin(told.client, told.notes, delivery_s=told.rng.choice(told.plan.delivery_s))
+    open_calls: set[int] = set()
+    changed = asyncio.Event()
+
+    def done(operation: int, records: int, base_offset: int) -> None:
+        open_calls.discard(operation)
+        changed.set()
+        acked = list(range(base_offset, base_offset + records)) if base_offset >= 0 else [-1] * records
+        told.history.end(operation, Outcome.OK if base_offset >= 0 else Outcome.UNKNOWN, [acked])
+
+    for intent in generate.sends(told.seed, told.number, told.inputs):
+        await told.think()
+        while len(open_calls) >= told.plan.calls_in_flight or (open_calls and not told.wanted()):
+            changed.clear()
+            await changed.wait()
+        if not told.wanted():
+            return
+        mine = [next(values) for _ in range(intent.records)]
+        operation = told.history.begin(Kind.SEND, [(intent.partition, mine)])
+        open_calls.add(operation)
+        batch = Batch(encode_values(mine, told.now_ms()), len(mine), partial(done, operation, len(mine)))
+        producer.send(partition_of(intent.partition), batch)
+
+
+async def beginner(told: Told) -> None:
+    """Sends a few batches at once, always as a new producer."""
+    values = generate.unique_values(told.number)
+    partitions = itertools.cycle(told.inputs)
+    while told.wanted():
+        await told.think()
+        producer = await SimProducer.begin(told.client, told.notes, delivery_s=told.rng.choice(told.plan.delivery_s))
+        partition, left = next(partitions), 3
+        changed = asyncio.Event()
+
+        def done(operation: int, base_offset: int, changed: asyncio.Event = changed) -> None:
+            nonlocal left
+            left -= 1
+            outcome = Outcome.OK if base_offset >= 0 else Outcome.UNKNOWN
+            told.history.end(operation, outcome, [[base_offset]])
+            changed.set()
+
+        for value in itertools.islice(values, left):
+            operation = told.history.begin(Kind.SEND, [(partition, [value])])
+            batch = Batch(encode_values([value], told.now_ms()), 1, partial(done, operation))
+            producer.send(partition_of(partition), batch)
+        while left:
+            changed.clear()
+            await changed.wait()
+
+
+class Transactions:
+    """Writes in transactions: one request at a time."""
+
+    def __init__(self, told: Told, transactional_id: str) -> None:
+        self._told = told
+        self._id = transactional_id
+        self._identity = Identity(-1, -1)
+        self._next: dict[str, int] = {}
+        self.is_used = False
+
+    async def init(self) -> None:
+        request = t.InitProducerIdRequest(self._id, TRANSACTION_TIMEOUT_MS)
+        answer = await self._told.client.ask_until(Api.INIT_PRODUCER_ID, request, t.InitProducerIdResponse)
+        self._begin_anew(Identity(answer.producer_id, answer.producer_epoch))
+
+    def _begin_anew(self, identity: Identity) -> None:
+        self._identity, self._next, self.is_used = identity, {}, False
+
+    async def send(self, partition: str, values: Sequence[int]) -> list[int]:
+        """The offsets. Raises SparklogError: the transaction has to be aborted."""
+        self.is_used = True
+        sequence = self._next.get(partition, 0)
+        self._next[partition] = sequence + len(values)
+        base_offset = await write(self._told, self._id, self._identity, sequence, partition, values)
+        return list(range(base_offset, base_offset + len(values)))
+
+    async def send_offsets(self, offsets: Mapping[str, int], group: str, member_id: str, epoch: int) -> None:
+        self.is_used = True
+        committed = [g.CommittedOffset(*partition_of(p), o) for p, o in offsets.items()]
+        request = g.TxnOffsetCommitRequest(self._id, *self._identity, group, committed, member_id, epoch)
+        answer = await self._told.client.ask_until(Api.TXN_OFFSET_COMMIT, request, g.TxnOffsetCommitResponse)
+        for result in answer.results:
+            if result.error_code:
+                raise error_from_code(result.error_code, result.message)
+
+    async def end(self, *, commit: bool) -> None:
+        if self.is_used:
+            request = t.EndTxnRequest(self._id, *self._identity, commit)
+            answer = await self._told.client.ask_until(Api.END_TXN, request, t.EndTxnResponse)
+            self._begin_anew(Identity(answer.producer_id, answer.producer_epoch))
+
+
+async def write(
+    told: Told,
+    transactional_id: str,
+    identity: Identity,
+    sequence: int,
+    partition: str,
+    values: Sequence[int],
+    keys: Sequence[bytes] = (),
+) -> int:
+    """One batch of a transaction, again until its outcome is known; its base offset. Raises SparklogError."""
+    payload = encode_values(values, told.now_ms(), keys)
+    assign_producer(
+        memoryview(payload),
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    request = ProduceRequest(
+        -1, PRODUCE_TIMEOUT_MS, [ProducePartition(*partition_of(partition), len(payload))], transactional_id
+    )
+    for _ in range(100):
+        try:
+            answer = await told.client.ask_until(Api.PRODUCE, request, ProduceResponse, bytes(payload))
+            (result,) = answer.results
+            if not result.error_code:
+                return result.base_offset
+            raise error_from_code(result.error_code, result.message)
+        except OutOfOrderSequenceError as e:
+            told.notes.refused(identity.producer_id, e)
+            raise
+        except SparklogError as e:
+            if not e.retriable:
+                raise
+            await asyncio.sleep(0.1)
+    raise TransactionAbortedError("the batch was not stored in a hundred tries")
+
+
+async def transactional(told: Told) -> None:
+    """Sends in transactions, a part of which it aborts. The next life has the same transactional id and fences this one."""
+    values = generate.unique_values(told.number)
+    transactions = Transactions(told, f"transactional-{told.slot}")
+    await transactions.init()
+    for intent in generate.transactions(told.seed, told.number, told.inputs):
+        if not told.wanted():
+            return
+        await told.think()
+        operation = told.history.begin(Kind.TRANSACTION)
+        acked: list[list[int]] = []
+        commit = intent.commit
+        try:
+            for send in intent.sends:
+                mine = [next(values) for _ in range(send.records)]
+                told.history.sends(operation, [(send.partition, mine)])
+                acked.append(await transactions.send(send.partition, mine))
+        except SparklogError:
+            commit = False
+        await end_transaction(told, transactions, operation, acked, commit=commit)
+
+
+async def end_transaction(
+    told: Told, transactions: Transactions, operation: int, acked: Sequence[Sequence[int]], *, commit: bool
+) -> bool:
+    told.history.ending(operation, commit=commit)
+    outcome = Outcome.FAILED
+    if commit:
+        try:
+            await transactions.end(commit=True)
+        except TransactionAbortedError:
+            pass
+        except SparklogError as e:
+            if e.retriable:
+                raise  # nobody knows; this life ends
+            outcome = Outcome.UNKNOWN
+        else:
+            told.history.end(operation, Outcome.OK, acked)
+            return True
+    try:
+        await transactions.end(commit=False)
+        outcome = Outcome.FAILED
+    except ProducerFencedError:
+        raise
+    except SparklogError:
+        await transactions.init()
+    told.history.end(operation, outcome)
+    return False
+
+
+async def reader(told: Told, *, committed: bool = True) -> None:
+    """Reads all partitions, and now and then again from the beginning."""
+    names = [*told.inputs, *told.outputs]
+    reader = SimReader(told.client, committed=committed)
+    for intent in generate.polls(told.seed, told.number):
+        if not told.wanted():
+            return
+        if intent.seek or not reader.positions:
+            reader.assign({partition_of(p): 0 for p in names})
+            note_assignment(told, dict.fromkeys(names, 0))
+        await told.think()
+        try:
+            note_poll(told, polls_of(await reader.poll()))
+        except SparklogError as e:
+            if not e.retriable:
+                raise
+            await asyncio.sleep(0.1)
+
+
+async def uncommitted(told: Told) -> None:
+    """Reads everything, also what will be aborted."""
+    await reader(told, committed=False)
+
+
+def polls_of(found: Mapping[TopicPartition, Sequence[Row]]) -> list[tuple[str, list[int], list[int]]]:
+    return [(str(tp), [r.offset for r in rows], [int(r.value or b"") for r in rows]) for tp, rows in found.items()]
+
+
+def note_assignment(told: Told, offsets: Mapping[str, int]) -> None:
+    told.history.end(told.history.begin(Kind.ASSIGN, offsets=offsets), Outcome.OK)
+
+
+def note_poll(told: Told, polls: Sequence[Any]) -> None:
+    if polls:
+        operation = told.history.begin(Kind.POLL)
+        told.history.polls(operation, polls)
+        told.history.end(operation, Outcome.OK)
+
+
+async def ends(client: SimClient, partitions: Sequence[str], *, timestamp: int = -1) -> dict[str, int]:
+    """The high watermarks; with -2 the log starts."""
+    request = ListOffsetsRequest([ListOffsetsPartition(*partition_of(p), timestamp) for p in partitions])
+    answer = await client.ask_until(Api.LIST_OFFSETS, request, ListOffsetsResponse)
+    for result in answer.results:
+        if result.error_code:
+            raise error_from_code(result.error_code, result.message)
+    return {p: result.offset for p, result in zip(partitions, answer.results, strict=True)}
+
+
+ROLES: dict[str, Role] = {
+    "producer": producer,
+    "beginner": beginner,
+    "transactional": transactional,
+    "reader": reader,
+    "uncommitted": uncommitted,
+}

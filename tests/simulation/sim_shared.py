@@ -1,0 +1,57 @@
+"""Shared transactions in a life, as Spark's sink uses them."""
+
+from __future__ import annotations
+
+import random
+
+from sparklog.client.sequences import Identity
+from sparklog.errors import SparklogError
+from sparklog.protocol import transaction_messages as t
+from sparklog.protocol.messages import Api
+from sparklog.types import shared_transactional_id
+from tests.simulation.notes import SharedEnd
+from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, Role, Told, write
+from tests.torture.shared import rows_of
+
+
+async def shared(told: Told) -> None:
+    """Shared transactions, as Spark's sink uses them: batches with a number, tasks that fail, are repeated, and lose."""
+    rng = random.Random(f"tasks/{told.seed}/{told.number}")
+    run = 0
+    while told.wanted():
+        await told.think()
+        batch = told.done_batches.get(told.slot, 0)
+        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
+        key = (f"app-{told.slot}", batch, f"{told.number}-{run}", drawn.producer_id)
+        try:
+            if await _write_batch(told, key, batch, rng):
+                told.done_batches[told.slot] = max(batch + 1, told.done_batches.get(told.slot, 0))  # a file per batch
+        except SparklogError:
+            run += 1  # what Spark does: the query fails and is started again
+
+
+async def _write_batch(told: Told, key: tuple[str, int, str, int], batch: int, rng: random.Random) -> bool:
+    """Whether the batch is committed, now or before. Raises SparklogError."""
+    tasks: list[list[tuple[str, list[int]]]] = [[] for _ in range(rng.randint(1, 3))]
+    for rows in rows_of(told.slot, batch, told.inputs):
+        rng.choice(tasks).append(rows)
+    committed_participants = []
+    for task in tasks:
+        for is_last in [*(False for _ in range(rng.choices([0, 1, 2], [6, 3, 1])[0])), True]:
+            request = t.JoinSharedTxnRequest(*key, TRANSACTION_TIMEOUT_MS)
+            joined = await told.client.ask_until(Api.JOIN_SHARED_TXN, request, t.JoinSharedTxnResponse)
+            told.notes.joined(key[0], key[2], key[3])
+            if joined.committed:
+                return True
+            identity = Identity(joined.producer_id, joined.producer_epoch)
+            for partition, values in task:
+                names = [f"{key[0]}/{batch}/{key[3]}/{identity.producer_id}/{value}".encode() for value in values]
+                await write(told, shared_transactional_id(key[0]), identity, 0, partition, values, names)
+            if is_last:
+                committed_participants.append(identity.producer_id)
+    end = t.EndSharedTxnRequest(*key, rng.random() < 0.9, committed_participants)
+    told.notes.ends(SharedEnd(key[0], batch, key[2], key[3], end.committed, frozenset(committed_participants)))
+    return (await told.client.ask_until(Api.END_SHARED_TXN, end, t.EndSharedTxnResponse)).committed
+
+
+ROLES: dict[str, Role] = {"shared": shared}

@@ -1,0 +1,103 @@
+"""The real broker in a simulated machine, beside clients, crashes, power cuts, full and broken disks, an object store and a bad
+network: no promise is broken; and without any one of the safeguards one is.
+
+A failing seed is lived again with `python -m tests.simulation.life SEED KIND`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.ablation import ANSWERS_FIRST, safeguards, without
+from tests.simulation.life import live
+from tests.simulation.plans import PLANS
+
+SEEDS = 16
+"""Of each kind of life; together more than 200."""
+TORTURE_SEEDS = 400
+"""Of each kind; together more than 5,000."""
+SEARCHED = 500
+FOUND_IN = {
+    "sparklog.log.producers:epoch_check": ("gaps", 5),
+    "sparklog.log.producers:sequence_check": ("producers", 2),
+    "sparklog.log.producers:five_batch_memory": ("producers", 1),
+    "sparklog.log.producers:marker_epoch_rule": ("transactions", 0),
+    "sparklog.log.producers:content_check": ("intruders", 0),
+    "sparklog.log.producers:issued_check": ("intruders", 0),
+    "sparklog.replication.transactions.model:epoch_check": ("transactions", 10),
+    "sparklog.replication.transactions.model:winners_list": ("shared", 0),
+    "sparklog.replication.transactions.model:run_fence": ("shared", 3),
+    "sparklog.replication.transactions.model:committed_version_check": ("shared", 3),
+    "sparklog.replication.transactions.model:markers_before_completion": ("transactions", 2),
+    "sparklog.replication.group_membership:member_epoch": ("groups", 4),
+    "sparklog.replication.group_membership:wait_for_release": ("groups", 3),
+    "sparklog.replication.group_membership:order": ("commits", 26),
+    "sparklog.replication.group_membership:owner": ("commits", 0),
+    "sparklog.replication.group_membership:pending_offsets": ("groups", 3),
+    "sparklog.replication.group_membership:newer_record": ("groups", 0),
+    "sparklog.client.sequences:five_batches": ("producers", 1),
+    "sparklog.client.sequences:first_alone": ("refusals", 0),
+    "sparklog.client.sequences:drain_before_bump": ("producers", 0),
+    "sparklog.client.sequences:unknown_outcomes": ("gaps", 18),
+    ANSWERS_FIRST: ("transactions", 10),
+}
+"""In which kind of life the loss of a safeguard shows, and the first seed in which it does."""
+FOUND_ELSEWHERE = {
+    "sparklog.log.producers:verification_guard": "tests/property/test_producers.py",
+    "sparklog.client.sequences:retries_first": "tests/property/test_producer_sequences.py",
+}
+"""Those that no life notices, see docs/internals/simulation.md, and the test that does."""
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_no_promise_is_broken(kind: str) -> None:
+    lives = [live(seed, kind) for seed in range(SEEDS)]
+    assert sum(life.verdict.acknowledged for life in lives) > SEEDS
+    assert sum(life.faults for life in lives) > SEEDS
+    if PLANS[kind].disks:
+        assert sum(life.disk_faults for life in lives) > SEEDS // 2
+    if kind in ("compaction", "retention", "tiering"):
+        assert sum(life.cleaned > 0 for life in lives) > SEEDS // 2
+
+
+@pytest.mark.parametrize("seed", [3])
+def test_what_a_failed_fsync_has_left_is_not_trusted_after_a_restart(seed: int) -> None:
+    """Found here: records that could be read, and acknowledged, until the power went."""
+    live(seed, "disks")
+
+
+def test_a_seed_gives_one_life() -> None:
+    for seed in range(2 * len(PLANS)):
+        assert live(seed) == live(seed)
+    assert len({live(seed).trace_hash for seed in range(6)}) == 6
+
+
+def test_every_safeguard_is_accounted_for() -> None:
+    assert {*FOUND_IN, *FOUND_ELSEWHERE} == {*safeguards(), ANSWERS_FIRST}
+
+
+@pytest.mark.parametrize("safeguard", FOUND_IN)
+def test_without_a_safeguard_a_promise_is_broken(safeguard: str) -> None:
+    kind, seed = FOUND_IN[safeguard]
+    live(seed, kind)
+    with without(safeguard), pytest.raises(AssertionError, match=f"^seed {seed} {kind}: "):
+        live(seed, kind)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("safeguard", FOUND_IN)
+def test_without_a_safeguard_other_seeds_notice_it_too(safeguard: str) -> None:
+    kind, _ = FOUND_IN[safeguard]
+    with without(safeguard), pytest.raises(AssertionError, match=f"^seed [0-9]+ {kind}: "):
+        for seed in range(50_000, 50_000 + SEARCHED):
+            live(seed, kind)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("first", range(10_000, 10_000 + TORTURE_SEEDS, 50))
+@pytest.mark.parametrize("kind", PLANS)
+def test_no_promise_is_broken_in_many_lives(kind: str, first: int) -> None:
+    for seed in range(first, first + 50):
+        live(seed, kind)

@@ -1,0 +1,221 @@
+"""Losses and stalls that other systems have had, played step by step in `replication_world` on a quiet network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from sparklog.replication.cluster_image import PartitionImage
+from sparklog.replication.replica.model import FollowerFetch
+from tests.simulation.replication_broker import TP, Broker
+from tests.simulation.replication_promises import ViolationError
+from tests.simulation.replication_world import SESSION_MS, AllSafeguards, World
+
+PATIENCE_MS = 20_000
+
+
+class Play:
+    """Three brokers, all in sync, broker 1 leads; nothing is lost or late unless the play says so."""
+
+    def __init__(self, safeguards: AllSafeguards | None = None, *, flush_each: bool = False) -> None:
+        self.world = World(1, safeguards, brokers=3, flush_each=flush_each)
+        self.world.loss_percent = 0
+        self.world.delay_ms = (1, 5)
+        self.world.flushes = False
+        self.world.create_topic()
+        self.until(lambda: self[1].leader is not None)
+
+    def __getitem__(self, broker_id: int) -> Broker:
+        return self.world.brokers[broker_id]
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(PATIENCE_MS // 20):
+            if condition():
+                return
+            self.world.advance(20)
+        raise AssertionError(f"it does not come about: {self.state}")
+
+    @property
+    def state(self) -> PartitionImage:
+        controller = self.world.controller()
+        assert controller is not None
+        assert controller.controller.image is not None
+        found = controller.controller.image.partition(TP)
+        assert found is not None
+        return found
+
+    def produce(self, broker_id: int, count: int = 1) -> list[str]:
+        """What the producers have been told so far."""
+        told: list[str] = []
+        for _ in range(count):
+            self[broker_id].produce(self.world.fresh(), told.append)
+        return told
+
+    def acknowledged(self, broker_id: int, count: int = 5) -> None:
+        told = self.produce(broker_id, count)
+        self.until(lambda: told == ["acknowledged"] * count)
+
+    def crash(self, broker_id: int) -> None:
+        """Everything that was not flushed is gone."""
+        broker = self[broker_id]
+        broker.crash(loses=False)
+        broker.log.truncate_to(broker.log.flushed_end)
+
+    def led_by(self, broker_id: int) -> bool:
+        return self[broker_id].is_alive and self[broker_id].leader is not None
+
+
+def last_replica_standing(safeguards: AllSafeguards | None = None) -> None:
+    play = Play(safeguards)
+    play[2].stop_cleanly()
+    play.until(lambda: play.state.isr == (1, 3))
+    play.acknowledged(1)
+    play[3].stop_cleanly()
+    play.until(lambda: play.state.isr == (1,))
+    play.crash(1)
+    play.world.advance(2 * SESSION_MS)
+    play[1].start()
+    play.world.advance(3_000)
+    play[3].start()
+    play.until(lambda: play.led_by(3) or play.led_by(1))
+    play[2].start()
+    play.world.settle()
+
+
+def test_the_last_replica_standing_crashes_and_the_one_that_left_before_it_leads() -> None:
+    """KIP-966, KAFKA-18106."""
+    last_replica_standing()
+    with pytest.raises(ViolationError):
+        last_replica_standing(
+            replace(AllSafeguards(), controller=replace(AllSafeguards().controller, unclean_restart_forgets=False))
+        )
+
+
+def former_life_joins(safeguards: AllSafeguards | None = None) -> None:
+    play = Play(safeguards)
+    play.acknowledged(1)
+    late = FollowerFetch(play.world.fresh(), 2, play[2].registration.broker_epoch, 0, play[2].log.log_end_offset, 0)
+    play.crash(2)
+    play.until(lambda: play.state.isr == (1, 3))
+    play.world.cut_links |= {(1, 2), (2, 1)}
+    play[2].start()
+    play.until(lambda: play[1].image.known[2] == play[2].registration.broker_epoch)
+    play[1].serve(late, lambda _: None)
+    play.world.advance(1_500)
+    play[3].stop_cleanly()
+    play.world.advance(500)
+    play[1].stop_cleanly()
+    play.world.advance(2 * SESSION_MS)
+    play.world.settle()
+
+
+def test_a_late_fetch_of_a_former_life_brings_nobody_into_the_isr() -> None:
+    """KIP-841, KIP-903, KAFKA-14140, KAFKA-15221. Leader and controller both look: only without both it is lost."""
+    former_life_joins()
+    full = AllSafeguards()
+    at_leader = replace(full, replica=replace(full.replica, broker_epoch_check=False))
+    at_controller = replace(full, controller=replace(full.controller, member_epoch_check=False))
+    former_life_joins(at_leader)
+    former_life_joins(at_controller)
+    with pytest.raises(ViolationError):
+        former_life_joins(replace(at_leader, controller=at_controller.controller))
+
+
+def test_a_follower_whose_high_watermark_lags_keeps_what_is_committed_when_it_restarts_and_leads() -> None:
+    """KIP-101, KAFKA-6361, fluss 673, 674."""
+    play = Play(flush_each=True)
+    play.acknowledged(1)
+    play[2].log.checkpointed_high_watermark = 0
+    play[2].crash(loses=True)
+    play[2].start()
+    play.until(lambda: 2 in play.state.isr and play.state.isr != (1, 3))
+    play.world.advance(2_000)
+    play[1].crash(loses=True)
+    play.until(lambda: play.led_by(2) or play.led_by(3))
+    play.world.settle()
+    assert len(play.world.promises.acknowledged) == 5
+
+
+def test_an_isolated_leader_acknowledges_nothing_and_its_records_go() -> None:
+    """A zombie: its session ends, it does not know (fluss 4362: nor does it stay out for ever)."""
+    play = Play()
+    play.acknowledged(1)
+    play.world.isolate(play[1], 4_000, 3)
+    told = play.produce(1, 3)
+    play.until(lambda: play.led_by(2))
+    play.acknowledged(2)
+    play.until(lambda: play.state.isr == (2, 3, 1) or set(play.state.isr) == {1, 2, 3})
+    assert told == ["NOT_LEADER"] * 3
+    assert play.world.settle()
+
+
+def test_a_leader_that_sleeps_over_its_session_wakes_up_as_a_zombie() -> None:
+    play = Play()
+    play.acknowledged(1)
+    play.world.pause(play[1], 3 * SESSION_MS)
+    play.until(lambda: play.led_by(2))
+    play.acknowledged(2)
+    play.until(lambda: set(play.state.isr) == {1, 2, 3})
+    assert play.state.leader_epoch >= 1
+    assert play.world.settle()
+
+
+def test_without_zookeeper_the_data_plane_goes_on_until_sessions_may_have_ended() -> None:
+    """Nobody can be elected then, so nothing wrong can be acknowledged; afterwards everything goes on (fluss 4362)."""
+    play = Play()
+    play.world.zk.stop()
+    play.world.advance(SESSION_MS // 3)
+    play.acknowledged(1)
+    play.world.advance(5 * SESSION_MS)
+    assert play.produce(1) == ["NOT_LEADER"]
+    play.world.zk.start()
+    play.until(lambda: any(play.led_by(i) for i in (1, 2, 3)))
+    assert play.world.settle()
+
+
+def test_a_leader_that_its_followers_cannot_reach_does_not_shrink_the_isr_below_what_it_needs() -> None:
+    """fluss 2708: the session is shorter than the lag limit; acks=all waits, then is refused."""
+    play = Play()
+    for other in (2, 3):
+        play.world.cut_links |= {(1, other), (other, 1)}
+    told = play.produce(1)
+    play.world.advance(1_000)
+    assert told == []
+    assert set(play.state.isr) == {1, 2, 3}
+
+
+def test_the_controller_dies_and_what_it_had_begun_goes_on() -> None:
+    play = Play()
+    controller = play.world.controller()
+    assert controller is not None
+    controller.crash(loses=False)
+    play.until(lambda: (c := play.world.controller()) is not None and c is not controller)
+    play.until(lambda: controller.id not in play.state.isr)
+    assert play.state.leader != controller.id
+    controller.start()
+    play.until(lambda: set(play.state.isr) == {1, 2, 3})
+
+
+def test_a_controller_whose_node_was_deleted_resigns_though_it_has_nothing_to_write() -> None:
+    play = Play()
+    controller = play.world.controller()
+    assert controller is not None
+    before = play.world.zk.znodes.read("/controller").czxid
+    play.world.operator.delete("/controller")
+    play.until(lambda: (n := play.world.zk.znodes.find("/controller")) is not None and n.czxid > before)
+    play.until(lambda: sum(b.controller_image() is not None for b in play.world.brokers.values()) == 1)
+    assert play.world.settle()
+
+
+def test_two_fast_elections_without_records_leave_no_loop() -> None:
+    """KAFKA-10706: epochs without records are cut from the cache, too."""
+    play = Play(flush_each=True)
+    play.acknowledged(1)
+    for _ in range(4):
+        play.world.move_leader()
+        play.world.advance(100)
+    assert play.world.settle()
+    leader = next(b for b in play.world.brokers.values() if b.leader is not None)
+    play.acknowledged(leader.id)

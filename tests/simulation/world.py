@@ -1,0 +1,255 @@
+"""The world of one life: a machine with a broker, clients at work, what goes wrong, healing, and a final reading."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from sparklog.errors import SparklogError
+from sparklog.metadata.store import TopicSpec
+from sparklog.testing.sim_files import PowerCut
+from sparklog.testing.sim_loop import SimLoop, Simulation, SimulationStuckError
+from sparklog.testing.sim_machine import SimMachine
+from sparklog.testing.sim_net import SimNet
+from sparklog.testing.sim_store import SimStore
+from sparklog.types import INTERNAL_TOPICS
+from tests.checker.history import Kind, Operation, Outcome, Recorder, Sent, parse_history
+from tests.simulation import sim_intruders, sim_keepers, sim_members, sim_shared
+from tests.simulation.notes import Notes
+from tests.simulation.plans import AGED, INPUT, KEYED, OUTPUT, SMALL, Plan
+from tests.simulation.sim_broker import SimBroker
+from tests.simulation.sim_client import SimClient
+from tests.simulation.sim_final import audit, committed_offsets, read_committed
+from tests.simulation.sim_roles import ROLES, Told
+from tests.simulation.trouble import Trouble
+from tests.torture.shared import rows_of
+
+PARTITIONS = 2
+FAULT_EVERY_S = (0.05, 0.4)
+HEALING_S = 60.0
+FINAL_S = 120.0
+GROUPS = {"member": "group", "pipeline": "pipeline", "trespasser": "group", "auditor": "group"}
+ALL_ROLES = {**ROLES, **sim_members.ROLES, **sim_shared.ROLES, **sim_intruders.ROLES, **sim_keepers.ROLES}
+
+
+class _Client:
+    """One client: its lives, one after the other, and their histories."""
+
+    def __init__(self, world: World, role: str, slot: int) -> None:
+        self.role = role
+        self.slot = slot
+        self._world = world
+        self.histories: list[io.BytesIO] = []
+        self.loop: SimLoop | None = None
+        self.task: Any = None
+        self.leaves = False
+        """It is to end by itself, as one that is closed; then its next life begins."""
+        self.start()
+
+    def start(self) -> None:
+        world = self._world
+        number = next(world.numbers)
+        self.leaves = False
+        self.loop = loop = world.simulation.loop(f"{self.role}-{number}")
+        history = io.BytesIO()
+        self.histories.append(history)
+        recorder = Recorder(
+            history, f"{self.role}-{number}", group=GROUPS.get(self.role, ""), reads_committed=self.role != "uncommitted",
+            clock=world.now_ns,
+        )  # fmt: skip
+        client = SimClient(loop, world.net, f"client-{number}", world.broker.host)
+        told = Told(
+            world.seed, number, self.slot, client, recorder, world.inputs, world.outputs,
+            lambda: world.wanted and not (self.leaves and self.loop is loop), world.done_batches,
+            world.machine.clock.now_ms, random.Random(world.simulation.rng.getrandbits(32)), world.plan, world.notes,
+        )  # fmt: skip
+        self.task = loop.create_task(ALL_ROLES[self.role](told))
+
+    def kill(self) -> None:
+        assert self.loop is not None
+        self._world.net.process_died(self.loop)
+        self.loop.kill()
+
+    def look(self) -> None:
+        """A client that has ended by itself is started again, as an application would be."""
+        if self.task.done() and self._world.wanted:
+            self._world.simulation.note("ended", self.role, repr(self.task.exception()))
+            if self.task.exception() is not None and not isinstance(self.task.exception(), SparklogError):
+                raise self.task.exception()
+            self.kill()
+            self.start()
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int, plan: Plan, simulation: Simulation, store: SimStore | None = None) -> None:
+        self.seed = seed
+        self.plan = plan
+        self.simulation = simulation
+        self.store = store
+        self.numbers = itertools.count()
+        self.net = SimNet(simulation, slow_share=plan.slow_share)
+        self.machine = SimMachine(simulation, "machine")
+        settings: dict[str, object] = {**SMALL, **plan.settings}
+        if plan.disks:
+            settings["log.dirs"] = ",".join(plan.disks)
+        if store is not None:
+            settings["remote.log.storage.url"] = store.url
+        self.broker = SimBroker(self.machine, self.net, "broker", settings)
+        self.inputs = [f"{INPUT}-{n}" for n in range(PARTITIONS)]
+        self.outputs = [f"{OUTPUT}-{n}" for n in range(PARTITIONS)]
+        self.wanted = True
+        self.done_batches: dict[int, int] = {}
+        self.notes = Notes(simulation)
+        self.clients: list[_Client] = []
+        self.zombies: list[SimLoop] = []
+        self.faults = 0
+        self.trouble = Trouble(self)
+        self._tuned: set[str] = set()
+        self._final: list[io.BytesIO] = []
+
+    def now_ns(self) -> int:
+        return int(self.simulation.now_s * 1e9) + 1
+
+    def run(self) -> list[Operation]:
+        """What everybody did and saw. Raises AssertionError for a violation that shows at once."""
+        self.broker.start()
+        self._make_topics()
+        for role, count in self.plan.clients.items():
+            self.clients += [_Client(self, role, len(self.clients) + n) for n in range(count)]
+        rng = self.simulation.rng
+        kinds = list(self.plan.faults)
+        while self.simulation.now_s < self.plan.seconds:
+            self.pass_time(rng.uniform(*FAULT_EVERY_S))
+            self.tune_internal_topics()
+            if kinds:
+                self.trouble.strike(rng.choices(kinds, list(self.plan.faults.values()))[0])
+                self.faults += 1
+        self._heal()
+        self._read_everything()
+        return self._operations()
+
+    def _make_topics(self) -> None:
+        loop, broker = self.broker.loop, self.broker.broker
+        assert loop is not None and broker is not None
+        for topic, configs in self.plan.topics.items():
+            partitions = PARTITIONS if topic in (INPUT, OUTPUT) else 1
+            self.simulation.complete(loop, broker.topics.create(TopicSpec(topic, partitions, configs=configs)))
+
+    def tune_internal_topics(self) -> None:
+        """The broker's own topics are there when they are used for the first time."""
+        loop, broker = self.broker.loop, self.broker.broker
+        if loop is None or broker is None or not self.plan.internal:
+            return
+        for topic in sorted(INTERNAL_TOPICS - self._tuned):
+            if topic in broker.partitions.topics:
+                self._tuned.add(topic)
+                loop.create_task(broker.topics.alter(topic, self.plan.internal))
+
+    def run_for(self, seconds: float) -> None:
+        self.simulation.run_for(seconds)
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets time pass; a machine whose power has gone is started again, and so is a broker that has given up."""
+        end = self.simulation.now_s + seconds
+        files, broker = self.machine.files, self.broker
+        self.simulation.run(lambda: files.is_off or bool(broker.failed), limit_s=end)
+        if files.is_off:
+            self.trouble.power_cut()
+        elif broker.failed:
+            self.trouble.new_disk()
+        self._check()
+
+    def _check(self) -> None:
+        self._check_broker()
+        for client in self.clients:
+            client.look()
+
+    def _check_broker(self) -> None:
+        for loop in (self.broker.loop, *(c.loop for c in self.clients), *self.zombies):
+            assert loop is not None
+            for failure in loop.failures:
+                error = failure.get("exception")
+                if isinstance(error, PowerCut | SparklogError):
+                    continue
+                raise AssertionError(f"{loop.name} failed: {failure}") from error
+        self.notes.check()
+
+    @property
+    def cleaned(self) -> int:
+        """How much background work there was: segments compacted, objects in the store, records deleted."""
+        written = self.store.writes if self.store is not None else 0
+        return self.trouble.disks.compacted + written + self.notes.aged_start
+
+    # -- the end
+
+    def _heal(self) -> None:
+        self.trouble.heal()
+        self.wanted = False
+        end = self.simulation.now_s + HEALING_S
+        self.simulation.run(lambda: all(c.task.done() for c in self.clients), limit_s=end)
+        stuck = [c.loop.name for c in self.clients if c.loop is not None and not c.task.done()]
+        if stuck:
+            raise AssertionError(f"{HEALING_S:.0f} s after all was healed these are not done: {', '.join(stuck)}")
+        for loop in self.zombies:
+            self.net.process_died(loop)
+            loop.kill()
+        for client in self.clients:
+            client.kill()
+        self._check_broker()
+
+    def recorder(self, group: str = "") -> Recorder:
+        """Of one who reads at the end."""
+        self._final.append(io.BytesIO())
+        return Recorder(self._final[-1], f"last-{group}", group=group, clock=self.now_ns)
+
+    def _read_everything(self) -> None:
+        """When all is healed: everything up to the high watermarks, which waits for every transaction below."""
+        loop = self.simulation.loop("last")
+        try:
+            self.simulation.complete(loop, self._last(loop), limit_s=FINAL_S)
+        except (SimulationStuckError, SparklogError) as e:
+            raise AssertionError(f"when all is healed not everything can be read: {e}") from e
+
+    async def _last(self, loop: SimLoop) -> None:
+        client = SimClient(loop, self.net, "last", self.broker.host)
+        names = [*self.inputs, *self.outputs]
+        rows = await read_committed(client, names, self.recorder())
+        self.notes.on_final(rows)
+        kept = [name for name in names if self._keeps_all(name)]
+        self.notes.check_logs({name: await audit(client, name) for name in kept})
+        if KEYED in self.plan.topics:
+            self.notes.check_keyed(await read_committed(client, [f"{KEYED}-0"]))
+        if AGED in self.plan.topics:
+            kept_bytes = int(str(self.plan.topics[AGED]["retention.bytes"]))
+            await sim_keepers.check_aged(client, self.notes, kept_bytes)
+        for role in self.plan.clients:
+            if role in GROUPS:
+                await committed_offsets(client, GROUPS[role], self.inputs, self.recorder(GROUPS[role]))
+
+    def _keeps_all(self, name: str) -> bool:
+        return self.plan.topics[name.rpartition("-")[0]].get("cleanup.policy") != "compact"
+
+    def _operations(self) -> list[Operation]:
+        files = [*self._final, *(h for c in self.clients for h in c.histories)]
+        found = [o for f in files for o in parse_history(f.getvalue())]
+        for client in self.clients:
+            if client.role == "shared":
+                found += _batches(client.slot, self.done_batches.get(client.slot, 0), self.inputs)
+        return found
+
+
+def _batches(slot: int, done: int, partitions: Sequence[str]) -> list[Operation]:
+    """A transaction for each batch of a shared writer; the one after the last that is done may be there or not."""
+    return [
+        Operation(
+            f"shared-{slot}", batch, Kind.TRANSACTION, Outcome.OK if batch < done else Outcome.UNKNOWN,
+            commit_asked_ns=0,
+            steps=tuple(Sent(p, v, [-1] * len(v), [-1] * len(v)) for p, v in rows_of(slot, batch, partitions)),
+        )
+        for batch in range(done + 1)
+    ]  # fmt: skip

@@ -1,0 +1,85 @@
+"""`make parity`: every case against sparklog and against a Kafka with Spark's connector, and the table of what differs.
+
+The table goes into docs/moving-from-kafka.md. Exit status 1 if a case is not as it says: Kafka does something else than
+expected, or sparklog differs without a reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.kafka import SPARK_VERSION, KafkaInstallation, KafkaServer
+from tests.spark.kafka_parity import table
+from tests.spark.kafka_parity.checks import Seen
+from tests.spark.kafka_parity.systems import KafkaSystem
+
+HERE = Path(__file__).parent
+KEPT = HERE.parents[2] / "build" / "parity"
+PLUGIN = "kafka-parity"
+SYSTEMS = ("sparklog", "kafka")
+CONNECTOR = "spark-sql-kafka-0-10_2.13"
+TOKENS = "spark-token-provider-kafka-0-10_2.13"
+
+
+class Parity:
+    """Brings Kafka into the session, and gathers what is seen."""
+
+    def __init__(self, kafka: KafkaSystem, systems: list[str]) -> None:
+        self.kafka = kafka
+        self.systems = systems
+        self.seen: list[Seen] = []
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Hold sparklog against Spark's Kafka connector, case by case.")
+    parser.add_argument("--no-write", action="store_true", help="print the table, leave the document as it is")
+    parser.add_argument("--system", choices=SYSTEMS, help="run on this one alone, and take the other's last run")
+    parser.add_argument(
+        "pytest", nargs="*", help="arguments of pytest, after --; a run of some cases adds to the last one"
+    )
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that Kafka does not stay behind
+    installation = KafkaInstallation()
+    installation.install()
+    # Spark's resolver is not given the second jar: it is put beside as a file
+    os.environ["PYSPARK_SUBMIT_ARGS"] = (
+        f"--packages org.apache.spark:{CONNECTOR}:{SPARK_VERSION} --exclude-packages org.apache.spark:{TOKENS} "
+        f"--jars {installation.token_jar()} pyspark-shell"
+    )
+    with tempfile.TemporaryDirectory(prefix="sparklog-parity-", ignore_cleanup_errors=True) as scratch:
+        server = KafkaServer(installation, Path(scratch))
+        server.start()
+        try:
+            kafka = KafkaSystem(server.bootstrap_servers, server.wait_for_partitions)
+            parity = Parity(kafka, [given.system] if given.system else list(SYSTEMS))
+            status = pytest.main(["-q", *(given.pytest or [str(HERE)])], plugins=[_named(parity)])
+        finally:
+            server.stop()
+    seen = table.remember(parity.seen, KEPT, whole=not given.pytest)
+    rendered = table.render(seen)
+    print(rendered)
+    print(table.summary(seen))
+    if status == 0 and not given.no_write:
+        table.write(rendered)
+    return int(status)
+
+
+def _named(parity: Parity) -> object:
+    """The plugin under the name that the cases' conftest looks for."""
+
+    class Registers:
+        def pytest_configure(self, config: pytest.Config) -> None:
+            config.pluginmanager.register(parity, PLUGIN)
+
+    return Registers()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What a case expects, and where sparklog does something else, for a reason that stands beside it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Differs(NamedTuple):
+    """What sparklog does instead of what Kafka does, and why that stays."""
+
+    sparklog: Any
+    why: str
+
+
+class Seen(NamedTuple):
+    """One check of a case on one system: what was found, in full and in a few words, and the reason if it may differ."""
+
+    case: str
+    check: str
+    system: str
+    found: str
+    words: str
+    why: str = ""
+
+
+class Checks:
+    """The checks of one case on one system. `kafka` is what Kafka does, `differs` what sparklog does where it is something else:
+    both are held against what happens."""
+
+    def __init__(self, case: str, system: str) -> None:
+        self.case = case
+        self._system = system
+        self.seen: list[Seen] = []
+        self.problems: list[str] = []
+
+    def __call__(self, check: str, found: Any, kafka: Any, differs: Differs | None = None) -> None:
+        """Notes what was found; what is not as expected fails the case at its end."""
+        if any(s.check == check for s in self.seen):
+            raise AssertionError(f"two checks are called {check!r}")
+        why = "" if differs is None else differs.why
+        self.seen.append(Seen(self.case, check, self._system, repr(found), shown(found), why))
+        expected = differs.sparklog if differs is not None and self._system == "sparklog" else kafka
+        if differs is not None and (differs.sparklog == kafka or not differs.why.strip()):
+            self.problems.append(f"{check}: a difference has to be one, and to have a reason")
+        if found != expected:
+            self.problems.append(f"{check}: {self._system} gave {found!r} in the place of {expected!r}")
+
+    def finish(self) -> None:
+        """Raises AssertionError if anything was not as expected, or nothing was checked."""
+        assert self.seen, f"{self.case} checks nothing"
+        assert not self.problems, "\n".join(["", *self.problems])
+
+
+VALUES_SHOWN = 6
+CHARS_SHOWN = 160
+
+
+def shown(found: Any) -> str:
+    """A found value in a few words, for the table."""
+    if isinstance(found, dict):
+        text = ", ".join(f"{k}: {shown(v)}" for k, v in found.items())
+    elif isinstance(found, (list, tuple, set)):
+        items = sorted(found, key=repr) if isinstance(found, set) else list(found)
+        texts = [shown(i) for i in items]
+        if len(texts) > VALUES_SHOWN:
+            text = f"{len(texts)}: {', '.join(texts[:2])}, …, {texts[-1]}"
+        else:
+            text = ", ".join(texts)
+        text = f"[{text}]"
+    elif isinstance(found, bool) or found is None:
+        text = {True: "yes", False: "no", None: "null"}[found]
+    else:
+        text = str(found)
+    return text if len(text) <= CHARS_SHOWN else text[: CHARS_SHOWN - 1] + "…"

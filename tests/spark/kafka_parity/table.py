@@ -1,0 +1,65 @@
+"""The table of differences, as `make parity` prints it and as it stands in the guide."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.spark.kafka_parity.checks import Seen
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "moving-from-kafka.md"
+BEGIN, END = "<!-- parity: written by make parity -->", "<!-- end of parity -->"
+_SECTION = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+
+
+def render(seen: Sequence[Seen]) -> str:
+    """One row for each check that found other things on the two systems."""
+    kafka = {(s.case, s.check): s for s in seen if s.system == "kafka"}
+    lines = ["| case | Kafka | sparklog | why |", "|---|---|---|---|"]
+    for ours in (s for s in seen if s.system == "sparklog"):
+        theirs = kafka.get((ours.case, ours.check))
+        if theirs is None or theirs.found == ours.found:
+            continue
+        cells = (f"{ours.case}: {ours.check}", theirs.words, ours.words, ours.why or "**not explained**")
+        lines.append("| " + " | ".join(_cell(c) for c in cells) + " |")
+    return "\n".join(lines)
+
+
+def summary(seen: Sequence[Seen]) -> str:
+    """How much was looked at."""
+    both = {(s.case, s.check) for s in seen if s.system == "kafka"}
+    ours = [s for s in seen if s.system == "sparklog" and (s.case, s.check) in both]
+    found = {(s.case, s.check): s.found for s in seen if s.system == "kafka"}
+    differ = sum(found[s.case, s.check] != s.found for s in ours)
+    cases = len({s.case for s in ours})
+    return f"{cases} cases with {len(ours)} checks ran on both; {differ} checks differ"
+
+
+def remember(seen: Sequence[Seen], directory: Path, *, whole: bool) -> list[Seen]:
+    """Keeps what was seen, for a run of the other system alone; what is known of both then. A run of some cases adds to what
+    is kept, a `whole` one takes its place."""
+    directory.mkdir(parents=True, exist_ok=True)
+    result = []  # type: ignore[var-annotated]
+    for system in ("sparklog", "kafka"):
+        path = directory / f"{system}.json"
+        new = [s for s in seen if s.system == system]
+        old = [Seen(*s) for s in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+        known = {(s.case, s.check): s for s in ([] if whole and new else old)} | {(s.case, s.check): s for s in new}
+        path.write_text(json.dumps(list(known.values()), indent=1), encoding="utf-8")
+        result += known.values()
+    return result
+
+
+def write(rendered: str) -> None:
+    """Puts the table into the guide's page. Raises ValueError if the page has no place for it."""
+    text = PAGE.read_text(encoding="utf-8")
+    if not _SECTION.search(text):
+        raise ValueError(f"{PAGE.name} has no section between {BEGIN} and {END}")
+    section = f"{BEGIN}\n{rendered}\n{END}"
+    PAGE.write_text(_SECTION.sub(lambda _: section, text), encoding="utf-8")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

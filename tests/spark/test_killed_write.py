@@ -1,0 +1,79 @@
+"""A batch write whose driver is killed holds up readers of committed records for a moment, not until a timeout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import sparklog
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120.0
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def writing(broker: sparklog.LocalBroker, topic: Callable[..., str]) -> Iterator[Callable[[str], psutil.Process]]:
+    """Starts a driver that writes to a topic and does not end."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str) -> psutil.Process:
+        command = [sys.executable, "-m", "tests.spark.killed_write", broker.bootstrap_servers, name]
+        started.append(subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL))
+        return psutil.Process(started[-1].pid)
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.parametrize("killed", ["JVM", "process group"])
+def test_it_is_aborted_soon(
+    killed: str,
+    writing: Callable[[str], psutil.Process],
+    topic: Callable[..., str],
+    admin: sparklog.Admin,
+    broker: sparklog.LocalBroker,
+) -> None:
+    name = topic()
+    tp = sparklog.TopicPartition(name, 0)
+
+    def held_up() -> bool:
+        levels = ("read_committed", "read_uncommitted")
+        committed, all_there = (admin.list_offsets({tp: "latest"}, isolation_level=i)[tp].offset for i in levels)
+        return committed < all_there
+
+    t0 = time.monotonic()
+    driver = writing(name)
+    until(held_up, "the first task has written")
+    (java,) = [p for p in driver.children(recursive=True) if p.name() == "java"]
+    keepers = [p for p in psutil.process_iter(["cmdline"]) if str(java.pid) in (p.info["cmdline"] or [])[-1:]]
+    assert len(keepers) == 1, "renews the write for the driver"
+    if killed == "JVM":
+        java.kill()
+    else:
+        os.killpg(driver.pid, signal.SIGKILL)
+    killed_at_s = time.monotonic()
+    print("KILLED", killed_at_s - t0)
+    until(lambda: not held_up(), "aborted")
+    print("ABORTED", time.monotonic() - killed_at_s)
+    assert time.monotonic() - killed_at_s < 60
+    psutil.wait_procs(keepers, timeout=20)
+    assert not keepers[0].is_running(), "it ends with the driver"
+    assert sparklog.read_table(broker.bootstrap_servers, name).num_rows == 0

@@ -1,0 +1,78 @@
+"""Two drivers on one checkpoint at the same time: one goes on, the other ends with an error, and nothing is there twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparklog
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 90.0
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a driver; its output is a file `driver-<n>`."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.spark.copying_driver", *arguments, str(tmp_path / "checkpoint")]
+        with (tmp_path / f"driver-{len(started)}").open("w") as out:
+            started.append(
+                subprocess.Popen(
+                    command, cwd=ROOT, start_new_session=True, text=True, stdout=out, stderr=subprocess.DEVNULL
+                )
+            )
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_one_wins(
+    start: Callable[..., subprocess.Popen[str]],
+    topic: Callable[..., str],
+    send: Callable[..., None],
+    broker: sparklog.LocalBroker,
+    tmp_path: Path,
+) -> None:
+    source, target = topic("in"), topic("out")
+    sent = 0
+
+    def written() -> list[str]:
+        table: Any = sparklog.read_table(broker.bootstrap_servers, target)
+        return sorted(v.decode() for v in table.column("value").to_pylist())
+
+    def send_until(condition: Callable[[], bool], what: str) -> None:
+        """A record after the other, so that there is always a batch to be made."""
+        nonlocal sent
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"not in time: {what}"
+            send(source, f"{sent:06}")
+            sent += 1
+            time.sleep(0.05)
+
+    drivers = [start(broker.bootstrap_servers, source, target)]
+    send_until(lambda: bool(written()), "the first driver writes")
+    drivers.append(start(broker.bootstrap_servers, source, target))
+    send_until(lambda: any(d.poll() is not None for d in drivers), "one of the two ends")
+    (loser,) = [n for n, d in enumerate(drivers) if d.poll() is not None]
+    error = (tmp_path / f"driver-{loser}").read_text()
+    assert "a newer run has taken over" in error or "CONCURRENT_STREAM_LOG_UPDATE" in error, error
+    expected = [f"{n:06}" for n in range(sent)]
+    send_until(lambda: written()[: len(expected)] == expected, "the other one goes on")
+    assert len(set(written())) == len(written())
+    assert drivers[1 - loser].poll() is None

@@ -1,0 +1,54 @@
+"""Members of a group and transactional producers that are dropped without close, beside a real broker."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import pytest
+
+from sparklog import Admin, Consumer, Producer, TopicPartition
+from sparklog.client.local import LocalBroker
+from tests.system.broker_process import until
+
+
+def test_a_member_leaves_its_group(
+    broker: LocalBroker, admin: Admin, topic: str, own_threads: Callable[[], list[str]]
+) -> None:
+    admin.create_topic(topic, 2)
+    with Producer(broker.bootstrap_servers) as producer:
+        for partition in (0, 1):
+            producer.send(topic, b"x", partition=partition).result(10)
+    consumer = Consumer(broker.bootstrap_servers, group_id=topic, enable_auto_commit=False)
+    consumer.subscribe([topic], on_revoke=consumer.seek_to_end)  # type: ignore[arg-type]  # refers to the consumer
+    while not (records := consumer.poll(10_000)):
+        pass
+    consumer.commit()
+    with pytest.warns(ResourceWarning, match=f"unclosed <Consumer .* group '{topic}'"):
+        del consumer
+        gc.collect()
+    until(lambda: own_threads() == [], "the threads end")
+    until(lambda: admin.describe_group(topic).members == (), "the member has left")
+    committed = admin.list_group_offsets(topic)
+    assert committed[TopicPartition(topic, records[0].partition)].offset == 1
+
+
+def test_the_next_member_reads_what_was_not_committed(
+    broker: LocalBroker, admin: Admin, topic: str, topic_name: Callable[[], str]
+) -> None:
+    """What poll returned last may not have been processed."""
+    admin.create_topic(topic, 1)
+    group = topic_name()
+    with Producer(broker.bootstrap_servers) as producer:
+        producer.send(topic, b"x").result(10)
+    first = Consumer(broker.bootstrap_servers, group_id=group)
+    first.subscribe([topic])
+    while not first.poll(10_000):
+        pass
+    with pytest.warns(ResourceWarning):
+        del first
+    with Consumer(broker.bootstrap_servers, group_id=group) as second:
+        second.subscribe([topic])
+        while not (records := second.poll(10_000)):
+            pass
+    assert records[0].value == b"x"

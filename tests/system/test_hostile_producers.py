@@ -1,0 +1,175 @@
+"""A peer that writes under ids, epochs, tickets and sequences that are not its own, beside honest producers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sparklog
+from sparklog.client.admin import Admin
+from sparklog.client.cluster import cluster, forget
+from sparklog.client.producer import Producer
+from sparklog.client.shared_transaction import (
+    SharedTransaction,
+    draw_ticket,
+    end_shared_transaction,
+    join_shared_transaction,
+)
+from sparklog.errors import (
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    OutOfOrderSequenceError,
+)
+from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.protocol.transaction_messages import (
+    EndSharedTxnRequest,
+    EndSharedTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    JoinSharedTxnRequest,
+    JoinSharedTxnResponse,
+)
+from sparklog.types import TopicPartition
+from tests.benchmarks.broker_raw import RawClient
+from tests.system.broker_process import BrokerProcess, create_topic, produce
+from tests.unit.log.producer_support import produced
+
+T = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = start(tmp_path)
+    with process.connect() as client:
+        create_topic(client, "t")
+    yield process
+    assert process.stop() == 0
+
+
+def start(tmp_path: Path) -> BrokerProcess:
+    return BrokerProcess(tmp_path / "data", settings="[topic]\nmax.producers.per.partition = 50\n", work_dir=tmp_path)
+
+
+def values(broker: BrokerProcess) -> list[bytes]:
+    found: list[bytes] = sparklog.read_table(broker.address, "t").column("value").to_pylist()
+    return found
+
+
+def new_id(client: RawClient, transactional_id: str | None = None) -> int:
+    request = InitProducerIdRequest(transactional_id)
+    return client.request(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse).producer_id
+
+
+def codes(client: RawClient, *batches: bytes | bytearray, transactional_id: str | None = None) -> set[int]:
+    """The outcomes of one request with a piece of the partition for each batch."""
+    parts = [ProducePartition(*T, len(b)) for b in batches]
+    request = ProduceRequest(-1, 10_000, parts, transactional_id)
+    answer = client.request(Api.PRODUCE, request, ProduceResponse, b"".join(batches))
+    return {r.error_code for r in answer.results}
+
+
+def test_ids_that_nobody_was_given_poison_no_honest_producer(broker: BrokerProcess) -> None:
+    with broker.connect() as stranger:
+        mine = new_id(stranger)
+        given = {mine, new_id(stranger, "whose coordinator keeps some ids in reserve")}
+        ahead = [produced(n, 0, epoch=32_767) for n in range(mine + 2_000) if n not in given]
+        never = [produced(n, 0, epoch=e) for n in (2**62, 2**63 - 1) for e in (0, 32_767)]
+        assert codes(stranger, *ahead, *never) == {InvalidProducerIdMappingError.code}
+        assert codes(stranger, produced(mine, 0, epoch=32_767)) == {InvalidProducerEpochError.code}
+    with Admin(broker.address) as admin:
+        assert admin.describe_producers(T).producers == []
+    for n in range(20):
+        with Producer(broker.address) as producer:
+            producer.send("t", b"%d" % n).result(10)
+    for n in range(20, 24):
+        with Producer(broker.address, transactional_id=f"id {n}") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("t", b"%d" % n)
+    assert sorted(map(int, values(broker))) == list(range(24))
+
+
+def test_what_is_acknowledged_is_stored(broker: BrokerProcess) -> None:
+    """A stranger has read the producer's id in the log, and writes its next batch."""
+    with Producer(broker.address, linger_ms=0) as producer, Admin(broker.address) as admin:
+        producer.send("t", b"first").result(10)
+        (known,) = admin.describe_producers(T).producers
+        with broker.connect() as stranger:
+            foreign = produced(known.producer_id, known.last_sequence + 1, value=b"foreign")
+            assert codes(stranger, foreign) == {0}
+        with pytest.raises(OutOfOrderSequenceError, match="somebody else writes"):
+            producer.send("t", b"refused").result(10)
+        producer.send("t", b"next").result(10)
+    assert values(broker) == [b"first", b"foreign", b"next"]
+
+
+def test_repetitions_are_told_apart_after_a_crash(tmp_path: Path) -> None:
+    broker = start(tmp_path)
+    with broker.connect() as client:
+        create_topic(client, "t")
+        mine = new_id(client)
+        (first,) = produce(client, [("t", 0, produced(mine, 0, value=b"own"))])  # type: ignore[list-item]
+    assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
+    broker = start(tmp_path)
+    with broker.connect() as client:
+        assert codes(client, produced(mine, 0, value=b"another")) == {OutOfOrderSequenceError.code}
+        (again,) = produce(client, [("t", 0, produced(mine, 0, value=b"own"))])  # type: ignore[list-item]
+        assert (again.error_code, again.base_offset) == (0, first.base_offset)
+        assert codes(client, produced(mine, 1, value=b"on")) == {0}
+    assert values(broker) == [b"own", b"on"]
+    assert broker.stop() == 0
+
+
+def test_a_partition_remembers_so_many_producers(broker: BrokerProcess) -> None:
+    with broker.connect() as client, Admin(broker.address) as admin:
+        batches = [produced(new_id(client), 0) for _ in range(200)]
+        assert codes(client, *batches) == {0}
+        assert len(admin.describe_producers(T).producers) == 50
+
+
+def test_a_ticket_that_was_not_drawn_locks_no_application_out(broker: BrokerProcess) -> None:
+    with broker.connect() as stranger:
+        newest = new_id(stranger)
+        for ticket in (2**63 - 1, 2**62, newest + 100_000, -1, -(2**63)):
+            join = JoinSharedTxnRequest("query", 7, "stranger", ticket)
+            with pytest.raises(InvalidProducerIdMappingError, match="never drawn"):
+                stranger.request(Api.JOIN_SHARED_TXN, join, JoinSharedTxnResponse)
+            end = EndSharedTxnRequest("query", 7, "stranger", ticket, True)
+            with pytest.raises(InvalidProducerIdMappingError, match="never drawn"):
+                stranger.request(Api.END_SHARED_TXN, end, EndSharedTxnResponse)
+    with Admin(broker.address) as admin:
+        assert admin.list_transactions() == []
+    known = cluster(broker.address)
+    try:
+        transaction = SharedTransaction("query", 0, "run", draw_ticket(known))
+        participant = join_shared_transaction(known, transaction, timeout_ms=60_000)
+        assert participant is not None
+        with Producer(broker.address) as producer, producer.participation(participant):  # type: ignore[arg-type]
+            producer.send("t", b"a")
+        assert end_shared_transaction(known, transaction, committed=True, winners=[participant.producer_id]).committed  # type: ignore[union-attr]
+    finally:
+        forget(broker.address)
+    assert values(broker) == [b"a"]
+
+
+def test_a_refused_transactional_batch_blocks_nobody(broker: BrokerProcess) -> None:
+    with Producer(broker.address, transactional_id="honest") as producer, Admin(broker.address) as admin:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("t", b"0")
+        me = admin.describe_transaction("honest").summary
+        assert me is not None
+        with broker.connect() as stranger:
+            forged = [
+                produced(me.producer_id, 0, epoch=epoch, transactional=True)
+                for epoch in (me.producer_epoch, me.producer_epoch + 1, 32_767)
+            ]
+            for transactional_id in ("nobody", "honest"):
+                assert 0 not in codes(stranger, *forged[1:], transactional_id=transactional_id)
+            assert 0 not in codes(stranger, forged[0], transactional_id="nobody")
+        with producer.transaction():
+            producer.send("t", b"1")
+    assert values(broker) == [b"0", b"1"]

@@ -1,0 +1,231 @@
+"""Client and broker of neighbouring releases work together: each against the other, as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from sparklog.errors import UnsupportedVersionError, error_from_code
+from sparklog.protocol import messages as m
+from sparklog.protocol.base import Message
+from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
+from sparklog.protocol.group_messages import (
+    DescribeGroupsRequest,
+    GroupDetails,
+    ListGroupsRequest,
+    OffsetFetchRequest,
+)
+from sparklog.protocol.topic_messages import (
+    AlterSchemaRequest,
+    AlterTopicRequest,
+    CreateTopicRequest,
+    MetadataRequest,
+    TopicState,
+)
+from sparklog.protocol.transaction_messages import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    EndSharedTxnRequest,
+    InitProducerIdRequest,
+    JoinSharedTxnRequest,
+    ListTransactionsRequest,
+    TransactionSummary,
+)
+from sparklog.protocol.versions import field_names
+from tests.benchmarks.broker_raw import RawClient
+from tests.system.broker_process import BrokerProcess, create_topic, handshake
+
+ROOT = Path(__file__).resolve().parents[2]
+PREVIOUS = "ed6ad01"
+"""The commit of the previous release."""
+PACKAGES = (".", "datasource", "broker_daemon")
+TIMEOUT_S = 240
+EXPECTED = {
+    "plain": 403,
+    "typed": [500, 124_750, ["id", "name", "more"]],
+    "transactional": [f"{number}/{i}" for parity in (0, 1) for number in (0, 2) for i in range(parity, 10, 2)],
+    "shared": ["winner"],
+    "group": {"plain-0": 3, "plain-1": 250},
+    "topics": ["plain", "shared", "transactional", "typed"],
+}
+
+
+def environment_of(release: Path) -> dict[str, str]:
+    """In which Python finds that release, whatever is installed."""
+    path = os.pathsep.join(str((release / p).resolve()) for p in PACKAGES)
+    return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+@pytest.fixture(scope="session")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The previous release's files, from git."""
+    where = tmp_path_factory.mktemp("previous")
+    archive = subprocess.run(["git", "archive", PREVIOUS], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode != 0:
+        pytest.skip(f"the previous release is taken from the history, and git has no commit {PREVIOUS} here")
+    subprocess.run(["tar", "-x", "-C", where], input=archive.stdout, check=True)
+    return where
+
+
+@pytest.fixture
+def previous_broker(previous: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
+    running = BrokerProcess(tmp_path / "data", work_dir=tmp_path, env=environment_of(previous))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    running = BrokerProcess(tmp_path / "data", work_dir=tmp_path, env=environment_of(ROOT))
+    yield running
+    assert running.stop() == 0
+
+
+def client(release: Path, broker: BrokerProcess, stage: str) -> Mapping[str, Any]:
+    """What a client process of that release reports; the test fails with its words if it fails."""
+    script = Path(__file__).with_name("version_client.py")
+    done = subprocess.run(
+        [sys.executable, script, broker.address, stage],
+        env=environment_of(release),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stderr}\nthe broker said:\n{broker.stderr}"
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert Path(found.pop("release")).is_relative_to(release.resolve()), "another release was imported"
+    return found
+
+
+def test_the_previous_client_uses_the_new_broker(previous: Path, broker: BrokerProcess) -> None:
+    assert client(previous, broker, "work") == EXPECTED
+    assert client(ROOT, broker, "read") == EXPECTED
+    assert "Traceback" not in broker.stderr
+
+
+def test_the_new_client_uses_the_previous_broker(previous: Path, previous_broker: BrokerProcess) -> None:
+    assert client(ROOT, previous_broker, "work") == EXPECTED
+    assert client(previous, previous_broker, "read") == EXPECTED
+    found = client(ROOT, previous_broker, "newer")
+    assert found["topics"] == EXPECTED["topics"]
+    assert found["told"] == (
+        f"UNSUPPORTED_API: the broker at {previous_broker.address} (sparklog 0.1.0) has no CREATE_PARTITIONS, this client has "
+        "version 1 of it: upgrade the broker"
+    )
+    assert "Traceback" not in previous_broker.stderr
+
+
+def test_a_new_broker_goes_on_with_the_previous_ones_data(previous: Path, tmp_path: Path) -> None:
+    """An upgrade in place: one client of each release before and after."""
+    before = BrokerProcess(tmp_path / "data", work_dir=tmp_path, env=environment_of(previous))
+    assert client(ROOT, before, "work") == EXPECTED
+    assert before.stop() == 0
+    after = BrokerProcess(tmp_path / "data", work_dir=tmp_path, env=environment_of(ROOT))
+    for release in (previous, ROOT):
+        assert client(release, after, "read") == EXPECTED
+    assert after.stop() == 0
+
+
+SCHEMA = pa.schema([pa.field("id", pa.int64())]).serialize().to_pybytes()
+COLUMN_TO_ADD = pa.schema([pa.field("more", pa.int64())]).serialize().to_pybytes()
+PARTS: dict[m.Api, tuple[str, type[Message]]] = {
+    m.Api.METADATA: ("topics", TopicState),
+    m.Api.DESCRIBE_GROUPS: ("groups", GroupDetails),
+    m.Api.LIST_TRANSACTIONS: ("transactions", TransactionSummary),
+}
+"""Lists that are built piece by piece, and what is in them."""
+
+
+def questions(number: int, ticket: int) -> dict[m.Api, Message]:
+    """A request of each API that has two versions, but for the one that creates a topic, which is asked before."""
+    return {
+        m.Api.METADATA: MetadataRequest(),
+        m.Api.ALTER_TOPIC: AlterTopicRequest(f"plain-{number}", {"retention.ms": 1_000_000}),
+        m.Api.ALTER_SCHEMA: AlterSchemaRequest(f"typed-{number}", COLUMN_TO_ADD),
+        m.Api.JOIN_SHARED_TXN: JoinSharedTxnRequest("query", number, "run", ticket),
+        m.Api.END_SHARED_TXN: EndSharedTxnRequest("query", number, "run", ticket, False),
+        m.Api.LIST_TRANSACTIONS: ListTransactionsRequest(),
+        m.Api.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest(["orders"]),
+        m.Api.DESCRIBE_PRODUCERS: DescribeProducersRequest(f"plain-{number}", 0),
+        m.Api.OFFSET_FETCH: OffsetFetchRequest("readers"),
+        m.Api.LIST_GROUPS: ListGroupsRequest(),
+        m.Api.DESCRIBE_GROUPS: DescribeGroupsRequest(["readers"]),
+    }
+
+
+def test_an_answer_has_the_fields_of_the_requests_version(broker: BrokerProcess) -> None:
+    changed = {api for api, spec in m.APIS.items() if spec.version_min < spec.version_max}
+    assert set(questions(0, 0)) == changed - {m.Api.CREATE_TOPIC}
+    with broker.connect() as raw:
+        for version in (0, 1):
+            for name, schema in ((f"plain-{version}", None), (f"typed-{version}", SCHEMA)):
+                header = answer(raw, m.Api.CREATE_TOPIC, version, CreateTopicRequest(name, 1, schema))
+                assert len(header[0]) == len(field_names(TopicState, version))
+            answer(raw, m.Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest("orders", 60_000), retry=True)
+            (ticket, _) = answer(raw, m.Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest(), retry=True)
+            for api, request in questions(version, ticket).items():
+                header = answer(raw, api, version, request, retry=True)
+                assert len(header) == len(field_names(m.APIS[api].response, version)), (api, version)
+                field, part = PARTS.get(api, ("", Message))
+                for item in header[m.APIS[api].response.__struct_fields__.index(field)] if field else ():
+                    assert len(item) == len(field_names(part, version)), (api, version)
+
+
+def test_fields_that_a_version_does_not_have_are_not_read(broker: BrokerProcess) -> None:
+    """Whatever stands in their place: pages, that is, are for those who know them."""
+    with broker.connect() as raw:
+        create_topic(raw, "flights")
+        request = MetadataRequest(["flights"], paged=True, with_schemas=False, with_partitions=False)
+        for version, sent in ((0, 1), (1, 0)):
+            (state,) = answer(raw, m.Api.METADATA, version, request, as_newest=True)[3]
+            fields = TopicState.__struct_fields__
+            assert len(state[fields.index("schemas")]) == len(state[fields.index("partitions")]) == sent
+
+
+def test_a_handshake_in_a_newer_version_is_told_what_there_is(broker: BrokerProcess) -> None:
+    with broker.connect() as raw:
+        raw.sock.sendall(encode_request(m.Api.HANDSHAKE, 7, 1, b"\x90"))
+        prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)
+        body = m.decode_error_body(bytes(raw._read(prefix.body_bytes)))
+        assert prefix.error_code == UnsupportedVersionError.code
+        assert (body.version_min, body.version_max) == (0, 0)
+        assert handshake(raw).apis, "it may be tried again in another version"
+
+
+def test_another_request_in_a_version_that_there_is_not(broker: BrokerProcess) -> None:
+    with broker.connect() as raw:
+        raw.sock.sendall(encode_request(m.Api.METADATA, 2, 1, b"\x90"))
+        prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)
+        body = m.decode_error_body(bytes(raw._read(prefix.body_bytes)))
+        assert prefix.error_code == UnsupportedVersionError.code
+        assert (body.message, body.version_min, body.version_max) == (
+            "METADATA version 2: this broker speaks 0 to 1", 0, 1,
+        )  # fmt: skip
+        with pytest.raises(EOFError):
+            raw._read(1)
+
+
+def answer(
+    raw: RawClient, api: m.Api, version: int, request: Message, *, retry: bool = False, as_newest: bool = False
+) -> Any:
+    """The answer's header as plain lists. `retry`: as long as coordinators load; `as_newest`: all fields are sent."""
+    header = m.encode(request, None if as_newest else version)
+    while True:
+        raw.sock.sendall(encode_request(api, version, 1, header))
+        prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)
+        body = bytes(raw._read(prefix.body_bytes))
+        if prefix.error_code == 0:
+            return msgspec.msgpack.decode(body)
+        error = error_from_code(prefix.error_code, m.decode_error(body))
+        if not (retry and error.retriable):
+            raise error

@@ -1,0 +1,19 @@
+"""Answers as peers see them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from sparklog_broker.network.reply import Response
+
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api, decode_response, encode
+
+M = TypeVar("M", bound=Message)
+
+
+def sent(api: Api, response: Response, response_type: type[M]) -> M:
+    """The message that a peer decodes."""
+    assert response.message is not None
+    header = encode(response.message) if response.header is None else b"".join(response.header)
+    return decode_response(api, header, response_type)

@@ -1,0 +1,76 @@
+"""Who may read what the broker writes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sparklog_broker.broker import Broker
+from sparklog_broker.config import load_config
+
+from sparklog.environment.files import directory_mode
+from sparklog.errors import InvalidConfigError
+from sparklog.metadata.store import TopicSpec
+from tests.unit.log.support import records
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """Whatever a test sets is taken back."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(data: Path) -> tuple[set[int], set[int]]:
+    """Of all files, and of all directories."""
+    paths = [data, *data.rglob("*")]
+    found = {p: stat.S_IMODE(p.stat().st_mode) for p in paths}
+    return {m for p, m in found.items() if p.is_file()}, {m for p, m in found.items() if p.is_dir()}
+
+
+def used(root: Path, setting: str) -> Path:
+    """A data directory in which a broker has done what makes files."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "broker.toml").write_text(setting)
+    config = load_config(root / "broker.toml", data_dir=str(root / "data"), listen="127.0.0.1:0")
+
+    async def scenario() -> None:
+        broker = Broker.open(config, asyncio.get_running_loop())
+        await broker.topics.create(TopicSpec("events", 2, configs={"cleanup.policy": "compact"}))
+        log = broker.partitions.get("events", 0).log
+        log.append(records(3))
+        log.begin_segment()
+        log.append(records(3))
+        await broker.close()
+
+    asyncio.run(scenario())
+    return root / "data"
+
+
+@pytest.mark.parametrize("mode", ["", "0600", "0640", "0644", "0660"])
+def test_files_and_directories_have_the_mode_of_the_setting(tmp_path: Path, umask: None, mode: str) -> None:
+    data = used(tmp_path / "a", f'"data.file.mode" = "{mode}"' if mode else "")
+    expected = int(mode or "0640", 8)
+    assert modes(data) == ({expected}, {directory_mode(expected)})
+
+
+def test_the_umask_only_forbids(tmp_path: Path, umask: None) -> None:
+    os.umask(0o077)
+    assert modes(used(tmp_path / "a", "")) == ({0o600}, {0o700})
+
+
+@pytest.mark.parametrize(
+    ("of_files", "of_directories"), [(0o600, 0o700), (0o640, 0o750), (0o644, 0o755), (0o660, 0o770)]
+)
+def test_who_may_read_may_enter(of_files: int, of_directories: int) -> None:
+    assert directory_mode(of_files) == of_directories
+
+
+def test_another_mode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="0666"):
+        used(tmp_path, '"data.file.mode" = "0666"')

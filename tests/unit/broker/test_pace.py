@@ -1,0 +1,83 @@
+"""Long work in slices: one slice per turn of the loop for all of it together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from sparklog_broker.network.pace import ITEMS_PER_LOOK, SLICE_S, Pace
+
+
+class Clock:
+    """Goes on only when work is done."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(scenario: Callable[[Pace, Clock], Awaitable[None]]) -> None:
+    async def main() -> None:
+        clock = Clock()
+        await asyncio.wait_for(scenario(Pace(asyncio.get_running_loop(), clock=clock), clock), 20)
+
+    asyncio.run(main())
+
+
+async def work(pace: Pace, clock: Clock, slices: int, log: list[float]) -> None:
+    def items() -> object:
+        for _ in range(slices * ITEMS_PER_LOOK):
+            clock.now += SLICE_S / ITEMS_PER_LOOK
+            log.append(clock.now)
+            yield None
+
+    await pace.list_of(items())  # type: ignore[arg-type]
+
+
+def test_a_turn_of_the_loop_does_not_grow_with_the_number_of_long_works() -> None:
+    async def scenario(pace: Pace, clock: Clock) -> None:
+        log: list[float] = []
+        works = [asyncio.ensure_future(work(pace, clock, 10, log)) for _ in range(50)]
+        worst, before = 0.0, 0.0
+        while not all(w.done() for w in works):
+            before = clock.now
+            await asyncio.sleep(0)
+            worst = max(worst, clock.now - before)
+        assert len(log) == 50 * 10 * ITEMS_PER_LOOK
+        # each of those that begin looks once before it knows that the slice is used up; after that one slice per turn
+        assert worst <= 51 * SLICE_S
+        late = [asyncio.ensure_future(work(pace, clock, 4, log)) for _ in range(2)]
+        await asyncio.sleep(0)
+        worst = 0.0
+        while not all(w.done() for w in late):
+            before = clock.now
+            await asyncio.sleep(0)
+            worst = max(worst, clock.now - before)
+        assert worst <= 2 * SLICE_S + 1e-9
+
+    run(scenario)
+
+
+def test_one_that_is_cancelled_does_not_keep_the_others_waiting() -> None:
+    async def scenario(pace: Pace, clock: Clock) -> None:
+        first, second, third = (asyncio.ensure_future(pace.pause()) for _ in range(3))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(second, third)
+        assert pace.waiting_count == 0
+
+    run(scenario)
+
+
+def test_begin_waits_only_when_the_slice_is_used_up() -> None:
+    async def scenario(pace: Pace, clock: Clock) -> None:
+        await pace.begin()
+        assert pace.waiting_count == 0
+        clock.now += SLICE_S
+        waiting = asyncio.ensure_future(pace.begin())
+        await asyncio.sleep(0)
+        await waiting
+
+    run(scenario)

@@ -1,0 +1,99 @@
+"""After `close` every method raises ClosedError, and `close` again is fine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparklog import Admin, Consumer, Producer, TopicPartition
+from sparklog.errors import ClosedError
+from tests.unit.client.fake_broker import FakeBroker
+
+TP = TopicPartition("events", 0)
+
+ADMIN: dict[str, tuple[Any, ...]] = {
+    "create_topic": ("new",),
+    "list_topics": (),
+    "describe_topic": ("events",),
+    "alter_schema": ("events", pa.schema([("n", pa.int64())])),
+    "alter_topic": ("events", {}),
+    "add_partitions": ("events", 2),
+    "delete_records": ({},),
+    "delete_topic": ("events",),
+    "list_offsets": ({},),
+    "list_groups": (),
+    "describe_group": ("g",),
+    "list_group_offsets": ("g",),
+    "alter_group_offsets": ("g", {}),
+    "delete_group": ("g",),
+    "list_transactions": (),
+    "describe_transaction": ("t",),
+    "abort_transaction": ("t",),
+    "abort_hanging_transaction": (TP, 1),
+    "describe_producers": (TP,),
+    "find_hanging_transactions": (),
+}
+CONSUMER: dict[str, tuple[Any, ...]] = {
+    "assign": ([TP],),
+    "subscribe": (["events"],),
+    "subscription": (),
+    "unsubscribe": (),
+    "pause": (TP,),
+    "resume": (TP,),
+    "paused": (),
+    "assignment": (),
+    "seek": (TP, 0),
+    "seek_to_beginning": (),
+    "seek_to_end": (),
+    "position": (TP,),
+    "commit": (),
+    "commit_async": (),
+    "committed": ([TP],),
+    "group_metadata": (),
+    "poll": (),
+    "poll_batches": (),
+}
+PRODUCER: dict[str, tuple[Any, ...]] = {
+    "send": ("events", b"x"),
+    "send_batch": ("events", []),
+    "flush": (),
+    "init_transactions": (),
+    "begin_transaction": (),
+    "send_offsets_to_transaction": ({}, "g"),
+    "commit_transaction": (),
+    "abort_transaction": (),
+}
+NEED_NO_CHECK = {"close", "transaction", "participation", "settings"}
+"""The context managers raise when they are entered."""
+
+
+@pytest.mark.parametrize(
+    ("make", "calls"),
+    [
+        (Admin, ADMIN),
+        (lambda address: Consumer(address, group_id="g"), CONSUMER),
+        (lambda address: Producer(address, transactional_id="t"), PRODUCER),
+    ],
+    ids=["Admin", "Consumer", "Producer"],
+)
+def test_every_method(make: Callable[[str], Any], calls: dict[str, tuple[Any, ...]], fake: FakeBroker) -> None:
+    client = make(fake.address)
+    assert {n for n in dir(client) if not n.startswith("_")} - NEED_NO_CHECK == set(calls)
+    with client:
+        pass
+    client.close()
+    for name, arguments in calls.items():
+        with pytest.raises(ClosedError):
+            keywords = {"add_columns": arguments[1]} if name == "alter_schema" else {}
+            getattr(client, name)(*arguments[:1] if keywords else arguments, **keywords)
+    assert fake.requests == []
+
+
+def test_entering_a_transaction_of_a_closed_producer(fake: FakeBroker) -> None:
+    producer = Producer(fake.address, transactional_id="t")
+    producer.close()
+    with pytest.raises(ClosedError), producer.transaction():
+        pass

@@ -1,0 +1,28 @@
+"""What depends on the version of PySpark, as far as it shows without the others."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import TimestampNTZType, TimestampType
+from pyspark_sparklog import compatibility
+from pyspark_sparklog.compatibility import arrow_type_of, check_read_limits
+from pyspark_sparklog.source import infer_schema
+
+from sparklog.errors import InvalidConfigError
+
+
+def test_timestamps_come_in_utc() -> None:
+    assert arrow_type_of(TimestampType()) == pa.timestamp("us", "UTC")
+    assert arrow_type_of(TimestampNTZType()) == pa.timestamp("us")
+
+
+def test_limits_that_an_old_spark_cannot_keep_are_refused_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_read_limits(given=True)
+    monkeypatch.setattr(compatibility, "READERS_ARE_TOLD_THEIR_START", False)
+    check_read_limits(given=False)
+    read = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", "maxOffsetsPerTrigger": "5"}
+    with pytest.raises(
+        InvalidConfigError, match=r"need PySpark 4\.2: this one, .* does not tell a Python source where"
+    ):
+        infer_schema(read)

@@ -1,0 +1,101 @@
+"""What a reader says that waits behind an open transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark_sparklog import held_up
+from pyspark_sparklog.catalog import Catalog
+from pyspark_sparklog.held_up import AGAIN_S, LOOK_S, HeldUp
+from pyspark_sparklog.planning import Extent
+
+from sparklog.errors import BrokerNotAvailableError
+from sparklog.protocol.transaction_messages import (
+    DescribeProducersResponse,
+    ProducerState,
+    TransactionDetails,
+    TransactionSummary,
+)
+from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+STARTED_S = 1_000.0
+
+
+class Cluster:
+    """Partition 1 has offsets to 9, of which those from 5 on belong to open transactions."""
+
+    def __init__(self) -> None:
+        self.owner: str | None = "__shared:app"
+        self.asked = 0
+        self.now_s = STARTED_S + LOOK_S
+
+    def extents(self, partitions: Any) -> dict[TopicPartition, Extent]:
+        self.asked += 1
+        return {T0: Extent(0, 3), T1: Extent(0, 9)}
+
+    def producers(self, cluster: Any, tp: TopicPartition, *, timeout_ms: int) -> DescribeProducersResponse:
+        assert tp == T1
+        first = ProducerState(7, 0, 1, int(STARTED_S * 1000), 5, self.owner)
+        return DescribeProducersResponse([ProducerState(6, 0, 1, 1), ProducerState(8, 0, 1, 1, 6, "later"), first], 5)
+
+    def transaction(self, cluster: Any, transactional_id: str, *, timeout_ms: int) -> TransactionDetails:
+        summary = TransactionSummary(transactional_id, "shared", "Ongoing", -1, -1, started_ms=int(STARTED_S * 1000))
+        return TransactionDetails(0, transactional_id, summary)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(Catalog, "extents", lambda _, partitions: made.extents(partitions))
+    monkeypatch.setattr(held_up, "describe_producers", made.producers)
+    monkeypatch.setattr(held_up, "describe_transaction", made.transaction)
+    return made
+
+
+def reader(world: Cluster, isolation: int = READ_COMMITTED) -> HeldUp:
+    return HeldUp(Catalog("broker:1", 0, isolation), clock=lambda: world.now_s)
+
+
+SEEN = {T0: Extent(0, 3), T1: Extent(0, 5)}
+
+
+def test_it_names_the_transaction_its_age_and_the_remedy(world: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    one = reader(world)
+    one.look(SEEN)
+    (line,) = caplog.messages
+    assert "t-1: records from offset 5 on" in line and "the transaction of __shared:app has been open for 30 s" in line
+    assert "`sparklog transaction abort __shared:app --bootstrap-servers broker:1`" in line
+    one.look(SEEN)
+    assert world.asked == 1, "not with every question of Spark's"
+    world.now_s += LOOK_S
+    one.look(SEEN)
+    assert (world.asked, len(caplog.messages)) == (2, 1)
+    world.now_s += AGAIN_S
+    one.look(SEEN)
+    assert len(caplog.messages) == 2
+
+
+def test_one_that_no_coordinator_knows_is_named_by_its_producer(
+    world: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.owner = None
+    reader(world).look(SEEN)
+    assert "sparklog transaction abort --topic t --partition 1 --producer-id 7" in caplog.text
+
+
+def test_nothing_is_said_of_young_ones_nor_where_nobody_waits(world: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    reader(world).look({T0: Extent(0, 3), T1: Extent(0, 9)})
+    reader(world, READ_UNCOMMITTED).look(SEEN)
+    world.now_s -= 1
+    reader(world).look(SEEN)
+    assert caplog.messages == []
+
+
+def test_it_cannot_fail_a_read(world: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any, **__: Any) -> Any:
+        raise BrokerNotAvailableError("gone")
+
+    monkeypatch.setattr(held_up, "describe_producers", gone)
+    reader(world).look(SEEN)

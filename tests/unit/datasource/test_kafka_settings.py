@@ -1,0 +1,205 @@
+"""Kafka's settings as a job gives them: known, and taken over, without effect, or refused."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from pyspark_sparklog.kafka_settings import KAFKA_SETTINGS, Treatment, markdown_table
+from pyspark_sparklog.option_names import recognised, tell
+from pyspark_sparklog.option_table import Where, options_for
+from pyspark_sparklog.options import parse_sink_options, parse_source_options
+
+from sparklog.errors import InvalidConfigError
+
+READ = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
+WRITE = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
+
+SETTINGS_OF_TYPICAL_JOBS = {
+    "security.protocol": "PLAINTEXT",
+    "client.id": "etl",
+    "client.dns.lookup": "use_all_dns_ips",
+    "compression.type": "snappy",
+    "batch.size": "65536",
+    "linger.ms": "20",
+    "acks": "1",
+    "retries": "3",
+    "max.request.size": "10485760",
+    "request.timeout.ms": "60000",
+    "session.timeout.ms": "30000",
+    "heartbeat.interval.ms": "10000",
+    "max.poll.records": "500",
+    "max.partition.fetch.bytes": "10485760",
+    "fetch.max.bytes": "52428800",
+    "fetch.min.bytes": "1",
+    "fetch.max.wait.ms": "500",
+    "metadata.max.age.ms": "5000",
+    "default.api.timeout.ms": "60000",
+    "partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "receive.buffer.bytes": "65536",
+    "connections.max.idle.ms": "540000",
+    "enable.idempotence": "false",
+    "isolation.level": "read_committed",
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS_OF_TYPICAL_JOBS)
+def test_what_typical_jobs_set_is_accepted_in_both_directions(name: str) -> None:
+    given = {f"kafka.{name}": SETTINGS_OF_TYPICAL_JOBS[name]}
+    for streaming in (True, False, None):
+        parse_source_options(READ | given, streaming=streaming)
+    for streaming in (True, False):
+        parse_sink_options(WRITE | given, streaming=streaming)
+
+
+def test_settings_with_a_counterpart_are_taken_over() -> None:
+    given = {
+        "kafka.acks": "-1",
+        "kafka.compression.type": "zstd",
+        "kafka.batch.size": "65536",
+        "kafka.linger.ms": "20",
+        "kafka.buffer.memory": "1048576",
+        "kafka.request.timeout.ms": "1000",
+        "kafka.delivery.timeout.ms": "2000",
+        "kafka.max.block.ms": "3000",
+        "kafka.retry.backoff.ms": "10",
+        "kafka.retry.backoff.max.ms": "20",
+        "kafka.max.in.flight.requests.per.connection": "1",
+    }
+    parsed = parse_sink_options(WRITE | given, streaming=False)
+    assert parsed.remarks == ()
+    assert parsed.producer == {
+        "compression": "zstd",
+        "batch.size.bytes": 65536,
+        "linger.ms": 20,
+        "buffer.memory": 1048576,
+        "request.timeout.ms": 1000,
+        "delivery.timeout.ms": 2000,
+        "max.block.ms": 3000,
+        "retry.backoff.ms": 10,
+        "retry.backoff.max.ms": 20,
+        "max.in.flight.requests.per.connection": 1,
+    }
+    read = {
+        "kafka.isolation.level": "read_uncommitted",
+        "kafka.check.crcs": "false",
+        "kafka.group.id": "g",
+        "kafka.fetch.max.bytes": "100000",
+        "kafka.max.partition.fetch.bytes": "50000",
+        "kafka.fetch.max.wait.ms": "100",
+        "kafka.request.timeout.ms": "1234",
+    }
+    source = parse_source_options(READ | read, streaming=True)
+    assert source.remarks == ()
+    assert (source.isolation, source.check_crcs, source.group_id) == (0, False, "g")
+    assert (source.fetch_max_bytes, source.fetch_max_wait_ms, source.request_timeout_ms) == (50_000, 100, 1234)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken", "remark"),
+    [
+        ("compression.type", "gzip", {"compression": "zstd"}, "zstd is used, Arrow has no gzip"),
+        ("compression.type", "snappy", {"compression": "lz4"}, "lz4 is used, Arrow has no snappy"),
+        ("batch.size", "0", {"batch.size.bytes": 16384}, "16384 is used"),
+        ("linger.ms", "86400000", {"linger.ms": 3600000}, "3600000 is used, the nearest there is"),
+        ("acks", "1", {}, "all is used: the sink waits for every in-sync replica"),
+    ],
+)
+def test_a_value_without_an_equal_gets_the_nearest(name: str, value: str, taken: dict[str, Any], remark: str) -> None:
+    parsed = parse_sink_options(WRITE | {f"kafka.{name}": value}, streaming=True)
+    assert parsed.producer == taken
+    (told,) = parsed.remarks
+    assert told.startswith(f"kafka.{name} (") and remark in told
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"kafka.key.deserializer": "x"}, "Kafka option 'key.deserializer' is not supported as keys are deserialized"),
+        ({"kafka.value.deserializer": "x"}, "Kafka option 'value.deserializer' is not supported as values are deseri"),
+        ({"kafka.auto.offset.reset": "x"}, "Kafka option 'auto.offset.reset' is not supported.*'startingoffsets'"),
+        ({"kafka.enable.auto.commit": "x"}, "Kafka option 'enable.auto.commit' is not supported"),
+        ({"kafka.interceptor.classes": "x"}, "Kafka option 'interceptor.classes' is not supported"),
+    ],
+)
+def test_a_read_refuses_what_sparks_kafka_source_refuses(option: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        parse_source_options(READ | option, streaming=None)
+    assert parse_sink_options(WRITE | option, streaming=False).remarks
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"kafka.key.serializer": "x"}, "Kafka option 'key.serializer' is not supported as keys are serialized"),
+        ({"kafka.value.serializer": "x"}, "Kafka option 'value.serializer' is not supported as values are serialized"),
+        ({"kafka.transactional.id": "x"}, "see txnAppId"),
+        ({"kafka.compression.type": "brotli"}, "kafka.compression.type = 'brotli': use one of none, gzip, snappy"),
+        ({"kafka.acks": "2"}, "kafka.acks = '2': use one of all"),
+        ({"kafka.linger.ms": "fast"}, "kafka.linger.ms = 'fast': a whole number"),
+        ({"kafka.linger.ms": "5", "sparklog.linger.ms": "6"}, "sparklog.linger.ms is given twice"),
+    ],
+)
+def test_a_write_refuses_what_it_cannot_do(option: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        parse_sink_options(WRITE | option, streaming=False)
+
+
+def test_encryption_that_was_asked_for_is_never_left_out_silently() -> None:
+    secret = "org.apache.kafka.common.security.plain.PlainLoginModule required password='hush';"
+    for option in (
+        {"kafka.security.protocol": "SASL_SSL"},
+        {"kafka.sasl.jaas.config": secret},
+        {"kafka.ssl.truststore.location": "/s"},
+        {"kafka.sasl.mechanism": "PLAIN", "kafka.security.protocol": "sasl_plaintext"},
+    ):
+        with pytest.raises(InvalidConfigError, match="does not support TLS or SASL yet") as raised:
+            parse_source_options(READ | option, streaming=True)
+        assert "hush" not in str(raised.value)
+        with pytest.raises(InvalidConfigError, match="does not support TLS or SASL yet"):
+            parse_sink_options(WRITE | option, streaming=True)
+    plain = {"kafka.security.protocol": "plaintext", "kafka.sasl.jaas.config": secret}
+    (remark,) = parse_source_options(READ | plain, streaming=True).remarks
+    assert remark.startswith("kafka.sasl.jaas.config (without effect with security.protocol") and "hush" not in remark
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("kafka.sasl.mechansim", "did you mean 'kafka.sasl.mechanism'"),
+        ("kafka.bootstrap.server", "did you mean 'kafka.bootstrap.servers'"),
+        ("kafka.max.poll.record", "did you mean 'kafka.max.poll.records'"),
+        ("kafka.sesion.timeout.ms", "did you mean 'kafka.session.timeout.ms'"),
+        ("kafka.compresion", "did you mean 'sparklog.compression'"),
+        ("startingofset", "did you mean 'startingOffsets'"),
+        ("kafka.frobnicate", "Kafka's clients document no such setting"),
+    ],
+)
+def test_a_misspelling_gets_the_nearest_name(written: str, hint: str) -> None:
+    where = Where.SINK if "compres" in written else Where.SOURCE
+    with pytest.raises(InvalidConfigError, match=f"^unknown option '{written}': {hint}") as raised:
+        recognised(READ | {written: "1"}, where)
+    assert "\n" not in str(raised.value)
+
+
+def test_one_warning_names_all(caplog: pytest.LogCaptureFixture) -> None:
+    given = READ | {"kafka.retries": "3", "kafka.client.id": "x", "kafka.session.timeout.ms": "1"}
+    remarks = parse_source_options(given, streaming=True).remarks
+    with caplog.at_level(logging.WARNING):
+        tell(remarks)
+        tell(remarks)
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert all(f"kafka.{name} (" in message for name in ("retries", "client.id", "session.timeout.ms"))
+
+
+def test_the_table_is_sound() -> None:
+    options = options_for(Where.ALL)
+    for setting in KAFKA_SETTINGS.values():
+        assert setting.text
+        assert (setting.convert is not None) == (setting.treatment is Treatment.MAPPED)
+        if setting.treatment is Treatment.MAPPED:
+            assert setting.where & options[setting.text].where
+    table = markdown_table()
+    assert all(f"| `{name}` |" in table for name in KAFKA_SETTINGS)

@@ -1,0 +1,111 @@
+"""Offsets as text: what others parse, and what only the source finds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark_sparklog import offset_text
+from pyspark_sparklog.offset_text import RUNNER, OffsetDict, OffsetJson
+from pyspark_sparklog.offsets import SourceOffset
+
+from sparklog.types import TopicPartition
+
+TP = TopicPartition
+OFFSET = SourceOffset({TP("a", 10): 2, TP("a", 9): 3, TP("b", 0): 1}, {"a": "1f" * 16, "b": "00" * 16}, {TP("a", 9): 1})
+
+
+def runner(json_module: ModuleType = json) -> ModuleType:
+    module = ModuleType("__main__")
+    module.__spec__ = ModuleSpec(RUNNER, None)
+    module.json = json_module  # type: ignore[attr-defined]
+    return module
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setitem(sys.modules, "__main__", runner())
+    offset_text.install()
+    yield sys.modules["__main__"].json
+
+
+def test_others_parse_topics_and_numbers_only(installed: Any) -> None:
+    text = installed.dumps(OFFSET.to_dict())
+    assert json.loads(text) == {"a": {"9": 3, "10": 2}, "b": {"0": 1}}
+    assert "".join(text.split("\t")).replace(" ", "") == '{"a":{"9":3,"10":2},"b":{"0":1}}'
+    assert "\n" not in text, "a line of the checkpoint's"
+
+
+def test_the_source_finds_the_rest(installed: Any) -> None:
+    text = installed.dumps(OFFSET.to_dict())
+    read = installed.loads(text)
+    assert SourceOffset.from_dict(read) == OFFSET
+    assert installed.dumps(read) == text, "to Spark another text is new data"
+    assert installed.dumps(SourceOffset.from_dict(read).to_dict()) == text
+
+
+def test_offsets_of_earlier_versions_are_read(installed: Any) -> None:
+    old = json.dumps({"t": {"0": 4}, "$ids": {"t": "i"}, "$initial": {"t": {"0": 1}}})
+    assert SourceOffset.from_dict(installed.loads(old)) == SourceOffset({TP("t", 0): 4}, {"t": "i"}, {TP("t", 0): 1})
+    assert installed.dumps(installed.loads(old)) == old
+
+
+def test_nothing_else_changes_for_the_runner(installed: Any) -> None:
+    assert installed.loads('{"_type": "ReadMaxRows", "max_rows": 3}') == {"_type": "ReadMaxRows", "max_rows": 3}
+    assert installed.dumps({"a": None}) == '{"a": null}'
+    assert installed.loads(b"[1]") == [1]
+    assert installed.JSONDecodeError is json.JSONDecodeError
+
+
+@pytest.mark.parametrize(
+    "text", ['{"t": {"0": 1} }', '{"t": {"0": 1}        }', '{"t": {"0": 1}' + "\t " * 40 + "}", "{ }"]
+)
+def test_white_space_of_others_says_nothing(text: str) -> None:
+    read = OffsetJson().loads(text)
+    assert type(read) is dict
+    assert SourceOffset.from_dict(read).ids == {}
+
+
+def test_white_space_that_was_damaged_says_nothing(installed: Any) -> None:
+    text = installed.dumps(OFFSET.to_dict())
+    middle = len(text) - 100
+    damaged = text[:middle] + (" " if text[middle] == "\t" else "\t") + text[middle + 1 :]
+    assert type(installed.loads(damaged)) is dict
+
+
+def test_white_space_that_unpacks_to_too_much_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = OffsetDict({"t": {"0": 1}}, {"x": "y" * 5_000}).text
+    assert isinstance(OffsetJson().loads(text), OffsetDict)
+    monkeypatch.setattr(offset_text, "BESIDE_BYTES_MAX", 1_000)
+    assert type(OffsetJson().loads(text)) is dict
+
+
+@pytest.mark.parametrize("module", [ModuleType("__main__"), runner(ModuleType("json"))])
+def test_elsewhere_offsets_hold_it_as_entries(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    offset_text.install()
+    assert not offset_text.is_installed()
+    assert SourceOffset({TP("t", 0): 4}, {"t": "i"}).to_dict() == {"t": {"0": 4}, "$ids": {"t": "i"}}
+
+
+NAMES = st.text(st.sampled_from("abc.-_0"), min_size=1, max_size=5)
+POSITIONS = st.dictionaries(
+    st.builds(TP, NAMES, st.integers(0, 999)), st.integers(0, 2**63 - 1), min_size=1, max_size=6
+)
+
+
+@given(POSITIONS, st.dictionaries(NAMES, st.uuids().map(lambda u: u.hex)), st.none() | POSITIONS)
+def test_any_offset_comes_back(positions: Any, ids: Any, initial: Any) -> None:
+    offset = SourceOffset(positions, ids, initial)
+    beside = {k: v for k, v in offset.to_dict().items() if k.startswith("$")}
+    pure = {k: v for k, v in offset.to_dict().items() if not k.startswith("$")}
+    text = OffsetDict(pure, beside).text
+    assert json.loads(text) == pure
+    assert SourceOffset.from_dict(OffsetJson().loads(text)) == offset

@@ -1,0 +1,41 @@
+"""Giving a topic more partitions: what every store does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparklog.errors import InvalidPartitionsError, UnknownTopicOrPartitionError
+from sparklog.metadata.store import PARTITIONS_MAX, MetadataStore, TopicSpec
+from tests.unit.metadata.test_stores import STORES
+
+
+@pytest.fixture(params=sorted(STORES))
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], MetadataStore]:
+    make = STORES[request.param]
+    return lambda: make(tmp_path)
+
+
+def test_the_topic_is_the_same_but_for_its_number(open_store: Callable[[], MetadataStore]) -> None:
+    store = open_store()
+    made = store.create_topic(TopicSpec("t", 2, configs={"segment.ms": 5}))
+    grown = store.add_partitions("t", 5)
+    assert (grown.topic_id, grown.partitions, dict(grown.configs)) == (made.topic_id, 5, {"segment.ms": 5})
+    store.close()
+    store = open_store()
+    assert store.topics() == {"t": grown}
+    store.close()
+
+
+@pytest.mark.parametrize("total", [2, 1, 0, -1, PARTITIONS_MAX + 1])
+def test_what_is_not_more_or_too_many_is_refused(open_store: Callable[[], MetadataStore], total: int) -> None:
+    store = open_store()
+    made = store.create_topic(TopicSpec("t", 2))
+    with pytest.raises(InvalidPartitionsError, match=r"can only be added|use 1 to"):
+        store.add_partitions("t", total)
+    with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'gone'"):
+        store.add_partitions("gone", 3)
+    assert store.topics() == {"t": made}
+    store.close()

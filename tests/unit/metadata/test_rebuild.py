@@ -1,0 +1,175 @@
+"""A lost metadata store is made anew from the partitions' directories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from sparklog_broker.broker import Broker
+from sparklog_broker.config import load_config
+from typer.testing import CliRunner
+
+from sparklog.cli.app import app
+from sparklog.environment.files import RealFiles
+from sparklog.errors import StorageError
+from sparklog.format.batch import encode_batch
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.format.schema_evolution import SchemaChange
+from sparklog.format.topic_record import TOPIC_FILE, decode_topic, encode_topic
+from sparklog.metadata.rebuild import KEPT_FOR_EVER, PRODUCER_IDS_SKIPPED, rebuild, topic_record
+from sparklog.metadata.sqlite_store import METADATA_FILE, SqliteStore
+from sparklog.metadata.store import Topic, TopicSpec
+from tests.unit.log.support import records
+
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+
+
+def with_broker(data: Path, scenario: Callable[[Broker], Awaitable[None]]) -> None:
+    async def run() -> None:
+        broker = Broker.open(load_config(None, data_dir=str(data), listen="127.0.0.1:0"), asyncio.get_running_loop())
+        try:
+            await scenario(broker)
+        finally:
+            await broker.close()
+
+    asyncio.run(run())
+
+
+def typed_batch(broker: Broker, topic: str, *, producer_id: int = -1) -> bytearray:
+    found = broker.partitions.topics[topic]
+    rows = pa.record_batch([pa.array([1]), pa.array([0], SCHEMA.field("at").type)], schema=SCHEMA)
+    producer = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0} if producer_id >= 0 else {}
+    return bytearray(
+        encode_batch(rows, schema_id=min(found.schemas), min_timestamp_ms=0, max_timestamp_ms=0, **producer)  # type: ignore[arg-type]
+    )
+
+
+async def fill(broker: Broker) -> None:
+    await broker.topics.create(TopicSpec("events", 3, configs={"retention.ms": 1_000_000}))
+    await broker.topics.create(TopicSpec("typed", 2, schema=SCHEMA, key_columns=("id",), timestamp_column="at"))
+    await broker.topics.create(TopicSpec("empty", 1, schema=SCHEMA))
+    for number in range(3):
+        broker.partitions.get("events", number).log.append(records(2))
+    broker.partitions.get("typed", 1).log.append(
+        typed_batch(broker, "typed", producer_id=await broker.storage.new_producer_id())
+    )
+    await broker.topics.alter_schema("typed", SchemaChange(add=pa.schema([("more", pa.string())])))
+    await broker.topics.alter("events", {"segment.bytes": 1_000_000})
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> tuple[Path, dict[str, Topic], str]:
+    """A data directory with three topics whose metadata.db is gone; what it said."""
+    data = tmp_path / "data"
+    with_broker(data, fill)
+    store = SqliteStore(data / METADATA_FILE)
+    topics, cluster_id = store.topics(), store.cluster_id()
+    store.close()
+    (data / METADATA_FILE).unlink()
+    return data, topics, cluster_id
+
+
+def run(data: Path, *arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["log", "rebuild-metadata", "--data-dir", str(data), *arguments])
+    return result.exit_code, result.output
+
+
+def test_everything_is_as_it_was(lost: tuple[Path, dict[str, Topic], str]) -> None:
+    data, topics, cluster_id = lost
+    with pytest.raises(StorageError, match="rebuild-metadata --data-dir"):
+        with_broker(data, lambda _: asyncio.sleep(0))
+    assert not (data / METADATA_FILE).exists(), "no empty one hides the loss"
+    code, output = run(data)
+    assert (code, "dry run" in output) == (1, True)
+    assert not (data / METADATA_FILE).exists()
+    code, output = run(data, "--yes")
+    assert code == 0, output
+    assert "not known" not in output
+    store = SqliteStore(data / METADATA_FILE)
+    assert store.topics() == topics
+    assert store.cluster_id() == cluster_id
+    assert store.take_producer_ids(1) == 1 + PRODUCER_IDS_SKIPPED
+    again = store.create_topic(TopicSpec("new", schema=SCHEMA))
+    assert again.schema_id > max(i for t in topics.values() for i in t.schemas)
+    store.delete_topic("new")
+    store.close()
+
+    async def check(broker: Broker) -> None:
+        assert [broker.partitions.get("events", p).log.log_end_offset for p in range(3)] == [2, 2, 2]
+        assert broker.partitions.get("typed", 1).log.log_end_offset == 1
+
+    with_broker(data, check)
+    code, output = run(data, "--yes")
+    assert (code, "is sound" in output) == (1, True)
+    code, output = run(data, "--yes", "--force")
+    assert code == 0
+    assert len(list(data.glob(f"{METADATA_FILE}.*.old"))) == 1
+
+
+def test_without_topic_json_what_the_segments_say(lost: tuple[Path, dict[str, Topic], str]) -> None:
+    data, topics, _ = lost
+    for path in data.rglob(TOPIC_FILE):
+        path.unlink()
+    found = rebuild([data], RealFiles())
+    by_name = {t.name: t for t in found.topics}
+    assert sorted(by_name) == ["events", "typed"]
+    assert dict(by_name["events"].schemas) == {1: ENVELOPE_SCHEMA}
+    assert (by_name["events"].topic_id, by_name["events"].partitions) == (topics["events"].topic_id, 3)
+    assert dict(by_name["events"].configs) == dict(KEPT_FOR_EVER), "nothing is deleted because settings are lost"
+    first = min(topics["typed"].schemas)
+    assert dict(by_name["typed"].schemas) == {first: topics["typed"].schemas[first]}
+    assert "key columns" in found.unknown["typed"]
+    assert [path.name for path, _ in found.left_out] == ["empty-0"]
+
+
+def test_a_damaged_store_is_replaced_and_kept(lost: tuple[Path, dict[str, Topic], str]) -> None:
+    data, topics, _ = lost
+    (data / METADATA_FILE).write_bytes(b"this is no database, not at all" * 100)
+    with pytest.raises(StorageError, match="rebuild-metadata --data-dir"):
+        with_broker(data, lambda _: asyncio.sleep(0))
+    assert run(data, "--yes")[0] == 0
+    (kept,) = data.glob(f"{METADATA_FILE}.*.old")
+    assert kept.read_bytes().startswith(b"this is no database")
+    store = SqliteStore(data / METADATA_FILE)
+    assert store.topics() == topics
+    store.close()
+
+
+def test_a_missing_partition_is_missed_after_it_too(lost: tuple[Path, dict[str, Topic], str]) -> None:
+    import shutil
+
+    data, _, _ = lost
+    shutil.rmtree(data / "events-2")
+    code, output = run(data, "--yes")
+    assert code == 0
+    assert "the directories of partitions 2" in output
+
+    async def check(broker: Broker) -> None:
+        assert broker.partitions.get("events", 2).error is not None
+        assert broker.partitions.get("events", 1).log.log_end_offset == 2
+
+    with_broker(data, check)
+
+
+def test_while_a_broker_runs_nothing_is_written(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+
+    async def scenario(broker: Broker) -> None:
+        await fill(broker)
+        code, _ = await asyncio.to_thread(run, data, "--yes", "--force")
+        assert code != 0
+        assert not list(data.glob("*.old"))
+
+    with_broker(data, scenario)
+
+
+def test_a_damaged_topic_json_does_not_count(lost: tuple[Path, dict[str, Topic], str]) -> None:
+    _, topics, _ = lost
+    content = encode_topic(topic_record(topics["typed"]))
+    found = decode_topic(content)
+    assert found == topic_record(topics["typed"])
+    assert decode_topic(content.replace(b'"more"', b'"mire"').replace(b"typed", b"tiped")) is None
+    assert decode_topic(b"{") is None

@@ -1,0 +1,241 @@
+"""Every API asks before it does or tells anything: complete, and denied exactly where a need is not met."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from sparklog.protocol import group_messages as groups
+from sparklog.protocol import messages as m
+from sparklog.protocol import topic_messages as topics
+from sparklog.protocol import transaction_messages as txn
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+from sparklog.protocol.permissions import (
+    ADMINISTRATIVE,
+    ANY_TOPIC,
+    PERMISSIONS,
+    Denial,
+    Rule,
+    judge,
+    required_operations,
+)
+from sparklog.protocol.visibility import FILTERS, visible
+from sparklog.security.acls import CLUSTER, OPERATIONS, Operation, Resource, ResourceType
+from sparklog.security.authorizer import Peer
+from sparklog.security.principals import user
+from sparklog.types import INTERNAL_TOPICS
+from tests.golden.make_golden import REQUESTS, RESPONSES
+
+PEER = Peer(user("alice"), "10.0.0.1")
+MORE_REQUESTS: list[tuple[Api, Message]] = [
+    (Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest()),
+    (Api.PRODUCE, m.ProduceRequest(-1, 1, [m.ProducePartition("flights", 0, 1)], "__shared:query")),
+    (Api.ABORT_TRANSACTION, txn.AbortTransactionRequest("orders")),
+]
+EVERY_REQUEST = [*REQUESTS.items(), *MORE_REQUESTS]
+UNPROTECTED = {Api.HANDSHAKE, Api.LIST_GROUPS, Api.LIST_TRANSACTIONS}
+"""HANDSHAKE tells nothing about resources; the other two name none, and their answers are filtered."""
+
+
+class Rights:
+    """Allows exactly the given needs. A need is (operation, resource); a resource may be a type, for any of it."""
+
+    def __init__(self, *needs: tuple[Operation, Resource | ResourceType]) -> None:
+        self.needs = set(needs)
+
+    def allowed(self, peer: Peer, operation: Operation, resource: Resource) -> bool:
+        assert peer == PEER
+        return (operation, resource) in self.needs
+
+    def allowed_by_type(self, peer: Peer, operation: Operation, resource_type: ResourceType) -> bool:
+        return (operation, resource_type) in self.needs
+
+
+def needs_of(rule: Rule, request: Message) -> list[tuple[Operation, Resource | ResourceType]]:
+    return [(rule.operation, Resource(rule.resource_type, name)) for name in dict.fromkeys(rule.names(request))]
+
+
+def all_needs(api: Api, request: Message) -> set[tuple[Operation, Resource | ResourceType]]:
+    return set(itertools.chain.from_iterable(needs_of(rule, request) for rule in PERMISSIONS[api]))
+
+
+def test_every_api_has_an_entry() -> None:
+    assert set(PERMISSIONS) == set(Api)
+    assert {api for api, rules in PERMISSIONS.items() if not rules} == UNPROTECTED
+    assert {Api.LIST_GROUPS, Api.LIST_TRANSACTIONS} <= set(FILTERS)
+
+
+def test_whatever_creates_deletes_or_alters_is_in_the_audit_log() -> None:
+    changes = {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
+    assert {api for api, rules in PERMISSIONS.items() if any(r.operation in changes for r in rules)} == ADMINISTRATIVE
+
+
+@pytest.mark.parametrize("api", Api)
+def test_rules_are_possible_and_those_for_items_come_last(api: Api) -> None:
+    rules = PERMISSIONS[api]
+    for rule in rules:
+        assert rule.operation in OPERATIONS[rule.resource_type]
+    assert all(rule.denial is Denial.REQUEST for rule in rules[:-1])
+    assert set(required_operations(api)) == {(r.resource_type, r.operation) for r in rules}
+
+
+@pytest.mark.parametrize(("api", "request_"), EVERY_REQUEST)
+def test_nothing_is_done_for_who_may_nothing(api: Api, request_: Message) -> None:
+    verdict = judge(api, request_, PEER, Rights())
+    if api in UNPROTECTED:
+        assert verdict == (None, frozenset(), None)
+    elif verdict.error is None:
+        rule = PERMISSIONS[api][-1]
+        assert verdict.denied_items == frozenset(range(len(rule.names(request_))))
+        assert verdict.denied_items
+        assert verdict.item_error is not None
+        assert verdict.item_error.code >= 103
+    else:
+        assert 103 <= verdict.error.code <= 106
+
+
+@pytest.mark.parametrize(("api", "request_"), EVERY_REQUEST)
+def test_all_is_done_for_who_may_exactly_that(api: Api, request_: Message) -> None:
+    assert judge(api, request_, PEER, Rights(*all_needs(api, request_))) == (None, frozenset(), None)
+
+
+@pytest.mark.parametrize(
+    ("api", "request_", "rule"),
+    [(api, request, rule) for api, request in EVERY_REQUEST for rule in PERMISSIONS[api] if rule.names(request)],
+)
+def test_every_single_need_counts(api: Api, request_: Message, rule: Rule) -> None:
+    """The denial matrix: all rights but one."""
+    for need in needs_of(rule, request_):
+        verdict = judge(api, request_, PEER, Rights(*all_needs(api, request_) - {need}))
+        if rule.denial is Denial.REQUEST:
+            assert verdict.error is not None
+            assert (
+                verdict.error.code
+                == {"topic": 103, "group": 104, "transactional-id": 105, "cluster": 106}[rule.resource_type]
+            )
+        else:
+            _, resource = need
+            assert isinstance(resource, Resource)
+            expected = {i for i, name in enumerate(rule.names(request_)) if name == resource.name}
+            assert verdict.error is None
+            assert verdict.denied_items == expected
+        others = {(operation, need[1]) for operation in Operation if operation is not need[0]} - {need}
+        if rule.or_else is None:  # no other operation on the same resource does it
+            again = judge(api, request_, PEER, Rights(*(all_needs(api, request_) - {need}) | others))
+            assert (again.error is not None, again.denied_items) == (verdict.error is not None, verdict.denied_items)
+
+
+@pytest.mark.parametrize(("api", "request_"), EVERY_REQUEST)
+def test_the_alternatives(api: Api, request_: Message) -> None:
+    for rule in PERMISSIONS[api]:
+        if rule.or_else is not None and rule.names(request_):
+            operation, what = rule.or_else
+            instead = (operation, ResourceType.TOPIC if what == ANY_TOPIC else CLUSTER)
+            assert judge(api, request_, PEER, Rights(instead)).error is None
+
+
+TOPIC_REQUESTS: list[tuple[Api, Message]] = [
+    (Api.METADATA, topics.MetadataRequest(["T"])),
+    (Api.CREATE_TOPIC, topics.CreateTopicRequest("T")),
+    (Api.CREATE_PARTITIONS, topics.CreatePartitionsRequest("T", 2)),
+    (Api.DELETE_TOPIC, topics.DeleteTopicRequest("T")),
+    (Api.ALTER_TOPIC, topics.AlterTopicRequest("T")),
+    (Api.ALTER_SCHEMA, topics.AlterSchemaRequest("T")),
+    (Api.PRODUCE, m.ProduceRequest(1, 1, [m.ProducePartition("T", 0, 1)])),
+    (Api.FETCH, m.FetchRequest(0, 0, 0, 0, [m.FetchPartition("T", 0, 0, 1)])),
+    (Api.LIST_OFFSETS, m.ListOffsetsRequest([m.ListOffsetsPartition("T", 0, -1)])),
+    (Api.SNAPSHOT_OFFSETS, m.SnapshotOffsetsRequest("n", ["T"], "T", 0)),
+    (Api.LOCATE_SEGMENTS, m.LocateSegmentsRequest("T", 0, 0, 1)),
+    (Api.LOCATE_REMOTE, m.LocateRemoteRequest("T", 0, 0, 1)),
+    (Api.DELETE_RECORDS, m.DeleteRecordsRequest(1, [m.DeleteRecordsPartition("T", 0, 1)])),
+    (Api.DESCRIBE_PRODUCERS, txn.DescribeProducersRequest("T", 0)),
+    (Api.GROUP_HEARTBEAT, groups.GroupHeartbeatRequest("g", topics=["T"])),
+    (Api.OFFSET_COMMIT, groups.OffsetCommitRequest("g", [groups.CommittedOffset("T", 0, 1)])),
+    (Api.OFFSET_FETCH, groups.OffsetFetchRequest("g", [groups.TopicPartitions("T", [0])])),
+    (Api.TXN_OFFSET_COMMIT, groups.TxnOffsetCommitRequest("x", 1, 1, "g", [groups.CommittedOffset("T", 0, 1)])),
+]
+
+
+def test_internal_topics_are_tried_with_every_api_that_names_topics() -> None:
+    named = {api for api, rules in PERMISSIONS.items() if any(r.resource_type is ResourceType.TOPIC for r in rules)}
+    assert {api for api, _ in TOPIC_REQUESTS} == named
+
+
+@pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
+@pytest.mark.parametrize(("api", "request_"), TOPIC_REQUESTS)
+def test_internal_topics_are_for_the_cluster_alone(api: Api, request_: Message, topic: str) -> None:
+    internal = msgspec.msgpack.decode(
+        msgspec.msgpack.encode(request_).replace(b"\xa1T", bytes([0xA0 + len(topic)]) + topic.encode()),
+        type=type(request_),
+    )
+    everything = {
+        (operation, resource)
+        for operation in Operation
+        for resource in (
+            Resource(ResourceType.TOPIC, topic),
+            Resource(ResourceType.GROUP, "g"),
+            Resource(ResourceType.TRANSACTIONAL_ID, "x"),
+            CLUSTER,
+        )
+    }
+    verdict = judge(api, internal, PEER, Rights(*everything - {(Operation.CLUSTER_ACTION, CLUSTER)}))
+    assert verdict.error is not None or verdict.denied_items == {0}
+    assert judge(api, internal, PEER, Rights(*everything)) == (None, frozenset(), None)
+
+
+def test_a_denial_says_the_same_whether_the_resource_exists_or_not() -> None:
+    """Nothing but the request goes into the verdict: existence cannot."""
+    verdict = judge(Api.DELETE_TOPIC, topics.DeleteTopicRequest("secret"), PEER, Rights())
+    assert str(verdict.error) == "Delete on the topic 'secret' is not allowed"
+    verdict = judge(Api.FETCH, REQUESTS[Api.FETCH], PEER, Rights())
+    assert str(verdict.item_error) == "Read on this topic is not allowed"
+
+
+def test_shared_transactions_are_protected_by_the_applications_name() -> None:
+    produce = MORE_REQUESTS[1][1]
+    rights = Rights(
+        (Operation.WRITE, Resource(ResourceType.TRANSACTIONAL_ID, "query")),
+        (Operation.WRITE, Resource(ResourceType.TOPIC, "flights")),
+    )
+    assert judge(Api.PRODUCE, produce, PEER, rights).error is None
+    assert judge(Api.JOIN_SHARED_TXN, REQUESTS[Api.JOIN_SHARED_TXN], PEER, rights).error is None
+
+
+@pytest.mark.parametrize("api", Api)
+def test_answers_show_nothing_that_cannot_be_described(api: Api) -> None:
+    """With no rights, no name of a resource is left in an answer that lists; with all, the answer is as it was."""
+    answer = RESPONSES[api]
+
+    class Everything(Rights):
+        def allowed(self, peer: Peer, operation: Operation, resource: Resource) -> bool:
+            return True
+
+    assert visible(api, answer, PEER, Everything()) == answer
+    shown = msgspec.json.encode(visible(api, answer, PEER, Rights())).decode()
+    hidden = {
+        Api.METADATA: ["flights"],
+        Api.OFFSET_FETCH: ["flights"],
+        Api.LIST_GROUPS: ["readers"],
+        Api.DESCRIBE_GROUPS: ["flights"],
+        Api.LIST_TRANSACTIONS: ["orders", "query"],
+        Api.DESCRIBE_TRANSACTIONS: ["flights"],
+        Api.DESCRIBE_PRODUCERS: ["orders"],
+    }
+    assert set(hidden) == set(FILTERS)
+    for name in hidden.get(api, []):
+        assert name not in shown
+
+
+def test_an_error_of_a_named_topic_stays_in_the_answer() -> None:
+    answer = topics.MetadataResponse("c", 1, [], [topics.TopicState(103, "named"), topics.TopicState(3, "other")])
+    shown = visible(Api.METADATA, answer, PEER, Rights())
+    assert isinstance(shown, topics.MetadataResponse)
+    assert [t.name for t in shown.topics] == ["named"]
+
+
+def test_who_may_describe_the_cluster_sees_all_groups() -> None:
+    answer = RESPONSES[Api.LIST_GROUPS]
+    assert visible(Api.LIST_GROUPS, answer, PEER, Rights((Operation.DESCRIBE, CLUSTER))) == answer

@@ -1,0 +1,423 @@
+"""The controller's decisions, driven as its shell would: every write succeeds unless a test says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from sparklog import errors
+from sparklog.replication.cluster_image import BrokerImage, ClusterImage, PartitionImage, TopicImage, Version
+from sparklog.replication.controller.controller import Controller
+from sparklog.replication.controller.model import (
+    AddPartitions,
+    AlterConfig,
+    AlterPartition,
+    AlterSchema,
+    Answer,
+    BrokersChanged,
+    ControlledShutdown,
+    CreateTopic,
+    DeleteTopic,
+    DirectoryFailed,
+    Effect,
+    Elect,
+    Elected,
+    ElectionKind,
+    Event,
+    IsrChange,
+    Publish,
+    Reassign,
+    Refuse,
+    Reload,
+    Resign,
+    SessionLost,
+    Tick,
+    Write,
+    WriteOutcome,
+    Written,
+)
+from sparklog.replication.controller.write_parts import CHUNK_PARTITIONS, WRITE_PARTITIONS_MAX
+from sparklog.types import TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+class Cluster:
+    """A controller, brokers, and a store that takes everything."""
+
+    def __init__(self, brokers: int = 3, image: ClusterImage | None = None) -> None:
+        self.controller = Controller()
+        self.now_ms = 0
+        self.zxid = image.version.zxid if image is not None else 1_000
+        self.brokers = {i: BrokerImage(i, 10 + i) for i in range(1, brokers + 1)}
+        self.answers: dict[Any, Any] = {}
+        self.seen: list[Effect] = []
+        self.tell(Elected(image or ClusterImage(Version(1, 0))))
+        self.register()
+
+    def tell(self, event: Event) -> None:
+        queue = self.controller.handle(event, self.now_ms)
+        while queue:
+            effect = queue.pop(0)
+            self.seen.append(effect)
+            match effect:
+                case Write(tag):
+                    self.zxid += 1
+                    queue += self.controller.handle(Written(tag, WriteOutcome.OK, Version(1, self.zxid)), self.now_ms)
+                case Answer(token, result):
+                    self.answers[token] = result
+                case Refuse(token, error):
+                    self.answers[token] = error
+
+    def ask(self, event: Any) -> Any:
+        self.tell(event)
+        return self.answers.pop(event.token)
+
+    def register(self) -> None:
+        self.tell(BrokersChanged(dict(self.brokers)))
+
+    def stop(self, *ids: int) -> None:
+        for broker_id in ids:
+            del self.brokers[broker_id]
+        self.register()
+
+    def start(self, broker_id: int, *, clean: bool = True) -> None:
+        known = self.image.known[broker_id]
+        self.brokers[broker_id] = BrokerImage(broker_id, known + 100, clean_epoch=known if clean else -1)
+        self.register()
+
+    @property
+    def image(self) -> ClusterImage:
+        assert self.controller.image is not None
+        return self.controller.image
+
+    def partition(self, tp: TopicPartition = TP) -> PartitionImage:
+        found = self.image.partition(tp)
+        assert found is not None
+        return found
+
+    def create(self, assignment: list[list[int]], **configs: Any) -> None:
+        self.ask(CreateTopic("c", TopicImage("t", "id", (), configs=_named(configs)), assignment=assignment))
+
+    def propose(self, broker: int, members: list[int], **changes: Any) -> Any:
+        p = self.partition()
+        isr = tuple((m, self.brokers[m].broker_epoch if m in self.brokers else 0) for m in members)
+        change = IsrChange(TP, p.leader_epoch, p.partition_epoch, isr)
+        change = replace(change, **changes)
+        answer = self.ask(AlterPartition("a", broker, self.brokers[broker].broker_epoch, (change,)))
+        return answer if isinstance(answer, errors.SparklogError) else answer[0]
+
+
+def _named(configs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.replace("_", "."): value for name, value in configs.items()}
+
+
+MIN_2 = {"min_insync_replicas": 2}
+
+
+def test_a_topic_is_placed_led_and_published() -> None:
+    cluster = Cluster()
+    topic = cluster.ask(CreateTopic("c", TopicImage("t", "id", ()), 6, 3, start=1))
+    assert topic.name == "t"
+    assert [p.leader for p in cluster.image.topics["t"].partitions] == [2, 3, 1, 2, 3, 1]
+    assert all(p.isr == p.replicas for p in cluster.image.topics["t"].partitions)
+    assert isinstance(cluster.seen[-2], Publish)
+    again = cluster.ask(CreateTopic("c", TopicImage("t", "id", ())))
+    assert isinstance(again, errors.TopicAlreadyExistsError)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (CreateTopic("x", TopicImage("u", "id", ()), 1, 4), errors.InvalidReplicationFactorError),
+        (CreateTopic("x", TopicImage("u", "id", ()), 0, 1), errors.InvalidPartitionsError),
+        (CreateTopic("x", TopicImage("u", "id", ()), assignment=[[9]]), errors.InvalidReplicaAssignmentError),
+        (AddPartitions("x", "t", 1), errors.InvalidPartitionsError),
+        (AddPartitions("x", "u", 2), errors.UnknownTopicOrPartitionError),
+        (AddPartitions("x", "t", 2, assignment=[[1]]), errors.InvalidReplicaAssignmentError),
+        (DeleteTopic("x", "u"), errors.UnknownTopicOrPartitionError),
+        (AlterConfig("x", "u", {}), errors.UnknownTopicOrPartitionError),
+        (ControlledShutdown("x", 1, 9), errors.StaleBrokerEpochError),
+    ],
+)
+def test_requests_that_are_refused_change_nothing(request_: Any, error: type) -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2]])
+    before = cluster.image
+    assert isinstance(cluster.ask(request_), error)
+    assert cluster.image == before
+
+
+def test_topics_grow_change_and_go() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2]])
+    assert len(cluster.ask(AddPartitions("x", "t", 3)).partitions) == 3
+    cluster.ask(AlterConfig("x", "t", {"min.insync.replicas": 2}))
+    cluster.ask(AlterSchema("x", "t", 7, b"schema"))
+    topic = cluster.image.topics["t"]
+    assert (topic.configs, topic.schemas) == ({"min.insync.replicas": 2}, {7: b"schema"})
+    cluster.ask(AlterConfig("x", "t", {"min.insync.replicas": None}))
+    assert cluster.image.topics["t"].configs == {}
+    assert cluster.ask(DeleteTopic("x", "t")).topic_id == "id"
+    assert cluster.image.topics == {}
+
+
+def test_the_first_of_the_assignment_that_is_in_sync_and_alive_leads() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2, 3]])
+    cluster.propose(1, [1, 3])
+    cluster.stop(1)
+    assert (cluster.partition().leader, cluster.partition().isr) == (3, (3,))
+    assert (cluster.partition().leader_epoch, cluster.partition().partition_epoch) == (1, 2)
+
+
+def test_the_last_replica_standing_does_not_lead_after_a_crash_another_that_has_everything_does() -> None:
+    """KIP-966: ISR {1,2,3}, min.insync 2. Two go, the last one crashes: what is committed is on the others."""
+    cluster = Cluster()
+    cluster.create([[1, 2, 3]], **MIN_2)
+    cluster.stop(2)
+    cluster.stop(3)
+    assert (cluster.partition().isr, cluster.partition().elr) == ((1,), (3,))
+    cluster.stop(1)
+    assert (cluster.partition().leader, cluster.partition().isr, cluster.partition().elr) == (-1, (), (1, 3))
+    cluster.start(1, clean=False)
+    assert (cluster.partition().leader, cluster.partition().elr) == (-1, (3,))
+    cluster.start(2)
+    assert cluster.partition().leader == -1
+    cluster.start(3)
+    assert (cluster.partition().leader, cluster.partition().isr) == (3, (3,))
+
+
+@pytest.mark.parametrize(("configs", "leads"), [({}, False), ({"flush_mode": "group"}, True)])
+def test_after_a_crash_only_flushed_data_are_trusted(configs: dict[str, Any], leads: bool) -> None:
+    cluster = Cluster()
+    cluster.create([[1]], **configs)
+    cluster.stop(1)
+    cluster.start(1, clean=False)
+    assert (cluster.partition().leader == 1) is leads
+
+
+def test_a_restart_that_nobody_noticed_is_a_new_life_in_a_new_epoch() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2]], **MIN_2)
+    before = cluster.partition()
+    cluster.start(1, clean=False)
+    assert (cluster.partition().leader, cluster.partition().isr) == (2, (2,))
+    cluster.start(2)
+    assert cluster.partition().leader == 2
+    assert cluster.partition().leader_epoch >= before.leader_epoch + 3
+
+
+def test_a_controller_that_takes_over_sees_what_happened_before_it() -> None:
+    first = Cluster()
+    first.create([[1, 2, 3]])
+    second = Cluster(image=replace(first.image, brokers={}))
+    assert second.partition() == first.partition()
+    second.start(1, clean=False)
+    assert second.partition().leader == 2
+
+
+def test_unclean_election_only_where_it_is_allowed() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2, 3]])
+    cluster.propose(1, [1])
+    cluster.stop(1)
+    assert cluster.partition().leader == -1
+    assert cluster.ask(Elect("e", ElectionKind.UNCLEAN, (TP,))) == {TP: None}
+    assert cluster.partition() == PartitionImage((1, 2, 3), 2, 2, 3, (2,), recovering=True)
+    assert isinstance(cluster.propose(2, [2, 3]), errors.InvalidRequestError)
+    assert cluster.propose(2, [2]).recovering is False
+    assert cluster.propose(2, [2, 3]).isr == (2, 3)
+
+
+def test_where_it_is_allowed_the_last_leader_comes_first() -> None:
+    cluster = Cluster()
+    cluster.create([[2, 1, 3]], unclean_leader_election_enable=True)
+    cluster.propose(2, [2])
+    cluster.stop(1, 3)
+    cluster.stop(2)
+    cluster.start(2, clean=False)
+    assert (cluster.partition().leader, cluster.partition().recovering) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"leader_epoch": 1}, errors.NotControllerError),
+        ({"leader_epoch": -1}, errors.FencedLeaderEpochError),
+        ({"partition_epoch": 9}, errors.InvalidUpdateVersionError),
+        ({"isr": ((1, 11), (3, 12))}, errors.IneligibleReplicaError),
+        ({"isr": ((1, 11), (2, 12), (9, 1))}, errors.InvalidRequestError),
+        ({"isr": ((2, 12),)}, errors.InvalidRequestError),
+    ],
+)
+def test_proposals_that_are_refused(changes: dict[str, Any], error: type) -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2, 3]])
+    cluster.propose(1, [1, 2])
+    before = cluster.partition()
+    assert isinstance(cluster.propose(1, [1, 2, 3], **changes), error)
+    assert cluster.partition() == before
+
+
+def test_a_proposal_of_another_broker_or_a_former_life_is_refused() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2, 3]])
+    assert isinstance(cluster.propose(2, [2, 3]), errors.FencedLeaderEpochError)
+    stale = AlterPartition("a", 1, 5, (IsrChange(TP, 0, 0, ((1, 5),)),))
+    assert isinstance(cluster.ask(stale), errors.StaleBrokerEpochError)
+
+
+def test_the_same_proposal_again_is_answered_with_what_is_so() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2, 3]])
+    done = cluster.propose(1, [1, 2])
+    assert cluster.propose(1, [1, 2], partition_epoch=0) == done
+
+
+def test_the_elr_ends_when_the_isr_is_large_enough_or_min_insync_lower() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2, 3]], **MIN_2)
+    cluster.propose(1, [1])
+    assert cluster.partition().elr == (2, 3)
+    cluster.propose(1, [1, 3])
+    assert cluster.partition().elr == ()
+    cluster.propose(1, [1])
+    cluster.ask(AlterConfig("x", "t", {"min.insync.replicas": 1}))
+    assert cluster.partition().elr == ()
+
+
+def test_a_controlled_shutdown_moves_leaders_and_says_what_it_cannot_move() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2], [1, 3]])
+    cluster.propose(1, [1])
+    assert cluster.ask(ControlledShutdown("s", 1, 11)) == 1
+    assert cluster.partition().leader == 1
+    moved = cluster.partition(TopicPartition("t", 1))
+    assert (moved.leader, moved.isr) == (3, (3,))
+    assert isinstance(cluster.propose(1, [1, 2], isr=((1, 11), (2, 0))), errors.IneligibleReplicaError)
+
+
+def test_a_failed_disk_hands_its_partitions_over() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2], [1, 2]])
+    cluster.ask(DirectoryFailed("d", 1, 11, (TP,)))
+    assert (cluster.partition().leader, cluster.partition().isr) == (2, (2,))
+    assert cluster.partition(TopicPartition("t", 1)).leader == 1
+    cluster.stop(2)
+    assert cluster.partition().leader == -1
+
+
+def test_preferred_leaders_on_demand_and_with_time() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2], [1, 2]])
+    cluster.stop(1)
+    cluster.start(1)
+    result = cluster.ask(Elect("e", ElectionKind.PREFERRED, (TP, TopicPartition("t", 9))))
+    assert isinstance(result[TP], errors.EligibleLeadersNotAvailableError)
+    assert isinstance(result[TopicPartition("t", 9)], errors.UnknownTopicOrPartitionError)
+    cluster.propose(2, [1, 2])
+    cluster.now_ms = 1_000
+    cluster.tell(Tick())
+    assert cluster.partition().leader == 2
+    cluster.now_ms = 300_000
+    cluster.tell(Tick())
+    assert cluster.partition().leader == 1
+    assert cluster.partition(TopicPartition("t", 1)).leader == 2
+
+
+def test_a_reassignment_goes_step_by_step() -> None:
+    cluster = Cluster(4)
+    cluster.create([[1, 2]])
+    assert cluster.ask(Reassign("r", {TP: (3, 4)})) == {TP: None}
+    p = cluster.partition()
+    assert (p.replicas, p.adding, p.removing, p.isr) == ((3, 4, 1, 2), (3, 4), (1, 2), (1, 2))
+    cluster.propose(1, [1, 2, 3])
+    assert cluster.partition().leader == 1
+    done = cluster.propose(1, [1, 2, 3, 4])
+    assert (done.replicas, done.leader, done.isr, done.adding, done.removing) == ((3, 4), 3, (3, 4), (), ())
+
+
+def test_a_reassignment_can_be_cancelled() -> None:
+    cluster = Cluster(4)
+    cluster.create([[1, 2]])
+    cluster.ask(Reassign("r", {TP: (3, 4)}))
+    cluster.propose(1, [1, 2, 3])
+    assert cluster.ask(Reassign("r", {TP: None})) == {TP: None}
+    p = cluster.partition()
+    assert (p.replicas, p.leader, p.isr, p.adding, p.removing) == ((1, 2), 1, (1, 2), (), ())
+    assert isinstance(cluster.ask(Reassign("r", {TP: None}))[TP], errors.NoReassignmentInProgressError)
+    assert isinstance(cluster.ask(Reassign("r", {TP: (9,)}))[TP], errors.InvalidReplicaAssignmentError)
+
+
+def test_a_second_reassignment_replaces_the_first() -> None:
+    cluster = Cluster(4)
+    cluster.create([[1, 2]])
+    cluster.ask(Reassign("r", {TP: (3, 2)}))
+    cluster.ask(Reassign("r", {TP: (4, 2)}))
+    cluster.propose(1, [1, 2, 4])
+    assert (cluster.partition().replicas, cluster.partition().leader) == ((4, 2), 4)
+
+
+def test_nobody_is_answered_before_the_write_and_what_comes_meanwhile_is_one_write() -> None:
+    controller = Controller()
+    controller.handle(Elected(ClusterImage(Version(1, 0))), 0)
+    (write,) = controller.handle(BrokersChanged({1: BrokerImage(1, 11)}), 0)
+    assert isinstance(write, Write)
+    for name in "ab":
+        assert controller.handle(CreateTopic(name, TopicImage(name, name, ())), 0) == []
+    publish, following = controller.handle(Written(write.tag, WriteOutcome.OK, Version(1, 5)), 0)
+    assert isinstance(publish, Publish)
+    assert isinstance(following, Write)
+    assert set(following.delta.topics) == {"a", "b"}
+    _, a, b = controller.handle(Written(following.tag, WriteOutcome.OK, Version(1, 6)), 0)
+    assert isinstance(a, Answer)
+    assert isinstance(b, Answer)
+    assert controller.image is not None
+    assert controller.image.version == (1, 6)
+
+
+@pytest.mark.parametrize(("outcome", "last"), [(WriteOutcome.FENCED, Resign()), (WriteOutcome.CONFLICT, Reload())])
+def test_a_write_that_fails_ends_the_image_and_refuses_all_who_wait(outcome: WriteOutcome, last: Effect) -> None:
+    controller = Controller()
+    controller.handle(Elected(ClusterImage(Version(1, 0))), 0)
+    (write,) = controller.handle(BrokersChanged({1: BrokerImage(1, 11)}), 0)
+    assert isinstance(write, Write)
+    controller.handle(CreateTopic("a", TopicImage("a", "a", ())), 0)
+    refused, ended = controller.handle(Written(write.tag, outcome), 0)
+    assert isinstance(refused, Refuse)
+    assert isinstance(refused.error, errors.NotControllerError)
+    assert ended == last
+    (refused,) = controller.handle(CreateTopic("b", TopicImage("a", "a", ())), 0)
+    assert isinstance(refused, Refuse)
+
+
+def test_a_lost_session_ends_it() -> None:
+    cluster = Cluster()
+    cluster.tell(SessionLost())
+    assert cluster.seen[-1] == Resign()
+    assert cluster.controller.image is None
+
+
+def test_a_change_that_is_too_large_is_several_writes_the_brokers_epochs_last() -> None:
+    cluster = Cluster()
+    count = WRITE_PARTITIONS_MAX + CHUNK_PARTITIONS + 1
+    cluster.create([[1, 2]] * count)
+    before = len(cluster.seen)
+    cluster.stop(1)
+    writes = [e for e in cluster.seen[before:] if isinstance(e, Write)]
+    assert len(writes) == 2
+    assert writes[0].delta.brokers == {}
+    assert list(writes[-1].delta.brokers) == [1]
+    assert sum(len(w.delta.partitions) for w in writes) == count
+    assert all(p.leader == 2 for p in cluster.image.topics["t"].partitions)
+
+
+def test_an_older_delta_does_not_change_an_image() -> None:
+    cluster = Cluster()
+    cluster.create([[1]])
+    publish = next(e for e in reversed(cluster.seen) if isinstance(e, Publish))
+    assert cluster.image.apply(publish.delta, Version(0, 9_999_999)) is cluster.image

@@ -1,0 +1,70 @@
+"""Where replicas go."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparklog.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from sparklog.replication.controller.placement import check_assignment, place
+
+
+def test_round_robin_with_growing_distance() -> None:
+    placed = place(dict.fromkeys(range(5)), 10, 3, start=0, shift=0)
+    assert placed == [
+        (0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1),
+        (0, 2, 3), (1, 3, 4), (2, 4, 0), (3, 0, 1), (4, 1, 2),
+    ]  # fmt: skip
+
+
+def test_racks_alternate() -> None:
+    racks = {0: "a", 1: "a", 2: "a", 3: "b", 4: "b", 5: "b"}
+    placed = place(racks, 6, 2, start=0, shift=0)
+    assert [p[0] for p in placed] == [0, 3, 1, 4, 2, 5]
+    assert all(racks[a] != racks[b] for a, b in placed)
+
+
+def test_one_broker_without_a_rack_and_racks_do_not_count() -> None:
+    assert place({0: "a", 1: None, 2: "a"}, 1, 3, start=0, shift=0) == [(0, 1, 2)]
+
+
+@given(
+    racks=st.dictionaries(st.integers(0, 20), st.sampled_from("abc"), min_size=1, max_size=9),
+    partitions=st.integers(1, 40),
+    start=st.integers(0, 100),
+    shift=st.integers(0, 100),
+    data=st.data(),
+)
+def test_replicas_differ_racks_are_used_evenly_and_leaders_too(
+    racks: dict[int, str], partitions: int, start: int, shift: int, data: st.DataObject
+) -> None:
+    factor = data.draw(st.integers(1, len(racks)))
+    placed = place(dict(racks), partitions, factor, start=start, shift=shift)
+    leaders = Counter(p[0] for p in placed)
+    for replicas in placed:
+        assert len(set(replicas)) == factor
+        assert set(replicas) <= set(racks)
+        assert len({racks[r] for r in replicas}) == min(factor, len(set(racks.values())))
+    assert max(leaders.values()) - min(leaders.get(b, 0) for b in racks) <= 1
+
+
+@given(first=st.integers(0, 20), added=st.integers(1, 20))
+def test_partitions_added_later_go_where_they_would_have_gone(first: int, added: int) -> None:
+    brokers = dict.fromkeys(range(4))
+    whole = place(brokers, first + added, 2, start=3, shift=1)
+    assert place(brokers, added, 2, start=3, shift=1, first_partition=first) == whole[first:]
+
+
+@pytest.mark.parametrize("factor", [0, 4])
+def test_more_replicas_than_brokers_are_refused(factor: int) -> None:
+    with pytest.raises(InvalidReplicationFactorError, match="with 3 brokers"):
+        place(dict.fromkeys(range(3)), 1, factor, start=0, shift=0)
+
+
+@pytest.mark.parametrize("assignment", [[[1, 1]], [[]], [[1, 9]], [[1, 2], [1]]])
+def test_assignments_that_cannot_be_had(assignment: list[list[int]]) -> None:
+    with pytest.raises(InvalidReplicaAssignmentError):
+        check_assignment(assignment, {1, 2, 3})

@@ -1,0 +1,294 @@
+"""The leader's rules, one by one, against a log that is two numbers and a list of epochs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from msgspec.structs import replace
+
+from sparklog import errors
+from sparklog.log.leader_epochs import EpochEnd, LeaderEpochs
+from sparklog.replication.cluster_image import PartitionImage
+from sparklog.replication.replica.leader import Leader
+from sparklog.replication.replica.model import (
+    Acknowledge,
+    AlterAnswered,
+    AlterOutcome,
+    Appended,
+    BeginEpoch,
+    FetchAccepted,
+    FetchDiverging,
+    FetchRefused,
+    FollowerFetch,
+    ImageChanged,
+    LeaderEffect,
+    ProposeIsr,
+    Refuse,
+    ReplicaConfig,
+    Resigned,
+    SetHighWatermark,
+    Tick,
+    WaitForReplicas,
+)
+
+
+@dataclass
+class Log:
+    log_end_offset: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
+
+    @property
+    def durable_end_offset(self) -> int:
+        return self.log_end_offset
+
+
+ALIVE = {1: 11, 2: 12, 3: 13}
+ALL_IN_SYNC = PartitionImage((1, 2, 3), 1, 5, 7, (1, 2, 3))
+
+
+def image(
+    partition: PartitionImage = ALL_IN_SYNC, *, eligible: dict[int, int] | None = None, least: int = 2
+) -> ImageChanged:
+    return ImageChanged(partition, eligible if eligible is not None else ALIVE, least)
+
+
+def lead(log: Log, changed: ImageChanged | None = None) -> Leader:
+    leader = Leader(1, 11, changed or image(), log, 0, ReplicaConfig(lag_max_ms=1_000))
+    for effect in leader.become(0):
+        if isinstance(effect, BeginEpoch):
+            log.epochs.assign(effect.leader_epoch, effect.start_offset)
+    return leader
+
+
+def fetch(
+    leader: Leader, replica: int, offset: int, now_ms: int = 0, *, epoch: int = 5, last: int = -1, life: int = 0
+) -> list[LeaderEffect]:
+    return leader.handle(FollowerFetch("f", replica, life or 10 + replica, epoch, offset, last), now_ms)
+
+
+def append(leader: Leader, log: Log, count: int = 1) -> list[LeaderEffect]:
+    log.log_end_offset += count
+    return leader.handle(Appended(), 0)
+
+
+def only(effects: list[LeaderEffect], kind: type) -> list[LeaderEffect]:
+    return [e for e in effects if isinstance(e, kind)]
+
+
+def refusal(effects: list[LeaderEffect]) -> type:
+    (effect,) = effects
+    assert isinstance(effect, FetchRefused)
+    return type(effect.error)
+
+
+def test_an_epoch_begins_at_the_log_end_even_without_records() -> None:
+    log = Log(log_end_offset=10, high_watermark=4, epochs=LeaderEpochs())
+    assert Leader(1, 11, image(), log, 0).become(0) == [BeginEpoch(5, 10)]
+
+
+def test_who_does_not_lead_is_no_leader() -> None:
+    with pytest.raises(ValueError, match="does not lead"):
+        Leader(2, 12, image(), Log(), 0)
+
+
+def test_the_high_watermark_is_the_smallest_end_of_the_isr_and_never_goes_back() -> None:
+    log = Log()
+    leader = lead(log)
+    assert append(leader, log, 3) == []
+    assert only(fetch(leader, 2, 3), SetHighWatermark) == []
+    assert only(fetch(leader, 3, 2), SetHighWatermark) == [SetHighWatermark(2)]
+    assert only(fetch(leader, 3, 1), SetHighWatermark) == []
+    assert leader.high_watermark == 2
+
+
+def test_producers_are_answered_when_the_high_watermark_is_there() -> None:
+    log = Log()
+    leader = lead(log)
+    append(leader, log, 2)
+    assert leader.handle(WaitForReplicas("p", 2), 0) == []
+    fetch(leader, 2, 2)
+    assert Acknowledge("p") in fetch(leader, 3, 2)
+    assert leader.handle(WaitForReplicas("late", 1), 0) == [Acknowledge("late")]
+
+
+def test_latest_is_not_available_before_the_epoch_start_is_committed() -> None:
+    log = Log(log_end_offset=10, high_watermark=4)
+    leader = lead(log)
+    with pytest.raises(errors.OffsetNotAvailableError):
+        leader.latest_offset()
+    fetch(leader, 2, 10)
+    fetch(leader, 3, 10)
+    assert leader.latest_offset() == 10
+
+
+@pytest.mark.parametrize(
+    ("epoch", "life", "replica", "error"),
+    [
+        (4, 0, 2, errors.FencedLeaderEpochError),
+        (6, 0, 2, errors.UnknownLeaderEpochError),
+        (5, 9, 2, errors.StaleBrokerEpochError),
+        (5, 0, 4, errors.UnknownTopicOrPartitionError),
+    ],
+)
+def test_fetches_that_are_refused(epoch: int, life: int, replica: int, error: type) -> None:
+    log = Log()
+    leader = lead(log)
+    append(leader, log)
+    assert refusal(fetch(leader, replica, 1, epoch=epoch, life=life)) is error
+    assert leader.followers[2].log_end_offset == -1
+
+
+def test_out_of_range_names_the_bounds() -> None:
+    log = Log(log_end_offset=10, log_start_offset=5, high_watermark=5)
+    (refused,) = fetch(lead(log), 2, 3)
+    assert isinstance(refused, FetchRefused)
+    assert isinstance(refused.error, errors.OffsetOutOfRangeError)
+    assert (refused.log_start_offset, refused.log_end_offset) == (5, 10)
+
+
+def test_a_divergence_is_answered_and_changes_nothing() -> None:
+    log = Log(log_end_offset=10, epochs=LeaderEpochs([(0, 0), (3, 6)]))  # type: ignore[list-item]
+    leader = lead(log)
+    (answer,) = fetch(leader, 2, 9, last=2)
+    assert answer == FetchDiverging("f", EpochEnd(0, 6), 0, 0)
+    assert leader.followers[2].log_end_offset == -1
+    (beyond,) = fetch(leader, 2, 12, last=3)
+    assert beyond == FetchDiverging("f", EpochEnd(3, 10), 0, 0)
+    assert isinstance(fetch(leader, 2, 10, last=3)[-1], FetchAccepted)
+
+
+def test_a_late_follower_is_proposed_to_go_and_counts_until_that_is_confirmed() -> None:
+    log = Log()
+    leader = lead(log)
+    append(leader, log)
+    fetch(leader, 2, 1, 900)
+    (proposal,) = leader.handle(Tick(), 1_500)
+    assert proposal == ProposeIsr(5, 7, ((1, 11), (2, 12)))
+    assert leader.high_watermark == 0
+    assert leader.maximal_isr == {1, 2, 3}
+    shrunk = replace(ALL_IN_SYNC, isr=(1, 2), partition_epoch=8)
+    assert SetHighWatermark(1) in leader.handle(AlterAnswered(7, AlterOutcome.COMMITTED, shrunk), 1_600)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_void"),
+    [
+        (AlterOutcome.INELIGIBLE, True),
+        (AlterOutcome.NOT_ATTEMPTED, True),
+        (AlterOutcome.UNKNOWN, False),
+        (AlterOutcome.STALE, False),
+    ],
+)
+def test_a_proposed_member_counts_until_it_is_refused(outcome: AlterOutcome, is_void: bool) -> None:
+    log = Log()
+    leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1, 2))))
+    (proposal,) = only(fetch(leader, 3, 0), ProposeIsr)
+    append(leader, log)
+    fetch(leader, 2, 1)
+    assert leader.high_watermark == 0
+    leader.handle(AlterAnswered(7, outcome), 10)
+    assert leader.maximal_isr == ({1, 2} if is_void else {1, 2, 3})
+    assert (proposal in leader.handle(Tick(), 2_000)) is not is_void or is_void
+
+
+def test_a_newer_partition_epoch_voids_a_proposal() -> None:
+    log = Log()
+    leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1, 2))))
+    fetch(leader, 3, 0)
+    leader.handle(image(replace(ALL_IN_SYNC, isr=(1, 2), partition_epoch=8)), 0)
+    assert leader.maximal_isr == {1, 2}
+    leader.handle(AlterAnswered(7, AlterOutcome.COMMITTED, replace(ALL_IN_SYNC, isr=(1, 2, 3))), 0)
+    assert leader.maximal_isr == {1, 2}
+
+
+def test_who_joins_has_everything_below_the_epoch_start() -> None:
+    log = Log(log_end_offset=10, high_watermark=4)
+    leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1, 2))))
+    assert only(fetch(leader, 3, 5), ProposeIsr) == []
+    assert only(fetch(leader, 3, 10), ProposeIsr) == [ProposeIsr(5, 7, ((1, 11), (2, -1), (3, 13)))]
+
+
+def test_a_life_that_is_not_the_registered_one_does_not_join() -> None:
+    leader = lead(Log(), image(replace(ALL_IN_SYNC, isr=(1, 2)), eligible={1: 11, 2: 12}))
+    assert only(fetch(leader, 3, 0), ProposeIsr) == []
+    leader.handle(image(replace(ALL_IN_SYNC, isr=(1, 2), partition_epoch=8)), 0)
+    assert only(leader.handle(Tick(), 1), ProposeIsr) == [ProposeIsr(5, 8, ((1, 11), (2, -1), (3, 13)))]
+
+
+def test_below_min_insync_nothing_is_appended_and_the_high_watermark_stands_still() -> None:
+    log = Log()
+    leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1,))))
+    with pytest.raises(errors.NotEnoughReplicasError):
+        leader.check_append()
+    assert append(leader, log) == []
+    assert leader.high_watermark == 0
+    leader.handle(image(replace(ALL_IN_SYNC, isr=(1, 2), partition_epoch=8)), 0)
+    leader.check_append()
+    assert SetHighWatermark(1) in fetch(leader, 2, 1)
+
+
+def test_waiters_are_refused_when_another_leads() -> None:
+    log = Log()
+    leader = lead(log)
+    append(leader, log)
+    leader.handle(WaitForReplicas("p", 1), 0)
+    (refused,) = leader.handle(image(replace(ALL_IN_SYNC, leader=2, leader_epoch=6, partition_epoch=8)), 0)
+    assert isinstance(refused, Refuse)
+    assert (type(refused.error), refused.leader, refused.leader_epoch) == (errors.NotLeaderError, 2, 6)
+    assert refusal(fetch(leader, 2, 1)) is errors.NotLeaderError
+    with pytest.raises(errors.NotLeaderError):
+        leader.check_append()
+
+
+def test_a_session_that_is_over_ends_leadership() -> None:
+    leader = lead(Log())
+    assert leader.handle(Resigned(), 0) == []
+    (refused,) = leader.handle(WaitForReplicas("p", 0), 0)
+    assert isinstance(refused, Refuse)
+
+
+@pytest.mark.parametrize(("epochs_later", "known"), [(1, 3), (2, -1)])
+def test_a_leader_elected_again_keeps_what_it_knows_unless_another_may_have_led(epochs_later: int, known: int) -> None:
+    log = Log()
+    leader = lead(log)
+    append(leader, log, 3)
+    fetch(leader, 2, 3)
+    changed = replace(ALL_IN_SYNC, leader_epoch=5 + epochs_later, partition_epoch=8)
+    assert BeginEpoch(5 + epochs_later, 3) in leader.handle(image(changed), 0)
+    assert leader.followers[2].log_end_offset == known
+
+
+def test_under_constant_load_a_follower_that_keeps_pace_stays() -> None:
+    log = Log()
+    leader = lead(log)
+    for now in range(0, 3_000, 100):
+        fetch(leader, 2, log.log_end_offset, now)
+        fetch(leader, 3, max(0, log.log_end_offset - 1), now)
+        append(leader, log)
+    assert only(leader.handle(Tick(), 3_000), ProposeIsr) == []
+
+
+def test_a_chasing_follower_holds_the_mark_only_while_it_can_join() -> None:
+    log = Log()
+    leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1, 2)), eligible={1: 11, 2: 12}))
+    fetch(leader, 3, 0)
+    append(leader, log)
+    assert SetHighWatermark(1) in fetch(leader, 2, 1)
+
+
+def test_an_unclean_election_is_followed_up_before_the_isr_grows() -> None:
+    log = Log()
+    leader = Leader(1, 11, image(replace(ALL_IN_SYNC, isr=(1,), recovering=True), least=1), log, 0)
+    assert ProposeIsr(5, 7, ((1, 11),), recovering=False) in leader.become(0)
+    assert only(fetch(leader, 2, 0), ProposeIsr) == []
+
+
+def test_the_low_watermark_waits_for_live_followers_only() -> None:
+    log = Log(log_end_offset=10, log_start_offset=6, high_watermark=10)
+    leader = lead(log, image(eligible={1: 11, 2: 12}))
+    assert leader.low_watermark == 0
+    leader.handle(FollowerFetch("f", 2, 12, 5, 10, -1, 6), 0)
+    assert leader.low_watermark == 6

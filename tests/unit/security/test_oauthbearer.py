@@ -1,0 +1,179 @@
+"""OAUTHBEARER: which tokens are taken, and that nothing of a refused one is shown."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.security.oauthbearer import OAuthBearerServer, TokenRules, TokenVerifier, bearer_message
+from sparklog.security.principals import user
+from sparklog.security.secrets import Secret
+
+RSA_KEY, OTHER_KEY = (rsa.generate_private_key(65537, 2048) for _ in range(2))
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+NOW_S = 1_800_000_000
+NOW_MS = NOW_S * 1000
+RULES = TokenRules(audiences=("sparklog",), issuer="https://issuer", algorithms=("RS256", "ES256"))
+CLAIMS = {"sub": "alice", "aud": "sparklog", "iss": "https://issuer", "exp": NOW_S + 600, "nbf": NOW_S, "iat": NOW_S}
+
+
+def public(key: Any, kid: str | None, **more: str) -> dict[str, Any]:
+    algorithm = jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else jwt.algorithms.ECAlgorithm
+    return json.loads(algorithm.to_jwk(key.public_key())) | ({"kid": kid} if kid else {}) | more
+
+
+JWKS = json.dumps({"keys": [public(RSA_KEY, "r"), public(EC_KEY, "e", use="sig"), {"kty": "new-kind"}]})
+VERIFIER = TokenVerifier(JWKS, RULES)
+
+
+def token(
+    key: Any = RSA_KEY, algorithm: str = "RS256", kid: str | None = "r", header: Any = None, **claims: Any
+) -> str:
+    merged = {k: v for k, v in (CLAIMS | claims).items() if v is not None}
+    return jwt.encode(merged, key, algorithm, headers=({"kid": kid} if kid else {}) | (header or {}))
+
+
+def b64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def test_a_good_token() -> None:
+    assert VERIFIER.verify(token(), NOW_MS) == ("alice", NOW_MS + 630_000)
+    assert VERIFIER.verify(token(EC_KEY, "ES256", "e"), NOW_MS)[0] == "alice"
+    assert VERIFIER.verify(token(kid=None), NOW_MS)[0] == "alice"  # one RSA key only
+    assert VERIFIER.verify(token(aud=["x", "sparklog"]), NOW_MS)[0] == "alice"
+
+
+def test_the_skew_counts_on_both_ends_and_the_clock_is_the_callers() -> None:
+    assert VERIFIER.verify(token(), NOW_MS + 629_999)[0] == "alice"
+    assert VERIFIER.verify(token(), NOW_MS - 30_000)[0] == "alice"
+    for now_ms in (NOW_MS + 630_000, NOW_MS - 30_001):
+        with pytest.raises(SaslAuthenticationFailedError):
+            VERIFIER.verify(token(), now_ms)
+
+
+def forged() -> dict[str, str]:
+    """Tokens that an attacker could make without the private key, and others that are not for us."""
+    body = b64(json.dumps(CLAIMS).encode())
+    none = f"{b64(json.dumps({'alg': 'none', 'kid': 'r'}).encode())}.{body}."
+    head = b64(json.dumps({"alg": "HS256", "kid": "r"}).encode())
+    public_key = json.dumps(public(RSA_KEY, "r")).encode()
+    hmac_with_public_key = f"{head}.{body}.{b64(hmac.digest(public_key, f'{head}.{body}'.encode(), hashlib.sha256))}"
+    good = token().split(".")
+    return {
+        "none": none,
+        "public key as a secret": hmac_with_public_key,
+        "other key": token(OTHER_KEY),
+        "brings its own key": token(OTHER_KEY, header={"jwk": public(OTHER_KEY, "r"), "jku": "file:///x"}),
+        "unknown key id": token(kid="x"),
+        "key of another type": token(kid="e"),
+        "algorithm not pinned": token(algorithm="PS256"),
+        "no signature": f"{good[0]}.{good[1]}.",
+        "another body": f"{good[0]}.{b64(json.dumps(CLAIMS | {'sub': 'bob'}).encode())}.{good[2]}",
+        "expired": token(exp=NOW_S - 31),
+        "no expiry": token(exp=None),
+        "infinite": token(exp=10**15),
+        "not yet": token(nbf=NOW_S + 31),
+        "from the future": token(iat=NOW_S + 31),
+        "other audience": token(aud="other"),
+        "no audience": token(aud=None),
+        "other issuer": token(iss="https://evil"),
+        "no issuer": token(iss=None),
+        "no name": token(sub=None),
+        "not a token": "a.b.c",
+        "empty": "",
+    }
+
+
+@pytest.mark.parametrize("what", sorted(forged()))
+def test_tokens_that_are_refused(what: str) -> None:
+    bad = forged()[what]
+    with pytest.raises(SaslAuthenticationFailedError) as e:
+        VERIFIER.verify(bad, NOW_MS)
+    assert not any(len(part) > 8 and part in str(e.value) for part in bad.split("."))
+    exchange = OAuthBearerServer(VERIFIER)
+    if bad:
+        step = exchange.respond(f"n,,\x01auth=Bearer {bad}\x01\x01".encode(), NOW_MS)
+        assert (json.loads(step.challenge), step.principal) == ({"status": "invalid_token"}, None)
+        assert exchange.failure
+        with pytest.raises(SaslAuthenticationFailedError):
+            exchange.respond(b"\x01", NOW_MS)
+
+
+def test_a_token_whose_name_nobody_can_have_is_refused() -> None:
+    for name in ("*", "", "a\nb"):
+        step = OAuthBearerServer(VERIFIER).respond(bearer_message(Secret(token(sub=name))), NOW_MS)
+        assert step.principal is None
+
+
+def test_the_exchange() -> None:
+    exchange = OAuthBearerServer(VERIFIER)
+    message = bearer_message(Secret(token()))
+    step = exchange.respond(message, NOW_MS)
+    assert (step.challenge, step.principal, step.expires_ms) == (b"", user("alice"), NOW_MS + 630_000)
+    with pytest.raises(SaslAuthenticationFailedError):
+        exchange.respond(message, NOW_MS)
+    good = token().encode()
+    for taken in (b"y,a=alice,\x01auth=bearer %s\x01ext=1\x01\x01" % good,):
+        assert OAuthBearerServer(VERIFIER).respond(taken, NOW_MS).principal == user("alice")
+    assert OAuthBearerServer(VERIFIER).respond(b"n,a=bob,\x01auth=Bearer %s\x01\x01" % good, NOW_MS).principal is None
+
+
+@given(st.binary(max_size=60) | st.text("n,\x01auth=Bearer .x", max_size=60).map(str.encode))
+def test_garbage_lets_nobody_in(message: bytes) -> None:
+    try:
+        assert OAuthBearerServer(VERIFIER).respond(message, NOW_MS).principal is None
+    except SaslAuthenticationFailedError as e:
+        assert str(e) == "authentication failed: invalid credentials"
+
+
+def private(key: Any) -> dict[str, Any]:
+    return json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key))
+
+
+@pytest.mark.parametrize(
+    ("jwks", "rules"),
+    [
+        ("", RULES),
+        ("[]", RULES),
+        ('{"keys": 1}', RULES),
+        ('{"keys": [1]}', RULES),
+        ('{"keys": []}', RULES),
+        ('{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', RULES),
+        ('{"keys": [{"kty": "RSA", "n": "AQAB"}]}', RULES),
+        (json.dumps({"keys": [public(RSA_KEY, "r", use="enc")]}), RULES),
+        (json.dumps({"keys": [private(RSA_KEY)]}), RULES),
+        (json.dumps({"keys": [public(rsa.generate_private_key(65537, 1024), "r")]}), RULES),
+        (" " * (1024 * 1024 + 1), RULES),
+        (JWKS, TokenRules(audiences=("a",), algorithms=("HS256",))),
+        (JWKS, TokenRules(audiences=("a",), algorithms=())),
+        (JWKS, TokenRules(audiences=(), issuer="")),
+    ],
+)
+def test_key_sets_and_rules_that_are_refused(jwks: str, rules: TokenRules) -> None:
+    with pytest.raises(InvalidConfigError):
+        TokenVerifier(jwks, rules)
+
+
+def test_a_key_is_used_for_its_own_algorithm_only() -> None:
+    pinned = json.dumps({"keys": [public(RSA_KEY, "r", alg="PS256")]})
+    verifier = TokenVerifier(pinned, TokenRules(audiences=("sparklog",), algorithms=("RS256", "PS256")))
+    assert verifier.verify(token(algorithm="PS256"), NOW_MS)[0] == "alice"
+    with pytest.raises(SaslAuthenticationFailedError):
+        verifier.verify(token(algorithm="RS256"), NOW_MS)
+
+
+def test_a_token_that_is_none_is_not_sent() -> None:
+    for text in ("", "a b", "a\x01b", "ü"):
+        with pytest.raises(InvalidConfigError):
+            bearer_message(Secret(text))

@@ -1,0 +1,89 @@
+"""What holds sparklog beside Kafka must itself notice what it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.spark.kafka_parity import table
+from tests.spark.kafka_parity.checks import Checks, Differs, Seen, shown
+from tests.spark.kafka_parity.jobs import said, without_names
+
+WHY = "a reason"
+
+
+def problems(system: str, found: object, kafka: object, differs: Differs | None = None) -> list[str]:
+    checks = Checks("a case", system)
+    checks("rows", found, kafka, differs)
+    return checks.problems
+
+
+def test_a_difference_without_a_reason_is_a_problem() -> None:
+    assert not problems("sparklog", 1, 1)
+    assert problems("sparklog", 2, 1)
+    assert not problems("sparklog", 2, 1, Differs(2, WHY))
+    assert problems("sparklog", 2, 1, Differs(2, " "))
+
+
+def test_a_difference_that_is_none_any_more_is_a_problem() -> None:
+    assert problems("sparklog", 1, 1, Differs(2, WHY))
+    assert problems("kafka", 2, 1, Differs(2, WHY))
+    assert problems("sparklog", 1, 1, Differs(1, WHY))
+
+
+def test_a_case_that_checks_nothing_fails() -> None:
+    with pytest.raises(AssertionError, match="checks nothing"):
+        Checks("a case", "sparklog").finish()
+    checks = Checks("a case", "sparklog")
+    checks("rows", 1, 2)
+    with pytest.raises(AssertionError, match="rows: sparklog gave 1 in the place of 2"):
+        checks.finish()
+
+
+def test_the_table_has_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [
+        Seen("one", "rows", "sparklog", "['a']", "[a]"),
+        Seen("one", "rows", "kafka", "['a']", "[a]"),
+        Seen("two", "rows", "sparklog", "[]", "[]", WHY),
+        Seen("two", "rows", "kafka", "['a|b']", "[a|b]", WHY),
+        Seen("three", "rows", "sparklog", "1", "1"),
+        Seen("three", "rows", "kafka", "2", "2"),
+        Seen("four", "alone", "sparklog", "2", "2"),
+    ]
+    rendered = table.render(seen)
+    assert rendered.splitlines()[2:] == [
+        "| two: rows | [a\\|b] | [] | a reason |",
+        "| three: rows | 2 | 1 | **not explained** |",
+    ]
+    assert table.summary(seen) == "3 cases with 3 checks ran on both; 2 checks differ"
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(table, "PAGE", page)
+    page.write_text("no place for it", encoding="utf-8")
+    with pytest.raises(ValueError, match="has no section"):
+        table.write(rendered)
+    page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n", encoding="utf-8")
+    table.write(rendered)
+    assert page.read_text(encoding="utf-8") == f"before\n{table.BEGIN}\n{rendered}\n{table.END}\nafter\n"
+
+
+def test_what_was_seen_is_kept_for_the_other_system(tmp_path: Path) -> None:
+    ours, theirs = Seen("one", "rows", "sparklog", "1", "1"), Seen("one", "rows", "kafka", "2", "2")
+    assert table.remember([ours], tmp_path, whole=True) == [ours]
+    assert table.remember([theirs], tmp_path, whole=True) == [ours, theirs]
+    more = Seen("two", "rows", "kafka", "3", "3")
+    assert table.remember([more], tmp_path, whole=False) == [ours, theirs, more]
+    assert table.remember([more], tmp_path, whole=True) == [ours, more]
+
+
+def test_values_in_a_few_words() -> None:
+    assert shown([str(n) for n in range(10)]) == "[10: 0, 1, …, 9]"
+    assert shown({"a": None, "b": True}) == "a: null, b: yes"
+    assert len(shown("x" * 500)) == 160
+
+
+def test_what_an_error_says() -> None:
+    error = ValueError("first line\norg.x.SomeException: the point\n\tat x")
+    assert said(error, ["THE POINT"]) == "THE POINT"
+    assert said(error, ["other"]) == "org.x.SomeException: the point"
+    assert without_names("t-1 and t-10", "t-1", "t-10") == "t1 and t"
