@@ -154,6 +154,8 @@ def write_whole(files: FileSystem, path: Path, data: bytes) -> None:
 
 def sync_whole(files: FileSystem, path: Path) -> None:
     """Fsyncs a file; one that is gone is fine."""
+    if not files.exists(path):
+        return
     try:
         file = files.open(path)
     except StorageError:

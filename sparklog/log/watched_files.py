@@ -62,6 +62,7 @@ class DirectoryHealth:
         self._now_s = files.monotonic_s if now_s is None else now_s
         self._lock = threading.Lock()
         self._looking = threading.Lock()
+        self._probing = threading.Lock()
         self._looked_s = self._now_s()
         self._identities: list[tuple[Path, FileIdentity]] = []
 
@@ -111,13 +112,15 @@ class DirectoryHealth:
             self.probe(error)
 
     def probe(self, suspicion: object = "a check") -> None:
-        """Finds out whether the directory is still there and can be written to."""
+        """Finds out whether the directory is still there and can be written to. One after the other: two at once would take
+        each other's file for one that the disk has lost."""
         if self.failure is not None or not self.look():
             return
         probe = self.directory / PROBE_FILE
         try:
-            self._files.write_atomic(probe, b"")
-            self._files.remove(probe)
+            with self._probing:
+                self._files.write_atomic(probe, b"")
+                self._files.remove(probe)
         except StorageFullError:
             pass  # full, but alive
         except StorageError as e:

@@ -16,7 +16,7 @@ from sparklog.errors import DataDirLockedError, StorageError, StorageUnavailable
 from sparklog.log.log_directory import take_lock
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.watched_files import LOOK_AGE_S_MAX, DirectoryHealth, WatchedFiles
+from sparklog.log.watched_files import LOOK_AGE_S_MAX, PROBE_FILE, DirectoryHealth, WatchedFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, append, records
 
@@ -243,3 +243,30 @@ def test_two_brokers_cannot_have_one_directory(tmp_path: Path) -> None:
     with pytest.raises(DataDirLockedError):
         LogManager(tmp_path)
     manager.close()
+
+
+class SecondProbe(RealFiles):
+    """While one probe is under way, another thread begins one."""
+
+    health: DirectoryHealth
+    second: threading.Thread | None = None
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.second is None and target.name == PROBE_FILE:
+            self.second = threading.Thread(target=self.health.probe)
+            self.second.start()
+            self.second.join(0.2)  # without a lock it would be through by now, and our file would be gone
+        super().rename(source, target)
+
+
+def test_two_probes_at_once_do_not_take_the_directory_for_failed(tmp_path: Path) -> None:
+    files = SecondProbe()
+    lock = take_lock(files, tmp_path, "test")
+    health = files.health = DirectoryHealth(tmp_path, files, lambda: None)
+    health.hold(lock)
+    health.probe()
+    assert files.second is not None
+    files.second.join(20)
+    assert health.failure is None
+    assert not (tmp_path / PROBE_FILE).exists()
+    lock.close()
