@@ -29,9 +29,9 @@ from pyspark_sparklog.batch_input import BatchInput, check_input, check_number
 from pyspark_sparklog.checkpoint import CHECKPOINT_SETTING, input_digest, location_of
 from pyspark_sparklog.leases import lease_keepers
 from pyspark_sparklog.options import TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX, SinkOptions
-from sparklog.client.cluster import Cluster, cluster
-from sparklog.client.retry import RetryPolicy
-from sparklog.client.shared_transaction import (
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.retry import RetryPolicy
+from sparklog.client.transactions.shared_transaction import (
     LastCommit,
     Participant,
     SharedTransaction,

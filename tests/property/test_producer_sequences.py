@@ -21,13 +21,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparklog.client import accumulator as accumulator_module
-from sparklog.client import sequences as s
-from sparklog.client.accumulator import Accumulator, PartitionQueue, PendingBatch
-from sparklog.client.encoding import EncodedBatch
-from sparklog.client.futures import Delivery
-from sparklog.client.outcomes import Entry, Outcomes
-from sparklog.client.sequences import Identity, PartitionSequences, Safeguards, WriteSession
+from sparklog.client.producer import accumulator as accumulator_module
+from sparklog.client.producer import sequences as s
+from sparklog.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
+from sparklog.client.producer.encoding import EncodedBatch
+from sparklog.client.producer.futures import Delivery
+from sparklog.client.producer.outcomes import Entry, Outcomes
+from sparklog.client.producer.sequences import Identity, PartitionSequences, Safeguards, WriteSession
 from sparklog.errors import (
     BrokerNotAvailableError,
     MessageTooLargeError,

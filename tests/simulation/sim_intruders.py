@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from sparklog.client.sequences import Identity
+from sparklog.client.producer.sequences import Identity
 from sparklog.errors import ProducerFencedError, SparklogError, error_from_code
 from sparklog.format.batch import assign_producer
 from sparklog.protocol import group_messages as g

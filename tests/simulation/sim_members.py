@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from sparklog.client.membership import EPOCH_JOIN, MemberConfig, Membership
+from sparklog.client.group.membership import EPOCH_JOIN, MemberConfig, Membership
 from sparklog.errors import SparklogError, error_from_code
 from sparklog.protocol import group_messages as g
 from sparklog.protocol.messages import Api

@@ -1,5 +1,5 @@
 """An idempotent producer over a simulated connection: several requests under way, retried by the product's own rules
-(`sparklog.client.sequences`)."""
+(`sparklog.client.producer.sequences`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from sparklog.client.delivery_errors import STORED_NOTHING
-from sparklog.client.sequences import Identity, PartitionSequences, Progress, Refusal, SequencedBatch, Verdict
+from sparklog.client.producer.delivery_errors import STORED_NOTHING
+from sparklog.client.producer.sequences import Identity, PartitionSequences, Progress, Refusal, SequencedBatch, Verdict
 from sparklog.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from sparklog.client.sequences import Identity
+from sparklog.client.producer.sequences import Identity
 from sparklog.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,

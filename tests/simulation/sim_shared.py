@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from sparklog.client.sequences import Identity
+from sparklog.client.producer.sequences import Identity
 from sparklog.errors import SparklogError
 from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.messages import Api

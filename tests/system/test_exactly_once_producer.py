@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import sparklog
-from sparklog.client.cluster import cluster, forget
-from sparklog.client.producer import Producer
-from sparklog.client.shared_transaction import draw_ticket
+from sparklog.client.net.cluster import cluster, forget
+from sparklog.client.producer.producer import Producer
+from sparklog.client.transactions.shared_transaction import draw_ticket
 from sparklog.metadata.producer_ids import BLOCK_IDS
 from sparklog.protocol.messages import Api
 from tests.system.broker_process import BrokerProcess, create_topic, until

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import sparklog
-from sparklog.client.admin import Admin
-from sparklog.client.cluster import cluster, forget
-from sparklog.client.producer import Producer
-from sparklog.client.shared_transaction import (
+from sparklog.client.admin.admin import Admin
+from sparklog.client.net.cluster import cluster, forget
+from sparklog.client.producer.producer import Producer
+from sparklog.client.transactions.shared_transaction import (
     SharedTransaction,
     draw_ticket,
     end_shared_transaction,

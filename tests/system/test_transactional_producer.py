@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import sparklog
-from sparklog.client.cluster import cluster, forget
-from sparklog.client.producer import Producer
-from sparklog.client.shared_transaction import (
+from sparklog.client.net.cluster import cluster, forget
+from sparklog.client.producer.producer import Producer
+from sparklog.client.transactions.shared_transaction import (
     LastCommit,
     SharedTransaction,
     draw_ticket,

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import sparklog
-from sparklog.client.cluster import Cluster, cluster
-from sparklog.client.shared_transaction import (
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.transactions.shared_transaction import (
     LastCommit,
     SharedTransaction,
     draw_ticket,

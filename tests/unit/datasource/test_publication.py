@@ -19,7 +19,7 @@ from pyspark_sparklog.publication import (
     stream_publisher,
 )
 
-from sparklog.client.shared_transaction import Ended, LastCommit, Participant, SharedTransaction
+from sparklog.client.transactions.shared_transaction import Ended, LastCommit, Participant, SharedTransaction
 from sparklog.errors import (
     BrokerNotAvailableError,
     ProducerFencedError,

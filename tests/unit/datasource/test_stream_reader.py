@@ -20,7 +20,7 @@ from pyspark_sparklog.reader import RangePartition
 from pyspark_sparklog.schemas import TopicShape, full_schema
 from pyspark_sparklog.stream_reader import SparklogStreamReader
 
-from sparklog.client.cluster import Cluster, TopicInfo
+from sparklog.client.net.cluster import Cluster, TopicInfo
 from sparklog.errors import (
     DataLossError,
     NonEmptyGroupError,

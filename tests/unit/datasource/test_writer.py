@@ -12,7 +12,7 @@ from pyspark_sparklog.options import parse_sink_options
 from pyspark_sparklog.publication import SinkCommitMessage, TaskPlace
 from pyspark_sparklog.writer import SparklogStreamWriter, stream_writer
 
-from sparklog.client.shared_transaction import Ended, LastCommit, SharedTransaction
+from sparklog.client.transactions.shared_transaction import Ended, LastCommit, SharedTransaction
 from sparklog.errors import InvalidConfigError
 
 GIVEN = {"sparklog.bootstrap.servers": "127.0.0.1:1", "topic": "t", "checkpointLocation": "/c"}
