@@ -16,8 +16,9 @@ from pyspark import TaskContext
 
 from pyspark_sparklog.options import EARLIEST_OFFSET, LATEST_OFFSET, Position, SourceOptions
 from sparklog.client.admin.offset_snapshot import snapshot_offsets
-from sparklog.client.net.cluster import Cluster, TopicInfo
+from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.retry import RetryPolicy
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import UnsupportedApiError
 from sparklog.types import TopicPartition
 

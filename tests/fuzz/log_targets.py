@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sparklog.client.consumer.fetch_answer import headers_of
-from sparklog.client.net.cluster import TopicInfo
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_one, records_of
 from sparklog.client.reading.isolation import NOTHING_ABORTED
 from sparklog.client.reading.remote_reader import read_remote

@@ -13,7 +13,8 @@ from sparklog.client.admin import transaction_admin
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.admin.record_deletion import delete_records
 from sparklog.client.admin.transaction_admin import HangingTransaction
-from sparklog.client.net.cluster import Cluster, TopicInfo, cluster, topic_info
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError

@@ -16,15 +16,17 @@ from types import TracebackType
 from typing import Any
 
 from sparklog.client.consumer.deserialized import RecordDeserializer
-from sparklog.client.consumer.fetcher import CLOSE_S_MAX, RESET_TO, Fetcher, FetcherConfig
+from sparklog.client.consumer.fetch_request import FetcherConfig
+from sparklog.client.consumer.fetcher import CLOSE_S_MAX, RESET_TO, Fetcher
 from sparklog.client.consumer.group_reader import GroupReader
 from sparklog.client.consumer.position import Fetched, Position
+from sparklog.client.consumer.records_in_hand import RecordsInHand
 from sparklog.client.group.committer import Callback
 from sparklog.client.group.group_consumer import CLOSE_TIMEOUT_MS, GroupConsumer, Listener, require_group
-from sparklog.client.group.group_offsets import Offsets, checked_offsets
+from sparklog.client.group.group_offsets import Offsets
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.deadline import Deadline
-from sparklog.client.reading.consumed import ConsumedBatch, Projection, records_of
+from sparklog.client.reading.consumed import ConsumedBatch, Projection
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import (
@@ -49,8 +51,6 @@ from sparklog.types import (
 __all__ = ["ConsumedBatch", "Consumer"]
 
 ITERATE_POLL_MS = 1_000
-CONVERT_ROWS = 10_000
-"""Rows that `poll` turns into records at once."""
 
 _live: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
@@ -94,27 +94,9 @@ class Consumer:
         self._api_timeout_ms: int = config["default.api.timeout.ms"]
         self._reset: str = config["auto.offset.reset"]
         self._isolation = isolation_of(config["isolation.level"])
-        self._fetcher = Fetcher(
-            self._cluster,
-            FetcherConfig(
-                min_bytes=config["fetch.min.bytes"],
-                max_wait_ms=config["fetch.max.wait.ms"],
-                max_bytes=config["fetch.max.bytes"],
-                partition_max_bytes=config["max.partition.fetch.bytes"],
-                prefetch_bytes=config["prefetch.bytes"],
-                request_timeout_ms=config["request.timeout.ms"],
-                check_crcs=config["check.crcs"],
-                reset=self._reset,
-                isolation=self._isolation,
-                local_read=config["local.read"] == "auto",
-            ),
-        )
+        self._fetcher = Fetcher(self._cluster, FetcherConfig.of(config))
         self._closed = ""
-        self._rest: Fetched | None = None
-        self._records: list[Record] = []
-        self._records_taken = 0
-        self._records_position: Position | None = None
-        self._records_batch: ConsumedBatch | None = None
+        self._hand = RecordsInHand()
         me = weakref.proxy(self)
         self._reader = GroupReader(
             self._fetcher, self._reset, lambda tp: me._position(tp, None, None), lambda found: me._replace(found)
@@ -270,13 +252,13 @@ class Consumer:
             self.commit_async(offsets)
             return
         self._check_open()
-        require_group(self._group, "commit").commit(_checked(offsets))
+        require_group(self._group, "commit").commit(offsets)
 
     def commit_async(self, offsets: Offsets | None = None, callback: Callback | None = None) -> None:
         """Like `commit`, without waiting. A later poll calls `callback(offsets, error)`, error None if they are safe;
         without a callback a failure is logged."""
         self._check_open()
-        require_group(self._group, "commit_async").commit_async(_checked(offsets), callback)
+        require_group(self._group, "commit_async").commit_async(offsets, callback)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed, None where it has not. Raises InvalidGroupIdError (no group_id)."""
@@ -302,37 +284,21 @@ class Consumer:
             raise InvalidRequestError(f"max_records = {limit}: at least 1")
         if self._group is not None:
             self._group.before_poll()
-        if self._records_taken >= len(self._records):
+        if not self._hand:
             fetched = self._take(timeout_ms)
             if fetched is None:
                 return []
-            batch, rest = fetched.batch, None
-            if batch.num_rows > CONVERT_ROWS:
-                rest = fetched._replace(batch=batch.slice(CONVERT_ROWS, batch.num_rows - CONVERT_ROWS))
-                batch = batch.slice(0, CONVERT_ROWS)
             try:
-                records = records_of(batch)
+                self._hand.fill(fetched)
             except DeserializationError as e:
-                rows = batch.rows_below(e.offset)
-                if not rows:
-                    self._fail(fetched.position, e)
-                    raise
-                rest = fetched._replace(batch=fetched.batch.slice(rows, fetched.batch.num_rows - rows))
-                batch = batch.slice(0, rows)
-                records = records_of(batch)
+                self._fail(fetched.position, e)
+                raise
             except Exception as e:
                 raise self._unreadable(fetched, e) from e
-            self._records_position, self._records_batch = fetched.position, batch
-            self._records, self._records_taken, self._rest = records, 0, rest
-        end = min(self._records_taken + limit, len(self._records))
-        chosen = self._records[self._records_taken : end]
+        chosen = self._hand.first(limit)
         if self._deserializer is not None:
             chosen = self._deserialized(chosen)
-            end = self._records_taken + len(chosen)
-        assert self._records_position is not None
-        assert self._records_batch is not None
-        self._records_position.consumed = self._records_batch.offset_at(end)
-        self._records_taken = end  # last: until then an exception (Ctrl-C) leaves them to the next poll
+        self._hand.give_out(len(chosen))
         return chosen
 
     def __iter__(self) -> Consumer:
@@ -363,7 +329,7 @@ class Consumer:
         try:
             self._take_batches(timeout_ms, batches, moved)
         except BaseException:  # the application does not get them
-            self._rest = None
+            self._hand.take_rest()
             for position, consumed in moved.items():
                 position.consumed = consumed
             raise
@@ -371,13 +337,13 @@ class Consumer:
 
     def _take_batches(self, timeout_ms: int, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
         """Fills `batches`; tells of positions before it moves them."""
-        if self._records_taken < len(self._records) and self._records_batch is not None:
-            rest = self._records_batch.slice(self._records_taken, len(self._records) - self._records_taken)
-            assert self._records_position is not None
-            moved[self._records_position] = self._records_position.consumed
-            self._records_position.consumed = rest.next_offset
+        if self._hand:
+            rest, position = self._hand.remainder(), self._hand.position
+            assert position is not None
+            moved[position] = position.consumed
+            position.consumed = rest.next_offset
             batches.append(rest)
-        self._drop_records()
+        self._hand.drop_records()
         while (fetched := self._take(0 if batches else timeout_ms, only_ready=bool(batches))) is not None:
             try:
                 fetched.batch.decode()
@@ -403,8 +369,7 @@ class Consumer:
         finally:
             self._closed = "the consumer is closed"
             self._fetcher.close(min(deadline.left_s, CLOSE_S_MAX))
-            self._rest = None
-            self._drop_records()
+            self._hand.keep({})
             _live.discard(self)
 
     def __enter__(self) -> Consumer:
@@ -435,9 +400,9 @@ class Consumer:
         return min(self._api_timeout_ms, CLOSE_TIMEOUT_MS)
 
     def _take(self, timeout_ms: int, *, only_ready: bool = False) -> Fetched | None:
-        if self._rest is not None:
-            fetched, self._rest = self._rest, None
-            return fetched
+        rest = self._hand.take_rest()
+        if rest is not None:
+            return rest
         if only_ready and not self._fetcher.ready:
             return None
         if self._group is None or only_ready:
@@ -462,8 +427,8 @@ class Consumer:
         try:
             return self._deserializer.records(records)
         except DeserializationError as e:
-            assert self._records_position is not None
-            self._fail(self._records_position, e)
+            assert self._hand.position is not None
+            self._fail(self._hand.position, e)
             raise
 
     def _unreadable(self, fetched: Fetched, error: Exception) -> SparklogError:
@@ -500,15 +465,8 @@ class Consumer:
         self._replace(positions)
 
     def _replace(self, positions: dict[TopicPartition, Position]) -> None:
-        if self._rest is not None and positions.get(self._rest.position.tp) is not self._rest.position:
-            self._rest = None
-        left = self._records_position
-        if left is not None and positions.get(left.tp) is not left:
-            self._drop_records()
+        self._hand.keep(positions)
         self._fetcher.replace(positions)
-
-    def _drop_records(self) -> None:
-        self._records, self._records_taken, self._records_position, self._records_batch = [], 0, None, None
 
     def _assigned(self, tp: TopicPartition) -> Position:
         position = self._fetcher.positions.get(TopicPartition(*tp))
@@ -519,10 +477,6 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(self._closed)
-
-
-def _checked(offsets: Offsets | None) -> Offsets | None:
-    return None if offsets is None else checked_offsets(offsets)
 
 
 def _abandon(fetcher: Fetcher, group: GroupConsumer | None) -> None:

@@ -11,19 +11,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from sparklog.client.consumer.fetch_answer import Part, UnderWay
+from sparklog.client.consumer.fetch_connection import FetchConnection
+from sparklog.client.consumer.fetch_request import FetcherConfig, fetch_request
 from sparklog.client.consumer.fetch_turn import PART_HEADER_BYTES, SPARSE_BYTES, FetchTurn
-from sparklog.client.consumer.file_fetcher import PROBE_BYTES, FileFetcher, FileFetcherConfig, Piece
+from sparklog.client.consumer.file_fetcher import FileFetcher, FileFetcherConfig, Piece
 from sparklog.client.consumer.position import Fetched, Position, ReadyBatches
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.connection import Connection
 from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import OffsetOutOfRangeError, SparklogError, error_from_code
-from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResult
+from sparklog.protocol.messages import Api, FetchResult
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -32,21 +32,6 @@ BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 CLOSE_S_MAX = 5.0
 
 RESET_TO = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
-
-
-class FetcherConfig(NamedTuple):
-    """What the fetcher needs of the consumer's settings."""
-
-    min_bytes: int
-    max_wait_ms: int
-    max_bytes: int
-    partition_max_bytes: int
-    prefetch_bytes: int
-    request_timeout_ms: int
-    check_crcs: bool
-    reset: str
-    isolation: int
-    local_read: bool = True
 
 
 class Fetcher:
@@ -62,8 +47,7 @@ class Fetcher:
         self.ready = ReadyBatches()
         self.failure: BaseException | None = None
         self._closed = False
-        self._connection: Connection | None = None
-        self._aborted: list[Connection] = []
+        self._connection = FetchConnection(cluster, lock, config.request_timeout_ms)
         self._under_way: UnderWay | None = None
         """The request that went ahead; belongs to whose turn it is."""
         self._owed: UnderWay | None = None
@@ -72,7 +56,7 @@ class Fetcher:
         """The background thread is at work."""
         self._backoff_s = BACKOFF_S
         self._resume_at = 0.0
-        self._told = ""
+        self._logged = ""
         self._thread: threading.Thread | None = None
         files = FileFetcherConfig(
             config.partition_max_bytes, config.request_timeout_ms, config.check_crcs, config.isolation
@@ -90,7 +74,7 @@ class Fetcher:
             if self._thread is None and positions:
                 self._thread = threading.Thread(target=self._run, name="sparklog-consumer", daemon=True)
                 self._thread.start()
-            self._abort_fetch()
+            self._connection.abort()
             self._tell()
 
     def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
@@ -107,7 +91,7 @@ class Fetcher:
         with self.changed:
             self._closed = True
             self.ready.keep({})
-            self._abort_fetch()
+            self._connection.abort()
             self._tell()
             self._turn.close()
             if self._files is not None:
@@ -116,13 +100,6 @@ class Fetcher:
     def drop_after_fork(self) -> None:
         """Closes a forked child's copies of the descriptors; nobody is there who may have the lock."""
         self._turn.close()
-
-    def _abort_fetch(self) -> None:
-        """Ends a request that may be waiting for data of positions that are gone. Its thread closes the connection."""
-        if self._connection is not None:
-            self._connection.abort()
-            self._aborted.append(self._connection)
-            self._connection = None
 
     def take(self, timeout_s: float, interrupted: Callable[[], bool] = lambda: False) -> Fetched | None:
         """The next batch, waiting for one up to `timeout_s`, or until `interrupted` says so after a `wake`. Raises what a
@@ -159,7 +136,9 @@ class Fetcher:
         owed = self._owed
         if owed is None:
             return False
-        sends = not (self._aborted or self._closed or owed.connection.closed) and self._knows(owed.positions)
+        sends = not (self._connection.has_aborted or self._closed or owed.connection.closed) and self._knows(
+            owed.positions
+        )
         if not sends:
             self._owed = None
             self._tell()
@@ -172,7 +151,7 @@ class Fetcher:
     def _left_to_poll(self) -> UnderWay | None:
         """The request whose answer poll receives, if it is poll's turn."""
         under_way = self._under_way
-        if under_way is None or self._in_background or self._aborted or self._closed:
+        if under_way is None or self._in_background or self._connection.has_aborted or self._closed:
             return None
         return under_way if self._turn.is_polls(under_way.connection) else None
 
@@ -239,7 +218,7 @@ class Fetcher:
             _log.exception("the consumer's fetch thread failed")
             self.fail(e)
         finally:
-            self._drop_connection()
+            self._connection.drop()
 
     def _wait_for_work(self) -> list[Position] | None:
         """The positions of the request under way, or those to fetch for, least recently served first, when there is memory
@@ -277,16 +256,16 @@ class Fetcher:
                 self._fetch_once(wanted)
             else:
                 self._take_answer(ahead)
-            self._backoff_s, self._told = BACKOFF_S, ""
+            self._backoff_s, self._logged = BACKOFF_S, ""
         except SparklogError as e:
             self._under_way = self._owed = None
-            if self._drop_connection() or not self._is_current(wanted):
+            if self._connection.drop() or not self._is_current(wanted):
                 return
             if not e.retriable:
                 self._fail(wanted, e)
                 return
-            _log.log(logging.INFO if str(e) == self._told else logging.WARNING, "%s; trying again", e)
-            self._told = str(e)
+            _log.log(logging.INFO if str(e) == self._logged else logging.WARNING, "%s; trying again", e)
+            self._logged = str(e)
             for topic in {p.tp.topic for p in wanted}:
                 self._cluster.expire(topic)
             with self.changed:
@@ -303,27 +282,6 @@ class Fetcher:
             for position in positions:
                 position.error = error
             self._tell()
-
-    def _drop_connection(self) -> bool:
-        """Whether it had been broken by `replace`: nothing is wrong then."""
-        with self.changed:
-            dropped, self._aborted = self._aborted, []
-            aborted = bool(dropped)
-            if self._connection is not None:
-                dropped.append(self._connection)
-                self._connection = None
-        for connection in dropped:
-            connection.close()
-        return aborted
-
-    def _connect(self, leader: Endpoint) -> Connection:
-        connection = self._connection
-        if connection is None or connection.closed or connection.endpoint != leader:
-            self._drop_connection()
-            connection = self._cluster.connect(leader, timeout_ms=self._config.request_timeout_ms, for_data=True)
-            with self.changed:
-                self._connection = connection
-        return connection
 
     def _fetch_once(self, wanted: list[Position]) -> None:
         unresolved = [p for p in wanted if p.offset is None]
@@ -367,16 +325,11 @@ class Fetcher:
         """Sends a request; None when the positions are gone. `taken_bytes` of prefetch.bytes are spoken for."""
         config = self._config
         with self.changed:
-            room = max(config.prefetch_bytes - self.ready.size_bytes - taken_bytes, 1)
-        max_bytes = max(min(config.max_bytes, room), 1)
-        part_bytes = min(config.partition_max_bytes, max_bytes)
-        asked = [
-            (p, FetchPartition(*p.tp, p.offset, min(part_bytes, PROBE_BYTES) if self._is_probe(p) else part_bytes))
-            for p in positions
-            if p.offset is not None
-        ]
-        request = FetchRequest(wait_ms, config.min_bytes, max_bytes, config.isolation, [a[1] for a in asked])
-        connection = self._connect(leader)
+            room_bytes = config.prefetch_bytes - self.ready.size_bytes - taken_bytes
+        request, asked = fetch_request(
+            config, positions, room_bytes=room_bytes, wait_ms=wait_ms, is_probe=self._is_probe
+        )
+        connection = self._connection.to(leader)
         if not self._is_current(positions):
             return None
         connection.send(Api.FETCH, request, timeout_ms=config.request_timeout_ms + config.max_wait_ms)
@@ -531,7 +484,7 @@ class Fetcher:
             if not self.is_wanted(position):
                 return
             if any(p.is_fetchable for p in self.positions.values()):
-                self._abort_fetch()  # it may wait for the others alone for long
+                self._connection.abort()  # it may wait for the others alone for long
             position.from_files = False
             self._tell()
 

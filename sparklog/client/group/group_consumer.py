@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sparklog.client.group.committer import Callback, Committer
 from sparklog.client.group.group_heartbeats import GroupHeartbeats, compile_pattern
-from sparklog.client.group.group_offsets import ONE_ATTEMPT, Offsets, fetch_offsets
+from sparklog.client.group.group_offsets import ONE_ATTEMPT, Offsets, checked_offsets, fetch_offsets
 from sparklog.client.group.membership import MemberConfig, Partitions
 from sparklog.client.group.question import Question
 from sparklog.client.net.cluster import Cluster
@@ -337,8 +337,8 @@ class GroupConsumer:
     # -- commits
 
     def commit(self, offsets: Offsets | None) -> None:
-        """Raises CommitFailedError, RequestTimedOutError and what the group refuses."""
-        wanted = self._reader.consumed() if offsets is None else offsets
+        """Raises InvalidRequestError, CommitFailedError, RequestTimedOutError and what the group refuses."""
+        wanted = checked_offsets(self._reader.consumed() if offsets is None else offsets)
         if wanted:
             self._forget_automatic(wanted)
             done = self._committer.submit(wanted, self._api_timeout_ms)
@@ -351,12 +351,12 @@ class GroupConsumer:
             self._run_callbacks()
 
     def commit_async(self, offsets: Offsets | None, callback: Callback | None) -> None:
-        wanted = self._reader.consumed() if offsets is None else offsets
+        """Raises InvalidRequestError; what else goes wrong is the callback's."""
+        wanted = checked_offsets(self._reader.consumed() if offsets is None else offsets)
         if not wanted:
             return
         self._forget_automatic(wanted)
-        told = {tp: o if isinstance(o, OffsetAndMetadata) else OffsetAndMetadata(o) for tp, o in wanted.items()}
-        self._called_back.append((self._committer.submit(wanted, self._api_timeout_ms), told, callback))
+        self._called_back.append((self._committer.submit(wanted, self._api_timeout_ms), wanted, callback))
 
     def _run_callbacks(self) -> None:
         """Of commits that are through, in their order, on the polling thread."""

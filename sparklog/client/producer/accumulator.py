@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from sparklog.client.net.cluster import TopicInfo
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.encoding import EncodedBatch
 from sparklog.client.producer.futures import Delivery
 from sparklog.client.producer.open_batch import OpenBatch

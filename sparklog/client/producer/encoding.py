@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparklog.client.net.cluster import TopicInfo
 from sparklog.client.net.reused_memory import KEPT_BYTES_MAX, ReusedMemory
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.partitioner import StickyPartition, partitions_for_columns, partitions_for_keys
 from sparklog.client.producer.sequences import Identity
 from sparklog.client.producer.tabular import binary_array, fit, to_table

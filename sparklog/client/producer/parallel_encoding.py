@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from sparklog.client.net.cluster import TopicInfo
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.encoding import BatchEncoder, EncodedBatch, estimated_bytes
 from sparklog.errors import ClosedError, SparklogError
 

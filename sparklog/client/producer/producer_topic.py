@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sparklog.client.net.cluster import TopicInfo
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.accumulator import PartitionQueue
 from sparklog.client.producer.encoding import ENVELOPE_FIXED_BYTES_MAX, ROW_OVERHEAD_BYTES, Headers, without_key
 from sparklog.client.producer.open_batch import Rest

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparklog.client.net.cluster import TopicInfo
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.batch import BatchHeader, read_checked_batch
 from sparklog.format.offset_column import decode_rows

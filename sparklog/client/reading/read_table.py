@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from sparklog.client.net.cluster import Cluster, TopicInfo, cluster
+from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.consumed import ConsumedBatch, Projection
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets

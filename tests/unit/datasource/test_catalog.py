@@ -12,8 +12,8 @@ from pyspark_sparklog.planning import Extent
 from sparklog.client.net.cluster import forget
 from sparklog.protocol.messages import Api
 from sparklog.types import READ_COMMITTED, TopicPartition
-from tests.unit.client.consumer.test_consumer import fill
 from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.support import fill
 
 TP0 = TopicPartition("events", 0)
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from pyspark_sparklog.assembly import ROWS_TARGET, BatchAssembler
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, full_schema, project, select
 
-from sparklog.client.net.cluster import TopicInfo
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.encoding import envelope_batch
 from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_batches
 from sparklog.client.reading.isolation import Aborted

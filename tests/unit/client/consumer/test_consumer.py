@@ -1,23 +1,18 @@
-"""The consumer and the range reader against a fake broker: positions, damage, a broker that goes away."""
+"""The consumer against a fake broker: positions, damage, a broker that goes away."""
 
 from __future__ import annotations
 
 import signal
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from sparklog.client.consumer.consumer import Consumer
-from sparklog.client.net.cluster import cluster
-from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.errors import (
     ClosedError,
     CorruptBatchError,
-    DataLossError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     RemoteStorageError,
@@ -25,41 +20,12 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import encode_batch
-from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol.messages import Api
 from sparklog.types import Record, TopicPartition
 from tests.unit.client.fake_broker import DROP, FakeBroker
-
-TP0 = TopicPartition("events", 0)
+from tests.unit.client.support import TP0, drain, fill, until
 
 pytestmark = pytest.mark.usefixtures("local_read")
-
-
-def fill(fake: FakeBroker, batches: int, rows: int = 10, partition: int = 0, compression: str = "none") -> None:
-    """`batches` batches whose values are their offsets."""
-    for _ in range(batches):
-        first = fake.end(("events", partition))
-        stamps = pa.array(range(first * 1000, (first + rows) * 1000, 1000), pa.int64()).cast(ENVELOPE_SCHEMA.types[3])
-        values = pa.array([b"%d" % (first + i) for i in range(rows)])
-        keys, headers = pa.nulls(rows, pa.binary()), pa.nulls(rows, ENVELOPE_SCHEMA.types[2])
-        batch = pa.record_batch([keys, values, headers, stamps], schema=ENVELOPE_SCHEMA)
-        bounds: dict[str, Any] = {"min_timestamp_ms": first, "max_timestamp_ms": first + rows - 1}
-        fake.append(bytearray(encode_batch(batch, schema_id=1, compression=compression, **bounds)), partition=partition)
-
-
-def drain(consumer: Consumer, count: int, **how: Any) -> list[Record]:
-    records: list[Record] = []
-    deadline = time.monotonic() + 10
-    while len(records) < count and time.monotonic() < deadline:
-        records += consumer.poll(200, **how)
-    return records
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
 
 
 def test_records_in_order_with_positions(fake: FakeBroker) -> None:
@@ -282,83 +248,3 @@ def test_a_closed_consumer_says_so(fake: FakeBroker) -> None:
     consumer.close()
     with pytest.raises(ClosedError):
         consumer.poll(0)
-
-
-# -- read_range through the socket
-
-
-def values(fake: FakeBroker, start: int, end: int, **how: Any) -> list[bytes]:
-    batches = read_range(cluster(fake.address), TP0, start, end, local="off", **how)
-    return [v for b in batches for v in b.data.column("value").to_pylist()]
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, 100), (0, 1), (99, 100), (13, 77), (10, 20), (5, 5)])
-def test_ranges_are_clipped(fake: FakeBroker, start: int, end: int) -> None:
-    fill(fake, 10)
-    assert values(fake, start, end) == [b"%d" % i for i in range(start, end)]
-
-
-ONE_BATCH = Fetching(max_bytes=1)
-"""Each fetch brings one batch."""
-
-
-def test_a_range_is_fetched_as_it_is_told_to(fake: FakeBroker) -> None:
-    fill(fake, 10)
-    asked = []
-
-    def hook(api: Api, message: Any) -> None:
-        if api is Api.FETCH:
-            asked.append((message.max_bytes, message.partitions[0].max_bytes, message.max_wait_ms))
-
-    fake.hook = hook
-    assert len(values(fake, 0, 100, fetching=Fetching(1, 70, 100))) == 100
-    assert set(asked) == {(1, 1, 50)} and len(asked) >= 10, "the wait leaves half the time for the answer"
-
-
-def test_a_range_survives_a_broken_connection_without_repeating_rows(fake: FakeBroker) -> None:
-    fill(fake, 10)
-    count = 0
-
-    def hook(api: Api, message: Any) -> str | None:
-        nonlocal count
-        count += api is Api.FETCH
-        return DROP if api is Api.FETCH and count % 3 == 0 else None
-
-    fake.hook = hook
-    assert values(fake, 4, 96, fetching=ONE_BATCH) == [b"%d" % i for i in range(4, 96)]
-
-
-def test_lost_ranges_are_named(fake: FakeBroker) -> None:
-    fill(fake, 10)
-    fake.log_start[("events", 0)] = 20
-    with pytest.raises(DataLossError, match=r"offsets 5 to 19 of events-0.*starts at offset 20"):
-        values(fake, 5, 50)
-    with pytest.raises(DataLossError, match=r"offsets 120 to 149 of events-0"):
-        values(fake, 120, 150)
-    with pytest.raises(DataLossError, match=r"offsets 100 to 109"):
-        values(fake, 90, 110, retry_timeout_ms=0)
-    with pytest.raises(InvalidRequestError):
-        values(fake, 5, 4)
-
-
-def test_a_gap_in_the_log_is_passed_over(fake: FakeBroker) -> None:
-    """Compaction leaves gaps; what retention takes lies below the log start and is noticed there."""
-    fill(fake, 3)
-    del fake.logs[("events", 0)][1]
-    assert values(fake, 0, 30) == [b"%d" % i for i in [*range(10), *range(20, 30)]]
-
-
-def test_damage_in_a_range(fake: FakeBroker) -> None:
-    fill(fake, 3)
-    fake.logs[("events", 0)][1][-1] ^= 1
-    with pytest.raises(CorruptBatchError, match="offset 10"):
-        values(fake, 0, 30)
-    assert len(values(fake, 0, 30, check_crcs=False)) == 30
-
-
-def test_an_abandoned_range_does_not_return_a_busy_connection(fake: FakeBroker) -> None:
-    fill(fake, 10)
-    generator = read_range(cluster(fake.address), TP0, 0, 100, local="off", fetching=ONE_BATCH)
-    assert next(generator).base_offset == 0
-    generator.close()  # type: ignore[attr-defined]
-    assert values(fake, 0, 100) == [b"%d" % i for i in range(100)]

@@ -20,8 +20,8 @@ from sparklog.errors import CorruptBatchError, InvalidConfigError
 from sparklog.format.batch import decode_header
 from sparklog.protocol.messages import Api, LocateSegmentsResponse
 from sparklog.types import TopicPartition
-from tests.unit.client.consumer.test_consumer import TP0, drain, fill, until
 from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.support import TP0, drain, fill, until
 
 TP1 = TopicPartition("events", 1)
 
@@ -30,7 +30,7 @@ TP1 = TopicPartition("events", 1)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the fakes' files are; the first fetch brings one batch only."""
     monkeypatch.setattr(FakeBroker, "data_dir", tmp_path)
-    monkeypatch.setattr("sparklog.client.consumer.fetcher.PROBE_BYTES", 1)
+    monkeypatch.setattr("sparklog.client.consumer.fetch_request.PROBE_BYTES", 1)
     return tmp_path
 
 

@@ -21,7 +21,7 @@ from sparklog.format.batch import decode_header
 from sparklog.format.small_batch import ROWS_MAX
 from sparklog.types import TopicPartition
 from tests.unit.client.fake_broker import FakeBroker
-from tests.unit.client.producer.test_encoding import info
+from tests.unit.client.support import info
 
 
 def accumulator(buffer_bytes: int) -> Accumulator:

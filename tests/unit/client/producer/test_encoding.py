@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sparklog.client.net.cluster import TopicInfo
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.encoding import BatchEncoder, envelope_batch, estimated_bytes, pieces_of, rows_of
 from sparklog.client.producer.partitioner import StickyPartition, partition_for_key
 from sparklog.client.producer.tabular import fit, null_column, to_table
@@ -20,15 +20,9 @@ from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, Schema
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, decode_batch, decode_header
 from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE
+from tests.unit.client.support import info
 
 TYPED = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC")), ("tags", HEADER_TYPE)])
-
-
-def info(schema: pa.Schema | None = None, partitions: int = 4, keys: tuple[str, ...] = (), **configs: Any) -> TopicInfo:
-    kind = "envelope" if schema is None else "typed"
-    at = "at" if schema is not None and "at" in schema.names else None
-    given = {k.replace("_", "."): v for k, v in configs.items()}
-    return TopicInfo("t", "id", kind, partitions, 1, {1: schema or ENVELOPE_SCHEMA}, keys, at, given, 0, ())
 
 
 def pieces(

@@ -34,11 +34,7 @@ from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import SchemaVersion
 from sparklog.types import TopicPartition
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker
-
-
-def stored(fake: FakeBroker, partition: int = 0) -> list[bytes]:
-    batches = fake.logs[("events", partition)]
-    return [v for b in batches for v in decode_batch(b, ENVELOPE_SCHEMA).column("value").to_pylist()]
+from tests.unit.client.support import stored
 
 
 def produce_requests(fake: FakeBroker) -> list[Any]:

@@ -20,10 +20,9 @@ from sparklog.client.producer.producer import Producer
 from sparklog.client.producer.sender import HERE_BYTES_MAX, Sender
 from sparklog.errors import RequestTimedOutError, SparklogError
 from sparklog.protocol.messages import Api
-from tests.unit.client.consumer.test_consumer import until
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, SILENT, FakeBroker
 from tests.unit.client.interruptions import Stopped, interrupted_at
-from tests.unit.client.producer.test_producer import stored
+from tests.unit.client.support import stored, until
 
 MODULES = (
     "producer.py",

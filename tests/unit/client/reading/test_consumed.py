@@ -14,8 +14,7 @@ from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch, iterate_batches
 from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.small_batch import SmallRows, encode_small_batch
-from tests.unit.client.consumer.test_consumer import TP0
-from tests.unit.client.producer.test_encoding import info
+from tests.unit.client.support import TP0, info
 from tests.unit.format.test_small_batch import small_rows
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.client.consumer.consumer import Consumer
-from sparklog.client.net.cluster import TopicInfo, cluster
+from sparklog.client.net.cluster import cluster
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.consumed import decode_batches
 from sparklog.client.reading.isolation import Aborted, isolation_of
 from sparklog.client.reading.projection import Projection
