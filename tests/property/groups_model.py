@@ -74,7 +74,7 @@ class Client:
             self.had.add(tp)
 
     def let_go(self) -> None:
-        revoked = self.membership.held - self.membership.told
+        revoked = self.membership.held - self.membership.assigned
         if revoked:
             self.membership.let_go(revoked)
 

@@ -53,7 +53,7 @@ class Member:
                 )
                 self.membership.answered(answer)
                 notes.confirmed(self.group, me, sent_s, held)
-                notes.granted(self.group, me, sent_s, self.membership.told)
+                notes.granted(self.group, me, sent_s, self.membership.assigned)
                 wait_s = answer.heartbeat_interval_ms / 1000
             except SparklogError as e:
                 if not self.membership.failed(e):

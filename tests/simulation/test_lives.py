@@ -25,7 +25,7 @@ FOUND_IN = {
     "sparklog.log.producers:content_check": ("intruders", 0),
     "sparklog.log.producers:issued_check": ("intruders", 0),
     "sparklog.replication.transactions.model:epoch_check": ("transactions", 10),
-    "sparklog.replication.transactions.model:winners_list": ("shared", 0),
+    "sparklog.replication.transactions.model:committed_participants_only": ("shared", 0),
     "sparklog.replication.transactions.model:run_fence": ("shared", 3),
     "sparklog.replication.transactions.model:committed_version_check": ("shared", 3),
     "sparklog.replication.transactions.model:markers_before_completion": ("transactions", 2),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import json
 import sys
 from types import ModuleType
@@ -30,6 +31,7 @@ def first_of(*modules: str) -> ModuleType:
 
 cluster = first_of("sparklog.client.net.cluster", "sparklog.client.cluster").cluster
 shared_transactions = first_of("sparklog.client.transactions.shared_transaction", "sparklog.client.shared_transaction")
+draw_fencing_token = getattr(shared_transactions, "draw_fencing_token", None) or shared_transactions.draw_ticket
 
 PLAIN, TYPED, TRANSACTIONAL, SHARED, SCRATCH = "plain", "typed", "transactional", "shared", "scratch"
 GROUP, OTHER_GROUP = "readers", "others"
@@ -139,7 +141,7 @@ def transactions(address: str) -> None:
 def spark_sink(address: str) -> None:
     """As the Spark sink writes: participants of one transaction, of which some are committed."""
     shared = cluster(address)
-    transaction = shared_transactions.SharedTransaction("query", 1, "run", shared_transactions.draw_ticket(shared))
+    transaction = shared_transactions.SharedTransaction("query", 1, "run", draw_fencing_token(shared))
     winners = []
     for value in (b"winner", b"loser"):
         participant = shared_transactions.join_shared_transaction(shared, transaction, timeout_ms=60_000)
@@ -147,7 +149,9 @@ def spark_sink(address: str) -> None:
             producer.send(SHARED, value, partition=0)
         if value == b"winner":
             winners.append(participant.producer_id)
-    ended = shared_transactions.end_shared_transaction(shared, transaction, committed=True, winners=winners)
+    end = shared_transactions.end_shared_transaction
+    named = "committed_participants" if "committed_participants" in inspect.signature(end).parameters else "winners"
+    ended = end(shared, transaction, committed=True, **{named: winners})
     assert getattr(ended, "committed", ended) is True
 
 

@@ -196,7 +196,7 @@ class GroupAdmin:
                 response, payload = connection.request(Api.FETCH, request, FetchResponse, timeout_ms=left_ms)
             result = the_only(response.results, "partition")
             if result.error_code or not result.length_bytes:
-                break  # deleted or damaged meanwhile: the number alone can be told
+                break  # deleted or damaged meanwhile: only the number is known
             aborted = Aborted(result.aborted)
             for _, header in iterate_batches(payload):
                 if header.next_offset <= offset:

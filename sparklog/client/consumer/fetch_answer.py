@@ -67,7 +67,7 @@ class Part:
 
     @property
     def next_offset(self) -> int | None:
-        """Where to go on; None: that cannot be told before everything is checked."""
+        """Where to go on; None: that is not known before everything is checked."""
         return self.end_offset if self.damage is None else None
 
     def decode(self, *, check_crcs: bool) -> Iterator[ConsumedBatch]:

@@ -35,7 +35,7 @@ class FetchTurn:
 
     def __init__(self, lock: threading.RLock, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told = threading.Condition(lock)
+        self._changed = threading.Condition(lock)
         self._polled_at = -IDLE_S
         self._went_at = 0.0
         self._waker: Waker | None = None
@@ -78,15 +78,15 @@ class FetchTurn:
 
     def wait_in_background(self, timeout_s: float | None = None) -> None:
         """Until `tell`; of the background thread."""
-        self._told.wait(timeout_s)
+        self._changed.wait(timeout_s)
 
     def leave_to_poll(self, connection: Connection | None) -> None:
         """Waits as long as the answer on `connection` is surely left to poll (None: it is being received), or until `tell`."""
-        self._told.wait(IDLE_S if connection is None else min(IDLE_S / 2, max(self._left_s(connection), 0)))
+        self._changed.wait(IDLE_S if connection is None else min(IDLE_S / 2, max(self._left_s(connection), 0)))
 
     def tell(self) -> None:
         """Something has changed: the background thread and a poll at the socket look again."""
-        self._told.notify_all()
+        self._changed.notify_all()
         if self.poll_receives and self._waker is not None:
             self._waker.wake()
 

@@ -369,7 +369,7 @@ class Fetcher:
             raise again
 
     def _advance(self, parts: list[Part]) -> bool:
-        """Moves the positions behind what has come; False when that cannot be told before everything is checked."""
+        """Moves the positions behind what has come; False when it is not known where to before everything is checked."""
         if any(p.next_offset is None for p in parts):
             return False
         with self.changed:

@@ -232,7 +232,7 @@ class GroupHeartbeats:
 
     def _say_goodbye(self) -> None:
         with self._wake:
-            if self._membership.epoch == EPOCH_JOIN and not self._membership.told:
+            if self._membership.epoch == EPOCH_JOIN and not self._membership.assigned:
                 return  # it has not joined, as far as it knows; if it has, the session ends by itself
             request = self._membership.leave_request()
         try:

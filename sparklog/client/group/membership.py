@@ -1,8 +1,8 @@
 """What a group's member knows and may do (KIP-848, the client's half), as a pure state machine.
 
-Two threads meet here: one sends heartbeats, one polls. `told` is what the last answer gives the member, `held` what the
-polling thread reads. What leaves `told` stays in `held` until the polling thread has committed and let it go; what is new in
-`told` waits until the polling thread takes it. Either counts as owned in what is reported, so nothing is given to somebody
+Two threads meet here: one sends heartbeats, one polls. `assigned` is what the last answer gives the member, `held` what the
+polling thread reads. What leaves `assigned` stays in `held` until the polling thread has committed and let it go; what is new in
+`assigned` waits until the polling thread takes it. Either counts as owned in what is reported, so nothing is given to somebody
 else while this process could still read it.
 """
 
@@ -55,7 +55,7 @@ class Membership:
         self.member_id = uuid.uuid4().hex
         self.epoch = EPOCH_JOIN
         self.topics: list[str] = []
-        self.told: Partitions = _NONE
+        self.assigned: Partitions = _NONE
         self.held: Partitions = _NONE
         self.lost: Partitions = _NONE
         self._sequence = 0
@@ -75,7 +75,7 @@ class Membership:
         self._sequence += 1
         report, self._report = self._report, False
         joining = self.epoch == EPOCH_JOIN
-        owned = self.told | self.held
+        owned = self.assigned | self.held
         return GroupHeartbeatRequest(
             self.config.group_id,
             self.member_id,
@@ -95,10 +95,10 @@ class Membership:
         self.epoch = response.member_epoch
         if response.assigned is None:
             return False
-        told = frozenset(TopicPartition(t.topic, p) for t in response.assigned for p in t.partitions)
-        if self.told - told - self.held:
+        assigned = frozenset(TopicPartition(t.topic, p) for t in response.assigned for p in t.partitions)
+        if self.assigned - assigned - self.held:
             self._report = True  # taken back before it was taken: there is nothing to let go but to say so
-        changed, self.told = told != self.told, told
+        changed, self.assigned = assigned != self.assigned, assigned
         return changed
 
     def failed(self, error: SparklogError) -> bool:
@@ -120,7 +120,7 @@ class Membership:
     def lose(self) -> None:
         """The group has put the member out (or it has left): it has nothing, and begins anew."""
         self.lost |= self.held
-        self.told = self.held = _NONE
+        self.assigned = self.held = _NONE
         self.epoch = EPOCH_JOIN
         self._report = True
 
@@ -134,12 +134,12 @@ class Membership:
     @property
     def changed(self) -> bool:
         """Whether `changes` would give something."""
-        return bool(self.lost) or self.held != self.told
+        return bool(self.lost) or self.held != self.assigned
 
     def changes(self) -> Changes:
         """Takes `lost` and `added` over; `revoked` is still held until `let_go`."""
         lost, self.lost = self.lost, _NONE
-        revoked, added = self.held - self.told, self.told - self.held
+        revoked, added = self.held - self.assigned, self.assigned - self.held
         self.held |= added
         return Changes(lost, revoked, added)
 

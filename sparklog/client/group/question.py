@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """`ask()` runs on a thread of its own; `told()` is called there when it has ended. `answer` gives its outcome then."""
+    """`ask()` runs on a thread of its own; `on_answer()` is called there when it has ended. `answer` gives its outcome then."""
 
-    def __init__(self, ask: Callable[[], T], told: Callable[[], object]) -> None:
+    def __init__(self, ask: Callable[[], T], on_answer: Callable[[], object]) -> None:
         self._ask = ask
-        self._told = told
+        self._on_answer = on_answer
         self._answer: T | None = None
         self._error: Exception | None = None
         self.is_answered = False
@@ -26,7 +26,7 @@ class Question(Generic[T]):
         except Exception as e:  # noqa: BLE001  `answer` raises it
             self._error = e
         self.is_answered = True
-        self._told()
+        self._on_answer()
 
     def answer(self) -> T | None:
         """Only once it is answered. Raises what `ask` has raised."""

@@ -122,7 +122,7 @@ class Cluster:
         return response
 
     def knows(self, name: str) -> bool:
-        """Whether the topic can be told without asking the broker."""
+        """Whether the topic is known without asking the broker."""
         with self._lock:
             return self._fresh(name) is not None
 
@@ -166,7 +166,7 @@ class Cluster:
         raise error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")
 
     def remember(self, info: TopicInfo) -> None:
-        """Keeps what another answer told about a topic."""
+        """Keeps what another answer says about a topic."""
         with self._lock:
             self._topics[info.name] = (info, time.monotonic())
 

@@ -20,7 +20,6 @@ from sparklog.client.producer.open_batch import OpenBatch
 from sparklog.client.producer.parallel_encoding import Encoding
 from sparklog.client.producer.sequences import (
     BATCHES_IN_FLIGHT_MAX,
-    Identity,
     PartitionSequences,
     Progress,
     SequencedBatch,
@@ -28,7 +27,7 @@ from sparklog.client.producer.sequences import (
 )
 from sparklog.errors import BufferExhaustedError, ClosedError, SparklogError
 from sparklog.settings import MIB
-from sparklog.types import TopicPartition
+from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
 PARTITION_REQUEST_BYTES = 2 * MIB
 """How much of one partition goes into one request, unless a single batch is larger. Of 1 to 8 MiB this costs the broker
@@ -59,7 +58,7 @@ class PendingBatch(SequencedBatch):
         self.encoding: Encoding | None = None
         self.alone = False
         self.error: BaseException | None = None
-        self.written_as: tuple[Identity | None, int] = (None, -1)
+        self.written_as: tuple[ProducerIdAndEpoch | None, int] = (None, -1)
 
 
 class PartitionQueue:
@@ -337,7 +336,7 @@ class Accumulator:
         return sum(b.size_bytes for b in queue.batches) < PIPELINED_BYTES_MIN
 
     def locked_take(self, queue: PartitionQueue, now: float) -> list[PendingBatch]:
-        """Takes what goes into the partition's next request; its outcome is told to `settle` or `put_back`."""
+        """Takes what goes into the partition's next request; its outcome goes to `complete` or `put_back`."""
         session = self.session
         if session is not None:
             session.is_used = True
@@ -421,7 +420,7 @@ class Accumulator:
             queue.under_way -= 1
             queue.retry_at = max(queue.retry_at, retry_at)
 
-    def settle(
+    def complete(
         self, queue: PartitionQueue, batches: list[PendingBatch], *, error: BaseException | None, release: bool = True
     ) -> None:
         """Accounts for batches whose outcome is known (the caller sets it on the deliveries next): frees their memory

@@ -12,7 +12,6 @@ import pyarrow as pa
 from sparklog.client.net.reused_memory import KEPT_BYTES_MAX, ReusedMemory
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.partitioner import StickyPartition, partitions_for_columns, partitions_for_keys
-from sparklog.client.producer.sequences import Identity
 from sparklog.client.producer.tabular import binary_array, fit, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, encode_batch
@@ -21,6 +20,7 @@ from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE, fit_column, timestamp_bounds_ms
 from sparklog.format.small_batch import SmallRows, encode_small_batch
 from sparklog.settings import MIB
+from sparklog.types import ProducerIdAndEpoch
 
 ROW_OVERHEAD_BYTES = 24
 """What an envelope row needs at most beside its key and value: three offsets, a timestamp, validity."""
@@ -137,7 +137,13 @@ class BatchEncoder:
         return EncodedBatch(payload, batch.num_rows, low, high, topic.log_append_time)
 
     def encode_small(
-        self, rows: SmallRows, topic: TopicInfo, identity: Identity | None, base_sequence: int, *, transactional: bool
+        self,
+        rows: SmallRows,
+        topic: TopicInfo,
+        identity: ProducerIdAndEpoch | None,
+        base_sequence: int,
+        *,
+        transactional: bool,
     ) -> EncodedBatch:
         """`encode` of few envelope rows, not compressed, as the producer `identity` sends them."""
         attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0

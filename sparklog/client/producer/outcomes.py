@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sparklog.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
 from sparklog.client.producer.delivery_errors import STORED_NOTHING, expired, session_failed, unknown_outcome
-from sparklog.client.producer.sequences import Refusal, Verdict
+from sparklog.client.producer.sequences import AfterFailure, Refusal
 from sparklog.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
@@ -69,7 +69,7 @@ class Outcomes:
         if queue.sequences is not None:
             with self._accumulator.lock:
                 queue.sequences.stored(batches, self._clock())
-        self._accumulator.settle(queue, batches, error=None)
+        self._accumulator.complete(queue, batches, error=None)
         base_offset = result.base_offset
         for i, batch in enumerate(batches):
             if len(result.base_offsets) == len(batches):
@@ -97,24 +97,26 @@ class Outcomes:
         if session is not None and session.error is not None:
             self.give_up(entry, session_failed(session))
             return
-        verdict = self._judge(entry, error, definite=definite)
-        if verdict is Verdict.RETRY:
+        then = self._judge(entry, error, definite=definite)
+        if then is AfterFailure.RETRY:
             self._put_back(entry, self._retry_at(queue, error))
-        elif verdict is Verdict.SPLIT:
+        elif then is AfterFailure.SPLIT:
             # one of them is to blame: each is tried in a request of its own
             for batch in batches:
                 batch.alone = True
             self._put_back(entry, 0.0)
-        elif verdict is Verdict.HOLD:
-            self._accumulator.settle(queue, [], error=None)
+        elif then is AfterFailure.HOLD:
+            self._accumulator.complete(queue, [], error=None)
         else:
-            self.give_up(entry, unknown_outcome(batches[0]) if verdict is Verdict.FAIL_UNKNOWN else error)
+            self.give_up(entry, unknown_outcome(batches[0]) if then is AfterFailure.FAIL_UNKNOWN else error)
         self._begin_anew(queue)
 
-    def _judge(self, entry: Entry, error: SparklogError, *, definite: bool) -> Verdict:
+    def _judge(self, entry: Entry, error: SparklogError, *, definite: bool) -> AfterFailure:
         queue, batches = entry
         if queue.sequences is None:
-            return Verdict.RETRY if error.retriable else Verdict.SPLIT if len(batches) > 1 else Verdict.FAIL
+            return (
+                AfterFailure.RETRY if error.retriable else AfterFailure.SPLIT if len(batches) > 1 else AfterFailure.FAIL
+            )
         refusal = Refusal.RETRIABLE if error.retriable else Refusal.FATAL
         if isinstance(error, OutOfOrderSequenceError):
             refusal = Refusal.OUT_OF_ORDER
@@ -160,7 +162,7 @@ class Outcomes:
         session = self._accumulator.session
         if session is not None and session.transactional_id is not None and entry.batches:
             self._accumulator.fail_session(error)
-        self._accumulator.settle(entry.queue, entry.batches, error=error, release=release)
+        self._accumulator.complete(entry.queue, entry.batches, error=error, release=release)
         for batch in entry.batches:
             batch.delivery.fail(error)
 

@@ -32,7 +32,7 @@ from sparklog.client.producer.producer_core import ProducerCore
 from sparklog.client.producer.producer_settings import producer_settings
 from sparklog.client.producer.producer_topic import ProducerTopic, producer_topic
 from sparklog.client.producer.sender import Sender, SenderConfig
-from sparklog.client.producer.sequences import Identity, WriteSession
+from sparklog.client.producer.sequences import WriteSession
 from sparklog.client.producer.tabular import holds_objects, reusable
 from sparklog.client.producer.transaction_requests import Transactions
 from sparklog.client.producer.transaction_state import State
@@ -45,7 +45,7 @@ from sparklog.errors import (
     TransactionAbortedError,
 )
 from sparklog.serialization import AnySerializer, serializing
-from sparklog.types import GroupMetadata, TopicPartition
+from sparklog.types import GroupMetadata, ProducerIdAndEpoch, TopicPartition
 
 __all__ = ["BatchFuture", "BatchMetadata", "Producer", "RecordFuture"]
 
@@ -126,7 +126,7 @@ class Producer:
                 transactional_id=config["transactional.id"],
                 timeout_ms=config["transaction.timeout.ms"],
                 flush=core.flush,
-                settle=core.settle,
+                wait_for_outcomes=core.wait_for_outcomes,
             )
 
     # -- sending
@@ -365,7 +365,7 @@ class Producer:
         accumulator.check_open()
         if accumulator.outstanding:
             raise InvalidTxnStateError("records sent before are not acknowledged yet: flush the producer first")
-        identity = Identity(participant.producer_id, participant.producer_epoch)
+        identity = ProducerIdAndEpoch(participant.producer_id, participant.producer_epoch)
         session = WriteSession(identity, participant.transactional_id)
         accumulator.begin_session(session)
         try:
@@ -375,7 +375,7 @@ class Producer:
                 raise session.error
         except BaseException:
             accumulator.fail_session(TransactionAbortedError("the producer has given up this transaction"))
-            self._core.settle()
+            self._core.wait_for_outcomes()
             raise
         finally:
             # sequences of the idempotent identity are forgotten by now: a new one is asked for when it is needed

@@ -61,7 +61,7 @@ class ProducerCore:
         if error is not None:
             raise error
 
-    def settle(self, timeout_s: float | None = None) -> None:
+    def wait_for_outcomes(self, timeout_s: float | None = None) -> None:
         """Waits until everything accepted has an outcome, whatever it is. Raises RequestTimedOutError."""
         if not self._wait(timeout_s):
             raise RequestTimedOutError(f"not everything had an outcome within {timeout_s} s")

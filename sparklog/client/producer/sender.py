@@ -26,7 +26,7 @@ from sparklog.client.producer.delivery_errors import STORED_NOTHING, TOPIC_CHANG
 from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.interrupts import InterruptsDeferred
 from sparklog.client.producer.outcomes import Entry, Outcomes
-from sparklog.client.producer.sequences import Identity, WriteSession
+from sparklog.client.producer.sequences import WriteSession
 from sparklog.errors import (
     BrokerNotAvailableError,
     RequestTimedOutError,
@@ -37,6 +37,7 @@ from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, Pr
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.settings import MIB
 from sparklog.testing.faults import reach
+from sparklog.types import ProducerIdAndEpoch
 
 _log = logging.getLogger(__name__)
 
@@ -302,14 +303,14 @@ class Sender:
         for leader, queues in by_leader.items():
             self._send_to(leader, deque(queues), session)
 
-    def _new_identity(self) -> Identity:
+    def _new_identity(self) -> ProducerIdAndEpoch:
         answer = self._cluster.request(
             Api.INIT_PRODUCER_ID,
             InitProducerIdRequest(),
             InitProducerIdResponse,
             timeout_ms=self._request_ms(),
         )
-        return Identity(answer.producer_id, answer.producer_epoch)
+        return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     def _send_to(self, leader: Endpoint, queues: deque[PartitionQueue], session: WriteSession | None) -> None:
         """Sends requests to one broker until nothing is ready or enough are under way."""
@@ -332,7 +333,7 @@ class Sender:
     def _send_entries(
         self, leader: Endpoint, channel: _Channel | None, entries: list[Entry], session: WriteSession | None
     ) -> bool:
-        """Sends one request with as many of the entries as it may hold. False if that failed and they are settled."""
+        """Sends one request with as many of the entries as it may hold. False if that failed; then they have their outcome."""
         sent = False
         try:
             channel = channel or self._open_channel(leader, entries)
@@ -351,7 +352,7 @@ class Sender:
 
     def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
         """Encodes records that were collected by `send`, waits for those that others encode, and puts in what was decided
-        when the batches were taken. False if that failed and the entry is settled."""
+        when the batches were taken. False if that failed; then the entry has its outcome."""
         transactional = session is not None and session.transactional_id is not None
         try:
             for batch in entry.batches:

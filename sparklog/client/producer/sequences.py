@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 from sparklog.errors import SparklogError
+from sparklog.types import ProducerIdAndEpoch
 
 SEQUENCES = 2**31
 """0 follows SEQUENCES - 1."""
@@ -32,13 +32,6 @@ EPOCH_MAX = 1_000
 BATCHES_IN_FLIGHT_MAX = 5
 REMEMBERED_S = 60.0
 """How long after the last answer the broker is trusted to remember the producer (`producer.id.expiration.ms`)."""
-
-
-class Identity(NamedTuple):
-    """What the broker knows a producer by."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 class Progress(Enum):
@@ -60,7 +53,7 @@ class Refusal(Enum):
     FATAL = "fatal"
 
 
-class Verdict(Enum):
+class AfterFailure(Enum):
     """What becomes of the batches of a failed attempt: sent again, each sent again in a request of its own, held until
     the next epoch, failed, failed without anybody knowing whether they are stored."""
 
@@ -90,7 +83,7 @@ class SequencedBatch:
     def __init__(self, record_count: int) -> None:
         self.record_count = record_count
         self.progress = Progress.NEW
-        self.identity: Identity | None = None
+        self.identity: ProducerIdAndEpoch | None = None
         self.base_sequence = -1
         self.order = -1
         self.attempts = 0
@@ -100,7 +93,7 @@ class SequencedBatch:
 class PartitionSequences:
     """The state of one partition. `in_flight` are drained batches whose outcome is open, in their order."""
 
-    def __init__(self, identity: Identity, safeguards: Safeguards | None = None) -> None:
+    def __init__(self, identity: ProducerIdAndEpoch, safeguards: Safeguards | None = None) -> None:
         self.identity = identity
         self.in_flight: list[SequencedBatch] = []
         self.held: list[SequencedBatch] = []
@@ -153,7 +146,7 @@ class PartitionSequences:
             self.in_flight.remove(batch)
         self._known_at = now
 
-    def refused(self, batches: Sequence[SequencedBatch], refusal: Refusal, *, definite: bool) -> Verdict:
+    def refused(self, batches: Sequence[SequencedBatch], refusal: Refusal, *, definite: bool) -> AfterFailure:
         """The attempt failed. `definite`: it has stored nothing, and will not; else nobody knows."""
         if not definite:
             for batch in batches:
@@ -161,25 +154,25 @@ class PartitionSequences:
         if refusal is Refusal.RETRIABLE or len(batches) > 1:
             for batch in batches:
                 batch.progress = Progress.WAITING
-            return Verdict.RETRY if refusal is Refusal.RETRIABLE else Verdict.SPLIT
+            return AfterFailure.RETRY if refusal is Refusal.RETRIABLE else AfterFailure.SPLIT
         (batch,) = batches
         if refusal is Refusal.OUT_OF_ORDER:
             if batch is not self.in_flight[0]:
                 batch.progress = Progress.WAITING  # because of one before it, whose turn comes first
-                return Verdict.RETRY
+                return AfterFailure.RETRY
             if self.has_gap:
                 return self._beyond_gap(batch)
         self._is_disowned |= refusal is Refusal.NO_IDENTITY
         self._give_up(batch)
-        return Verdict.FAIL
+        return AfterFailure.FAIL
 
-    def _beyond_gap(self, batch: SequencedBatch) -> Verdict:
+    def _beyond_gap(self, batch: SequencedBatch) -> AfterFailure:
         self.in_flight.remove(batch)
         if batch.maybe_stored and self._ambiguous and self._safeguards.unknown_outcomes:
-            return Verdict.FAIL_UNKNOWN
+            return AfterFailure.FAIL_UNKNOWN
         batch.progress = Progress.HELD
         self.held.append(batch)
-        return Verdict.HOLD
+        return AfterFailure.HOLD
 
     def expired(self, batch: SequencedBatch) -> None:
         """Nobody waits for the batch any more; it is not under way."""
@@ -208,7 +201,7 @@ class PartitionSequences:
             for batch in self.in_flight:
                 batch.progress = Progress.NEW if batch.progress is Progress.WAITING else batch.progress
             self.in_flight = [b for b in self.in_flight if b.progress is not Progress.NEW]
-        self.identity = Identity(self.identity.producer_id, self.identity.producer_epoch + 1)
+        self.identity = ProducerIdAndEpoch(self.identity.producer_id, self.identity.producer_epoch + 1)
         self.next_sequence = 0
         self.has_gap = self._ambiguous = False
         self._known_at = None
@@ -227,7 +220,7 @@ class WriteSession:
 
     __slots__ = ("error", "identity", "is_used", "transactional_id")
 
-    def __init__(self, identity: Identity | None = None, transactional_id: str | None = None) -> None:
+    def __init__(self, identity: ProducerIdAndEpoch | None = None, transactional_id: str | None = None) -> None:
         self.identity = identity
         self.transactional_id = transactional_id
         self.error: SparklogError | None = None

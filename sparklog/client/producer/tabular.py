@@ -160,7 +160,7 @@ def _from_rows(rows: Sequence[Any], schema: pa.Schema, topic: str) -> pa.Table:
 
 def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> Any:
     """`values` with the type they say they have, so that `fit` can refuse lossy casts (PyArrow's own conversion of
-    Python objects to a given type cuts 1.5 to 1). Only maps need to be told: a dict looks like a struct."""
+    Python objects to a given type cuts 1.5 to 1). Only maps have to be named: a dict looks like a struct."""
     try:
         if isinstance(values, pa.Array | pa.ChunkedArray):
             return values

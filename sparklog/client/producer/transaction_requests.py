@@ -13,7 +13,7 @@ from sparklog.client.group.group_offsets import Offsets, as_committed
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.client.producer.accumulator import Accumulator
-from sparklog.client.producer.sequences import Identity, WriteSession
+from sparklog.client.producer.sequences import WriteSession
 from sparklog.client.producer.transaction_state import State, TransactionState
 from sparklog.errors import (
     InvalidRequestError,
@@ -31,13 +31,13 @@ from sparklog.protocol.transaction_messages import (
     InitProducerIdResponse,
 )
 from sparklog.testing.faults import reach
-from sparklog.types import GroupMetadata
+from sparklog.types import GroupMetadata, ProducerIdAndEpoch
 
 
 class Transactions:
     """The transactions of one producer, one after the other. Not thread-safe: one thread begins and ends them.
 
-    `flush` waits for everything accepted and raises the first failure; `settle` only waits.
+    `flush` waits for everything accepted and raises the first failure; `wait_for_outcomes` only waits.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Transactions:
         transactional_id: str,
         timeout_ms: int,
         flush: Callable[[], None],
-        settle: Callable[[float | None], None],
+        wait_for_outcomes: Callable[[float | None], None],
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
         self._policy = policy
         self._timeout_ms = timeout_ms
         self._flush = flush
-        self._settle = settle
+        self._wait_for_outcomes = wait_for_outcomes
         self._session = WriteSession(None, transactional_id)
         self.state = TransactionState(transactional_id)
         self._refuse("call init_transactions() first")
@@ -71,7 +71,7 @@ class Transactions:
         self.state.check_init()
         request = InitProducerIdRequest(self.state.transactional_id, self._timeout_ms)
         answer = self._ask(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse)
-        self.state.initialised(Identity(answer.producer_id, answer.producer_epoch))
+        self.state.initialised(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
         self._refuse("call begin_transaction() first")
 
     def begin(self) -> None:
@@ -145,7 +145,7 @@ class Transactions:
         self._learn_failure()
         self.state.begin_abort()
         self._accumulator.fail_session(TransactionAbortedError("the producer has aborted the transaction"))
-        self._settle(timeout_s)
+        self._wait_for_outcomes(timeout_s)
         self._end(commit=False, deadline=deadline)
 
     def _end(self, *, commit: bool, deadline: float | None = None) -> None:
@@ -154,12 +154,12 @@ class Transactions:
             reach("producer.before-end")
             request = EndTxnRequest(self.state.transactional_id, *identity, commit)
             answer = self._ask(Api.END_TXN, request, EndTxnResponse, deadline)
-            identity = Identity(answer.producer_id, answer.producer_epoch)
+            identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
             reach("producer.after-end")
         self.state.ended(identity)
         self._refuse("call begin_transaction() first")
 
-    def _identity(self) -> Identity:
+    def _identity(self) -> ProducerIdAndEpoch:
         assert self.state.identity is not None
         return self.state.identity
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-from sparklog.client.producer.sequences import Identity
 from sparklog.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
@@ -23,6 +22,7 @@ from sparklog.errors import (
     ProducerFencedError,
     SparklogError,
 )
+from sparklog.types import ProducerIdAndEpoch
 
 FENCED = (ProducerFencedError, InvalidProducerIdMappingError)
 """Another producer has the transactional id now, or nobody: this one has nothing more to say."""
@@ -49,19 +49,19 @@ class TransactionState:
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self.state = State.UNINITIALISED
-        self.identity: Identity | None = None
+        self.identity: ProducerIdAndEpoch | None = None
         self.error: SparklogError | None = None
 
     def check_init(self) -> None:
         """Before INIT_PRODUCER_ID."""
         self._require("init_transactions() is called once, before everything else", State.UNINITIALISED)
 
-    def initialised(self, identity: Identity) -> None:
+    def initialised(self, identity: ProducerIdAndEpoch) -> None:
         self.check_init()
         self.identity = identity
         self.state = State.READY
 
-    def begin(self) -> Identity:
+    def begin(self) -> ProducerIdAndEpoch:
         """A transaction begins: what to write with."""
         hint = "call init_transactions() first" if self.state is State.UNINITIALISED else "end the transaction first"
         self._require(hint, State.READY)
@@ -90,7 +90,7 @@ class TransactionState:
         self._require(hint, State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
         self.state = State.ABORTING
 
-    def ended(self, identity: Identity) -> None:
+    def ended(self, identity: ProducerIdAndEpoch) -> None:
         """The coordinator (or, if nothing was written, the producer itself) has ended the transaction."""
         self._require("no transaction is being ended", State.COMMITTING, State.ABORTING)
         self.identity, self.error = identity, None

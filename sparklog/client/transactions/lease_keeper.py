@@ -46,11 +46,11 @@ class Lease(NamedTuple):
     app_id: str
     version: int
     run_id: str
-    ticket: int
+    fencing_token: int
 
     @property
     def transaction(self) -> SharedTransaction:
-        return SharedTransaction(self.app_id, self.version, self.run_id, self.ticket)
+        return SharedTransaction(self.app_id, self.version, self.run_id, self.fencing_token)
 
 
 class Process(NamedTuple):

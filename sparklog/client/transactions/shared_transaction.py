@@ -1,4 +1,4 @@
-"""Shared transactions, as Spark's sink uses them: the driver draws a ticket, tasks join, the driver ends.
+"""Shared transactions, as Spark's sink uses them: the driver draws a fencing token, tasks join, the driver ends.
 
 docs/internals/delivery.md, section 3. Every call is tried again after retriable errors until its policy's time is over;
 all of them may be repeated without harm.
@@ -28,12 +28,13 @@ DEFAULT_POLICY = RetryPolicy()
 
 
 class SharedTransaction(NamedTuple):
-    """One transaction of many participants: `app_id` and `version` name it, `run_id` and `ticket` the run that works on it."""
+    """One transaction of many participants: `app_id` and `version` name it, `run_id` and `fencing_token` the run that works
+    on it."""
 
     app_id: str
     version: int
     run_id: str
-    ticket: int
+    fencing_token: int
 
     @property
     def transactional_id(self) -> str:
@@ -64,7 +65,7 @@ class Ended(NamedTuple):
     last: LastCommit
 
 
-def draw_ticket(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -> int:
+def draw_fencing_token(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -> int:
     """A number larger than all that were drawn before: the run that has it takes over from earlier runs."""
     return request_until(
         cluster, Api.INIT_PRODUCER_ID, InitProducerIdRequest(), InitProducerIdResponse, policy
@@ -97,13 +98,13 @@ def end_shared_transaction(
     transaction: SharedTransaction,
     *,
     committed: bool,
-    winners: Sequence[int] = (),
+    committed_participants: Sequence[int] = (),
     made_of: str = "",
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> Ended:
-    """Commits what the participants `winners` (producer ids) wrote, or aborts everything, unless an earlier decision has
-    settled it. `made_of` is kept as `LastCommit.input`. Raises ProducerFencedError, TransactionAbortedError."""
-    request = EndSharedTxnRequest(*transaction, committed, list(winners), made_of)
+    """Commits what `committed_participants` (producer ids) wrote and aborts the rest, or aborts everything, unless it has
+    been decided before. `made_of` is kept as `LastCommit.input`. Raises ProducerFencedError, TransactionAbortedError."""
+    request = EndSharedTxnRequest(*transaction, committed, list(committed_participants), made_of)
     answer = request_until(cluster, Api.END_SHARED_TXN, request, EndSharedTxnResponse, policy)
     return Ended(answer.committed, LastCommit(answer.last_committed_version, answer.last_committed_input))
 

@@ -15,7 +15,7 @@ from sparklog.client.transactions.shared_transaction import (
     LastCommit,
     Participant,
     SharedTransaction,
-    draw_ticket,
+    draw_fencing_token,
     end_shared_transaction,
     join_shared_transaction,
 )
@@ -256,14 +256,16 @@ def test_the_calls_of_shared_transactions_are_tried_again(fake: FakeBroker) -> N
     }
     fake.hook = lambda api, message: answers[api].pop(0) if answers.get(api) else None
     known, policy = cluster(fake.address), RetryPolicy(timeout_ms=5000, backoff_ms=1)
-    ticket = draw_ticket(known, policy)
-    transaction = SharedTransaction("q", 3, "run", ticket)
+    fencing_token = draw_fencing_token(known, policy)
+    transaction = SharedTransaction("q", 3, "run", fencing_token)
     assert join_shared_transaction(known, transaction, timeout_ms=1000, policy=policy) == ("__shared:q", 77, 0)
-    assert end_shared_transaction(known, transaction, committed=True, winners=[77], policy=policy).committed
+    assert end_shared_transaction(
+        known, transaction, committed=True, committed_participants=[77], policy=policy
+    ).committed
     with pytest.raises(ProducerFencedError):
-        end_shared_transaction(known, transaction, committed=True, winners=[77], policy=policy)
+        end_shared_transaction(known, transaction, committed=True, committed_participants=[77], policy=policy)
     (ended, *_) = [message for api, message in fake.requests if api is Api.END_SHARED_TXN]
-    assert ended == txn.EndSharedTxnRequest("q", 3, "run", ticket, True, [77])
+    assert ended == txn.EndSharedTxnRequest("q", 3, "run", fencing_token, True, [77])
     fake.committed = True
     assert isinstance(join_shared_transaction(known, transaction, timeout_ms=1000, policy=policy), LastCommit)
 
@@ -271,4 +273,4 @@ def test_the_calls_of_shared_transactions_are_tried_again(fake: FakeBroker) -> N
 def test_a_call_that_fails_for_too_long_raises_its_last_error(fake: FakeBroker) -> None:
     fake.hook = lambda api, message: ConcurrentTransactionsError.code if api is Api.INIT_PRODUCER_ID else None
     with pytest.raises(ConcurrentTransactionsError):
-        draw_ticket(cluster(fake.address), RetryPolicy(timeout_ms=1000, backoff_ms=1))
+        draw_fencing_token(cluster(fake.address), RetryPolicy(timeout_ms=1000, backoff_ms=1))

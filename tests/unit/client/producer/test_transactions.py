@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sparklog.client.producer.producer import Producer
-from sparklog.client.producer.sequences import Identity
 from sparklog.client.producer.transaction_state import State, TransactionState
 from sparklog.errors import (
     ConcurrentTransactionsError,
@@ -27,7 +26,7 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL
 from sparklog.protocol.messages import Api
-from sparklog.types import GroupMetadata, TopicPartition
+from sparklog.types import GroupMetadata, ProducerIdAndEpoch, TopicPartition
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
 
 ERRORS = [
@@ -62,7 +61,7 @@ class StateMachine(RuleBasedStateMachine):
     @rule()
     def initialise(self) -> None:
         if self.attempt(self.state.check_init):
-            self.state.initialised(Identity(1, 0))
+            self.state.initialised(ProducerIdAndEpoch(1, 0))
 
     @rule()
     def begin(self) -> None:
