@@ -156,6 +156,14 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert (document.parent / target.split("#")[0]).exists(), target
 
 
+@pytest.mark.parametrize("document", [*sorted((ROOT / "docs" / "internals").rglob("*.md")), ROOT / "CONTRIBUTING.md"])
+def test_the_modules_that_are_named_exist(document: Path) -> None:
+    """A module with a folder is named from the repository's top, from its package, or from the client's folder."""
+    starts = (".", "sparklog", "sparklog/client", "broker_daemon/sparklog_broker", "broker_daemon", "datasource")
+    for named in re.findall(r"`(\w+(?:/\w+)+\.py)`", document.read_text(encoding="utf-8")):
+        assert any((ROOT / start / named).exists() for start in starts), named
+
+
 def test_every_command_in_the_documents_exists() -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "sparklog.cli", "--help"], capture_output=True, text=True, check=True
