@@ -18,14 +18,14 @@ from sparklog.client.net.connection import READ_AHEAD_BYTES_MAX, Connection
 from sparklog.client.net.waker import Waker
 
 SPARSE_BYTES = READ_AHEAD_BYTES_MAX
-"""Who gets answers up to this size keeps up, and has nothing to read ahead. Poll can wait for such an answer without
+"""A consumer whose answers are no larger keeps up, and has nothing to read ahead. Poll can wait for such an answer without
 receiving it."""
 PART_HEADER_BYTES = 128
 """What an answer has for each partition beside the data, or a little more."""
 WAITED_S = 0.0004
-"""Who has had to wait that long for an answer from a broker on this host has asked for it in good time: then poll returns
-what it has received before the next request is sent, which takes a tenth of a record's way, and the next poll begins with
-that. Who finds the answer there sooner had better ask for the next one at once."""
+"""If poll had to wait that long for an answer from a broker on this host, it asked in good time. Then it returns what it
+has received and leaves sending the next request, a tenth of a record's way, to the next poll. If the answer was there
+sooner, the next request had better go out at once."""
 IDLE_S = 1.0
 """After this time without a poll at the socket the background thread goes on."""
 

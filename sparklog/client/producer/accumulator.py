@@ -101,7 +101,7 @@ class Accumulator:
         self.wake_sender: Callable[[], None] = lambda: None
         self.may_send_here: Callable[[], bool] = lambda: False
         self.is_left_to_caller = False
-        """Who has opened a batch is to call `Sender.send_here`, for the sender has not been woken."""
+        """The caller that opened a batch has to call `Sender.send_here`: the sender's thread was not woken."""
 
     def reset_after_fork(self) -> None:
         """In a forked child: the producer belongs to the parent."""
