@@ -7,8 +7,8 @@ last line of its output is what it found, as JSON.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import importlib.util
 import inspect
 import json
 import sys
@@ -24,7 +24,7 @@ from sparklog.types import TopicPartition
 def first_of(*modules: str) -> ModuleType:
     """The first of these modules that this release has: what is not public may move between releases."""
     for module in modules:
-        if importlib.util.find_spec(module.rpartition(".")[0]) and importlib.util.find_spec(module):
+        with contextlib.suppress(ModuleNotFoundError):
             return importlib.import_module(module)
     raise ImportError(f"this release has none of {', '.join(modules)}")
 
