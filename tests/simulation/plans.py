@@ -157,7 +157,7 @@ PLANS: dict[str, Plan] = {
         think_s=0.02,
     ),
     "intruders": Plan(
-        {"producer": 4, "twins": 1, "inventor": 1, "reader": 1},
+        {"producer": 4, "twins": 1, "inventor": 1, "squatter": 1, "reader": 1},
         {"kill client": 4, "reset connections": 1, "kill broker": 1},
         think_s=0.05,
     ),

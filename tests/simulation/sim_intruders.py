@@ -17,7 +17,7 @@ from tests.checker.history import Kind, Outcome
 from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_members import Member
 from tests.simulation.sim_producer import PRODUCE_TIMEOUT_MS, encode_values
-from tests.simulation.sim_roles import Role, Told, Transactions, note_poll, partition_of
+from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, Role, Told, Transactions, note_poll, partition_of
 
 TWIN_VALUES = 1 << 24
 """Values of the second twin are so much above the first one's."""
@@ -27,15 +27,23 @@ AHEAD = 6, 12
 
 
 async def _produce(
-    told: Told, client: SimClient, identity: ProducerIdAndEpoch, sequence: int, partition: str, values: Sequence[int]
+    told: Told,
+    client: SimClient,
+    identity: ProducerIdAndEpoch,
+    sequence: int,
+    partition: str,
+    values: Sequence[int],
+    *,
+    transactional: bool = False,
 ) -> int:
-    """One batch, one attempt; its base offset. Raises SparklogError."""
+    """One batch, one attempt, in a request that names no transaction; its base offset. Raises SparklogError."""
     payload = encode_values(values, told.now_ms())
     assign_producer(
         memoryview(payload),
         producer_id=identity.producer_id,
         producer_epoch=identity.producer_epoch,
         base_sequence=sequence,
+        transactional=transactional,
     )
     request = ProduceRequest(-1, PRODUCE_TIMEOUT_MS, [ProducePartition(*partition_of(partition), len(payload))])
     answer, _ = await client.ask(Api.PRODUCE, request, ProduceResponse, bytes(payload))
@@ -82,6 +90,22 @@ async def inventor(told: Told) -> None:
         operation = told.history.begin(Kind.SEND, [(partition, mine)])
         with contextlib.suppress(SparklogError):
             await _produce(told, told.client, invented, 0, partition, mine)
+        told.history.end(operation, Outcome.UNKNOWN)
+
+
+async def squatter(told: Told) -> None:
+    """Writes transactional batches into partitions that its transaction does not include: nobody would ever end what they
+    begin, and readers of committed records would wait behind it for ever."""
+    values = generate.unique_values(told.number)
+    while told.wanted():
+        await told.think()
+        request = t.InitProducerIdRequest(f"squatter-{told.slot}", TRANSACTION_TIMEOUT_MS)
+        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, request, t.InitProducerIdResponse)
+        identity = ProducerIdAndEpoch(drawn.producer_id, drawn.producer_epoch)
+        partition, mine = told.rng.choice(told.inputs), [next(values)]
+        operation = told.history.begin(Kind.SEND, [(partition, mine)])
+        with contextlib.suppress(SparklogError):
+            await _produce(told, told.client, identity, 0, partition, mine, transactional=True)
         told.history.end(operation, Outcome.UNKNOWN)
 
 
@@ -147,4 +171,10 @@ async def mixed(told: Told) -> None:
             await transactions.init()
 
 
-ROLES: dict[str, Role] = {"twins": twins, "inventor": inventor, "trespasser": trespasser, "mixed": mixed}
+ROLES: dict[str, Role] = {
+    "twins": twins,
+    "inventor": inventor,
+    "squatter": squatter,
+    "trespasser": trespasser,
+    "mixed": mixed,
+}

@@ -23,7 +23,8 @@ FOUND_IN = {
     "sparklog.log.producers:five_batch_memory": ("producers", 1),
     "sparklog.log.producers:marker_epoch_rule": ("transactions", 0),
     "sparklog.log.producers:content_check": ("intruders", 0),
-    "sparklog.log.producers:issued_check": ("intruders", 0),
+    "sparklog.log.producers:issued_check": ("intruders", 3),
+    "sparklog.log.producers:verification_guard": ("intruders", 0),
     "sparklog.replication.transactions.model:epoch_check": ("transactions", 10),
     "sparklog.replication.transactions.model:committed_participants_only": ("shared", 0),
     "sparklog.replication.transactions.model:run_fence": ("shared", 3),
@@ -43,7 +44,6 @@ FOUND_IN = {
 }
 """In which kind of life the loss of a safeguard shows, and the first seed in which it does."""
 FOUND_ELSEWHERE = {
-    "sparklog.log.producers:verification_guard": "tests/property/test_producers.py",
     "sparklog.client.producer.sequences:retries_first": "tests/property/test_producer_sequences.py",
 }
 """Those that no life notices, see docs/internals/simulation.md, and the test that does."""

@@ -51,7 +51,7 @@ FREE_PORT = {"SPARK_TESTING": "1"}
 def environment(broker: sparklog.LocalBroker, **more: str) -> dict[str, str]:
     """A shell's in which `sparklog` and Spark are found, and which knows the broker."""
     kept = {name: value for name, value in os.environ.items() if name != "PYSPARK_DRIVER_PYTHON"}
-    kept |= {"SPARK_CONF_DIR": str(ROOT / "conf"), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    kept |= {"SPARK_CONF_DIR": str(ROOT / "conf")}
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     kept |= {"PATH": path, "PYSPARK_PYTHON": sys.executable}
     return kept | {"SPARKLOG_BOOTSTRAP_SERVERS": broker.bootstrap_servers} | more
