@@ -107,7 +107,8 @@ with sparklog.Producer(broker.bootstrap_servers) as producer:
 # MAGIC %md
 # MAGIC ## 4. Read without Spark
 # MAGIC
-# MAGIC `read_table` gives a PyArrow table (and with `columns` it reads only those). From there it is one call to pandas, polars or DuckDB.
+# MAGIC `read_table` gives a PyArrow table (and with `columns` it reads only those). From there it is
+# MAGIC one call to pandas, polars or DuckDB.
 
 # COMMAND ----------
 
@@ -233,5 +234,5 @@ print(f"{rows:,} trips in the files")
 # MAGIC %md
 # MAGIC ## Where to go on
 # MAGIC
-# MAGIC `docs/guide.md` has every option and setting, `make demo` a year of real flights with joins, watermarks and a Delta table,
-# MAGIC and `notebooks/pipeline.py` a job for `spark-submit`.
+# MAGIC `docs/guide.md` has every option and setting, `make demo` a year of real flights with joins, watermarks and a
+# MAGIC Delta table, and `notebooks/pipeline.py` a job for `spark-submit`.

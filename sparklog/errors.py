@@ -246,7 +246,7 @@ class ConcurrentTransactionsError(SparklogError):
 
 
 class InvalidProducerIdMappingError(SparklogError):
-    """The producer id, or the ticket, was never issued, or does not belong to the transactional id."""
+    """The producer id, or the fencing token, was never issued, or does not belong to the transactional id."""
 
     code = 35
 

@@ -50,6 +50,13 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class ProducerIdAndEpoch(NamedTuple):
+    """Who writes, and which of its incarnations: what the broker knows a producer by. Sequences begin at 0 with each."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 class RecordMetadata(NamedTuple):
     """Where a record landed: what a producer's future gives. `timestamp_ms` is the stored timestamp."""
 

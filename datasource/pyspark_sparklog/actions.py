@@ -15,9 +15,10 @@ from typing import NamedTuple
 from pyspark import TaskContext
 
 from pyspark_sparklog.options import EARLIEST_OFFSET, LATEST_OFFSET, Position, SourceOptions
-from sparklog.client.cluster import Cluster, TopicInfo
-from sparklog.client.offset_snapshot import snapshot_offsets
-from sparklog.client.retry import RetryPolicy
+from sparklog.client.admin.offset_snapshot import snapshot_offsets
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.retry import RetryPolicy
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import UnsupportedApiError
 from sparklog.types import TopicPartition
 

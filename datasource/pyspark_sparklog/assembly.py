@@ -22,14 +22,14 @@ from pyspark_sparklog.schemas import (
     TOPIC,
     ReadSchema,
 )
-from sparklog.client.consumed import data_together
+from sparklog.client.reading.consumed import data_together
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import KIND_ENVELOPE, TIMESTAMP_TYPE
 from sparklog.format.schema_evolution import Rows
 from sparklog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from sparklog.client.consumed import ConsumedBatch
+    from sparklog.client.reading.consumed import ConsumedBatch
 
 ROWS_TARGET = 10_000
 GATHERED_BYTES_MAX = 16 * 1024 * 1024

@@ -13,7 +13,7 @@ import logging
 import re
 from typing import NamedTuple
 
-from sparklog.client.shared_transaction import LastCommit, SharedTransaction
+from sparklog.client.transactions.shared_transaction import LastCommit, SharedTransaction
 from sparklog.errors import StaleCheckpointError
 
 log = logging.getLogger("pyspark_sparklog")

@@ -16,8 +16,9 @@ from typing import TypeVar
 from pyspark_sparklog.options import Subscription
 from pyspark_sparklog.planning import Extent
 from pyspark_sparklog.schemas import TopicShape
-from sparklog.client.addresses import Endpoint
-from sparklog.client.cluster import Cluster, TopicInfo, cluster, topic_info
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import (
     InvalidPartitionsError,
     NotLeaderError,

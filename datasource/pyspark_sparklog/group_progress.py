@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 
 from pyspark_sparklog.offsets import Positions
-from sparklog.client.cluster import cluster
-from sparklog.client.group_offsets import commit_offsets
-from sparklog.client.retry import RetryPolicy
+from sparklog.client.group.group_offsets import commit_offsets
+from sparklog.client.net.cluster import cluster
+from sparklog.client.net.retry import RetryPolicy
 from sparklog.errors import SparklogError
 from sparklog.types import GroupMetadata
 

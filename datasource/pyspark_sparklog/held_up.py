@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from pyspark_sparklog.catalog import Catalog
 from pyspark_sparklog.planning import Extent
-from sparklog.client.cluster import cluster
-from sparklog.client.transaction_admin import describe_producers, describe_transaction
+from sparklog.client.admin.transaction_admin import describe_producers, describe_transaction
+from sparklog.client.net.cluster import cluster
 from sparklog.errors import SparklogError
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 

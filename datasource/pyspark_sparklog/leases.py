@@ -1,6 +1,6 @@
 """Batch writes have leases: a write whose driver is gone holds up readers for a moment, not until its timeout.
 
-A write's transaction is renewed for the driver as long as the JVM lives (`sparklog.client.lease_keeper`), however long a job
+A write's transaction is renewed for the driver as long as the JVM lives (`sparklog.client.transactions.lease_keeper`), however long a job
 takes until its first task writes, or between two tasks. Streams have none: the next start of a query ends what it has left open.
 """
 
@@ -13,10 +13,10 @@ import subprocess
 import sys
 import threading
 
-from sparklog.client.cluster import cluster
-from sparklog.client.lease_keeper import LEASE_MS, Lease, driver_of
-from sparklog.client.retry import RetryPolicy
-from sparklog.client.shared_transaction import SharedTransaction, renew_shared_transaction
+from sparklog.client.net.cluster import cluster
+from sparklog.client.net.retry import RetryPolicy
+from sparklog.client.transactions.lease_keeper import LEASE_MS, Lease, driver_of
+from sparklog.client.transactions.shared_transaction import SharedTransaction, renew_shared_transaction
 from sparklog.errors import UnsupportedApiError
 
 log = logging.getLogger("pyspark_sparklog")
@@ -65,7 +65,7 @@ class LeaseKeepers:
         if driver is None:
             raise ProcessLookupError("the driver's process cannot be found")
         return subprocess.Popen(
-            [sys.executable, "-m", "sparklog.client.lease_keeper", str(driver.pid)],
+            [sys.executable, "-m", "sparklog.client.transactions.lease_keeper", str(driver.pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

@@ -14,8 +14,8 @@ from pyspark_sparklog.java_patterns import java_matcher
 from pyspark_sparklog.offsets import IDS, INITIAL
 from pyspark_sparklog.option_names import recognised
 from pyspark_sparklog.option_table import BOOTSTRAP_ENVIRONMENT, Where
-from sparklog.client.isolation import isolation_of
-from sparklog.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
+from sparklog.client.reading.isolation import isolation_of
+from sparklog.client.reading.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, settings_of
 from sparklog.types import INTERNAL_TOPICS, UNNAMED_APP_PREFIX, check_topic_name

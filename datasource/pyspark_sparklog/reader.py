@@ -20,8 +20,9 @@ from pyspark_sparklog.positions import check_order, given_starts, resolve_ending
 from pyspark_sparklog.schemas import ReadSchema
 from pyspark_sparklog.spark_errors import all_in_one_line, in_one_line
 from pyspark_sparklog.worker_process import imported_objects
-from sparklog.client.cluster import TopicInfo, cluster
-from sparklog.client.range_reader import Fetching, read_range
+from sparklog.client.net.cluster import cluster
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.errors import DataLossError, OffsetOutOfRangeError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.types import TopicPartition
 

@@ -13,8 +13,8 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sparklog.client.admin import Admin
-    from sparklog.client.groups import GroupDescription
+    from sparklog.client.admin.admin import Admin
+    from sparklog.client.admin.group_admin import GroupDescription
     from sparklog.types import TopicPartition
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)

@@ -14,7 +14,7 @@ from sparklog.format.schema import NO_PYTHON_OBJECT
 from sparklog.format.schema_evolution import RowAdapter
 
 if TYPE_CHECKING:
-    from sparklog.client.consumer import ConsumedBatch
+    from sparklog.client.consumer.consumer import ConsumedBatch
 
 METADATA = ("_topic", "_partition", "_offset", "_timestamp")
 BINARY_MARK = "base64"

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from sparklog.client.addresses import parse_bootstrap
-from sparklog.client.cluster import forget
+from sparklog.client.net.addresses import parse_bootstrap
+from sparklog.client.net.cluster import forget
 from sparklog.errors import BrokerNotAvailableError
 
 __all__ = ["LocalBroker", "start_local"]

@@ -107,7 +107,7 @@ class LogDirectory:
 
     @property
     def data_dir_id(self) -> str:
-        """Identity of the directory's content, as in meta.json. Known after `load`."""
+        """ProducerIdAndEpoch of the directory's content, as in meta.json. Known after `load`."""
         if self._meta is None:
             raise StorageError(f"{self.path} is not loaded yet")
         return self._meta.data_dir_id

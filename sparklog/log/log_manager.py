@@ -309,7 +309,7 @@ class LogManager:
 
     @property
     def data_dir_id(self) -> str:
-        """Identity of the first log directory. Known after `load`."""
+        """ProducerIdAndEpoch of the first log directory. Known after `load`."""
         return self._directories[0].data_dir_id
 
     @property

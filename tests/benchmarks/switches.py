@@ -30,26 +30,26 @@ def _replace(owner: Any, name: str, value: object) -> None:
 
 
 def _send_here() -> None:
-    from sparklog.client.sender import Sender
+    from sparklog.client.producer.sender import Sender
 
     _replace(Sender, "may_send_here", _never)
 
 
 def _fetch_turn() -> None:
-    from sparklog.client.fetch_turn import FetchTurn
+    from sparklog.client.consumer.fetch_turn import FetchTurn
 
     _replace(FetchTurn, "is_polls", _never)
 
 
 def _ask_later() -> None:
-    from sparklog.client.fetch_turn import FetchTurn
+    from sparklog.client.consumer.fetch_turn import FetchTurn
 
     _replace(FetchTurn, "sends_later", _never)
 
 
 def _small_batches() -> None:
-    from sparklog.client import consumed
-    from sparklog.client.open_batch import OpenBatch
+    from sparklog.client.producer.open_batch import OpenBatch
+    from sparklog.client.reading import consumed
     from sparklog.format import offset_column
 
     _replace(OpenBatch, "small_rows", _nothing)
@@ -58,7 +58,7 @@ def _small_batches() -> None:
 
 
 def _packed_batches() -> None:
-    from sparklog.client import encoding
+    from sparklog.client.producer import encoding
 
     _replace(encoding, "encode_packed_batch", _nothing)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import sparklog
-from sparklog.client.cluster import forget
+from sparklog.client.net.cluster import forget
 from sparklog.errors import SparklogError
 from sparklog.types import TopicPartition
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparklog.client.cluster import TopicInfo
-from sparklog.client.consumed import ConsumedBatch, Projection, decode_one, records_of
-from sparklog.client.fetch_answer import headers_of
-from sparklog.client.isolation import NOTHING_ABORTED
-from sparklog.client.remote_reader import read_remote
+from sparklog.client.consumer.fetch_answer import headers_of
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_one, records_of
+from sparklog.client.reading.isolation import NOTHING_ABORTED
+from sparklog.client.reading.remote_reader import read_remote
 from sparklog.errors import CorruptBatchError, DeserializationError, SparklogError
 from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap

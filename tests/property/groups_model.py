@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from sparklog.client.membership import MemberConfig, Membership
+from sparklog.client.group.membership import MemberConfig, Membership
 from sparklog.errors import RequestTimedOutError, SparklogError
 from sparklog.protocol import group_messages as m
 from sparklog.replication.group_membership import GroupConfig, Safeguards
@@ -74,7 +74,7 @@ class Client:
             self.had.add(tp)
 
     def let_go(self) -> None:
-        revoked = self.membership.held - self.membership.told
+        revoked = self.membership.held - self.membership.assigned
         if revoked:
             self.membership.let_go(revoked)
 

@@ -17,7 +17,7 @@ MODULES = (
     "sparklog.log.producers",
     "sparklog.replication.transactions.model",
     "sparklog.replication.group_membership",
-    "sparklog.client.sequences",
+    "sparklog.client.producer.sequences",
 )
 """Where a dataclass `Safeguards` is."""
 

@@ -31,9 +31,9 @@ class SharedEnd(NamedTuple):
     app: str
     batch: int
     run: str
-    ticket: int
+    fencing_token: int
     commit: bool
-    winners: frozenset[int]
+    committed_participants: frozenset[int]
 
 
 class _Grant(NamedTuple):
@@ -123,9 +123,9 @@ class Notes:
 
     # -- shared transactions
 
-    def joined(self, app: str, run: str, ticket: int) -> None:
+    def joined(self, app: str, run: str, fencing_token: int) -> None:
         """A join was answered: older runs are fenced from now on."""
-        self._joined.setdefault(app, []).append((self._simulation.now_s, ticket, run))
+        self._joined.setdefault(app, []).append((self._simulation.now_s, fencing_token, run))
 
     def ends(self, end: SharedEnd) -> None:
         """A driver is about to end its batch."""
@@ -136,11 +136,15 @@ class Notes:
         writers: dict[tuple[str, int, int], set[int]] = {}
         for row in (r for found in rows.values() for r in found if r.key is not None and r.key.count(b"/") == 4):
             assert row.key is not None
-            app, batch, ticket, producer_id, _ = row.key.decode().split("/")
-            writers.setdefault((app, int(batch), int(ticket)), set()).add(int(producer_id))
-        for (app, batch, ticket), found in writers.items():  # type: ignore[assignment]
-            asked = [(at, e) for at, e in self._ends if (e.app, e.batch, e.ticket) == (app, batch, ticket) and e.commit]
-            if not any(found <= e.winners for _, e in asked):
+            app, batch, fencing_token, producer_id, _ = row.key.decode().split("/")
+            writers.setdefault((app, int(batch), int(fencing_token)), set()).add(int(producer_id))
+        for (app, batch, fencing_token), found in writers.items():  # type: ignore[assignment]
+            asked = [
+                (at, e)
+                for at, e in self._ends
+                if (e.app, e.batch, e.fencing_token) == (app, batch, fencing_token) and e.commit
+            ]
+            if not any(found <= e.committed_participants for _, e in asked):
                 self.violated(f"{app} batch {batch}: what {sorted(found)} wrote is committed, no driver has chosen it")
             else:
                 self._check_fence(*min(asked))
@@ -149,8 +153,8 @@ class Notes:
         self.check()
 
     def _check_fence(self, asked_s: float, end: SharedEnd) -> None:
-        for at, ticket, run in self._joined.get(end.app, []):
-            if at < asked_s and ticket > end.ticket and run != end.run:
+        for at, fencing_token, run in self._joined.get(end.app, []):
+            if at < asked_s and fencing_token > end.fencing_token and run != end.run:
                 self.violated(f"{end.app} batch {end.batch}: run {end.run} has committed, {run} had taken over")
 
     # -- keys

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from sparklog.client.sequences import Identity
 from sparklog.errors import ProducerFencedError, SparklogError, error_from_code
 from sparklog.format.batch import assign_producer
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.types import ProducerIdAndEpoch
 from tests.checker import generate
 from tests.checker.history import Kind, Outcome
 from tests.simulation.sim_client import SimClient
@@ -29,7 +29,7 @@ AHEAD = 6, 12
 async def _produce(
     told: Told,
     client: SimClient,
-    identity: Identity,
+    identity: ProducerIdAndEpoch,
     sequence: int,
     partition: str,
     values: Sequence[int],
@@ -56,12 +56,12 @@ async def _produce(
 async def twins(told: Told) -> None:
     """Two processes with one identity, as after a machine was copied: what one of them is told to be stored is stored."""
     drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
-    identity = Identity(drawn.producer_id, drawn.producer_epoch)
+    identity = ProducerIdAndEpoch(drawn.producer_id, drawn.producer_epoch)
     told.notes.shared_identity(identity.producer_id)
     await asyncio.gather(*(_twin(told, identity, first) for first in (0, TWIN_VALUES)))
 
 
-async def _twin(told: Told, identity: Identity, first: int) -> None:
+async def _twin(told: Told, identity: ProducerIdAndEpoch, first: int) -> None:
     values = generate.unique_values(told.number)
     sequence = 0
     partition = told.inputs[0]
@@ -84,7 +84,7 @@ async def inventor(told: Told) -> None:
     while told.wanted():
         await asyncio.sleep(told.rng.random() * 0.2)
         drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
-        invented = Identity(drawn.producer_id + told.rng.randint(*AHEAD), told.rng.choice([0, 0, 5]))
+        invented = ProducerIdAndEpoch(drawn.producer_id + told.rng.randint(*AHEAD), told.rng.choice([0, 0, 5]))
         partition = told.rng.choice(told.inputs)
         mine = [next(values) for _ in range(told.rng.randint(1, 3))]
         operation = told.history.begin(Kind.SEND, [(partition, mine)])
@@ -101,7 +101,7 @@ async def squatter(told: Told) -> None:
         await told.think()
         request = t.InitProducerIdRequest(f"squatter-{told.slot}", TRANSACTION_TIMEOUT_MS)
         drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, request, t.InitProducerIdResponse)
-        identity = Identity(drawn.producer_id, drawn.producer_epoch)
+        identity = ProducerIdAndEpoch(drawn.producer_id, drawn.producer_epoch)
         partition, mine = told.rng.choice(told.inputs), [next(values)]
         operation = told.history.begin(Kind.SEND, [(partition, mine)])
         with contextlib.suppress(SparklogError):
@@ -133,7 +133,7 @@ async def _trespass(told: Told, member: Member, partition: str, offset: int) -> 
     membership = member.membership
 
     def is_mine() -> bool:
-        return membership.has_news or partition_of(partition) in membership.told | membership.held
+        return membership.has_news or partition_of(partition) in membership.assigned | membership.held
 
     if is_mine():
         return

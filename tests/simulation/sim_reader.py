@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparklog.client.isolation import Aborted
+from sparklog.client.reading.isolation import Aborted
 from sparklog.errors import OffsetOutOfRangeError, SparklogError, error_from_code
 from sparklog.format.batch import ATTRIBUTE_CONTROL, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from sparklog.client.sequences import Identity
 from sparklog.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -30,7 +29,7 @@ from sparklog.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from sparklog.types import TopicPartition
+from sparklog.types import ProducerIdAndEpoch, TopicPartition
 from tests.checker import generate
 from tests.checker.history import Kind, Outcome, Recorder
 from tests.simulation.notes import Notes
@@ -132,16 +131,16 @@ class Transactions:
     def __init__(self, told: Told, transactional_id: str) -> None:
         self._told = told
         self._id = transactional_id
-        self._identity = Identity(-1, -1)
+        self._identity = ProducerIdAndEpoch(-1, -1)
         self._next: dict[str, int] = {}
         self.is_used = False
 
     async def init(self) -> None:
         request = t.InitProducerIdRequest(self._id, TRANSACTION_TIMEOUT_MS)
         answer = await self._told.client.ask_until(Api.INIT_PRODUCER_ID, request, t.InitProducerIdResponse)
-        self._begin_anew(Identity(answer.producer_id, answer.producer_epoch))
+        self._begin_anew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
-    def _begin_anew(self, identity: Identity) -> None:
+    def _begin_anew(self, identity: ProducerIdAndEpoch) -> None:
         self._identity, self._next, self.is_used = identity, {}, False
 
     async def send(self, partition: str, values: Sequence[int]) -> list[int]:
@@ -165,13 +164,13 @@ class Transactions:
         if self.is_used:
             request = t.EndTxnRequest(self._id, *self._identity, commit)
             answer = await self._told.client.ask_until(Api.END_TXN, request, t.EndTxnResponse)
-            self._begin_anew(Identity(answer.producer_id, answer.producer_epoch))
+            self._begin_anew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
 
 async def write(
     told: Told,
     transactional_id: str,
-    identity: Identity,
+    identity: ProducerIdAndEpoch,
     sequence: int,
     partition: str,
     values: Sequence[int],

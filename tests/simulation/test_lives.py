@@ -26,7 +26,7 @@ FOUND_IN = {
     "sparklog.log.producers:issued_check": ("intruders", 3),
     "sparklog.log.producers:verification_guard": ("intruders", 0),
     "sparklog.replication.transactions.model:epoch_check": ("transactions", 10),
-    "sparklog.replication.transactions.model:winners_list": ("shared", 0),
+    "sparklog.replication.transactions.model:committed_participants_only": ("shared", 0),
     "sparklog.replication.transactions.model:run_fence": ("shared", 3),
     "sparklog.replication.transactions.model:committed_version_check": ("shared", 3),
     "sparklog.replication.transactions.model:markers_before_completion": ("transactions", 2),
@@ -36,15 +36,15 @@ FOUND_IN = {
     "sparklog.replication.group_membership:owner": ("commits", 0),
     "sparklog.replication.group_membership:pending_offsets": ("groups", 3),
     "sparklog.replication.group_membership:newer_record": ("groups", 0),
-    "sparklog.client.sequences:five_batches": ("producers", 1),
-    "sparklog.client.sequences:first_alone": ("refusals", 0),
-    "sparklog.client.sequences:drain_before_bump": ("producers", 0),
-    "sparklog.client.sequences:unknown_outcomes": ("gaps", 18),
+    "sparklog.client.producer.sequences:five_batches": ("producers", 1),
+    "sparklog.client.producer.sequences:first_alone": ("refusals", 0),
+    "sparklog.client.producer.sequences:drain_before_bump": ("producers", 0),
+    "sparklog.client.producer.sequences:unknown_outcomes": ("gaps", 18),
     ANSWERS_FIRST: ("transactions", 10),
 }
 """In which kind of life the loss of a safeguard shows, and the first seed in which it does."""
 FOUND_ELSEWHERE = {
-    "sparklog.client.sequences:retries_first": "tests/property/test_producer_sequences.py",
+    "sparklog.client.producer.sequences:retries_first": "tests/property/test_producer_sequences.py",
 }
 """Those that no life notices, see docs/internals/simulation.md, and the test that does."""
 

@@ -208,7 +208,7 @@ def test_a_zombie_of_an_older_run_can_neither_write_join_nor_commit(run: Any, br
         old.attempt(old_writer, 0, "zombie")
     for batch_id in (0, 1):
         with pytest.raises(ProducerFencedError, match="a newer run has taken over"):
-            old.attempt(old.writer(), batch_id, "zombie")  # not even with a new ticket
+            old.attempt(old.writer(), batch_id, "zombie")  # not even with a new fencing token
     with pytest.raises(ProducerFencedError):
         old.writer().commit([finished], 0)
     old.writer().abort([finished], 0)

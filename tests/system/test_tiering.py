@@ -18,7 +18,7 @@ import pytest
 
 import sparklog
 from sparklog import TopicPartition
-from sparklog.client import remote_reader
+from sparklog.client.reading import remote_reader
 from sparklog.errors import CorruptBatchError, InvalidConfigError, RemoteStorageError
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tiering.object_store import ObjectStore

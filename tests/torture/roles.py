@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sparklog
-from sparklog.client.consumed import ConsumedBatch
-from sparklog.client.futures import RecordFuture
+from sparklog.client.producer.futures import RecordFuture
+from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.errors import SparklogError
 from sparklog.types import TopicPartition
 from tests.checker import generate

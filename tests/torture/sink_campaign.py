@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 import sparklog
-from sparklog.client.partitioner import partition_for_key
+from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.errors import SparklogError
 from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse

@@ -41,7 +41,7 @@ ABLATIONS = {
         broker_steps=("log.after-append",),
     ),
     "losers are committed, too": Ablation(
-        (f"{TRANSACTIONS}:winners_list",),
+        (f"{TRANSACTIONS}:committed_participants_only",),
         {"shared": 1, "assigned": 1},
         {"kill broker": 1},
         frozenset({Anomaly.DUPLICATE}),

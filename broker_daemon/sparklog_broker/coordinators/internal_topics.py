@@ -40,7 +40,7 @@ from sparklog_broker.topics import Topics
 
 SEGMENT_BYTES = 100 * 1024 * 1024
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-"""A decision names all winners of a shared transaction: more than a topic's default allows."""
+"""A decision names all participants of a shared transaction that it commits: more than a topic's default allows."""
 INTERNAL_CONFIGS: Mapping[str, Mapping[str, int | float | str | bool]] = {
     name: {
         "cleanup.policy": "compact",

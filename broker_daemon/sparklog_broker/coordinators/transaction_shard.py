@@ -21,10 +21,10 @@ from sparklog.replication.transactions import (
     Coordinator,
     Effects,
     IdReserve,
-    Limits,
     Marker,
     Refuse,
     Request,
+    TransactionLimits,
     WriteMarkers,
 )
 from sparklog.testing.faults import reach
@@ -57,7 +57,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
         topic: InternalTopic,
         markers: MarkerWriter,
         storage: Storage,
-        limits: Limits,
+        limits: TransactionLimits,
         clock: Clock,
     ) -> None:
         super().__init__(number, loop, topic)

@@ -49,7 +49,7 @@ LINGER_S = 1.0
 _DISCARD = bytearray(64 * 1024)
 
 
-class Limits(Struct, frozen=True):
+class ConnectionLimits(Struct, frozen=True):
     """What a connection may do; see the settings of the same names."""
 
     frame_bytes_max: int
@@ -107,7 +107,7 @@ class Connection:
         *,
         loop: asyncio.AbstractEventLoop,
         answer: Answer,
-        limits: Limits,
+        limits: ConnectionLimits,
         budget: MemoryBudget,
         buffers: ReceiveBuffers,
         unread: UnreadAnswers,

@@ -17,21 +17,20 @@ from sparklog.replication.transactions.model import (
     Answer,
     Effects,
     EndShared,
-    Identity,
     IdReserve,
     Join,
-    Limits,
     Marker,
     Refuse,
     Renew,
     Request,
     Safeguards,
+    TransactionLimits,
     WriteMarkers,
     is_shared,
 )
 from sparklog.replication.transactions.plain import PlainTransactions
 from sparklog.replication.transactions.shared import SharedTransactions
-from sparklog.types import TopicPartition
+from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
 WAITING_MAX = 10_000
 """Requests that wait for one transaction's end: as many as a large job has tasks."""
@@ -41,9 +40,11 @@ EXPIRY_INTERVAL_MS = 60_000
 class Coordinator:
     """See the module."""
 
-    def __init__(self, ids: IdReserve, limits: Limits | None = None, safeguards: Safeguards | None = None) -> None:
+    def __init__(
+        self, ids: IdReserve, limits: TransactionLimits | None = None, safeguards: Safeguards | None = None
+    ) -> None:
         self._safeguards = safeguards if safeguards is not None else Safeguards()
-        rules = ids, limits if limits is not None else Limits(), self._safeguards
+        rules = ids, limits if limits is not None else TransactionLimits(), self._safeguards
         self._plain = PlainTransactions(*rules)
         self._shared = SharedTransactions(*rules)
         self._missing: dict[str, set[Marker]] = {}
@@ -115,7 +116,7 @@ class Coordinator:
 
     # -- what there is
 
-    def stale(self, transactional_id: str, identity: Identity) -> SparklogError:
+    def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
         """Why a partition has refused a batch of `identity` as too old: the error for the producer."""
         return self._rules(transactional_id).stale(transactional_id, identity)
 
@@ -147,7 +148,7 @@ class Coordinator:
         yield from self._shared.producers()
 
     def numbers(self) -> Iterator[int]:
-        """All producer ids and tickets that the records name: they were drawn."""
+        """All producer ids and fencing tokens that the records name: they were drawn."""
         yield from self._plain.numbers()
         yield from self._shared.numbers()
 

@@ -17,11 +17,11 @@ from sparklog.replication.transactions.model import (
     Abort,
     Effects,
     IdReserve,
-    Limits,
     Marker,
     Result,
     Safeguards,
     State,
+    TransactionLimits,
     prepared,
 )
 from sparklog.types import TopicPartition
@@ -51,7 +51,7 @@ E = TypeVar("E", bound=Entry)
 class TransactionMachine(ABC, Generic[E]):
     """All ids of one policy in one coordinator."""
 
-    def __init__(self, ids: IdReserve, limits: Limits, safeguards: Safeguards) -> None:
+    def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         self._ids = ids
         self._limits = limits
         self._safeguards = safeguards

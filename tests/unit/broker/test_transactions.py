@@ -90,7 +90,7 @@ def test_a_transaction_survives_a_restart(tmp_path: Path) -> None:
     run(tmp_path, first, second)
 
 
-def test_only_the_winners_of_a_shared_transaction_are_committed(tmp_path: Path) -> None:
+def test_only_the_committed_participants_of_a_shared_transaction_are_committed(tmp_path: Path) -> None:
     app = shared_transactional_id("app")
 
     async def scenario(broker: Broker) -> None:
@@ -101,10 +101,10 @@ def test_only_the_winners_of_a_shared_transaction_are_committed(tmp_path: Path) 
         for n, identity in enumerate(ids):
             assert identity is not None
             await send(broker, app, identity, 0, b"%d" % n, T0, T1)
-        winners = [ids[1].producer_id, ids[3].producer_id]  # type: ignore[union-attr]
-        assert await txn.end_shared("app", 0, "run", 5, winners, commit=True)
+        committed_participants = [ids[1].producer_id, ids[3].producer_id]  # type: ignore[union-attr]
+        assert await txn.end_shared("app", 0, "run", 5, committed_participants, commit=True)
         assert visible(broker, T0) == visible(broker, T1) == [b"1", b"3"]
-        assert await txn.end_shared("app", 0, "run", 5, winners, commit=True)
+        assert await txn.end_shared("app", 0, "run", 5, committed_participants, commit=True)
         assert await txn.end_shared("app", 0, "run", 5, [], commit=False), "an abort after the commit changes nothing"
         assert (await txn.join("app", 0, "run2", 9, 60_000)).identity is None
         assert await refused(send(broker, app, ids[0], 1, b"zombie", T0)) is ProducerFencedError  # type: ignore[arg-type]
@@ -403,7 +403,7 @@ def test_what_the_state_topic_has_lost_is_aborted_at_the_start(tmp_path: Path) -
 
 
 def test_a_metadata_store_from_an_older_copy_issues_no_id_twice(tmp_path: Path) -> None:
-    """What logs and the state topic name is in use; a ticket that is newer than all that were drawn would fence for ever."""
+    """What logs and the state topic name is in use. A fencing token newer than all that were drawn would fence for ever."""
     store = tmp_path / "data" / "metadata.db"
     used: list[int] = []
 
@@ -420,8 +420,8 @@ def test_a_metadata_store_from_an_older_copy_issues_no_id_twice(tmp_path: Path) 
     async def restored(broker: Broker) -> None:
         await broker.transactions.loaded()
         assert await broker.storage.new_producer_id() > used[1] > used[0]
-        ticket = await broker.storage.new_producer_id()
-        assert (await broker.transactions.join("app", 1, "run3", ticket, 60_000)).identity is not None
+        fencing_token = await broker.storage.new_producer_id()
+        assert (await broker.transactions.join("app", 1, "run3", fencing_token, 60_000)).identity is not None
 
     run(tmp_path, first, second)
     shutil.copy(tmp_path / "copy", store)

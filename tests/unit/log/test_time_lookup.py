@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparklog.client.encoding import envelope_batch
+from sparklog.client.producer.encoding import envelope_batch
 from sparklog.log.model import LogOwner
 from tests.unit.log.support import append, batch, open_log, packed
 
