@@ -1,7 +1,7 @@
 """What a log keeps of its producers on the disk: snapshots, and files of aborted transactions.
 
 They are written at every roll, clean close, compaction and truncation. None is ever needed: what is missing is replayed
-from the headers of the batches. A snapshot names the files of aborted transactions it counts on, and how many entries
+from the headers of the batches; an empty one is as good as none. A snapshot names the files of aborted transactions it counts on, and how many entries
 of each, so that no file that is older or newer than it can be taken for its own; a snapshot beyond the end of the log
 is removed, for good, before anything is appended there.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sparklog.environment.files import FileSystem, read_whole, write_whole
+from sparklog.environment.files import FileSystem, read_whole, sync_whole, write_whole
 from sparklog.errors import StorageError, StorageFullError
 from sparklog.format import producer_snapshot, txn_index
 from sparklog.format.producer_snapshot import (
@@ -244,6 +244,16 @@ class ProducerFiles:
 def newest_snapshot_offset(files: FileSystem, directory: Path) -> int:
     """Up to where the log went when the newest snapshot was made, by its name; 0: there is none. Raises StorageError."""
     return max(_offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX), default=0)
+
+
+def empty_snapshots_above(files: FileSystem, directory: Path, offset: int) -> None:
+    """What is missing from `offset` on was there when the snapshots above it were made: a batch that is lost would count as
+    stored when its producer sends it again. They keep their names, which tell how far the log went. Raises StorageError."""
+    for snapshot_offset in _offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX):
+        if snapshot_offset > offset:
+            path = directory / snapshot_name(snapshot_offset)
+            write_whole(files, path, b"")
+            sync_whole(files, path)
 
 
 def _describe(base: int, entries: Sequence[AbortedEntry]) -> AbortedFile:

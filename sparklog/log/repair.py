@@ -1,14 +1,15 @@
 """Repairing a damaged partition directory: bad bytes go to files beside the segments, what is intact stays.
 
-A batch is kept when its checksum is right and its records can be read, at its own offset: where bytes had to go, offsets are missing from then on,
-and repaired-gaps.json says which, so that no later start takes them for damage. A batch whose bytes are right but whose
-offset contradicts its neighbours (the stamp has no checksum) gets the offset that fits between them. Each damaged
-segment is written anew, sealed, and takes the old one's place by a rename; what was taken out is then in
-``<base offset>.arrow.<position>.corrupt``, byte by byte. The log end never goes back below what the last checkpoint
-says was on the disk: no offset is given twice.
+A batch is kept when its checksum is right and its records can be read, at its own offset: where bytes had to go,
+offsets are missing from then on, and repaired-gaps.json says which, so that no later start takes them for damage. A
+batch whose bytes are right but whose offset contradicts its neighbours (the stamp has no checksum) gets the offset that
+fits between them. Each damaged segment is written anew, sealed, and takes the old one's place by a rename; what was
+taken out is then in ``<base offset>.arrow.<position>.corrupt``, byte by byte. The log end never goes back below what the last checkpoint
+says was on the disk: no offset is given twice. What producers have written behind the first loss is told again from the
+headers that are left, so that a lost batch can be sent again.
 
-`repair` plans first (`dry_run` stops there) and writes in this order: quarantine files, gaps, segments. Each step may be
-done again, so that a repair cut short is repeated.
+`repair` plans first (`dry_run` stops there) and writes in this order: quarantine files, empty snapshots of producers,
+gaps, segments. Each step may be done again, so that a repair cut short is repeated.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from sparklog.format.segment import (
     read_header,
     segment_name,
 )
-from sparklog.log.producer_files import newest_snapshot_offset
+from sparklog.log.producer_files import empty_snapshots_above, newest_snapshot_offset
 from sparklog.log.segment_indexes import remove_indexes
 from sparklog.log.stored_rows import RowsCheck
 from sparklog.log.truncation import TruncationMark
@@ -400,6 +401,9 @@ class _Plan:
                 if end > start:
                     self._quarantine(segment, start, end)
         self._files.sync_directory(self._directory)
+        lost_from = self._lost_from()
+        if lost_from is not None:
+            empty_snapshots_above(self._files, self._directory, lost_from)
         if self._gaps:
             self._files.write_atomic(self._directory / GAPS_FILE, encode_gaps(self._gaps))
         for segment in self._segments:
@@ -407,6 +411,11 @@ class _Plan:
                 self._rewrite(segment)
         self._keep_the_end()
         self._files.sync_directory(self._directory)
+
+    def _lost_from(self) -> int | None:
+        """No batch below has gone; None: none at all has."""
+        damaged = (s.base for s in self._segments if any(end > start for start, end, _ in s.bad))
+        return min([*damaged, *(start for start, _ in self._gaps - self._known_gaps)], default=None)
 
     def _quarantine(self, segment: _Segment, start: int, end: int) -> None:
         target_path = segment.path.with_name(f"{segment.path.name}.{start}{QUARANTINE_SUFFIX}")

@@ -14,6 +14,7 @@ from sparklog.format.checkpoint import RECOVERY_POINTS_FILE, PartitionPoints, Re
 from sparklog.format.gaps import GAPS_FILE
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.repair import RepairReport, repair
+from tests.unit.log.producer_support import end, produced, send, send_in_transaction
 from tests.unit.log.support import OWNER, SCHEMAS, append, open_log, read_all, records, segment_files
 
 FILES = RealFiles()
@@ -259,3 +260,55 @@ def test_a_log_whose_first_segments_were_given_up_is_read_from_the_next_one_on(t
     log = open_log(tmp_path, clean=False)
     log._offsets.log_start = 0
     assert offsets(log) == list(range(3, 12))
+
+
+def test_a_lost_batch_can_be_sent_again(tmp_path: Path) -> None:
+    """What the log knows of its producers is what is left: a batch that is gone is not answered as stored."""
+    log = open_log(tmp_path)
+    kept, lost = produced(1, 0, rows=3), produced(2, 0, rows=3)
+    send(log, kept)
+    position = log._segments.all[0].end.position
+    send(log, lost)
+    send(log, produced(3, 0, rows=3))
+    log.close()  # with a snapshot that knows all three
+    flip(log._segments.all[0].path, position + 400)
+    assert run(tmp_path).gaps == [(3, 6)]
+    log = open_log(tmp_path)
+    assert log.log_end_offset == 9
+    again = send(log, lost)
+    assert (again.base_offset, again.duplicate) == (9, False)
+    assert send(log, kept).base_offset == 0
+
+
+def test_a_lost_marker_can_be_written_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send_in_transaction(log, 1, 0, rows=3)
+    position = log._segments.all[0].end.position
+    end(log, 1, 1, commit=True)
+    send(log, produced(2, 0, rows=3))
+    log.close()
+    flip(log._segments.all[0].path, position + 10)
+    run(tmp_path)
+    log = open_log(tmp_path)
+    assert log.last_stable_offset == 0
+    end(log, 1, 1, commit=True)
+    assert log.last_stable_offset == log.log_end_offset == 8
+
+
+def test_what_is_known_of_producers_below_the_loss_stays(tmp_path: Path) -> None:
+    """Their batches may be gone for long: only the snapshot tells of them."""
+    log = open_log(tmp_path)
+    send(log, produced(1, 0, rows=3))
+    log.begin_segment()
+    log.delete_records(3)
+    log.drop_below_log_start()
+    log.close()
+    log = open_log(tmp_path, log_start_offset=3)
+    send(log, produced(2, 0, rows=3))
+    position = log._segments.all[-1].end.position
+    send(log, produced(3, 0, rows=3))
+    log.close()
+    flip(segment_files(tmp_path)[-1], position + 400)
+    run(tmp_path)
+    log = open_log(tmp_path, log_start_offset=3)
+    assert {p.producer_id for p in log.producers()} == {1, 2}
