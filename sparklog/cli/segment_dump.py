@@ -18,7 +18,7 @@ from sparklog.format import offset_index, segment, time_index
 from sparklog.format.index_checksum import entries_in
 from sparklog.format.offset_column import decode_rows, row_offsets, topic_schema
 from sparklog.format.packed_batch import compression_of_batch
-from sparklog.log.stored_rows import TOOL_INFLATED_BYTES_MAX, RowsCheck
+from sparklog.log.segments.stored_rows import TOOL_INFLATED_BYTES_MAX, RowsCheck
 
 
 @dataclass

@@ -23,7 +23,7 @@ from sparklog.format.epoch_checkpoint import (
     decode_epochs,
     encode_epochs,
 )
-from sparklog.log.segment import LogSegment
+from sparklog.log.segments.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 

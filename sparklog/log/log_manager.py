@@ -26,16 +26,16 @@ from sparklog.errors import (
 )
 from sparklog.format.checkpoint import META_FILE, PartitionPoints
 from sparklog.format.topic_record import TOPIC_FILE
-from sparklog.log.expiry_clock import ExpiryClock
-from sparklog.log.known_directories import KnownDirectories
-from sparklog.log.log_directory import LogDirectory, make_new_partitions, take_lock, the_one_with_data
+from sparklog.log.directories.known import KnownDirectories
+from sparklog.log.directories.log_directory import LogDirectory, make_new_partitions, take_lock, the_one_with_data
+from sparklog.log.directories.watched_files import LOCK_FILE
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.slices import HandleCache
-from sparklog.log.stored_schema import SchemaOf
+from sparklog.log.retention.expiry_clock import ExpiryClock
+from sparklog.log.segments.slices import HandleCache
+from sparklog.log.segments.stored_schema import SchemaOf
 from sparklog.log.tiering.partition_tier import NO_ACCESS
 from sparklog.log.tiering.remote_segment import RemoteAccess
-from sparklog.log.watched_files import LOCK_FILE
 from sparklog.types import TopicPartition
 
 __all__ = ["DirectoryFailure", "LogManager", "PartitionSpec"]
@@ -352,7 +352,7 @@ class LogManager:
     def expire_producers(self, expiration_ms: int) -> int:
         """Every log forgets the producers that have written nothing for so long; returns how many it were."""
         now_ms = self.expiry_clock.now_ms()
-        return sum(log.expire_producers(now_ms, expiration_ms) for log in self.logs.values())
+        return sum(log.appender.expire_producers(now_ms, expiration_ms) for log in self.logs.values())
 
     # --- topics ---
 
@@ -472,7 +472,7 @@ class LogManager:
         for tp, log in list(self._logs.items()):
             if self._place.get(tp) is directory:
                 try:
-                    log.look()
+                    log.flusher.look()
                 except StorageError:
                     if directory not in self._live():  # the reason is there
                         return
@@ -521,20 +521,20 @@ class LogManager:
 
         def flush(log: PartitionLog) -> bool:
             if log.write_error is None or log.write_error.retriable:
-                log.flush()
+                log.flusher.flush()
             return True
 
         self._of_each_log("flushed", flush)
 
     def flush_due(self) -> bool:
         """Fsyncs rolled segments, and what has waited for `flush.ms`; whether there was any. Failures as in `flush`."""
-        return self._of_each_log("flushed", PartitionLog.flush_if_due)
+        return self._of_each_log("flushed", lambda log: log.flusher.flush_if_due())
 
     def recover_writes(self) -> None:
         """Takes back what failed appends have left in any log, so that it can be written to again."""
 
         def recover(log: PartitionLog) -> bool:
-            log.recover_writes()
+            log.flusher.recover_writes()
             return False
 
         self._of_each_log("written to", recover)
@@ -572,11 +572,11 @@ class LogManager:
 
     def _checkpoint(self, directory: LogDirectory) -> None:
         logs = [log for tp, log in list(self._logs.items()) if self._place.get(tp) is directory]
-        counts = [log.truncation_count for log in logs]
+        counts = [log.truncation.count for log in logs]
         directory.write_points(self._points(directory))
         for log, count in zip(logs, counts, strict=True):
             if not log.is_closed:
-                log.forget_truncation(count)
+                log.truncation.forget(count)
 
     def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
         """What is to be remembered of the directory's partitions; of one that is offline, what was."""

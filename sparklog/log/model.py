@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sparklog.log.compaction.policy import CompactionPolicy
-from sparklog.log.flushing import FlushPolicy
-from sparklog.log.retention import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
+from sparklog.log.durability.flushing import FlushPolicy
+from sparklog.log.retention.policy import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
 from sparklog.log.tiering.policy import TieringPolicy
 from sparklog.settings import Scope, resolve
 from sparklog.types import TopicPartition

@@ -22,8 +22,8 @@ from sparklog.format.producer_snapshot import decode_snapshot
 from sparklog.format.schema import KIND_ENVELOPE, KIND_TYPED
 from sparklog.format.segment import decode_head, parse_segment_name, seal_position
 from sparklog.format.topic_record import TOPIC_FILE, TopicRecord, decode_topic
-from sparklog.log.header_walk import walk_headers
-from sparklog.log.log_directory import DELETED, STRAY
+from sparklog.log.directories.log_directory import DELETED, STRAY
+from sparklog.log.segments.header_walk import walk_headers
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic
 
 KEPT_FOR_EVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})

@@ -226,7 +226,7 @@ def _read_log(log: PartitionLog, schema_id: int, way: str) -> Reader:
     reader = Reader(schema_id, way)
     offset = log.log_start_offset
     try:
-        while (piece := log.read(offset, READ_BYTES)) is not None:
+        while (piece := log.reader.read(offset, READ_BYTES)) is not None:
             try:
                 reader.take(piece.read())
                 assert piece.next_offset > offset
@@ -255,20 +255,20 @@ def append(schema_id: int, hostile: bytes, sealed: bool) -> Found:
     refused: list[str] = []
     stored = b""
     try:
-        info = log.append(bytearray(hostile))
+        info = log.appender.append(bytearray(hostile))
     except SparklogError as e:
         refused.append(f"{type(e).__name__}: {e}")
         assert log.log_end_offset == start
     else:
         log.raise_high_watermark(log.log_end_offset)
-        piece = log.read(info.base_offset, READ_BYTES)
+        piece = log.reader.read(info.base_offset, READ_BYTES)
         assert piece is not None
         stored = piece.read()
         piece.release()
     reader = Reader(schema_id, "append")
     reader.take(stored)
     assert not (stored and reader.refused), f"taken, and then refused: {reader.refused}"
-    log.append(bytearray(honest(schema_id, 1, 0)[0]))  # the log still takes what is right
+    log.appender.append(bytearray(honest(schema_id, 1, 0)[0]))  # the log still takes what is right
     log.raise_high_watermark(log.log_end_offset)
     return Found(reader.readings, refused, {"stored": stored})
 
@@ -283,7 +283,7 @@ def recovery(schema_id: int, hostile: bytes, sealed: bool) -> Found:
             try:
                 log = _open(root, schema_id, {"index.interval.bytes": 1}, clean=clean)
                 reader = _read_log(log, schema_id, f"recovery, clean={clean}")
-                log.append(bytearray(honest(schema_id, 1, 0)[0]))
+                log.appender.append(bytearray(honest(schema_id, 1, 0)[0]))
                 log.close()
             except SparklogError as e:
                 refused.append(f"{type(e).__name__}: {e}")
@@ -329,9 +329,9 @@ def tiering(schema_id: int, hostile: bytes, sealed: bool) -> Found:
             return Found([], [f"{type(e).__name__}: {e}"], {"offline": True})
         facts: dict[str, Any] = {}
         try:
-            log.flush()
+            log.flusher.flush()
             tier_run.tier_log(log, store, ManualClock(BASE_MS + 20_000))
-            log.remove_dropped()
+            log.retention.remove_dropped()
         except SparklogError as e:
             facts["tiering"] = f"{type(e).__name__}: {e}"
         segments = [encode_segment(s) for s in log.tier.state.finished]

@@ -99,7 +99,7 @@ class ProducerMachine(ProducerWorld):
         producer = self.producers[n]
         who = (n, producer.epoch + ahead) if ahead > 1 else (PRODUCERS + n, ahead)
         try:
-            self.log.append(produced(who[0], 0, epoch=who[1]), issued=is_issued)
+            self.log.appender.append(produced(who[0], 0, epoch=who[1]), issued=is_issued)
         except REFUSED:
             assert (self.log.log_end_offset, self.log.producers()) == before
             return
@@ -127,7 +127,7 @@ class ProducerMachine(ProducerWorld):
             self.numbers += 1
             message = Message(self.numbers, producer_id, 0, 0, 1, -1)
             before = self.log.log_end_offset
-            self.log.append(message.payload(), issued=is_issued)
+            self.log.appender.append(message.payload(), issued=is_issued)
             self.entries[before] = message
             self._notice_who_is_forgotten(producers | {producer_id})
 
@@ -144,7 +144,7 @@ class ProducerMachine(ProducerWorld):
         marker = data.draw(st.sampled_from(self.markers[-6:]))
         before, producers = self.log.log_end_offset, self._known_producers()
         try:
-            info = self.log.append_marker(marker.producer_id, marker.epoch, 0, commit=marker.commit)
+            info = self.log.appender.append_marker(marker.producer_id, marker.epoch, 0, commit=marker.commit)
         except (InvalidProducerEpochError, CoordinatorFencedError):
             return
         written = self._offset_of(marker)
@@ -165,14 +165,14 @@ class ProducerMachine(ProducerWorld):
         if producer.transaction < 0 or self._of_epoch(n, producer.epoch) or not producer.sent:
             return
         message = producer.sent[0]
-        guard = self.log.begin_verification(n, message.epoch)
+        guard = self.log.appender.begin_verification(n, message.epoch)
         self._end(n, commit=False)
         self._replicate()
         forgotten = self._known_producers()
-        self.log.expire_producers(2**62)
+        self.log.appender.expire_producers(2**62)
         forgotten -= self._known_producers()
         try:
-            self.log.append(message.payload(), guard=guard)
+            self.log.appender.append(message.payload(), guard=guard)
         except REFUSED:
             self._forget(forgotten)
             return
@@ -186,11 +186,11 @@ class ProducerMachine(ProducerWorld):
 
     @rule()
     def roll(self) -> None:
-        self.log.roll()
+        self.log.appender.roll()
 
     @rule()
     def compact(self) -> None:
-        self.log.begin_segment()
+        self.log.appender.begin_segment()
         self.clock.time_ms += 700
         self.has_compacted = True
         due = due_for_compaction(self.log)
@@ -264,7 +264,7 @@ class ProducerMachine(ProducerWorld):
         aborted = self.log.aborted_transactions(start, stable)
         found = set()
         offset = start
-        while (piece := self.log.read(offset, 3000, end=stable)) is not None:
+        while (piece := self.log.reader.read(offset, 3000, end=stable)) is not None:
             data_bytes = piece.read()
             for position, header in iterate_batches(data_bytes):
                 hidden = header.attributes & 2 and any(

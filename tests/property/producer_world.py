@@ -26,7 +26,7 @@ from sparklog.errors import (
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.producers import ALL_SAFEGUARDS, Safeguards
+from sparklog.log.producers.states import ALL_SAFEGUARDS, Safeguards
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from tests.unit.log.producer_support import produced
 from tests.unit.log.support import ManualClock
@@ -215,10 +215,10 @@ class ProducerWorld(RuleBasedStateMachine):
         try:
             guard = None
             if message.transaction >= 0:
-                guard = self.log.begin_verification(message.producer_id, message.epoch)
+                guard = self.log.appender.begin_verification(message.producer_id, message.epoch)
                 if guard is not None and producer.transaction != message.transaction:
                     return known is not None  # the coordinator says no
-            info = self.log.append(message.payload(), guard=guard, issued=is_issued)
+            info = self.log.appender.append(message.payload(), guard=guard, issued=is_issued)
         except PowerCut:  # it was admitted: it may be in the log
             self._check_order(message, producers)
             self.entries[before] = message
@@ -272,7 +272,7 @@ class ProducerWorld(RuleBasedStateMachine):
     def _write(self, marker: Marker) -> None:
         before, producers = self.log.log_end_offset, self._known_producers()
         try:
-            info = self.log.append_marker(marker.producer_id, marker.epoch, 0, commit=marker.commit)
+            info = self.log.appender.append_marker(marker.producer_id, marker.epoch, 0, commit=marker.commit)
         except PowerCut:
             self.entries[before] = marker
             raise
@@ -305,16 +305,16 @@ class ProducerWorld(RuleBasedStateMachine):
     # --- the log's life ---
 
     def _replicate(self) -> None:
-        self.log.flush()
+        self.log.flusher.flush()
         self.log.raise_high_watermark(self.log.log_end_offset)
-        self.log.forget_truncation(self.log.truncation_count)  # as a checkpoint does
+        self.log.truncation.forget(self.log.truncation.count)  # as a checkpoint does
         self.durable, self.recovery_point = self.log.high_watermark, self.log.recovery_point
 
     def _truncate(self, seed: int) -> None:
         spread = self.log.log_end_offset - self.log.high_watermark
         offset = self.log.high_watermark + seed % (spread + 1)
         self.recovery_point = min(self.recovery_point, offset)
-        self.log.truncate_to(offset)
+        self.log.truncation.truncate_to(offset)
         self.recovery_point = min(self.recovery_point, self.log.log_end_offset)
 
     def _after_a_loss(self) -> None:

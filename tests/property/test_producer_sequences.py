@@ -1,6 +1,6 @@
 """The idempotent producer against the log's own rule, over a network that loses, delays and repeats.
 
-The client's queues, sequences and outcomes are the real ones, the broker's rule is `sparklog.log.producers`; only the
+The client's queues, sequences and outcomes are the real ones, the broker's rule is `sparklog.log.producers.states`; only the
 connections and the clock are made up. Requests of a connection that the client has given up may still be carried out,
 at any time, in any order. After everything has calmed down:
 
@@ -39,7 +39,7 @@ from sparklog.errors import (
     StorageFullError,
 )
 from sparklog.format.batch import BatchHeader
-from sparklog.log.producers import ProducerStates
+from sparklog.log.producers.states import ProducerStates
 from sparklog.protocol.messages import ProduceResult
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
 

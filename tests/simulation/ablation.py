@@ -14,7 +14,7 @@ from sparklog_broker.coordinators.transaction_shard import TransactionShard
 from sparklog.replication.transactions import Effects
 
 MODULES = (
-    "sparklog.log.producers",
+    "sparklog.log.producers.states",
     "sparklog.replication.transactions.model",
     "sparklog.replication.group_membership",
     "sparklog.client.producer.sequences",

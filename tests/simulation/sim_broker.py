@@ -14,7 +14,7 @@ from sparklog_broker.network.reply import Reply
 from sparklog_broker.registry import HANDLERS
 
 from sparklog.errors import LogCorruptError, StorageError
-from sparklog.log.repair import repair
+from sparklog.log.tools.repair import repair
 from sparklog.protocol.frames import PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog.testing.sim_files import PowerCut
 from sparklog.testing.sim_loop import SimLoop

@@ -18,13 +18,13 @@ TORTURE_SEEDS = 400
 """Of each kind; together more than 5,000."""
 SEARCHED = 500
 FOUND_IN = {
-    "sparklog.log.producers:epoch_check": ("gaps", 5),
-    "sparklog.log.producers:sequence_check": ("producers", 2),
-    "sparklog.log.producers:five_batch_memory": ("producers", 1),
-    "sparklog.log.producers:marker_epoch_rule": ("transactions", 0),
-    "sparklog.log.producers:content_check": ("intruders", 0),
-    "sparklog.log.producers:issued_check": ("intruders", 3),
-    "sparklog.log.producers:verification_guard": ("intruders", 0),
+    "sparklog.log.producers.states:epoch_check": ("gaps", 5),
+    "sparklog.log.producers.states:sequence_check": ("producers", 2),
+    "sparklog.log.producers.states:five_batch_memory": ("producers", 1),
+    "sparklog.log.producers.states:marker_epoch_rule": ("transactions", 0),
+    "sparklog.log.producers.states:content_check": ("intruders", 0),
+    "sparklog.log.producers.states:issued_check": ("intruders", 3),
+    "sparklog.log.producers.states:verification_guard": ("intruders", 0),
     "sparklog.replication.transactions.model:epoch_check": ("transactions", 10),
     "sparklog.replication.transactions.model:committed_participants_only": ("shared", 0),
     "sparklog.replication.transactions.model:run_fence": ("shared", 3),

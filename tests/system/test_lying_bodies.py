@@ -102,9 +102,9 @@ def plant(data_dir: Path, topic: str, lies: list[bytearray]) -> list[tuple[int, 
     )  # fmt: skip
     found = []
     for lie in lies:
-        info = log.append_internal(bytearray(lie))
+        info = log.appender.append_internal(bytearray(lie))
         found.append((info.base_offset, info.last_offset + 1))
-        log.append_internal(bytearray(envelope_batch(20, 100)))
+        log.appender.append_internal(bytearray(envelope_batch(20, 100)))
     log.close()
     return found
 

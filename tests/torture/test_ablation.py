@@ -15,7 +15,7 @@ from tests.torture.shared import AFTER_END
 
 pytestmark = [pytest.mark.crash, pytest.mark.torture]
 
-PRODUCERS = "sparklog.log.producers"
+PRODUCERS = "sparklog.log.producers.states"
 TRANSACTIONS = "sparklog.replication.transactions.model"
 SMALL_BATCHES = {"producer": {"batch_size_bytes": 60}}
 

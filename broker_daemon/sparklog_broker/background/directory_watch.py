@@ -2,7 +2,7 @@
 
 A failing read, write or fsync is noticed by whoever meets it. A directory that was removed, replaced or unmounted fails
 nothing (what is open stays writable, and is lost), so it is looked at, too: each by a thread of its own, because a look at
-a mount that is dead may hang. What is appended meanwhile waits (`sparklog.log.watched_files`).
+a mount that is dead may hang. What is appended meanwhile waits (`sparklog.log.directories.watched_files`).
 """
 
 from __future__ import annotations

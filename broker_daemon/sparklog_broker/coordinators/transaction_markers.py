@@ -116,7 +116,7 @@ class _PartitionMarkers:
         last: AppendInfo | None = None
         for marker in self.markers:
             try:
-                info = partition_log.append_marker(
+                info = partition_log.appender.append_marker(
                     marker.producer_id,
                     marker.producer_epoch,
                     self._coordinator_epoch,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sparklog.errors import InvalidProducerEpochError, SparklogError
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader, decode_header
-from sparklog.log.producers import Guard
+from sparklog.log.producers.states import Guard
 from sparklog.types import TopicPartition
 from sparklog_broker.coordinators.internal_topics import check_not_internal
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
@@ -38,7 +38,9 @@ class Verification:
                 check_not_internal(tp.topic, "written to")
                 header = decode_header(piece)
                 if header.attributes & ATTRIBUTE_TRANSACTIONAL:
-                    guard = self._partitions.get(*tp).log.begin_verification(header.producer_id, header.producer_epoch)
+                    guard = self._partitions.get(*tp).log.appender.begin_verification(
+                        header.producer_id, header.producer_epoch
+                    )
                     if guard is not None:
                         verified[i] = guard
                         asked.setdefault((header.producer_id, header.producer_epoch), []).append(i)

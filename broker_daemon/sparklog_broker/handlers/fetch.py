@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sparklog.errors import InvalidRequestError, SparklogError
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.slices import FileSlice, RemoteReadRequired
+from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.messages import AbortedRange, FetchPartition, FetchRequest, FetchResponse, FetchResult
 from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker.broker import Broker
@@ -227,7 +227,7 @@ class _Reading:
             try:
                 partition = self._partition(wanted)
                 log, end = partition.log, partition.stable_offset if self._committed else None
-                available = log.bytes_available(wanted.fetch_offset, end=end)
+                available = log.reader.bytes_available(wanted.fetch_offset, end=end)
             except SparklogError:
                 return True
             if wanted.fetch_offset < log.log_start_offset:
@@ -255,7 +255,7 @@ def _read_into(
     # Asked once even without room: an offset out of range is told in any case.
     while len(slices) < SLICES_PER_PARTITION_MAX:
         one = min_one_batch and not slices
-        given = log.read(offset, max(max_bytes, 0), min_one_batch=one, may_wait=may_wait, end=end)
+        given = log.reader.read(offset, max(max_bytes, 0), min_one_batch=one, may_wait=may_wait, end=end)
         if given is None:
             break
         slices.append(given)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, SparklogError, UnknownServerError
-from sparklog.log.append_check import work_bytes
+from sparklog.log.appends.check import work_bytes
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.producers import Guard, Issued
+from sparklog.log.producers.states import Guard, Issued
 from sparklog.metadata.store import Topic
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.types import TopicPartition
@@ -96,7 +96,7 @@ async def _verify(request: ProduceRequest, pieces: list[memoryview], context: Re
 def _append(
     piece: memoryview, leader_epoch: int, guard: Guard | None, issued: Issued, partition_log: PartitionLog
 ) -> AppendInfo:
-    return partition_log.append(piece, leader_epoch=leader_epoch, guard=guard, issued=issued)
+    return partition_log.appender.append(piece, leader_epoch=leader_epoch, guard=guard, issued=issued)
 
 
 def _result(

@@ -159,7 +159,7 @@ def _sync(group: _Numbered, results: Outcomes) -> Outcomes:
         outcome = results[i]
         if isinstance(outcome, AppendInfo) and write.log.config.flush.at_append:
             try:
-                write.log.make_durable(outcome.last_offset + 1)
+                write.log.flusher.make_durable(outcome.last_offset + 1)
             except Exception as e:  # noqa: BLE001 - becomes the partition's outcome
                 results[i] = e
     return results

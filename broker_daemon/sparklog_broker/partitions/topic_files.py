@@ -12,7 +12,7 @@ from sparklog.format.topic_record import TOPIC_FILE, encode_topic
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention import POLICY_COMPACT
+from sparklog.log.retention.policy import POLICY_COMPACT
 from sparklog.log.tiering.policy import TIERING_SETTING
 from sparklog.metadata.rebuild import topic_record
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec, Unfinished, grown_topic
@@ -139,7 +139,7 @@ class TopicFiles:
         done: list[int | SparklogError] = []
         for partition_log, before_offset in deletions:
             try:
-                done.append(partition_log.delete_records(before_offset))
+                done.append(partition_log.retention.delete_records(before_offset))
             except SparklogError as e:
                 done.append(e)
         if all(isinstance(d, SparklogError) for d in done):

@@ -44,12 +44,12 @@ from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.compaction.policy import NO_HORIZON
 from sparklog.log.compaction.swap import CLEANED_SUFFIX
 from sparklog.log.model import LogOwner
-from sparklog.log.segment import LogSegment, PlacedBatch
-from sparklog.log.segment_indexes import SegmentIndexes
-from sparklog.log.segment_view import SegmentEnd, Tail
-from sparklog.log.slices import HandleCache
-from sparklog.log.stored_schema import SchemaOf, schema_of_batch
-from sparklog.log.transactions import AbortedRanges
+from sparklog.log.producers.transactions import AbortedRanges
+from sparklog.log.segments.indexes import SegmentIndexes
+from sparklog.log.segments.segment import LogSegment, PlacedBatch
+from sparklog.log.segments.slices import HandleCache
+from sparklog.log.segments.stored_schema import SchemaOf, schema_of_batch
+from sparklog.log.segments.view import SegmentEnd, Tail
 
 logger = logging.getLogger(__name__)
 

@@ -32,12 +32,12 @@ from pathlib import Path
 from sparklog.environment.files import File, FileSystem
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageError
 from sparklog.format.segment import decode_head, decode_seal, parse_segment_name, segment_name
-from sparklog.log.header_walk import header_at
 from sparklog.log.log_health import LogHealth
 from sparklog.log.model import LogOwner
-from sparklog.log.segment import LogSegment
-from sparklog.log.segment_indexes import remove_indexes
-from sparklog.log.slices import sync_held
+from sparklog.log.segments.header_walk import header_at
+from sparklog.log.segments.indexes import remove_indexes
+from sparklog.log.segments.segment import LogSegment
+from sparklog.log.segments.slices import sync_held
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from sparklog.errors import LogCorruptError
 from sparklog.format.producer_snapshot import ProducerSnapshot
 from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.model import LogOwner
-from sparklog.log.partition_producers import PartitionProducers, decode_states
-from sparklog.log.producer_files import BeforeLocal
-from sparklog.log.producers import NONE
-from sparklog.log.segment import LogSegment
+from sparklog.log.producers.files import BeforeLocal
+from sparklog.log.producers.partition_producers import PartitionProducers, decode_states
+from sparklog.log.producers.states import NONE
+from sparklog.log.segments.segment import LogSegment
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.tiering.state import DeleteStarted, Event, LocalStart, RemoteLogState, RemoteSegmentMetadata

@@ -24,7 +24,7 @@ from sparklog.errors import (
     StorageFullError,
     UnknownMemberIdError,
 )
-from sparklog.log.partition_log import PartitionLog
+from sparklog.log.appends.log_appender import LogAppender
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as m
 from sparklog.protocol.messages import Api
@@ -184,17 +184,17 @@ def test_a_failed_append_takes_the_change_back(
 ) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         assert await commit(context, "", -1, (0, 5)) == [0]
-        append = PartitionLog.append_internal
+        append = LogAppender.append_internal
 
         def full(*_: object, **__: Any) -> None:
             raise failure("it does not work")
 
-        monkeypatch.setattr(PartitionLog, "append_internal", full)
+        monkeypatch.setattr(LogAppender, "append_internal", full)
         first = asyncio.ensure_future(commit(context, "", -1, (0, 6)))
         second = asyncio.ensure_future(commit(context, "", -1, (1, 6)))
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
         assert all(isinstance(o, SparklogError) and o.retriable for o in outcomes), outcomes
-        monkeypatch.setattr(PartitionLog, "append_internal", append)
+        monkeypatch.setattr(LogAppender, "append_internal", append)
         await ready(broker)
         assert await fetched(broker) == {0: (5, "note 0")}
         assert await commit(context, "", -1, (0, 7)) == [0]
@@ -235,11 +235,11 @@ def test_compaction_keeps_what_a_restart_needs(tmp_path: Path, monkeypatch: pyte
             if producer_id == 9:
                 await beat(context, "a", 0)
                 await beat(context, "a", -1)
-                log.begin_segment()  # what is open is not compacted
+                log.appender.begin_segment()  # what is open is not compacted
             request = m.TxnOffsetCommitRequest("x", producer_id, 0, "g", [m.CommittedOffset("t", offset_of, 99)])
             await groups.commit(request, Producer(producer_id, 0))
             if producer_id != 9:
-                log.append_marker(producer_id, 1, 0, commit=producer_id == 8, leader_epoch=0)
+                log.appender.append_marker(producer_id, 1, 0, commit=producer_id == 8, leader_epoch=0)
                 groups.on_offsets_marker(number, producer_id, producer_id == 8)
                 log.raise_high_watermark(partition.replicas.on_append(log.log_end_offset))
         await beat(context, "b", 0)

@@ -107,7 +107,7 @@ def visible(broker: Broker, tp: TopicPartition) -> list[bytes]:
     found: list[bytes] = []
     offset = log.log_start_offset
     while offset < end:
-        piece = log.read(offset, 1 << 20, end=end)
+        piece = log.reader.read(offset, 1 << 20, end=end)
         assert piece is not None
         data = piece.read()
         offset = piece.next_offset

@@ -22,7 +22,7 @@ from sparklog.format.batch import (
     stamp_batch,
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.log.producers import ProducerStates
+from sparklog.log.producers.states import ProducerStates
 from sparklog.protocol import frames
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m

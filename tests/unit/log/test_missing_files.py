@@ -15,7 +15,7 @@ from sparklog.format.checkpoint import RECOVERY_POINTS_FILE
 from sparklog.format.segment import segment_name
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.repair import repair
+from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, append, records, values
@@ -45,7 +45,7 @@ def filled(data: Path, *, segments: int, files: FileSystem | None = None) -> Log
     log = manager.get(E0)
     for i in range(segments):
         if i:
-            log.roll()
+            log.appender.roll()
         append(log, records(3))
     return manager
 
