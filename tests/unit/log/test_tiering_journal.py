@@ -147,7 +147,7 @@ def test_urls_that_cannot_be_used(url: str) -> None:
         ObjectStore(url)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(40))
 def test_no_power_cut_leaves_half_a_beginning(seed: int) -> None:
     """A file whose first record is not on the disk yet may come back longer than what was kept of it."""
     directory = Path("/data/t-0")
