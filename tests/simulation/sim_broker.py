@@ -13,7 +13,7 @@ from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.network.reply import Reply
 from sparklog_broker.registry import HANDLERS
 
-from sparklog.errors import LogCorruptError, StorageError
+from sparklog.errors import LogCorruptError, StorageError, StorageFullError
 from sparklog.log.tools.repair import repair
 from sparklog.protocol.frames import PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog.testing.sim_files import PowerCut
@@ -58,7 +58,7 @@ class SimBroker:
         """False: it does not come up, because of its disks. Raises PowerCut."""
         try:
             self.start()
-        except StorageError:
+        except (StorageError, StorageFullError):
             self.kill()
             return False
         return True

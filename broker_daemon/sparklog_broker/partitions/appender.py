@@ -110,7 +110,7 @@ class Appender:
 
         def replicated(_: Hashable | None) -> bool:
             for i, (partition, end) in list(waiting.items()):
-                if partition.deleted or partition.error is not None or partition.replicas.high_watermark >= end:
+                if partition.deleted or partition.error is not None or partition.log.high_watermark >= end:
                     del waiting[i]
             return not waiting
 

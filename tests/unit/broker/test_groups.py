@@ -170,8 +170,7 @@ def test_an_answer_waits_for_the_high_watermark(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         assert not waiting.done()
         assert not asked.done(), "it would tell what a restart could take back"
-        partition.log.raise_high_watermark(partition.replicas.on_follower_fetch(1, partition.log.log_end_offset))
-        broker.partitions.produces.check(partition.key)
+        partition.on_follower_fetch(1, partition.log.log_end_offset)
         assert await waiting == [0]
         assert await asked == {0: (5, "note 0")}
 
@@ -230,7 +229,6 @@ def test_compaction_keeps_what_a_restart_needs(tmp_path: Path, monkeypatch: pyte
         groups = broker.groups
         number = groups.partition_of("g").number
         log = broker.partitions.get(CONSUMER_OFFSETS_TOPIC, number).log
-        partition = broker.partitions.get(CONSUMER_OFFSETS_TOPIC, number)
         for producer_id, offset_of in ((7, 0), (8, 1), (9, 2)):
             if producer_id == 9:
                 await beat(context, "a", 0)
@@ -241,7 +239,7 @@ def test_compaction_keeps_what_a_restart_needs(tmp_path: Path, monkeypatch: pyte
             if producer_id != 9:
                 log.appender.append_marker(producer_id, 1, 0, commit=producer_id == 8, leader_epoch=0)
                 groups.on_offsets_marker(number, producer_id, producer_id == 8)
-                log.raise_high_watermark(partition.replicas.on_append(log.log_end_offset))
+                log.raise_high_watermark(log.log_end_offset)
         await beat(context, "b", 0)
         assert {p: o for p, (o, _) in (await fetched(broker)).items()} == {0: 29, 1: 99, 2: 29}
         before = log.size_bytes
