@@ -81,7 +81,7 @@ class LogManager:
     ) -> None:
         """Makes the directories if needed and locks them. `log_dirs` hold the partitions; without them `data_dir` does.
         A log directory that cannot be used counts as failed, as long as one can be. `expiry_rate`: of the clock by which things
-        grow old (`expiry_clock.py`); None: the clock itself.
+        grow old (`retention/expiry_clock.py`); None: the clock itself.
 
         Raises DataDirLockedError, StorageError.
         """

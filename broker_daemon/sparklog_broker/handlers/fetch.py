@@ -251,7 +251,7 @@ def _read_into(
     may_wait: bool,
 ) -> None:
     """Adds slices of [offset, end) to `slices`, which is empty: of at most `max_bytes`, but with `min_one_batch` at least
-    one batch. Raises what `PartitionLog.read` does; what was read before stays in `slices`."""
+    one batch. Raises what `LogReader.read` does; what was read before stays in `slices`."""
     # Asked once even without room: an offset out of range is told in any case.
     while len(slices) < SLICES_PER_PARTITION_MAX:
         one = min_one_batch and not slices
