@@ -41,8 +41,8 @@ LOG_APPEND_TIME = 1
 class BatchAssembler:
     """Makes the batches of one partition of a read. `add` and `finish` yield batches with exactly `schema.arrow`.
 
-    What is gathered is decoded together, and gets its other columns once: reading small batches must not cost as if each
-    were a large one. So `finish`, too, raises CorruptBatchError and SchemaMismatchError.
+    What is gathered is decoded together, and gets its other columns once: reading small batches must not cost as if
+    each were a large one. So `finish`, too, raises CorruptBatchError and SchemaMismatchError.
     """
 
     def __init__(self, schema: ReadSchema, partition: TopicPartition, *, log_append_time: bool) -> None:

@@ -102,8 +102,8 @@ class Catalog:
     def topics(
         self, subscription: Subscription, *, missing_is_error: bool, to_write: bool = False
     ) -> dict[str, TopicInfo]:
-        """The subscribed topics there are, by name; a pattern may match none yet. `to_write`: the broker may make those that
-        are named and do not exist.
+        """The subscribed topics there are, by name; a pattern may match none yet. `to_write`: the broker may make
+        those that are named and do not exist.
 
         Raises UnknownTopicOrPartitionError if a named one does not exist and `missing_is_error`, and
         InvalidPartitionsError for an assigned partition that does not exist.
@@ -177,7 +177,8 @@ class Catalog:
         return self._asking("offsets", lambda c: _list_offsets(c, asked, self.isolation, self.request_timeout_ms))
 
     def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
-        """Waits until any partition grows beyond its position, at most `max_wait_ms`. Whether one has, or might have."""
+        """Waits until any partition grows beyond its position, at most `max_wait_ms`. Whether one has, or might
+        have."""
         if not positions:
             time.sleep(max_wait_ms / 1000)
             return True

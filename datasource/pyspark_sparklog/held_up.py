@@ -1,4 +1,5 @@
-"""Says so when readers of committed records wait: for which transaction, since when, and how it is ended if its writer is gone."""
+"""Says so when readers of committed records wait: for which transaction, since when, and how it is ended if its writer
+is gone."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ class HeldUp:
         self._told: dict[str, float] = {}
 
     def look(self, extents: Mapping[TopicPartition, Extent]) -> None:
-        """Warns if records that are there are not among `extents`, because an old transaction is open before them. Looks again
-        only after LOOK_S."""
+        """Warns if records that are there are not among `extents`, because an old transaction is open before them.
+        Looks again only after LOOK_S."""
         now_s = self._clock()
         if not self._on or now_s - self._looked_s < LOOK_S:
             return

@@ -1,11 +1,12 @@
 """How what the tasks of a write have stored becomes visible: all of it at once and once, or nothing.
 
 A micro-batch (or a batch write) is one shared transaction (docs/internals/delivery.md, section 3). It is named by the
-application and a version: in a stream query id (or txnAppId) and batch id, in a batch write txnAppId and txnVersion, or a
-random name.
+application and a version: in a stream query id (or txnAppId) and batch id, in a batch write txnAppId and txnVersion,
+or a random name.
 
 - The driver draws a fencing token when the writer is made; later runs have larger ones, and fence earlier ones.
-- A task with rows joins and writes with a producer id of its own. If the version is committed already, it writes nothing.
+- A task with rows joins and writes with a producer id of its own. If the version is committed already, it writes
+  nothing.
 - `commit` names the producer ids of the attempts that Spark accepted, the committed participants. All other records are
   aborted: those of failed attempts, speculative copies, zombies of an earlier run.
 - The decision is for good: the same commit again gets it again, an abort after it changes nothing. So a driver that is
@@ -53,8 +54,8 @@ AT_LEAST_ONCE = -1
 
 
 class TaskPlace(NamedTuple):
-    """Where a task runs. Batch writes have no query: then the ids are "" and `batch_id` is -1. `checkpoint_setting`: the
-    session's."""
+    """Where a task runs. Batch writes have no query: then the ids are "" and `batch_id` is -1. `checkpoint_setting`:
+    the session's."""
 
     query_id: str
     run_id: str
@@ -71,9 +72,9 @@ NOWHERE = TaskPlace("", "", -1, 0, 0)
 class SinkCommitMessage(WriterCommitMessage):
     """What one task wrote. `offsets` maps (topic, partition) to (first, last) offset; other writers may be in between.
 
-    `transaction` None: at-least-once. `producer_id` -1: the task had no rows, or (`committed_before`) it threw them away
-    because the version had been committed before. `given_rows`: how many Spark gave it; `checksum` of them, None if it was
-    not needed; `checkpoint`: the query's, as far as the task knows it.
+    `transaction` None: at-least-once. `producer_id` -1: the task had no rows, or (`committed_before`) it threw them
+    away because the version had been committed before. `given_rows`: how many Spark gave it; `checksum` of them, None
+    if it was not needed; `checkpoint`: the query's, as far as the task knows it.
     """
 
     place: TaskPlace
@@ -103,8 +104,8 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMe
 
 
 def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
-    """What to ask for, given the messages of all tasks; None: there is no transaction. Raises SparklogError if the tasks do
-    not belong to one transaction."""
+    """What to ask for, given the messages of all tasks; None: there is no transaction. Raises SparklogError if the
+    tasks do not belong to one transaction."""
     transactions = {m.transaction for m in messages}
     if len(transactions) > 1:
         raise SparklogError(f"the tasks wrote for different transactions, nothing can be committed: {transactions}")
@@ -117,8 +118,8 @@ def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
 
 
 class _Runs:
-    """The run that has committed last for each checkpoint, as this process has seen it: Spark commits and aborts all batches
-    of a run in one process, and an abort in which no task has reported does not say whose it is."""
+    """The run that has committed last for each checkpoint, as this process has seen it: Spark commits and aborts all
+    batches of a run in one process, and an abort in which no task has reported does not say whose it is."""
 
     def __init__(self) -> None:
         self._by_checkpoint: OrderedDict[str, SharedTransaction] = OrderedDict()
@@ -142,8 +143,8 @@ class Publisher:
 
     `fencing_token` AT_LEAST_ONCE: there is no transaction; None: nothing is written with it, it only ends what others
     wrote, and draws a fencing token should it need one. `is_stream`: run and version are those of the query's run and
-    batch, which only tasks know, and so is `app_id` if it is None. `checkpoint` "": the query's is not known; nor is its
-    name if `query_name` is "".
+    batch, which only tasks know, and so is `app_id` if it is None. `checkpoint` "": the query's is not known; nor is
+    its name if `query_name` is "".
     """
 
     bootstrap_servers: str
@@ -246,8 +247,8 @@ class Publisher:
             _runs.note(self.checkpoint, transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int = -1) -> None:
-        """Throws away what the tasks have written, unless it is committed: Spark aborts after a failed commit, too. Raises
-        nothing: what cannot be aborted now ends with the next run, or by its timeout."""
+        """Throws away what the tasks have written, unless it is committed: Spark aborts after a failed commit, too.
+        Raises nothing: what cannot be aborted now ends with the next run, or by its timeout."""
         found = next((m.transaction for m in messages if isinstance(m, SinkCommitMessage)), None)
         try:
             if found is None:
@@ -268,8 +269,8 @@ class Publisher:
                 log.warning("%s had been committed before it failed: it stays", _describe(found))
 
     def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
-        """The transaction of a write in which no task has reported, as far as it is known here. A newer run is in no danger:
-        the coordinator knows the run as an older one."""
+        """The transaction of a write in which no task has reported, as far as it is known here. A newer run is in no
+        danger: the coordinator knows the run as an older one."""
         if self.fencing_token == AT_LEAST_ONCE:
             return None
         if not self.is_stream:
@@ -323,16 +324,16 @@ def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
 def stream_publisher(
     options: SinkOptions, checkpoint: str = "", query_name: str = "", *, ends_only: bool = False
 ) -> Publisher:
-    """For one micro-batch: draws its fencing token. `checkpoint`: its location, if the query was given one. `ends_only`: no
-    task writes with it, so it needs no fencing token yet."""
+    """For one micro-batch: draws its fencing token. `checkpoint`: its location, if the query was given one.
+    `ends_only`: no task writes with it, so it needs no fencing token yet."""
     fencing_token = None if ends_only and options.exactly_once else _fencing_token(options)
     made = _publisher(options, fencing_token, app_id=options.txn_app_id, version=0, run_id="")
     return replace(made, checkpoint=checkpoint, query_name=query_name, is_stream=True)
 
 
 def batch_publisher(options: SinkOptions) -> Publisher:
-    """For one batch write: under txnAppId and txnVersion if they are given, else under a name that nobody uses again. It has
-    a lease, and no timeout but the one that is given."""
+    """For one batch write: under txnAppId and txnVersion if they are given, else under a name that nobody uses again.
+    It has a lease, and no timeout but the one that is given."""
     run_id = uuid.uuid4().hex
     app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
     made = _publisher(options, _fencing_token(options), app_id=app_id, version=options.txn_version, run_id=run_id)

@@ -33,8 +33,8 @@ QUIET_RETRY_MS = 5_000
 
 
 class RangePartition(InputPartition):
-    """Offsets [start, end) of one partition, and the incarnation of its topic they belong to. `edges`: which of the two are
-    not fixed, but decided with each action on `frame`, the DataFrame's read."""
+    """Offsets [start, end) of one partition, and the incarnation of its topic they belong to. `edges`: which of the
+    two are not fixed, but decided with each action on `frame`, the DataFrame's read."""
 
     def __init__(
         self,
@@ -171,8 +171,8 @@ class RangeRead:
 
 @all_in_one_line
 class SparklogBatchReader(DataSourceReader):
-    """`spark.read`: all records between the starting and the ending offsets. The tasks are decided once, when the read is
-    planned; where earliest and latest are, with each action (`actions`)."""
+    """`spark.read`: all records between the starting and the ending offsets. The tasks are decided once, when the read
+    is planned; where earliest and latest are, with each action (`actions`)."""
 
     def __init__(self, options: SourceOptions, schema: ReadSchema) -> None:
         self._options = options

@@ -1,8 +1,8 @@
 """What a streaming query's checkpoint says of a batch, where this process can read it.
 
-Spark keeps a directory `<checkpoint>/offsets` with a file for each batch, written before the batch runs and read again when it
-is run again: a line with a version, one with metadata, then one for each source with where the batch ends there. It keeps
-the last two at least. `<checkpoint>/metadata` holds the query's id.
+Spark keeps a directory `<checkpoint>/offsets` with a file for each batch, written before the batch runs and read again
+when it is run again: a line with a version, one with metadata, then one for each source with where the batch ends
+there. It keeps the last two at least. `<checkpoint>/metadata` holds the query's id.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from urllib.parse import unquote, urlsplit
 
 FILE_CHARS_MAX = 64 << 20
 CHECKPOINT_SETTING = "spark.sql.streaming.checkpointLocation"
-"""Of the session: tasks see it as a local property. Queries without a location of their own have a directory by name in it."""
+"""Of the session: tasks see it as a local property. Queries without a location of their own have a directory by name
+in it."""
 
 
 def location_of(option: str, setting: str | None, query_name: str) -> str:
-    """Where the checkpoint is, given the query's own option, the session's setting, and the query's name; "": unknown."""
+    """Where the checkpoint is, given the query's own option, the session's setting, and the query's name; "":
+    unknown."""
     if option:
         return option
     return f"{setting.rstrip('/')}/{query_name}" if setting and query_name else ""
 
 
 def input_digest(location: str, query_id: str, batch_id: int) -> str:
-    """Of where the batch begins and ends in each source, and of the query; "" if that cannot be read here: the checkpoint is
-    in an object store, or it is another query's."""
+    """Of where the batch begins and ends in each source, and of the query; "" if that cannot be read here: the
+    checkpoint is in an object store, or it is another query's."""
     directory = _local_path(location)
     if directory is None or not query_id or batch_id < 0:
         return ""

@@ -147,8 +147,8 @@ def _partitions(topic: TopicDescription, wanted: list[int]) -> list[TopicPartiti
 
 
 def _start_offsets(admin: Admin, tps: list[TopicPartition], start: str, level: str) -> dict[TopicPartition, int]:
-    """The first offset to read of every partition, for `--from`; the end is that of isolation `level`. An offset outside of the log is moved to its edge, because
-    one number stands for all partitions."""
+    """The first offset to read of every partition, for `--from`; the end is that of isolation `level`. An offset
+    outside of the log is moved to its edge, because one number stands for all partitions."""
     earliest = admin.list_offsets(dict.fromkeys(tps, "earliest"))
     latest = admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=level)
     if start == "earliest":

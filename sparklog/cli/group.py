@@ -302,7 +302,8 @@ def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
 def _offsets_at(
     admin: Admin, tps: list[TopicPartition], spec: str | int | None, at: str | None
 ) -> dict[TopicPartition, int]:
-    """`spec`: earliest, latest, an offset, or (`at` is given) ms since 1970; behind the last record if none is that new."""
+    """`spec`: earliest, latest, an offset, or (`at` is given) ms since 1970; behind the last record if none is that
+    new."""
     assert spec is not None
     if isinstance(spec, int) and at is None:
         return dict.fromkeys(tps, spec)

@@ -80,8 +80,8 @@ class LogManager:
         remote: RemoteAccess = NO_ACCESS,
     ) -> None:
         """Makes the directories if needed and locks them. `log_dirs` hold the partitions; without them `data_dir` does.
-        A log directory that cannot be used counts as failed, as long as one can be. `expiry_rate`: of the clock by which things
-        grow old (`retention/expiry_clock.py`); None: the clock itself.
+        A log directory that cannot be used counts as failed, as long as one can be. `expiry_rate`: of the clock by
+        which things grow old (`retention/expiry_clock.py`); None: the clock itself.
 
         Raises DataDirLockedError, StorageError.
         """
@@ -155,8 +155,8 @@ class LogManager:
     # --- start ---
 
     def load(self, cluster_id: str, specs: Iterable[PartitionSpec], deleted: Collection[str] = ()) -> None:
-        """Opens the logs of `specs`; one that cannot be opened goes offline with its error, the others go on. What is left
-        of the `deleted` topics (ids) is moved out of the way, to be unlinked by `purge_deleted`.
+        """Opens the logs of `specs`; one that cannot be opened goes offline with its error, the others go on. What is
+        left of the `deleted` topics (ids) is moved out of the way, to be unlinked by `purge_deleted`.
 
         Raises StorageError when a directory is another broker's or cluster's, or when none can be used.
         """
@@ -223,8 +223,8 @@ class LogManager:
     def _without_deleted(
         self, found: Mapping[str, list[LogDirectory]], deleted: Collection[str]
     ) -> dict[str, list[LogDirectory]]:
-        """Without the directories of deleted topics, which a crash has left under their names. Whose a directory is it says
-        itself: another topic may have the name by now."""
+        """Without the directories of deleted topics, which a crash has left under their names. Whose a directory is it
+        says itself: another topic may have the name by now."""
         kept: dict[str, list[LogDirectory]] = {}
         for name, directories in found.items():
             for directory in directories:
@@ -252,8 +252,8 @@ class LogManager:
             self._offline[tp] = e
 
     def _directory_of_existing(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> LogDirectory:
-        """The log directory a known partition is in. Raises LogCorruptError if it is in two, or in none though its directory
-        was made, StorageError if it may be in one that has failed."""
+        """The log directory a known partition is in. Raises LogCorruptError if it is in two, or in none though its
+        directory was made, StorageError if it may be in one that has failed."""
         owner = spec.owner
         name = owner.directory_name
         if len(candidates) > 1:
@@ -357,8 +357,8 @@ class LogManager:
     # --- topics ---
 
     def create_partitions(self, specs: Iterable[PartitionSpec]) -> None:
-        """As `create_partition` of each. Their directories are made together, which takes far fewer fsyncs; where that does
-        not work one is made after the other."""
+        """As `create_partition` of each. Their directories are made together, which takes far fewer fsyncs; where that
+        does not work one is made after the other."""
         specs = [spec for spec in specs if spec.owner.topic_partition not in self._logs]
         made = make_new_partitions(self._live(), self._partition_counts(), [spec.owner for spec in specs])
         for spec in specs:
@@ -370,8 +370,8 @@ class LogManager:
                 self._create_in_one_of([directory, *others], spec)
 
     def create_partition(self, spec: PartitionSpec) -> PartitionLog:
-        """Makes an empty log in the directory with the fewest partitions; if that fails, in the next. A directory of that
-        name left over from another topic is moved aside, not deleted.
+        """Makes an empty log in the directory with the fewest partitions; if that fails, in the next. A directory of
+        that name left over from another topic is moved aside, not deleted.
 
         Raises StorageFullError, StorageError, LogCorruptError.
         """
@@ -429,8 +429,8 @@ class LogManager:
         return log
 
     def write_topic_record(self, tp: TopicPartition, content: bytes) -> None:
-        """Writes topic.json (`format/topic_record.py`) beside the segments of partition `tp`, unless it says that already.
-        Nothing if the partition is offline. Raises StorageFullError, StorageError."""
+        """Writes topic.json (`format/topic_record.py`) beside the segments of partition `tp`, unless it says that
+        already. Nothing if the partition is offline. Raises StorageFullError, StorageError."""
         directory = self._place.get(tp)
         if directory is None or tp not in self._logs:
             return
@@ -464,8 +464,9 @@ class LogManager:
     # --- while running, and stop ---
 
     def look(self, path: Path) -> None:
-        """Notices that the log directory, or a file in it that was appended to since the last look, is gone or another one:
-        writes to the open files would succeed and be lost. May be called by any thread, for each directory by one."""
+        """Notices that the log directory, or a file in it that was appended to since the last look, is gone or another
+        one: writes to the open files would succeed and be lost. May be called by any thread, for each directory by
+        one."""
         directory = next(d for d in self._directories if d.path == path)
         if directory.failure is not None or not directory.health.look():
             return
@@ -516,8 +517,8 @@ class LogManager:
         return {d.path: d.failure for d in self._directories if d.failure is not None}
 
     def flush(self) -> None:
-        """Fsyncs what has been appended to any log. A log whose disk fails is logged and takes no more appends; one whose
-        files cannot be opened just now is tried again by the next call."""
+        """Fsyncs what has been appended to any log. A log whose disk fails is logged and takes no more appends; one
+        whose files cannot be opened just now is tried again by the next call."""
 
         def flush(log: PartitionLog) -> bool:
             if log.write_error is None or log.write_error.retriable:
@@ -540,8 +541,8 @@ class LogManager:
         self._of_each_log("written to", recover)
 
     def _of_each_log(self, done: str, job: Callable[[PartitionLog], bool]) -> bool:
-        """Does `job` with every log; whether it did anything. What fails is logged, of shortages (they concern many logs
-        alike) one line; the logs of topics that have been deleted meanwhile do not count."""
+        """Does `job` with every log; whether it did anything. What fails is logged, of shortages (they concern many
+        logs alike) one line; the logs of topics that have been deleted meanwhile do not count."""
         did = False
         short: list[TopicPartition] = []
         last: SparklogError | None = None
@@ -566,7 +567,8 @@ class LogManager:
             self.expiry_clock.save()
 
     def checkpoint(self) -> None:
-        """Writes recovery-points.json of every directory. Raises StorageFullError, StorageError; the others are written."""
+        """Writes recovery-points.json of every directory. Raises StorageFullError, StorageError; the others are
+        written."""
         with self._checkpoint_lock:
             self._in_each(self._checkpoint)
 

@@ -72,11 +72,11 @@ class PartitionLog:
 
         `schema_of` gives the topic's schema for an id (KeyError or UnknownSchemaError for an unknown one). `clean`: the
         log was closed with its data sealed; otherwise the last segment is scanned and a torn tail cut. The offsets are
-        those of the last checkpoint (0 when there is none). `expiry_clock`: by which records grow old. `remote`: how to get at what is in the object store.
-        `newest_schema_id`: of a marker in a log that has no segment. `made`: the directory was there before, as a
-        partition's. `same_boot`: the machine has not stopped since the log was last written to, so that nothing of it can be
-        lost but by somebody's hand. `safeguards`: for tests.
-        Raises LogCorruptError, StorageError.
+        those of the last checkpoint (0 when there is none). `expiry_clock`: by which records grow old. `remote`: how
+        to get at what is in the object store. `newest_schema_id`: of a marker in a log that has no segment. `made`:
+        the directory was there before, as a partition's. `same_boot`: the machine has not stopped since the log was
+        last written to, so that nothing of it can be lost but by somebody's hand. `safeguards`: for tests. Raises
+        LogCorruptError, StorageError.
         """
         state = open_state(
             directory,
@@ -208,8 +208,8 @@ class PartitionLog:
         return self._state.epochs.latest
 
     def end_offset_for(self, leader_epoch: int) -> EpochEnd:
-        """Where the records of `leader_epoch`, or else of the largest epoch below it that is known, end; (-1, -1) for an
-        epoch newer than all of the log's."""
+        """Where the records of `leader_epoch`, or else of the largest epoch below it that is known, end; (-1, -1) for
+        an epoch newer than all of the log's."""
         return self._state.epochs.end_offset_for(leader_epoch, self._state.offsets.written)
 
     @property
@@ -247,12 +247,13 @@ class PartitionLog:
         return max(unstable, min(self._state.offsets.log_start, high_watermark))
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that may have records in [start_offset, end_offset), which lies below the last stable
-        offset; in the order of their markers."""
+        """The aborted transactions that may have records in [start_offset, end_offset), which lies below the last
+        stable offset; in the order of their markers."""
         return self._state.producers.aborted.between(start_offset, end_offset)
 
     def end_with_few_aborted(self, count_max: int, start_offset: int, end_offset: int) -> int:
-        """`end_offset`, or a smaller one, above `start_offset`, up to which `aborted_transactions` has about `count_max`."""
+        """`end_offset`, or a smaller one, above `start_offset`, up to which `aborted_transactions` has about
+        `count_max`."""
         return self._state.producers.aborted.end_with_at_most(count_max, start_offset, end_offset)
 
     def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:

@@ -76,7 +76,8 @@ class Topic(Struct, frozen=True):
 
 
 class Unfinished(Enum):
-    """What a crash may have left half done with a topic's directories, which are not changed together with the store."""
+    """What a crash may have left half done with a topic's directories, which are not changed together with the
+    store."""
 
     MAKING = "making"
     DELETING = "deleting"
@@ -128,8 +129,8 @@ class MetadataStore(Protocol):
         ...
 
     def unfinished_topics(self) -> dict[str, Unfinished]:
-        """By topic id: the topics of which, since they were created or deleted, `finish_topics` has not been told. Raises
-        StorageError."""
+        """By topic id: the topics of which, since they were created or deleted, `finish_topics` has not been told.
+        Raises StorageError."""
         ...
 
     def finish_topics(self, topic_ids: Iterable[str]) -> None:
@@ -215,7 +216,8 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
 
 
 def altered_schema(topic: Topic, change: SchemaChange, schema_id: int) -> Topic:
-    """`topic` with one schema more, under `schema_id`, or `topic` itself if the change is there already. Raises InvalidTopicError."""
+    """`topic` with one schema more, under `schema_id`, or `topic` itself if the change is there already. Raises
+    InvalidTopicError."""
     if topic.kind == KIND_ENVELOPE:
         raise InvalidTopicError(
             f"topic {topic.name!r} is an envelope topic: its columns are key, value, headers, timestamp and stay so; "

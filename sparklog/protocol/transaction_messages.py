@@ -70,8 +70,8 @@ class JoinSharedTxnResponse(Message):
 
 
 class EndSharedTxnRequest(Message):
-    """Commits what `committed_participants` (producer ids) wrote and aborts the rest, or aborts everything. `input`: what
-    the version was made of, in words of the application's own; it is kept with the newest committed version."""
+    """Commits what `committed_participants` (producer ids) wrote and aborts the rest, or aborts everything. `input`:
+    what the version was made of, in words of the application's own; it is kept with the newest committed version."""
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -106,8 +106,8 @@ class RenewSharedTxnResponse(Message):
 
 
 class ListTransactionsRequest(Message):
-    """`states`: only these; `running_ms_min`: only those open at least so long. `paged`: what does not fit into one answer is
-    asked for with further requests, each for the ids that come after `after`."""
+    """`states`: only these; `running_ms_min`: only those open at least so long. `paged`: what does not fit into one
+    answer is asked for with further requests, each for the ids that come after `after`."""
 
     states: Annotated[list[Text], Meta(max_length=20)] = []
     running_ms_min: Annotated[int, Meta(ge=0, le=2**62)] = 0
@@ -138,7 +138,8 @@ class ListTransactionsResponse(Message):
 
 class DescribeTransactionsRequest(Message):
     """Asks for details. `paged`: what does not fit into one answer is asked for with further requests: for the ids that
-    have not come, with the last that has as the first of them if its partitions from `partitions_from` on are missing."""
+    have not come, with the last that has as the first of them if its partitions from `partitions_from` on are
+    missing."""
 
     transactional_ids: Annotated[list[Text], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False
@@ -190,8 +191,8 @@ class AbortTransactionResponse(Message):
 
 
 class DescribeProducersRequest(Message):
-    """Asks who has written to a partition. `paged`: what does not fit into one answer is asked for with further requests, each
-    for the producer ids above `after`."""
+    """Asks who has written to a partition. `paged`: what does not fit into one answer is asked for with further
+    requests, each for the producer ids above `after`."""
 
     topic: Name
     partition: Partition
@@ -200,8 +201,8 @@ class DescribeProducersRequest(Message):
 
 
 class ProducerState(Message):
-    """One producer. `transaction_first_offset` -1: no transaction is open; `transactional_id` None: no coordinator knows
-    it."""
+    """One producer. `transaction_first_offset` -1: no transaction is open; `transactional_id` None: no coordinator
+    knows it."""
 
     producer_id: int
     producer_epoch: int

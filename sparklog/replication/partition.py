@@ -1,7 +1,7 @@
 """Who holds a partition, as its leader sees it, and how far its in-sync replicas have got: a pure state machine.
 
-The high watermark is not here. Its one home is the log (`sparklog.log.offsets`), which is raised to what `replicated_to`
-says and never goes back.
+The high watermark is not here. Its one home is the log (`sparklog.log.offsets`), which is raised to what
+`replicated_to` says and never goes back.
 """
 
 from __future__ import annotations

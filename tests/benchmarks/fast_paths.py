@@ -1,7 +1,9 @@
-"""What each fast path is worth: `python -m tests.benchmarks fast-paths`, the figures behind docs/internals/fast-paths.md.
+"""What each fast path is worth: `python -m tests.benchmarks fast-paths`, the figures behind
+docs/internals/fast-paths.md.
 
-Both sides are the same checkout. On the side "without" a fast path is switched off from outside, in the broker's process and
-in the clients' (`switches`), so the product has no switch for it. Sides take turns, and change the order each round.
+Both sides are the same checkout. On the side "without" a fast path is switched off from outside, in the broker's
+process and in the clients' (`switches`), so the product has no switch for it. Sides take turns, and change the order
+each round.
 """
 
 from __future__ import annotations
@@ -106,7 +108,8 @@ def _without(name: str | None, directory: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Medians of a figure. `worth`: how many times better it is with the fast path, by the median of the rounds' ratios."""
+    """Medians of a figure. `worth`: how many times better it is with the fast path, by the median of the rounds'
+    ratios."""
 
     path: str
     load: str

@@ -59,8 +59,9 @@ def _significant(value: float) -> str:
 
 
 def wrapped(text: str, hanging: str = "") -> str:
-    """A paragraph of Markdown in lines of at most LINE_CHARS_MAX, if its words allow that; the lines behind the first one
-    begin with `hanging`. Code is not divided, and no line begins with what Markdown would take for a list or a heading."""
+    """A paragraph of Markdown in lines of at most LINE_CHARS_MAX, if its words allow that; the lines behind the first
+    one begin with `hanging`. Code is not divided, and no line begins with what Markdown would take for a list or a
+    heading."""
     lines = [""]
     for word in _WORDS.findall(text):
         line = lines[-1]

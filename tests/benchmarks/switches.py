@@ -1,7 +1,7 @@
 """Switches fast paths off in a process from outside: the product has no such switches.
 
-`environment` names the path in a variable and puts a `sitecustomize.py` on the path of every Python that is started with
-it, the broker's and the clients', which calls `apply` before anything else runs.
+`environment` names the path in a variable and puts a `sitecustomize.py` on the path of every Python that is started
+with it, the broker's and the clients', which calls `apply` before anything else runs.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def environment(name: str, directory: Path) -> dict[str, str]:
 
 
 def apply() -> None:
-    """Switches off what the environment names. A failure ends the process: a side that is as the other one measures nothing."""
+    """Switches off what the environment names. A failure ends the process: a side that is as the other one measures
+    nothing."""
     name = os.environ.get(VARIABLE)
     if not name:
         return

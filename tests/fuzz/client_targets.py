@@ -1,4 +1,5 @@
-"""Clients of a hostile server, called in a child: whatever it says, they end in time, with a result or a typed error."""
+"""Clients of a hostile server, called in a child: whatever it says, they end in time, with a result or a typed
+error."""
 
 from __future__ import annotations
 

@@ -316,7 +316,8 @@ def compaction(schema_id: int, hostile: bytes, sealed: bool) -> Found:
 
 
 def tiering(schema_id: int, hostile: bytes, sealed: bool) -> Found:
-    """The segment is copied to an object store, dropped here, and read there: by columns and through the broker's cache."""
+    """The segment is copied to an object store, dropped here, and read there: by columns and through the broker's
+    cache."""
     logging.disable(logging.CRITICAL)
     tier_run.encode_columns = partial(encode_columns, share_max=0)  # type: ignore[attr-defined]  # small as they are here
     with _Directory() as root:

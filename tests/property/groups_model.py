@@ -1,8 +1,8 @@
 """Members, their network and a coordinator that crashes, to be driven at random.
 
-A client is as bad as clients get: requests are lost, come late or twice, it lets partitions go late, it freezes until it has
-been put out and then goes on as if nothing had happened. Answers are given when the records before them are safe; a crash loses
-any part of what is not.
+A client is as bad as clients get: requests are lost, come late or twice, it lets partitions go late, it freezes until
+it has been put out and then goes on as if nothing had happened. Answers are given when the records before them are
+safe; a crash loses any part of what is not.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Several producers, the log that they write to, and what must be true of it: the ground of `producer_machine.py`.
 
 It knows nothing of the log's rules, only what must be true: no message is in the log twice or out of its producer's
-order, nothing of an epoch behind something of a newer one, what is sent again is answered with its first offsets, what is
-answered as stored is stored, and readers of committed records, wherever they begin, see all of a committed transaction and
-nothing of an aborted or undecided one. Markers and messages come late and repeatedly; brokers stop, crash and lose power.
-Strangers write under ids that nobody was given, under those of others, and under so many of their own that others are
-forgotten. That happens to nobody with an open transaction, and to nobody before there are too many or it has expired.
+order, nothing of an epoch behind something of a newer one, what is sent again is answered with its first offsets, what
+is answered as stored is stored, and readers of committed records, wherever they begin, see all of a committed
+transaction and nothing of an aborted or undecided one. Markers and messages come late and repeatedly; brokers stop,
+crash and lose power. Strangers write under ids that nobody was given, under those of others, and under so many of
+their own that others are forgotten. That happens to nobody with an open transaction, and to nobody before there are
+too many or it has expired.
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ class ProducerWorld(RuleBasedStateMachine):
         ]  # fmt: skip
 
     def _under_way(self, producer: Producer) -> list[Message]:
-        """What is not in the log, behind the last that is. (A log that knows nothing of a producer takes any message.)"""
+        """What is not in the log, behind the last that is. (A log that knows nothing of a producer takes any
+        message.)"""
         known = self._of_epoch(producer.producer_id, producer.epoch)
         return producer.sent[producer.sent.index(known[-1]) + 1 :] if known else list(producer.sent)
 
@@ -232,7 +234,8 @@ class ProducerWorld(RuleBasedStateMachine):
             assert self.log.log_end_offset == before
             return True
         if info.duplicate:
-            # A compacted batch has lost its checksum: a batch under the same sequence cannot be told from it. Documented.
+            # A compacted batch has lost its checksum: a batch under the same sequence cannot be told from it.
+            # Documented.
             other = self.entries.get(info.base_offset)
             assert self.has_compacted and isinstance(other, Message), "a new message was taken for a known one"
             assert (other.producer_id, other.epoch, other.sequence) == (
@@ -291,7 +294,8 @@ class ProducerWorld(RuleBasedStateMachine):
 
     def _forget(self, producer_ids: set[int]) -> None:
         """The idempotent producer begins anew as another, and nothing of it is under way: of what comes from a producer
-        that is not known, nobody can say whether it is stored already. Transactions go on: their messages are verified."""
+        that is not known, nobody can say whether it is stored already. Transactions go on: their messages are
+        verified."""
         for n in producer_ids & set(range(PRODUCERS)):
             last = self.entries.get(self._last_offset(n))
             assert not n or not isinstance(last, Message), "forgotten with an open transaction"

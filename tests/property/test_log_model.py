@@ -1,5 +1,6 @@
-"""The log against a dict: random appends, rolls, reads, lookups, truncations, elections, deletions, retention, compaction,
-clean stops, and crashes of the process or of the machine before any call to the disk, on a disk in memory."""
+"""The log against a dict: random appends, rolls, reads, lookups, truncations, elections, deletions, retention,
+compaction, clean stops, and crashes of the process or of the machine before any call to the disk, on a disk in
+memory."""
 
 from __future__ import annotations
 
@@ -83,8 +84,8 @@ class Under(NamedTuple):
 
 
 class LogModel(RuleBasedStateMachine):
-    """`rows`: what can be read, by offset, all of it from `start_offset` on; `epochs`: the leader epoch of every offset ever
-    given out below `end`; `flushed`: everything below survives a power cut; `points`: the checkpoint."""
+    """`rows`: what can be read, by offset, all of it from `start_offset` on; `epochs`: the leader epoch of every
+    offset ever given out below `end`; `flushed`: everything below survives a power cut; `points`: the checkpoint."""
 
     @initialize(given=SETTINGS)
     def start(self, given: dict[str, Any]) -> None:

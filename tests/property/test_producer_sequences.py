@@ -1,8 +1,8 @@
 """The idempotent producer against the log's own rule, over a network that loses, delays and repeats.
 
-The client's queues, sequences and outcomes are the real ones, the broker's rule is `sparklog.log.producers.states`; only the
-connections and the clock are made up. Requests of a connection that the client has given up may still be carried out,
-at any time, in any order. After everything has calmed down:
+The client's queues, sequences and outcomes are the real ones, the broker's rule is `sparklog.log.producers.states`;
+only the connections and the clock are made up. Requests of a connection that the client has given up may still be
+carried out, at any time, in any order. After everything has calmed down:
 
 * every batch has an outcome;
 * what was acknowledged is in the log once, where the answer says;

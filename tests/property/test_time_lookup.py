@@ -1,4 +1,5 @@
-"""Offset lookups against a plain list: non-monotone timestamps, many segments, a raised log start, restarts, crashes."""
+"""Offset lookups against a plain list: non-monotone timestamps, many segments, a raised log start, restarts,
+crashes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Model = list[int | None]
 
 
 def model_rows(rows: list[int | None]) -> Model:
-    """A record without a timestamp is found by none, unless no record of its batch has one: then all have 0, the batch's."""
+    """A record without a timestamp is found by none, unless no record of its batch has one: then all have 0, the
+    batch's."""
     return [0] * len(rows) if all(t is None for t in rows) else rows
 
 

@@ -1,8 +1,8 @@
 """What the clients of a life note beside their histories, and the promises that are judged by it.
 
-The checker judges histories. Here is what a history does not show: a producer that is refused although it has done nothing
-wrong, two owners of a partition, a run that commits after another one has taken over, and logs whose batches and markers are
-not as they should be.
+The checker judges histories. Here is what a history does not show: a producer that is refused although it has done
+nothing wrong, two owners of a partition, a run that commits after another one has taken over, and logs whose batches
+and markers are not as they should be.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Notes:
         self._strangers.add(producer_id)
 
     def repaired(self, partition: str) -> None:
-        """A power cut has left a hole in what was not on the disk yet, and a repair has kept what is behind it: producers
-        find that some of their last batches are there and some before them are not."""
+        """A power cut has left a hole in what was not on the disk yet, and a repair has kept what is behind it:
+        producers find that some of their last batches are there and some before them are not."""
         self._repaired.add(partition)
 
     def refused(self, producer_id: int, error: SparklogError) -> None:

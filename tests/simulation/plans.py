@@ -1,5 +1,5 @@
-"""Kinds of lives: who is there, what goes wrong and how often, and what the broker is told. Each aims trouble at something;
-a seed draws its kind (`plan_of`)."""
+"""Kinds of lives: who is there, what goes wrong and how often, and what the broker is told. Each aims trouble at
+something; a seed draws its kind (`plan_of`)."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 A script (`actions_of(seed)`) of appends, rolls, flushes, checkpoints, truncations, deletions, retention, compaction and
 restarts runs over a disk in memory; before call number `cut` the power goes off, `loss` seeds what of the unsynced
-survives. Then the logs are opened, compared with the model, opened again (nothing may change), and written to again; the
-power may go off during that recovery, too. Of the log that is compacted the last record of each key has to be there, a
-tombstone for its time; what was removed does not come back.
+survives. Then the logs are opened, compared with the model, opened again (nothing may change), and written to again;
+the power may go off during that recovery, too. Of the log that is compacted the last record of each key has to be
+there, a tombstone for its time; what was removed does not come back.
 
     python tests/simulation/power_cut.py SEED CUT LOSS      runs one case and prints what happens
 """
@@ -99,8 +99,8 @@ class Model:
         return self.flushed if self.truncating_to is None else min(self.flushed, self.truncating_to)
 
     def removable(self, found: set[int], end: int, now_ms: int) -> set[int]:
-        """The offsets below `end` that compaction may have removed if `found` is left: those with a newer record of their
-        key in it, and a tombstone whose time is over, with all before it, if it has nothing left to delete."""
+        """The offsets below `end` that compaction may have removed if `found` is left: those with a newer record of
+        their key in it, and a tombstone whose time is over, with all before it, if it has nothing left to delete."""
         of_key: dict[bytes, list[int]] = {}
         known = [*self.records, *self.under_way][:end]
         for offset, (key, _) in enumerate(known):

@@ -64,8 +64,8 @@ class SimBroker:
         return True
 
     def repair(self) -> list[TopicPartition]:
-        """What an operator does about partitions that are offline because of what a power cut has left: a broker that is
-        stopped, `sparklog log repair`, a start. The partitions."""
+        """What an operator does about partitions that are offline because of what a power cut has left: a broker that
+        is stopped, `sparklog log repair`, a start. The partitions."""
         broker = self.broker
         assert broker is not None
         damaged = [

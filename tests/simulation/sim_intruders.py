@@ -1,4 +1,5 @@
-"""Clients in a life that do what no well-behaved one does: the broker has to refuse them, and the others must not suffer."""
+"""Clients in a life that do what no well-behaved one does: the broker has to refuse them, and the others must not
+suffer."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ TWIN_VALUES = 1 << 24
 """Values of the second twin are so much above the first one's."""
 
 AHEAD = 6, 12
-"""How far above the last one an invented producer id is: further than ids are given out while the request is on its way."""
+"""How far above the last one an invented producer id is: further than ids are given out while the request is on its
+way."""
 
 
 async def _produce(
@@ -54,7 +56,8 @@ async def _produce(
 
 
 async def twins(told: Told) -> None:
-    """Two processes with one identity, as after a machine was copied: what one of them is told to be stored is stored."""
+    """Two processes with one identity, as after a machine was copied: what one of them is told to be stored is
+    stored."""
     drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
     identity = ProducerIdAndEpoch(drawn.producer_id, drawn.producer_epoch)
     told.notes.shared_identity(identity.producer_id)
@@ -94,8 +97,8 @@ async def inventor(told: Told) -> None:
 
 
 async def squatter(told: Told) -> None:
-    """Writes transactional batches into partitions that its transaction does not include: nobody would ever end what they
-    begin, and readers of committed records would wait behind it for ever."""
+    """Writes transactional batches into partitions that its transaction does not include: nobody would ever end what
+    they begin, and readers of committed records would wait behind it for ever."""
     values = generate.unique_values(told.number)
     while told.wanted():
         await told.think()
@@ -129,7 +132,8 @@ async def trespasser(told: Told) -> None:
 
 
 async def _trespass(told: Told, member: Member, partition: str, offset: int) -> None:
-    """Commits if the partition is not the member's. What the broker tells of its ownership comes on the same connection."""
+    """Commits if the partition is not the member's. What the broker tells of its ownership comes on the same
+    connection."""
     membership = member.membership
 
     def is_mine() -> bool:
@@ -146,7 +150,8 @@ async def _trespass(told: Told, member: Member, partition: str, offset: int) -> 
 
 
 async def mixed(told: Told) -> None:
-    """Commits a group's offsets in a transaction, and while that is open the next ones without: these are newer, and stay."""
+    """Commits a group's offsets in a transaction, and while that is open the next ones without: these are newer, and
+    stay."""
     transactions = Transactions(told, f"mixed-{told.slot}")
     await transactions.init()
     tp = partition_of(told.inputs[0])

@@ -42,8 +42,8 @@ class SimReader:
     async def poll(
         self, *, wait_ms: int = FETCH_WAIT_MS, max_bytes: int = FETCH_BYTES
     ) -> dict[TopicPartition, list[Row]]:
-        """The next rows. Raises BrokerNotAvailableError, and what the broker answers of a partition if there are no rows of
-        another."""
+        """The next rows. Raises BrokerNotAvailableError, and what the broker answers of a partition if there are no
+        rows of another."""
         asked = sorted(self.positions)
         if not asked:
             return {}

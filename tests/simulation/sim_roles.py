@@ -1,5 +1,5 @@
-"""What simulated clients do: the roles of the campaigns with real processes, as coroutines. Each writes down what it does
-and sees, for the checker."""
+"""What simulated clients do: the roles of the campaigns with real processes, as coroutines. Each writes down what it
+does and sees, for the checker."""
 
 from __future__ import annotations
 
@@ -206,7 +206,8 @@ async def write(
 
 
 async def transactional(told: Told) -> None:
-    """Sends in transactions, a part of which it aborts. The next life has the same transactional id and fences this one."""
+    """Sends in transactions, a part of which it aborts. The next life has the same transactional id and fences this
+    one."""
     values = generate.unique_values(told.number)
     transactions = Transactions(told, f"transactional-{told.slot}")
     await transactions.init()

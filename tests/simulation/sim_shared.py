@@ -14,7 +14,8 @@ from tests.torture.shared import rows_of
 
 
 async def shared(told: Told) -> None:
-    """Shared transactions, as Spark's sink uses them: batches with a number, tasks that fail, are repeated, and lose."""
+    """Shared transactions, as Spark's sink uses them: batches with a number, tasks that fail, are repeated, and
+    lose."""
     rng = random.Random(f"tasks/{told.seed}/{told.number}")
     run = 0
     while told.wanted():

@@ -1,5 +1,5 @@
-"""The real broker in a simulated machine, beside clients, crashes, power cuts, full and broken disks, an object store and a bad
-network: no promise is broken; and without any one of the safeguards one is.
+"""The real broker in a simulated machine, beside clients, crashes, power cuts, full and broken disks, an object store
+and a bad network: no promise is broken; and without any one of the safeguards one is.
 
 A failing seed is lived again with `python -m tests.simulation.life SEED KIND`.
 """

@@ -73,6 +73,7 @@ def shell(command: str, directory: Path, broker: sparklog.LocalBroker, **more: s
 
 
 def printed(output: str, wanted: list[str]) -> list[str]:
-    """The lines of `output` that a page shows, in the order they came; spark-shell and spark-sql print others besides."""
+    """The lines of `output` that a page shows, in the order they came; spark-shell and spark-sql print others
+    besides."""
     seen = [line.rsplit("\r", 1)[-1].strip() for line in output.splitlines()]
     return [line for line in seen if line in {line.strip() for line in wanted}]

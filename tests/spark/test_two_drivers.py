@@ -1,7 +1,7 @@
 """Two drivers on one checkpoint at the same time.
 
-Who loses ends with an error that says why. The job goes on (at a bad moment each beats the other, and it goes on when it
-is started again), and nothing is missing or there twice.
+Who loses ends with an error that says why. The job goes on (at a bad moment each beats the other, and it goes on when
+it is started again), and nothing is missing or there twice.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Batches whose checksum is right and whose body lies, against a real broker: refused when they are sent; planted in its
-files, every reader has a typed error, nobody dies of a signal, and what is beside them is read."""
+"""Batches whose checksum is right and whose body lies, against a real broker: refused when they are sent; planted in
+its files, every reader has a typed error, nobody dies of a signal, and what is beside them is read."""
 
 from __future__ import annotations
 

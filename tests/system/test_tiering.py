@@ -1,4 +1,5 @@
-"""Tiering with a real broker: what is only in the store is read as before, killed uploads leave nothing, S3's protocol."""
+"""Tiering with a real broker: what is only in the store is read as before, killed uploads leave nothing, S3's
+protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A broker that is killed at every step of a transaction's end: the decision stays, the markers come, nothing is torn."""
+"""A broker that is killed at every step of a transaction's end: the decision stays, the markers come, nothing is
+torn."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A client of whichever release is on PYTHONPATH, in a process of its own: `python version_client.py ADDRESS STAGE`.
 
-It uses only what the previous release has, too, and imports nothing of the tests. Stages: `work` uses every common part and
-checks what it gets; `read` reads what another client's `work` has left; `newer` asks for what only the newer release has. The
-last line of its output is what it found, as JSON.
+It uses only what the previous release has, too, and imports nothing of the tests. Stages: `work` uses every common
+part and checks what it gets; `read` reads what another client's `work` has left; `newer` asks for what only the newer
+release has. The last line of its output is what it found, as JSON.
 """
 
 from __future__ import annotations

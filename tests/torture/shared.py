@@ -1,8 +1,8 @@
 """Shared transactions without Spark: a driver that numbers its batches, and tasks that fail, are repeated, and lose.
 
-What Spark's checkpoint is, is a directory here: a file for every batch that is done. The rows of a batch follow from its
-number; how they are spread over tasks does not, as in Spark. A life that finds a batch not done does it again, whatever
-the life before had got to.
+What Spark's checkpoint is, is a directory here: a file for every batch that is done. The rows of a batch follow from
+its number; how they are spread over tasks does not, as in Spark. A life that finds a batch not done does it again,
+whatever the life before had got to.
 """
 
 from __future__ import annotations

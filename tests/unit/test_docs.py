@@ -1,4 +1,5 @@
-"""The documents say what is: every code block of the README is run, the guide's Python too, and its tables are generated."""
+"""The documents say what is: every code block of the README is run, the guide's Python too, and its tables are
+generated."""
 
 from __future__ import annotations
 
@@ -188,8 +189,17 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", [*sorted((ROOT / "docs" / "internals").rglob("*.md")), ROOT / "CONTRIBUTING.md"])
 def test_the_modules_that_are_named_exist(document: Path) -> None:
-    """A module with a folder is named from the repository's top, from its package, or from the folder of the client or the log."""
-    starts = (".", "sparklog", "sparklog/client", "sparklog/log", "broker_daemon/sparklog_broker", "broker_daemon", "datasource")
+    """A module with a folder is named from the repository's top, from its package, or from the folder of the client or
+    the log."""
+    starts = (
+        ".",
+        "sparklog",
+        "sparklog/client",
+        "sparklog/log",
+        "broker_daemon/sparklog_broker",
+        "broker_daemon",
+        "datasource",
+    )
     for named in re.findall(r"`(\w+(?:/\w+)+\.py)`", document.read_text(encoding="utf-8")):
         assert any((ROOT / start / named).exists() for start in starts), named
 

@@ -1,4 +1,5 @@
-"""The walks through the code (docs/internals/life-of-a-batch.md) name modules and functions that exist, and few of them."""
+"""The walks through the code (docs/internals/life-of-a-batch.md) name modules and functions that exist, and few of
+them."""
 
 from __future__ import annotations
 

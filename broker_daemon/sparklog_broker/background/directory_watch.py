@@ -1,8 +1,8 @@
 """Watching the log directories: the partitions of one that has failed go offline, the broker goes on until the last.
 
 A failing read, write or fsync is noticed by whoever meets it. A directory that was removed, replaced or unmounted fails
-nothing (what is open stays writable, and is lost), so it is looked at, too: each by a thread of its own, because a look at
-a mount that is dead may hang. What is appended meanwhile waits (`sparklog.log.directories.watched_files`).
+nothing (what is open stays writable, and is lost), so it is looked at, too: each by a thread of its own, because a
+look at a mount that is dead may hang. What is appended meanwhile waits (`sparklog.log.directories.watched_files`).
 """
 
 from __future__ import annotations

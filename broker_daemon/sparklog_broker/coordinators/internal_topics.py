@@ -219,7 +219,8 @@ def _decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> l
 
 
 def _binary(values: Iterable[bytes | None]) -> pa.Array:
-    """Not with `pa.array`: it imports pandas to see whether it is given some, and the event loop would stand for 0.3 s."""
+    """Not with `pa.array`: it imports pandas to see whether it is given some, and the event loop would stand for 0.3
+    s."""
     builder = StringBuilder()
     builder.append_values(values)
     return builder.finish().view(pa.binary())

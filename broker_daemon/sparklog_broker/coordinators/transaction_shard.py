@@ -1,7 +1,7 @@
 """One partition of `__transaction_state` at work: carries out what its coordinator's rules say.
 
-Joins of many tasks share one append. A decision is on the disk before the markers if any topic of the transaction acknowledges
-only what is there: a power cut must not leave a part of the markers without it.
+Joins of many tasks share one append. A decision is on the disk before the markers if any topic of the transaction
+acknowledges only what is there: a power cut must not leave a part of the markers without it.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class TransactionShard(Shard[Coordinator, _Change]):
     # -- requests
 
     async def request(self, request: Request) -> Any:
-        """The answer to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError when the end
-        of the transaction before takes too long."""
+        """The answer to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError when the
+        end of the transaction before takes too long."""
         await self._reserve_ids()
         coordinator = self.ready()
         token = object()

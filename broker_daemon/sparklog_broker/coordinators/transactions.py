@@ -1,7 +1,7 @@
 """The broker's transaction coordinator: which shard an id belongs to, loading, timeouts, and what operators ask.
 
-An id belongs to the partition of `__transaction_state` that its hash names. All state is in that topic, so it is read at
-the start; requests get COORDINATOR_LOADING meanwhile, and what was decided is driven on.
+An id belongs to the partition of `__transaction_state` that its hash names. All state is in that topic, so it is read
+at the start; requests get COORDINATOR_LOADING meanwhile, and what was decided is driven on.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ class TransactionCoordinator:
         await asyncio.wait(self._tasks[:1])
 
     async def settled(self) -> None:
-        """For readers of committed records: returns when no transaction is half committed because the broker died between
-        its markers; at once but in the first moments after a start, and at the latest SETTLE_S_MAX after it."""
+        """For readers of committed records: returns when no transaction is half committed because the broker died
+        between its markers; at once but in the first moments after a start, and at the latest SETTLE_S_MAX after
+        it."""
         await self._settled.wait()
 
     async def _settle(self) -> None:
@@ -129,8 +130,8 @@ class TransactionCoordinator:
         await self._end_unknown()
 
     async def _end_unknown(self) -> None:
-        """Aborts what is open in a partition though the state topic, all of which this broker has read, does not have it: a
-        power cut took the record, or the files were restored without the topic. Nobody else could end it."""
+        """Aborts what is open in a partition though the state topic, all of which this broker has read, does not have
+        it: a power cut took the record, or the files were restored without the topic. Nobody else could end it."""
         partitions = [TopicPartition(t.name, n) for t in self._partitions.topics.values() for n in range(t.partitions)]
         for tp in partitions:
             try:
@@ -218,7 +219,8 @@ class TransactionCoordinator:
         self, app_id: str, version: int, run_id: str, fencing_token: int, timeout_ms: int, lease_ms: int = 0
     ) -> Joined:
         """An identity to take part with. Raises InvalidProducerIdMappingError (the fencing token was not drawn),
-        ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError."""
+        ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError,
+        StorageError."""
         request = Join(shared_transactional_id(app_id), version, run_id, fencing_token, timeout_ms, lease_ms)
         found: Joined = await self._shard_of_run(request).request(request)
         return found
@@ -234,8 +236,8 @@ class TransactionCoordinator:
         commit: bool,
         made_of: str = "",
     ) -> bool:
-        """Whether the version is committed. Raises as `join` does, and InvalidProducerIdMappingError for a producer id that does
-        not take part."""
+        """Whether the version is committed. Raises as `join` does, and InvalidProducerIdMappingError for a producer id
+        that does not take part."""
         transactional_id = shared_transactional_id(app_id)
         request = EndShared(
             transactional_id, version, run_id, fencing_token, commit, frozenset(committed_participants), made_of
@@ -274,8 +276,8 @@ class TransactionCoordinator:
     def summaries(
         self, states: Iterable[str] = (), running_ms_min: int = 0, after: str = ""
     ) -> Iterator[TransactionSummary]:
-        """The transactional ids behind `after` by name: all, or only those in `states`, or open for so long. Raises at once
-        CoordinatorLoadingError."""
+        """The transactional ids behind `after` by name: all, or only those in `states`, or open for so long. Raises at
+        once CoordinatorLoadingError."""
         coordinators = [shard.ready() for shard in self._shards]
         found = heapq.merge(
             *([(i, c) for i in sorted(c.ids()) if i > after] for c in coordinators), key=operator.itemgetter(0)

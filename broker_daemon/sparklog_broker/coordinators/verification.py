@@ -1,7 +1,7 @@
 """Verifying, before it is written, that a transactional batch belongs to an open transaction (KIP-890).
 
-The first batch of a producer in a partition is preceded by a guard of the log, then the coordinator is asked, which notes
-the partition durably; a marker that comes in between makes the guard void, and the log refuses the batch.
+The first batch of a producer in a partition is preceded by a guard of the log, then the coordinator is asked, which
+notes the partition durably; a marker that comes in between makes the guard void, and the log refuses the batch.
 """
 
 from __future__ import annotations

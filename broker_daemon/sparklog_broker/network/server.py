@@ -63,8 +63,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def bind_local() -> socket.socket | None:
-    """A bound Unix socket with a name nobody can guess in the abstract namespace: no file that a crash leaves behind, and
-    only processes that share our network can reach it. None: this system has none."""
+    """A bound Unix socket with a name nobody can guess in the abstract namespace: no file that a crash leaves behind,
+    and only processes that share our network can reach it. None: this system has none."""
     if not sys.platform.startswith("linux"):
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -84,8 +84,8 @@ class Partition:
 
     @property
     def stable_offset(self) -> int:
-        """Where readers of committed records end: the log's last stable offset, or before it while a transaction is being
-        ended whose other partitions shall not be behind. Never goes back. Raises as `log`."""
+        """Where readers of committed records end: the log's last stable offset, or before it while a transaction is
+        being ended whose other partitions shall not be behind. Never goes back. Raises as `log`."""
         stable = self.log.last_stable_offset
         return min(stable, *self._held.values()) if self._held else stable
 
@@ -95,8 +95,8 @@ class Partition:
             self._held[token] = self._log.last_stable_offset
 
     def release_stable_offset(self, token: object) -> None:
-        """What has been committed since the hold may be seen; those who wait for it are to be woken by `wake_readers`, when
-        all partitions have been released."""
+        """What has been committed since the hold may be seen; those who wait for it are to be woken by `wake_readers`,
+        when all partitions have been released."""
         self._held.pop(token, None)
 
     def wake_readers(self) -> None:
@@ -140,8 +140,8 @@ class Partition:
         self._raise_high_watermark(self._log)
 
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
-        """A follower has everything below `fetch_offset`: the high watermark may rise, and requests that wait for it end.
-        Raises ValueError for a stranger."""
+        """A follower has everything below `fetch_offset`: the high watermark may rise, and requests that wait for it
+        end. Raises ValueError for a stranger."""
         self.replicas.on_follower_fetch(replica, fetch_offset)
         if self._log is not None:
             self._raise_high_watermark(self._log)

@@ -1,5 +1,5 @@
-"""What making, altering and deleting topics does to the metadata store and the log directories, in an order that a crash at
-any point leaves sound."""
+"""What making, altering and deleting topics does to the metadata store and the log directories, in an order that a
+crash at any point leaves sound."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class TopicFiles:
         return topic
 
     def note(self, topic: Topic) -> None:
-        """Writes what the store knows of the topic beside its records, for the day the store is lost; a failure is no error,
-        the next start writes it."""
+        """Writes what the store knows of the topic beside its records, for the day the store is lost; a failure is no
+        error, the next start writes it."""
         try:
             self._logs.write_topic_record(TopicPartition(topic.name, 0), encode_topic(topic_record(topic)))
         except SparklogError as e:
@@ -84,8 +84,9 @@ class TopicFiles:
             )
 
     def add_partitions(self, name: str, total: int) -> tuple[Topic, int]:
-        """The topic with its new partitions, and how many it had. Directories first: what the store names is there. Those that
-        a crash leaves without the store belong to no partition, and are used when the partitions are added again."""
+        """The topic with its new partitions, and how many it had. Directories first: what the store names is there.
+        Those that a crash leaves without the store belong to no partition, and are used when the partitions are added
+        again."""
         topic = self._store.topics().get(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
@@ -122,8 +123,8 @@ class TopicFiles:
         return all_gone
 
     def finish(self, topics: Mapping[str, Unfinished]) -> None:
-        """The directories of new topics are there, those of deleted ones gone: unless some of them are in a log directory
-        that is not here. A failure is no error: it is done again at the next start."""
+        """The directories of new topics are there, those of deleted ones gone: unless some of them are in a log
+        directory that is not here. A failure is no error: it is done again at the next start."""
         done = [i for i, state in topics.items() if state is Unfinished.MAKING or self._logs.has_all_directories]
         try:
             if done:
@@ -155,7 +156,8 @@ class TopicFiles:
 def partition_specs(
     topic: Topic, config: BrokerConfig, *, made: bool = False, first: int = 0
 ) -> Iterator[PartitionSpec]:
-    """What each of the topic's partitions from `first` on needs to be opened. `made`: their directories were made before."""
+    """What each of the topic's partitions from `first` on needs to be opened. `made`: their directories were made
+    before."""
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
     for number in range(first, topic.partitions):
         owner = LogOwner(

@@ -48,8 +48,8 @@ __all__ = ["Admin", "PartitionDescription", "TopicDescription"]
 class PartitionDescription:
     """A partition at one moment: [log_start_offset, high_watermark) can be read; `size_bytes` are bytes of batches,
     `remote_size_bytes` of them are only in the object store: what lies below `local_log_start_offset`. All are -1 while
-    it is offline (`error_code` says why). `write_error`: why nothing can be appended, or why the last append was not taken
-    (no descriptor left, a full disk); empty: it was."""
+    it is offline (`error_code` says why). `write_error`: why nothing can be appended, or why the last append was not
+    taken (no descriptor left, a full disk); empty: it was."""
 
     partition: int
     leader: int
@@ -65,7 +65,8 @@ class PartitionDescription:
 @dataclass(frozen=True)
 class TopicDescription:
     """A topic. `kind` is "envelope" or "typed", `partitions` their number, `schema` the newest version in the stored
-    layout, `configs` what was set for this topic (`setting` gives what is in effect), `created_ms` its creation in ms since 1970."""
+    layout, `configs` what was set for this topic (`setting` gives what is in effect), `created_ms` its creation in ms
+    since 1970."""
 
     name: str
     topic_id: str
@@ -238,12 +239,14 @@ class Admin:
         return delete_records(self._cluster, before_offsets, timeout_ms=self._timeout_ms)
 
     def add_partitions(self, name: str, total: int) -> TopicDescription:
-        """Gives a topic more partitions, empty ones, so that it has `total`; they can be written and read when this returns.
+        """Gives a topic more partitions, empty ones, so that it has `total`; they can be written and read when this
+        returns.
 
-        What is stored stays where it is, and a key's next records may go to another partition than those before. Running
-        producers use the new partitions when they next look at the topic (5 minutes at most), streaming queries read them
-        from their first offset, members of groups from where auto.offset.reset says. Raises UnknownTopicOrPartitionError, InvalidPartitionsError (the topic
-        has as many, or more), InvalidTopicError (a topic that the broker keeps for itself).
+        What is stored stays where it is, and a key's next records may go to another partition than those before.
+        Running producers use the new partitions when they next look at the topic (5 minutes at most), streaming
+        queries read them from their first offset, members of groups from where auto.offset.reset says. Raises
+        UnknownTopicOrPartitionError, InvalidPartitionsError (the topic has as many, or more), InvalidTopicError (a
+        topic that the broker keeps for itself).
         """
         _check_count("total", total)
         request = CreatePartitionsRequest(name, total)
@@ -268,9 +271,10 @@ class Admin:
         self, partitions: Mapping[TopicPartition, str | int], *, isolation_level: str = "read_uncommitted"
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp",
-        "earliest_local" (the first that is on the broker's disk), "latest_tiered" (the last that is in the object store, or
-        -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none). With
-        `isolation_level="read_committed"` nothing is found from the first open transaction on, where the latest is, too.
+        "earliest_local" (the first that is on the broker's disk), "latest_tiered" (the last that is in the object
+        store, or -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none). With
+        `isolation_level="read_committed"` nothing is found from the first open transaction on, where the latest is,
+        too.
 
         Raises UnknownTopicOrPartitionError.
         """
@@ -293,7 +297,8 @@ class Admin:
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
         """Commits offsets for a group that has no members (any more), or does not exist yet: where its consumers begin.
 
-        Raises NonEmptyGroupError, UnknownTopicOrPartitionError (the other partitions' offsets are set), InvalidRequestError.
+        Raises NonEmptyGroupError, UnknownTopicOrPartitionError (the other partitions' offsets are set),
+        InvalidRequestError.
         """
         self._groups.alter_offsets(group_id, offsets)
 
@@ -303,8 +308,8 @@ class Admin:
         return self._groups.delete(group_id)
 
     def list_transactions(self, states: Sequence[str] = (), running_ms_min: int = 0) -> list[TransactionSummary]:
-        """The transactional ids and applications by name: all, or only those in `states` (Empty, Ongoing, PrepareCommit,
-        PrepareAbort, CompleteCommit, CompleteAbort) and open for at least `running_ms_min`."""
+        """The transactional ids and applications by name: all, or only those in `states` (Empty, Ongoing,
+        PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort) and open for at least `running_ms_min`."""
         return transaction_admin.list_transactions(self._cluster, states, running_ms_min, timeout_ms=self._timeout_ms)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDetails:
@@ -343,8 +348,8 @@ class Admin:
         return transaction_admin.find_hanging_transactions(self._cluster, partitions, timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
-        """Every other method raises ClosedError from now on; again is fine. Nothing is held: connections are shared by the
-        process and closed when they have been idle."""
+        """Every other method raises ClosedError from now on; again is fine. Nothing is held: connections are shared by
+        the process and closed when they have been idle."""
         self._closed = True
 
     def __enter__(self) -> Admin:

@@ -1,4 +1,5 @@
-"""Consumer groups from outside: what there is, who reads what, how far behind, and setting offsets of stopped groups."""
+"""Consumer groups from outside: what there is, who reads what, how far behind, and setting offsets of stopped
+groups."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ MARKER_FETCHES_MAX = 100
 
 @dataclass(frozen=True)
 class GroupListing:
-    """`state`: Empty, Reconciling (partitions are on their way) or Stable; `kind`: "consumer", or "offsets" if it has never
-    had members."""
+    """`state`: Empty, Reconciling (partitions are on their way) or Stable; `kind`: "consumer", or "offsets" if it has
+    never had members."""
 
     group_id: str
     state: str
@@ -60,8 +61,8 @@ class MemberDescription:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far a group is in one partition. `committed` None: nothing is; `end` is the last stable offset, -1 if the topic
-    is gone; `lag` 0: all that can be read is read, None: nothing is committed. `member`: who has it."""
+    """How far a group is in one partition. `committed` None: nothing is; `end` is the last stable offset, -1 if the
+    topic is gone; `lag` 0: all that can be read is read, None: nothing is committed. `member`: who has it."""
 
     partition: TopicPartition
     committed: OffsetAndMetadata | None

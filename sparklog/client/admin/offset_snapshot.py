@@ -13,7 +13,8 @@ from sparklog.types import TopicPartition
 def snapshot_offsets(
     cluster: Cluster, name: str, topics: Sequence[str], tp: TopicPartition, isolation: int, policy: RetryPolicy
 ) -> tuple[int, int]:
-    """(first offset, end) of a partition. Raises UnsupportedApiError if the broker is older, UnknownTopicOrPartitionError."""
+    """(first offset, end) of a partition. Raises UnsupportedApiError if the broker is older,
+    UnknownTopicOrPartitionError."""
     request = SnapshotOffsetsRequest(name, list(topics), *tp, isolation)
     answer = request_until(cluster, Api.SNAPSHOT_OFFSETS, request, SnapshotOffsetsResponse, policy)
     return answer.start, answer.end

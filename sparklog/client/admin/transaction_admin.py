@@ -29,8 +29,8 @@ from sparklog.types import TopicPartition
 
 
 class HangingTransaction(NamedTuple):
-    """A transaction that is open in a partition though no coordinator knows it: readers of committed records stop there,
-    nothing behind it is compacted, until it is aborted."""
+    """A transaction that is open in a partition though no coordinator knows it: readers of committed records stop
+    there, nothing behind it is compacted, until it is aborted."""
 
     partition: TopicPartition
     producer: ProducerState

@@ -1,4 +1,5 @@
-"""The consumer: partitions, assigned by hand or by a group, read ahead in the background, as records or as Arrow batches."""
+"""The consumer: partitions, assigned by hand or by a group, read ahead in the background, as records or as Arrow
+batches."""
 
 from __future__ import annotations
 
@@ -58,16 +59,16 @@ _live: weakref.WeakSet[Consumer] = weakref.WeakSet()
 class Consumer:
     """Reads partitions that are assigned by hand (`assign`) or by a group (`group_id` and `subscribe`); for one thread.
 
-    `columns`: only these columns are decoded (None: all). Settings are the consumer settings of `sparklog.settings` with
-    underscores: group_id, auto_offset_reset, fetch_max_bytes, max_poll_records, prefetch_bytes, …
+    `columns`: only these columns are decoded (None: all). Settings are the consumer settings of `sparklog.settings`
+    with underscores: group_id, auto_offset_reset, fetch_max_bytes, max_poll_records, prefetch_bytes, …
 
     With `group_id` reading begins at the group's committed offsets (else where auto_offset_reset says), and unless
-    enable_auto_commit is False poll and close commit what earlier polls returned: so process what poll gives before the next
-    poll. Without it the consumer commits nothing and can be anywhere.
+    enable_auto_commit is False poll and close commit what earlier polls returned: so process what poll gives before
+    the next poll. Without it the consumer commits nothing and can be anywhere.
 
     While the broker is away, poll returns nothing and goes on when it is back; every other error of a partition
-    (an offset out of range with auto.offset.reset=none, a damaged batch, a deleted topic) is raised by poll once all that
-    was read before is delivered, again and again, until the partition is sought or assigned anew.
+    (an offset out of range with auto.offset.reset=none, a damaged batch, a deleted topic) is raised by poll once all
+    that was read before is delivered, again and again, until the partition is sought or assigned anew.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class Consumer:
         value_deserializer: AnyDeserializer | None = None,
         **settings: Any,
     ) -> None:
-        """Does not connect yet. The deserializers (`sparklog.serialization`) are for the records of envelope topics; batches
-        stay as they are. Raises InvalidConfigError."""
+        """Does not connect yet. The deserializers (`sparklog.serialization`) are for the records of envelope topics;
+        batches stay as they are. Raises InvalidConfigError."""
         key, value = (
             deserializing(key_deserializer, "key_deserializer"),
             deserializing(value_deserializer, "value_deserializer"),
@@ -244,9 +245,9 @@ class Consumer:
         """Commits the positions of all assigned partitions (or `offsets`: the next ones to read, as numbers or
         OffsetAndMetadata) for the group, and waits until they are safe; `sync=False` is `commit_async`.
 
-        Raises InvalidRequestError (no partition, no offset), CommitFailedError (this member does not hold a partition, or not
-        any more; poll tells), RequestTimedOutError after default.api.timeout.ms, InvalidGroupIdError (no group_id),
-        NonEmptyGroupError (assigned by hand while the group has members).
+        Raises InvalidRequestError (no partition, no offset), CommitFailedError (this member does not hold a partition,
+        or not any more; poll tells), RequestTimedOutError after default.api.timeout.ms, InvalidGroupIdError (no
+        group_id), NonEmptyGroupError (assigned by hand while the group has members).
         """
         if not sync:
             self.commit_async(offsets)
@@ -275,8 +276,8 @@ class Consumer:
     def poll(self, timeout_ms: int = 1000, max_records: int | None = None) -> list[Record]:
         """The next records of one partition, at most `max_records` (default max.poll.records); none after `timeout_ms`.
 
-        Of typed topics `value` is a dict of the columns. A record that cannot be deserialized raises DeserializationError,
-        once those before it have been returned, until it is sought past.
+        Of typed topics `value` is a dict of the columns. A record that cannot be deserialized raises
+        DeserializationError, once those before it have been returned, until it is sought past.
         """
         self._check_open()
         limit = self._max_poll_records if max_records is None else max_records
@@ -302,9 +303,9 @@ class Consumer:
         return chosen
 
     def __iter__(self) -> Consumer:
-        """`for record in consumer:` gives one record after the other, and ends when none has come for consumer.timeout.ms (-1:
-        never) or the consumer is closed. What was given counts as consumed when the next one is asked for, as with poll; after
-        an exception the loop can be begun again."""
+        """`for record in consumer:` gives one record after the other, and ends when none has come for
+        consumer.timeout.ms (-1: never) or the consumer is closed. What was given counts as consumed when the next one
+        is asked for, as with poll; after an exception the loop can be begun again."""
         return self
 
     def __next__(self) -> Record:

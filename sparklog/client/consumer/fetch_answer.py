@@ -50,8 +50,8 @@ class UnderWay(NamedTuple):
 
 @dataclass(slots=True)
 class Part:
-    """One partition's part of an answer, of which what is below `offset` was not asked for or has been taken. `headers` are
-    those of its batches with their positions in `data`, up to the `damage` if there is any."""
+    """One partition's part of an answer, of which what is below `offset` was not asked for or has been taken.
+    `headers` are those of its batches with their positions in `data`, up to the `damage` if there is any."""
 
     position: Position
     offset: int
@@ -71,7 +71,8 @@ class Part:
         return self.end_offset if self.damage is None else None
 
     def decode(self, *, check_crcs: bool) -> Iterator[ConsumedBatch]:
-        """The batches that were asked for and are not aborted. Raises as `decode_batches`, and the damage behind them."""
+        """The batches that were asked for and are not aborted. Raises as `decode_batches`, and the damage behind
+        them."""
         yield from decode_batches(
             self.data,
             self.headers,

@@ -10,7 +10,8 @@ from sparklog.client.net.connection import Connection
 
 
 class FetchConnection:
-    """At most one connection at a time. Any thread may abort it; the rest belongs to the thread whose turn it is to fetch."""
+    """At most one connection at a time. Any thread may abort it; the rest belongs to the thread whose turn it is to
+    fetch."""
 
     def __init__(self, cluster: Cluster, lock: threading.RLock, timeout_ms: int) -> None:
         """`lock` guards all of it; the fetcher holds it while it calls `abort`."""

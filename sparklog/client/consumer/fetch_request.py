@@ -52,8 +52,8 @@ def fetch_request(
 ) -> tuple[FetchRequest, list[tuple[Position, FetchPartition]]]:
     """The request for those positions whose offsets are known, and what it asks of each.
 
-    The answer fits into `room_bytes`, but for a first batch that is larger. The broker waits up to `wait_ms` for data. Of
-    a position that is a probe only a little is asked for: the rest may be read from the broker's files.
+    The answer fits into `room_bytes`, but for a first batch that is larger. The broker waits up to `wait_ms` for data.
+    Of a position that is a probe only a little is asked for: the rest may be read from the broker's files.
     """
     max_bytes = max(min(config.max_bytes, room_bytes), 1)
     part_bytes = min(config.partition_max_bytes, max_bytes)

@@ -1,10 +1,10 @@
 """Who receives a consumer's fetches: its background thread, or the thread that polls.
 
-Where much comes, the background thread reads ahead while the application works on what it has. Where little comes, it would
-only hand each record on to another thread that has to be woken for it: then the request that is under way is left to the next
-poll, which waits at the socket itself. The background thread takes it up again when poll is not called for a while (IDLE_S),
-when more comes (SPARSE_BYTES), when an answer is late, and for whatever else there is to do. A poll that has waited for its
-answer leaves the next request to the next poll as well (`sends_later`).
+Where much comes, the background thread reads ahead while the application works on what it has. Where little comes, it
+would only hand each record on to another thread that has to be woken for it: then the request that is under way is
+left to the next poll, which waits at the socket itself. The background thread takes it up again when poll is not
+called for a while (IDLE_S), when more comes (SPARSE_BYTES), when an answer is late, and for whatever else there is to
+do. A poll that has waited for its answer leaves the next request to the next poll as well (`sends_later`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sparklog.client.net.connection import READ_AHEAD_BYTES_MAX, Connection
 from sparklog.client.net.waker import Waker
 
 SPARSE_BYTES = READ_AHEAD_BYTES_MAX
-"""A consumer whose answers are no larger keeps up, and has nothing to read ahead. Poll can wait for such an answer without
-receiving it."""
+"""A consumer whose answers are no larger keeps up, and has nothing to read ahead. Poll can wait for such an answer
+without receiving it."""
 PART_HEADER_BYTES = 128
 """What an answer has for each partition beside the data, or a little more."""
 WAITED_S = 0.0004
-"""If poll had to wait that long for an answer from a broker on this host, it asked in good time. Then it returns what it
-has received and leaves sending the next request, a tenth of a record's way, to the next poll. If the answer was there
-sooner, the next request had better go out at once."""
+"""If poll had to wait that long for an answer from a broker on this host, it asked in good time. Then it returns what
+it has received and leaves sending the next request, a tenth of a record's way, to the next poll. If the answer was
+there sooner, the next request had better go out at once."""
 IDLE_S = 1.0
 """After this time without a poll at the socket the background thread goes on."""
 
@@ -67,8 +67,8 @@ class FetchTurn:
         return not self.is_polling and self._clock() < self._polled_at + IDLE_S
 
     def is_polls(self, connection: Connection) -> bool:
-        """Whether the answer on `connection` is left to poll. One that is late is not: it is for the background thread to
-        find out what is the matter, which without polls it does in time."""
+        """Whether the answer on `connection` is left to poll. One that is late is not: it is for the background thread
+        to find out what is the matter, which without polls it does in time."""
         return self.is_sparse and self._left_s(connection) > 0
 
     def _left_s(self, connection: Connection) -> float:
@@ -81,7 +81,8 @@ class FetchTurn:
         self._changed.wait(timeout_s)
 
     def leave_to_poll(self, connection: Connection | None) -> None:
-        """Waits as long as the answer on `connection` is surely left to poll (None: it is being received), or until `tell`."""
+        """Waits as long as the answer on `connection` is surely left to poll (None: it is being received), or until
+        `tell`."""
         self._changed.wait(IDLE_S if connection is None else min(IDLE_S / 2, max(self._left_s(connection), 0)))
 
     def tell(self) -> None:
@@ -106,7 +107,8 @@ class FetchTurn:
         self.poll_receives = False
 
     def is_readable(self, connection: Connection, deadline: float) -> bool:
-        """Waits for (more of) the answer on `connection` to come: up to `deadline`, until it is late, or until `tell`."""
+        """Waits for (more of) the answer on `connection` to come: up to `deadline`, until it is late, or until
+        `tell`."""
         assert self._waker is not None
         poll = select.poll()
         poll.register(connection, select.POLLIN)

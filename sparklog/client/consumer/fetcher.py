@@ -1,7 +1,7 @@
 """The consumer's background thread: resolves positions, fetches ahead of `poll`, decodes.
 
-The next request goes out before the data of the last are decoded: the broker sends while the client looks at what it has.
-Only where nothing more can be there yet (`FetchTurn.sends_later`) it is left to the next poll.
+The next request goes out before the data of the last are decoded: the broker sends while the client looks at what it
+has. Only where nothing more can be there yet (`FetchTurn.sends_later`) it is left to the next poll.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Fetcher:
         self._turn.close()
 
     def take(self, timeout_s: float, interrupted: Callable[[], bool] = lambda: False) -> Fetched | None:
-        """The next batch, waiting for one up to `timeout_s`, or until `interrupted` says so after a `wake`. Raises what a
-        partition failed with."""
+        """The next batch, waiting for one up to `timeout_s`, or until `interrupted` says so after a `wake`. Raises
+        what a partition failed with."""
         deadline = time.monotonic() + timeout_s
         looked = False
         with self.changed:
@@ -132,7 +132,8 @@ class Fetcher:
                 self._turn.end_poll()
 
     def _poll_sends(self) -> bool:
-        """Whether a request is owed that poll can send without waiting; one that it cannot is left to the background thread."""
+        """Whether a request is owed that poll can send without waiting; one that it cannot is left to the background
+        thread."""
         owed = self._owed
         if owed is None:
             return False
@@ -156,8 +157,8 @@ class Fetcher:
         return under_way if self._turn.is_polls(under_way.connection) else None
 
     def _receive_here(self, deadline: float) -> None:
-        """Sends what is owed, and receives the answer on the polling thread, if it comes in time, all of it, and nothing has
-        to be asked for."""
+        """Sends what is owed, and receives the answer on the polling thread, if it comes in time, all of it, and
+        nothing has to be asked for."""
         owed, self._owed = self._owed, None
         if owed is not None:
             self._go_ahead(owed, 0)
@@ -186,7 +187,8 @@ class Fetcher:
         self._tell()
 
     def _tell_of_room(self) -> None:
-        """Wakes the threads if they may be waiting for memory: to wake them for each batch would cost more than it has."""
+        """Wakes the threads if they may be waiting for memory: to wake them for each batch would cost more than it
+        has."""
         if self.ready.size_bytes >= self._config.prefetch_bytes:
             self._tell()
 
@@ -221,8 +223,8 @@ class Fetcher:
             self._connection.drop()
 
     def _wait_for_work(self) -> list[Position] | None:
-        """The positions of the request under way, or those to fetch for, least recently served first, when there is memory
-        for more; None at the end."""
+        """The positions of the request under way, or those to fetch for, least recently served first, when there is
+        memory for more; None at the end."""
         with self.changed:
             self._in_background = False
             if self._turn.is_polling:
@@ -336,7 +338,8 @@ class Fetcher:
         return UnderWay(leader, connection, asked)
 
     def _take_answer(self, under_way: UnderWay, *, go_ahead: bool = True) -> None:
-        """Receives and decodes; with `go_ahead` the next request is sent in between, if nothing is wrong or has changed."""
+        """Receives and decodes; with `go_ahead` the next request is sent in between, if nothing is wrong or has
+        changed."""
         parts, size_bytes = under_way.receive()
         again: SparklogError | None = None
         for part in parts:
@@ -369,7 +372,8 @@ class Fetcher:
             raise again
 
     def _advance(self, parts: list[Part]) -> bool:
-        """Moves the positions behind what has come; False when it is not known where to before everything is checked."""
+        """Moves the positions behind what has come; False when it is not known where to before everything is
+        checked."""
         if any(p.next_offset is None for p in parts):
             return False
         with self.changed:
@@ -383,7 +387,8 @@ class Fetcher:
             part.position.offset = part.offset
 
     def _go_ahead(self, last: UnderWay, taken_bytes: int) -> None:
-        """Sends the request that follows `last`, for the partitions that stay with the socket, if there will be room for its answer."""
+        """Sends the request that follows `last`, for the partitions that stay with the socket, if there will be room
+        for its answer."""
         with self.changed:
             wanted = [p for p in self.positions.values() if p.is_fetchable]
             is_room = self.ready.size_bytes + taken_bytes < self._config.prefetch_bytes
@@ -443,8 +448,8 @@ class Fetcher:
         return self._files is not None and position.is_new and self._files.may_read(position.tp)
 
     def _leave_to_files(self, parts: list[Part]) -> dict[Position, float]:
-        """The partitions that this answer has not brought to their ends, so that reading files pays, with their bytes per
-        offset; they are not fetched from now on."""
+        """The partitions that this answer has not brought to their ends, so that reading files pays, with their bytes
+        per offset; they are not fetched from now on."""
         behind: dict[Position, float] = {}
         for part in parts if self._files is not None else ():
             result, end = part.result, part.next_offset

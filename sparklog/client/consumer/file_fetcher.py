@@ -1,11 +1,11 @@
 """Reads partitions that are behind from the broker's files, where they are visible on the same host.
 
-The fetch thread hands a partition over when an answer has left something (`take_over`) and gets it back at its end, or when
-anything is wrong with the files: then the socket brings the data, or finds out what is the matter. So who keeps up with the
-log never pays for a question where its files are.
+The fetch thread hands a partition over when an answer has left something (`take_over`) and gets it back at its end, or
+when anything is wrong with the files: then the socket brings the data, or finds out what is the matter. So who keeps
+up with the log never pays for a question where its files are.
 
-What is read at once is bounded (STRETCH_BYTES), so that neither mapped memory nor what a reader sees of records that are
-deleted meanwhile grows with the log.
+What is read at once is bounded (STRETCH_BYTES), so that neither mapped memory nor what a reader sees of records that
+are deleted meanwhile grows with the log.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class _Turn:
 
 
 class FileFetcher:
-    """Has a thread of its own, started with the first partition that is handed over: it reads files while the fetch thread
-    waits for the broker. Partitions take turns, piece by piece."""
+    """Has a thread of its own, started with the first partition that is handed over: it reads files while the fetch
+    thread waits for the broker. Partitions take turns, piece by piece."""
 
     def __init__(self, cluster: Cluster, config: FileFetcherConfig, taker: Taker) -> None:
         self._cluster = cluster

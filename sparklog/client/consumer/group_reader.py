@@ -11,8 +11,8 @@ from sparklog.types import TopicPartition
 
 
 class GroupReader:
-    """`group_consumer.Reader`. Does not keep the consumer: the thread that sends heartbeats has this, too. `new` makes a
-    position without an offset, `replace` sets all of them."""
+    """`group_consumer.Reader`. Does not keep the consumer: the thread that sends heartbeats has this, too. `new` makes
+    a position without an offset, `replace` sets all of them."""
 
     def __init__(
         self,

@@ -76,8 +76,8 @@ class Position:
         self._rowless[joined] = end
 
     def end_at(self, batches: list[ConsumedBatch], start: int, end: int) -> None:
-        """What was read of [start, end) are `batches`: who has consumed them stands at `end`, also behind batches without
-        rows."""
+        """What was read of [start, end) are `batches`: who has consumed them stands at `end`, also behind batches
+        without rows."""
         if batches:
             batches[-1].next_offset = max(batches[-1].next_offset, end)
         elif end > start:
@@ -117,8 +117,8 @@ class ReadyBatches:
         return self._batches.popleft()
 
     def has_lost(self, positions: Mapping[TopicPartition, Position]) -> bool:
-        """Whether the position was not moved: an exception (Ctrl-C) has ended a poll in between. Asked before the next one
-        is taken."""
+        """Whether the position was not moved: an exception (Ctrl-C) has ended a poll in between. Asked before the next
+        one is taken."""
         taken = self._taken
         if taken is None or positions.get(taken.position.tp) is not taken.position:
             return False

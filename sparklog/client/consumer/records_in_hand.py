@@ -14,7 +14,8 @@ CONVERT_ROWS = 10_000
 
 
 class RecordsInHand:
-    """Belongs to the polling thread. An exception (Ctrl-C) at any line leaves what was not given out to the next poll."""
+    """Belongs to the polling thread. An exception (Ctrl-C) at any line leaves what was not given out to the next
+    poll."""
 
     def __init__(self) -> None:
         self._rest: Fetched | None = None
@@ -30,8 +31,8 @@ class RecordsInHand:
         return self._given < len(self._records)
 
     def fill(self, fetched: Fetched) -> None:
-        """Makes records of the batch, up to the first row of which none can be made. Raises DeserializationError if that is
-        its first row."""
+        """Makes records of the batch, up to the first row of which none can be made. Raises DeserializationError if
+        that is its first row."""
         batch, rest = fetched.batch, None
         if batch.num_rows > CONVERT_ROWS:
             rest = fetched._replace(batch=batch.slice(CONVERT_ROWS, batch.num_rows - CONVERT_ROWS))

@@ -1,7 +1,7 @@
 """Commits of a consumer, one after the other on a thread, in the order they were asked for.
 
-A commit names the member and its epoch at the time it is sent. If the group says that the epoch is old, the commit is sent
-again with the new one, but only for a member that still holds the partitions; otherwise it has failed for good
+A commit names the member and its epoch at the time it is sent. If the group says that the epoch is old, the commit is
+sent again with the new one, but only for a member that still holds the partitions; otherwise it has failed for good
 (CommitFailedError): somebody else goes on from the last commit, so what was read since is read again there.
 """
 

@@ -1,9 +1,9 @@
 """A consumer's part in its group, on the polling thread: assignments, callbacks, positions, commits.
 
-The consumer calls `before_poll`; only there, in `close` and in `unsubscribe`, partitions come and go and callbacks run. When
-partitions have to be let go, what earlier polls returned is committed first (enable.auto.commit), then `on_revoke` is
-called, then they are not read any more, and only then the group hears of it. `on_lost` instead of `on_revoke` means that somebody
-else may have them already.
+The consumer calls `before_poll`; only there, in `close` and in `unsubscribe`, partitions come and go and callbacks
+run. When partitions have to be let go, what earlier polls returned is committed first (enable.auto.commit), then
+`on_revoke` is called, then they are not read any more, and only then the group hears of it. `on_lost` instead of
+`on_revoke` means that somebody else may have them already.
 """
 
 from __future__ import annotations
@@ -408,7 +408,8 @@ class GroupConsumer:
             self._committer.close(deadline.left_s)
 
     def abandon(self) -> None:
-        """The consumer was dropped without close: it leaves, and commits nothing more than it was told to. Does not wait."""
+        """The consumer was dropped without close: it leaves, and commits nothing more than it was told to. Does not
+        wait."""
         if self._heartbeats is not None:
             self._heartbeats.begin_to_leave()
         self._committer.begin_to_close()

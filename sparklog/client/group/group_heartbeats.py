@@ -1,7 +1,7 @@
 """The thread that keeps a consumer in its group: heartbeats go on while records are processed.
 
-It joins, hears of new assignments, says what has been let go, watches that `poll` is called (`max.poll.interval.ms`), and
-resolves a pattern to topics. What it learns waits in the `Membership` for the polling thread.
+It joins, hears of new assignments, says what has been let go, watches that `poll` is called (`max.poll.interval.ms`),
+and resolves a pattern to topics. What it learns waits in the `Membership` for the polling thread.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class GroupHeartbeats:
             return self._membership.changed or self._failure is not None
 
     def changes(self) -> Changes:
-        """What has happened since the last call; says that poll is called. Raises what the group has refused for good."""
+        """What has happened since the last call; says that poll is called. Raises what the group has refused for
+        good."""
         with self._wake:
             self._polled_at = time.monotonic()
             if self._membership.epoch == EPOCH_JOIN:

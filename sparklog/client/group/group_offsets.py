@@ -29,7 +29,8 @@ ONE_ATTEMPT = RetryPolicy(timeout_ms=0)
 
 
 def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets that a caller gives, as they are meant. Raises InvalidRequestError for what is no partition or no offset."""
+    """Offsets that a caller gives, as they are meant. Raises InvalidRequestError for what is no partition or no
+    offset."""
     if not isinstance(offsets, Mapping):
         raise InvalidRequestError(
             f"offsets are given as {{TopicPartition(topic, partition): next offset to read}}, not as {offsets!r}"
@@ -61,8 +62,8 @@ def commit_offsets(
     policy: RetryPolicy,
 ) -> None:
     """Commits for a member, or for a group without members; one attempt takes effect as a whole or not at all, but for
-    partitions that are refused: the first one's error is raised. Raises what the group refuses, and when it is not known
-    whether they are committed RequestTimedOutError or BrokerNotAvailableError."""
+    partitions that are refused: the first one's error is raised. Raises what the group refuses, and when it is not
+    known whether they are committed RequestTimedOutError or BrokerNotAvailableError."""
     if not offsets:
         return
     request = OffsetCommitRequest(who.group_id, as_committed(offsets), who.member_id, who.member_epoch, sequence)
@@ -80,8 +81,8 @@ def fetch_offsets(
     require_stable: bool = True,
     policy: RetryPolicy,
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]:
-    """The committed offsets (None: there is none), and the partitions whose offsets are in a transaction that has not ended.
-    `partitions` None: all that the group has. Raises what the group refuses."""
+    """The committed offsets (None: there is none), and the partitions whose offsets are in a transaction that has not
+    ended. `partitions` None: all that the group has. Raises what the group refuses."""
     wanted = None if partitions is None else set(partitions)
 
     def ask(before: OffsetFetchResponse | None) -> OffsetFetchResponse:

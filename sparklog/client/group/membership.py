@@ -1,9 +1,9 @@
 """What a group's member knows and may do (KIP-848, the client's half), as a pure state machine.
 
-Two threads meet here: one sends heartbeats, one polls. `assigned` is what the last answer gives the member, `held` what the
-polling thread reads. What leaves `assigned` stays in `held` until the polling thread has committed and let it go; what is new in
-`assigned` waits until the polling thread takes it. Either counts as owned in what is reported, so nothing is given to somebody
-else while this process could still read it.
+Two threads meet here: one sends heartbeats, one polls. `assigned` is what the last answer gives the member, `held`
+what the polling thread reads. What leaves `assigned` stays in `held` until the polling thread has committed and let it
+go; what is new in `assigned` waits until the polling thread takes it. Either counts as owned in what is reported, so
+nothing is given to somebody else while this process could still read it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class Membership:
         return error.retriable or isinstance(error, StaleMemberEpochError | UnreleasedInstanceIdError)
 
     def leave_request(self) -> GroupHeartbeatRequest:
-        """The heartbeat that says good-bye; nothing may be read any more. A static member keeps its place for a while."""
+        """The heartbeat that says good-bye; nothing may be read any more. A static member keeps its place for a
+        while."""
         self._sequence += 1
         epoch = EPOCH_LEAVE if self.config.instance_id is None else EPOCH_AWAY
         return GroupHeartbeatRequest(

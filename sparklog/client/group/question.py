@@ -10,7 +10,8 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """`ask()` runs on a thread of its own; `on_answer()` is called there when it has ended. `answer` gives its outcome then."""
+    """`ask()` runs on a thread of its own; `on_answer()` is called there when it has ended. `answer` gives its outcome
+    then."""
 
     def __init__(self, ask: Callable[[], T], on_answer: Callable[[], object]) -> None:
         self._ask = ask

@@ -64,8 +64,8 @@ class Cluster:
     def metadata(
         self, topics: Sequence[str] | None = None, *, to_write: bool = False, timeout_ms: int = 30_000
     ) -> MetadataResponse:
-        """Asks the cluster; `topics` None means all. `to_write`: the broker may make those that do not exist. Keeps what it
-        learns. Raises BrokerNotAvailableError and others."""
+        """Asks the cluster; `topics` None means all. `to_write`: the broker may make those that do not exist. Keeps
+        what it learns. Raises BrokerNotAvailableError and others."""
         response = self._ask_metadata(topics, to_write=to_write, timeout_ms=timeout_ms)
         now = time.monotonic()
         known = [topic_info(t) for t in response.topics if t.error_code == 0]
@@ -127,7 +127,8 @@ class Cluster:
             return self._fresh(name) is not None
 
     def is_current(self, info: TopicInfo) -> bool:
-        """Whether nothing newer is known of the topic, be it that nothing is, while no broker answers. Takes no lock."""
+        """Whether nothing newer is known of the topic, be it that nothing is, while no broker answers. Takes no
+        lock."""
         cached = self._topics.get(info.name)
         return cached is None or cached[0] is info
 
@@ -139,7 +140,8 @@ class Cluster:
     def topic(self, name: str, *, refresh: bool = False, to_write: bool = False, timeout_ms: int = 30_000) -> TopicInfo:
         """The topic, from the cache if it is not older than 5 minutes, or if the broker does not answer.
 
-        `refresh` asks the broker in any case. `to_write`: the broker may make it if it does not exist. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError.
+        `refresh` asks the broker in any case. `to_write`: the broker may make it if it does not exist. Raises
+        UnknownTopicOrPartitionError, BrokerNotAvailableError.
         """
         with self._lock:
             fresh, cached = (None, None) if refresh else (self._fresh(name), self._topics.get(name))

@@ -85,11 +85,12 @@ class Connection:
     """A connection to one broker. Not thread-safe: one thread sends and receives at a time; `abort` is for others."""
 
     def __init__(self, endpoint: Endpoint, *, timeout_ms: int = 30_000, local_socket: str = "") -> None:
-        """Connects and shakes hands, all of it within `timeout_ms`; with `local_socket` through the Unix socket of that name,
-        which the broker at `endpoint` has offered.
+        """Connects and shakes hands, all of it within `timeout_ms`; with `local_socket` through the Unix socket of
+        that name, which the broker at `endpoint` has offered.
 
         Raises BrokerNotAvailableError (nobody listens there), RequestTimedOutError, UnsupportedVersionError (the broker
-        does not shake hands with this client), InvalidRequestError (what answers is no broker) and TooManyConnectionsError.
+        does not shake hands with this client), InvalidRequestError (what answers is no broker) and
+        TooManyConnectionsError.
         """
         self.endpoint = endpoint
         self.is_local = bool(local_socket)
@@ -186,7 +187,8 @@ class Connection:
     ) -> tuple[M, pa.Buffer]:
         """Sends a request and waits for its answer: the decoded header and the payload (possibly of 0 bytes).
 
-        Raises the broker's error, RequestTimedOutError, BrokerNotAvailableError if the connection breaks, and as `send`.
+        Raises the broker's error, RequestTimedOutError, BrokerNotAvailableError if the connection breaks, and as
+        `send`.
         """
         self.send(api, message, payload, timeout_ms=timeout_ms)
         return self.receive(response)
@@ -203,9 +205,9 @@ class Connection:
         """Sends a request, in the newest version that the broker has too; its answer is taken later with `receive`.
         `answered=False`: none will come (acks=0).
 
-        Raises UnsupportedApiError if the broker does not have the API, UnsupportedVersionError if it has none of this client's
-        versions of it, or if the message says what an older broker would ignore: nothing is sent then, and the connection can
-        be used further.
+        Raises UnsupportedApiError if the broker does not have the API, UnsupportedVersionError if it has none of this
+        client's versions of it, or if the message says what an older broker would ignore: nothing is sent then, and
+        the connection can be used further.
         """
         self._check_open()
         version = self._spoken.version_of(api)
@@ -289,7 +291,8 @@ class Connection:
 
     def _set_timeout(self, option: int, deadline: float) -> None:
         """How long the next blocking call may take. The kernel's own timeout, not Python's: that would make the socket
-        non-blocking, and a large answer would come in hundreds of pieces, each of which waits for the interpreter lock."""
+        non-blocking, and a large answer would come in hundreds of pieces, each of which waits for the interpreter
+        lock."""
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise TimeoutError
@@ -353,8 +356,8 @@ class Connection:
         return prefix, bytes(self._ahead[header_start:payload_start]), payload
 
     def _receive_into(self, view: memoryview, deadline: float) -> None:
-        """Fills `view` with what has been read ahead and from the socket. Where little is missing, what else has come is
-        read with it."""
+        """Fills `view` with what has been read ahead and from the socket. Where little is missing, what else has come
+        is read with it."""
         received = self._take_read_ahead(view)
         while received < len(view):
             self._set_timeout(socket.SO_RCVTIMEO, deadline)
@@ -386,8 +389,8 @@ class Connection:
 
 
 def connect_for_data(endpoint: Endpoint, *, timeout_ms: int = 30_000) -> Connection:
-    """A connection for much data and nothing else: through the broker's Unix socket if it offers one and we can reach it,
-    for the kernel then needs half the time. Not for metadata: what they say depends on the address that was used.
+    """A connection for much data and nothing else: through the broker's Unix socket if it offers one and we can reach
+    it, for the kernel then needs half the time. Not for metadata: what they say depends on the address that was used.
 
     Raises as Connection.
     """
@@ -430,7 +433,8 @@ def _connect(endpoint: Endpoint, local_socket: str, deadline: Deadline) -> socke
 
 
 def _connect_tcp(endpoint: Endpoint, deadline: Deadline) -> socket.socket:
-    """To the first of the host's addresses that answers; one that does not leaves the others their share of the time."""
+    """To the first of the host's addresses that answers; one that does not leaves the others their share of the
+    time."""
     addresses = socket.getaddrinfo(*endpoint, type=socket.SOCK_STREAM)
     failure: OSError = OSError("the name has no address")
     for number, (*kind, _, address) in enumerate(addresses):

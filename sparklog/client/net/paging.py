@@ -1,7 +1,7 @@
 """Long lists, asked for page by page.
 
-A broker that knows no pages answers with everything at once and says nothing of more. One that never ends is not followed
-for ever: a page has to get on, and there are only so many.
+A broker that knows no pages answers with everything at once and says nothing of more. One that never ends is not
+followed for ever: a page has to get on, and there are only so many.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ P = TypeVar("P", bound=Page)
 
 
 def pages(ask: Callable[[P | None], P], position: Callable[[P], object]) -> Iterator[P]:
-    """The answers in order; `ask` is given the one before, `position` says where the next begins (None: nowhere). Raises
-    InvalidRequestError for a broker that repeats itself, and what `ask` raises."""
+    """The answers in order; `ask` is given the one before, `position` says where the next begins (None: nowhere).
+    Raises InvalidRequestError for a broker that repeats itself, and what `ask` raises."""
     before: P | None = None
     for _ in range(PAGES_MAX):
         page = ask(before)

@@ -36,7 +36,8 @@ def request_until(
 ) -> M:
     """Sends a request that may take effect twice, again after every retriable error until `policy.timeout_ms` is over.
 
-    Raises the last error; that of a request which may have taken effect is RequestTimedOutError or BrokerNotAvailableError.
+    Raises the last error; that of a request which may have taken effect is RequestTimedOutError or
+    BrokerNotAvailableError.
     """
     deadline = clock() + policy.timeout_ms / 1000
     backoff_s = policy.backoff_ms / 1000

@@ -51,7 +51,8 @@ class TopicInfo:
 
     @cached_property
     def inflated_bytes_max(self) -> int:
-        """What a batch of the topic may take once it is decompressed; the default's share, if the broker knows of none."""
+        """What a batch of the topic may take once it is decompressed; the default's share, if the broker knows of
+        none."""
         return self.max_message_bytes * self._number(_INFLATED_RATIO)
 
     def _number(self, setting: Setting) -> int:

@@ -1,7 +1,7 @@
 """Records on their way to the broker: per partition a batch being filled and the batches waiting for the sender.
 
-`buffer.memory` bounds everything that is not acknowledged. Without idempotence a partition has at most one request under
-way, which carries all that is waiting (up to a limit): a retry can then never overtake, or be overtaken by, its
+`buffer.memory` bounds everything that is not acknowledged. Without idempotence a partition has at most one request
+under way, which carries all that is waiting (up to a limit): a retry can then never overtake, or be overtaken by, its
 neighbours. With it (there is a `session`) several are, and `sequences` keeps them in order.
 """
 
@@ -43,8 +43,8 @@ BATCHES_MAX = 100_000
 
 
 class PendingBatch(SequencedBatch):
-    """A complete batch: encoded, being encoded, or records that the sender encodes. `alone`: to be sent in a request of its
-    own. `written_as`: the identity and sequence that the encoded bytes hold."""
+    """A complete batch: encoded, being encoded, or records that the sender encodes. `alone`: to be sent in a request
+    of its own. `written_as`: the identity and sequence that the encoded bytes hold."""
 
     __slots__ = ("alone", "deadline", "delivery", "encoded", "encoding", "error", "rows", "size_bytes", "written_as")
 
@@ -80,7 +80,8 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """Queues and memory of one producer. `lock` guards everything; methods with a leading `locked_` are called under it."""
+    """Queues and memory of one producer. `lock` guards everything; methods with a leading `locked_` are called under
+    it."""
 
     def __init__(self, *, buffer_bytes: int, linger_s: float, max_block_s: float, delivery_timeout_s: float) -> None:
         self.buffer_bytes = buffer_bytes
@@ -192,8 +193,9 @@ class Accumulator:
         return self.used_bytes < before
 
     def locked_give_room(self, batch: OpenBatch, size_bytes: int, target_bytes: int) -> None:
-        """Room for a record of `size_bytes`, which are reserved already, and if there is memory for those that follow: the
-        accounts are not kept per record. The batch stays within `target_bytes`, unless the record alone is larger."""
+        """Room for a record of `size_bytes`, which are reserved already, and if there is memory for those that follow:
+        the accounts are not kept per record. The batch stays within `target_bytes`, unless the record alone is
+        larger."""
         self.used_bytes -= batch.room_bytes
         more = min(ROOM_BYTES, target_bytes - batch.size_bytes - size_bytes, self.buffer_bytes - self.used_bytes)
         more = max(0, more)
@@ -214,7 +216,8 @@ class Accumulator:
         return batch
 
     def locked_drop_unfinished(self, queue: PartitionQueue) -> None:
-        """An exception (Ctrl-C) has ended a `send` in the middle: what is there of its row goes, and a batch without rows."""
+        """An exception (Ctrl-C) has ended a `send` in the middle: what is there of its row goes, and a batch without
+        rows."""
         batch = queue.open
         if batch is None:
             return
@@ -330,7 +333,8 @@ class Accumulator:
 
     @staticmethod
     def _better_wait(queue: PartitionQueue) -> bool:
-        """Whether a request behind those under way would be so small that it had better wait for one of their answers."""
+        """Whether a request behind those under way would be so small that it had better wait for one of their
+        answers."""
         if not queue.under_way or not queue.batches:
             return False
         return sum(b.size_bytes for b in queue.batches) < PIPELINED_BYTES_MIN
@@ -397,7 +401,8 @@ class Accumulator:
         return first
 
     def locked_begin_anew(self, queue: PartitionQueue) -> bool:
-        """Goes on with the next epoch if a gap in the sequences asks for it and it is time. Not within a transaction."""
+        """Goes on with the next epoch if a gap in the sequences asks for it and it is time. Not within a
+        transaction."""
         sequences, session = self.locked_sequences(queue), self.session
         if sequences is None or session is None or session.transactional_id is not None or not sequences.may_begin_anew:
             return False

@@ -156,8 +156,8 @@ class BatchEncoder:
         return EncodedBatch(payload, len(rows.values), min(stamps) // 1000, max(stamps) // 1000, topic.log_append_time)
 
     def encode_whole(self, batch: pa.RecordBatch, topic: TopicInfo) -> EncodedBatch:
-        """`encode` of rows that the topic takes as one batch, not compressed; they stay so if compression makes them more
-        than it takes."""
+        """`encode` of rows that the topic takes as one batch, not compressed; they stay so if compression makes them
+        more than it takes."""
         encoded = self.encode(batch, topic)
         return encoded if len(encoded.payload) <= topic.max_message_bytes else self._encode(batch, topic, "none")
 
@@ -212,7 +212,8 @@ def too_large(topic: str, size_bytes: int, max_bytes: int) -> MessageTooLargeErr
 
 
 class Rows(NamedTuple):
-    """Rows in the topic's layout, and where each goes: one partition, a partition per row (-1: sticky), or None: sticky."""
+    """Rows in the topic's layout, and where each goes: one partition, a partition per row (-1: sticky), or None:
+    sticky."""
 
     table: pa.Table
     partition: int | np.ndarray | None

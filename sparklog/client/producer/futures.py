@@ -2,8 +2,8 @@
 
 All records of a stored batch share one `Delivery`; a record's future is a few words that point at it. What
 `concurrent.futures.wait` and `as_completed` need of a future (`_condition`, `_state`, `_waiters`; `asyncio.wrap_future`
-needs only the class) is made when it is asked for. There is one condition for all futures: who takes those of many futures
-one after the other can then not meet another thread that takes them in another order.
+needs only the class) is made when it is asked for. There is one condition for all futures: who takes those of many
+futures one after the other can then not meet another thread that takes them in another order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _condition = threading.Condition(threading.RLock())
 
 
 class BatchMetadata(RecordMetadata):
-    """Where a stored batch landed: `offset` is its first row's, `timestamp_ms` its largest; it has `record_count` rows."""
+    """Where a stored batch landed: `offset` is its first row's, `timestamp_ms` its largest; it has `record_count`
+    rows."""
 
     record_count: int
 
@@ -133,8 +134,8 @@ if TYPE_CHECKING:
 else:
 
     class _Base(Generic[T]):
-        """A subclass of `Future` would have a dict per record, which costs a tenth of a `send`: as `unittest.mock` does for
-        a spec, the class is said instead of inherited. That is what `isinstance` takes."""
+        """A subclass of `Future` would have a dict per record, which costs a tenth of a `send`: as `unittest.mock`
+        does for a spec, the class is said instead of inherited. That is what `isinstance` takes."""
 
         __slots__ = ()
 
@@ -169,7 +170,8 @@ class _DeliveryFuture(_Base[T]):
         return self.result(timeout)
 
     def set_running_or_notify_cancel(self) -> NoReturn:
-        """The producer alone decides: this and the setters of the outcome raise `concurrent.futures.InvalidStateError`."""
+        """The producer alone decides: this and the setters of the outcome raise
+        `concurrent.futures.InvalidStateError`."""
         raise FutureStateError("the outcome of a delivery is set by its producer")
 
     def set_result(self, result: T) -> NoReturn:
@@ -252,8 +254,8 @@ class RecordFuture(_DeliveryFuture[RecordMetadata]):
         return self.delivery.error
 
     def add_done_callback(self, fn: Callable[[RecordFuture], object]) -> None:
-        """Calls `fn(self)` when the outcome is known, on the producer's thread or one that calls `send` (at once if it is): do not
-        block in it."""
+        """Calls `fn(self)` when the outcome is known, on the producer's thread or one that calls `send` (at once if it
+        is): do not block in it."""
         self.delivery.when_done(lambda: self._call(fn))
 
 
@@ -289,7 +291,8 @@ class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
         return next((d.error for d in self._deliveries if d.error is not None), None)
 
     def add_done_callback(self, fn: Callable[[BatchFuture], object]) -> None:
-        """Calls `fn(self)` when all outcomes are known, on the producer's thread or one that calls `send` (at once if they are)."""
+        """Calls `fn(self)` when all outcomes are known, on the producer's thread or one that calls `send` (at once if
+        they are)."""
         if not self._deliveries:
             self._call(fn)
             return

@@ -17,9 +17,9 @@ _NUMBERS = tuple(int(getattr(signals, n)) for n in ("SIGINT", "SIGTERM", "SIGALR
 
 
 class InterruptsDeferred:
-    """`with InterruptsDeferred():` keeps the Python handlers of SIGINT, SIGTERM and SIGALRM, which may raise or use what is
-    being worked on, from being called inside; they are called at the end instead. For work of microseconds. Handlers run on
-    the main thread only: on others it does nothing."""
+    """`with InterruptsDeferred():` keeps the Python handlers of SIGINT, SIGTERM and SIGALRM, which may raise or use
+    what is being worked on, from being called inside; they are called at the end instead. For work of microseconds.
+    Handlers run on the main thread only: on others it does nothing."""
 
     __slots__ = ("_came", "_handlers")
     current: InterruptsDeferred | None = None

@@ -58,10 +58,10 @@ class Producer:
     `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Settings are the
     producer settings of `sparklog.settings` with underscores: acks, linger_ms, batch_size_bytes, compression, …
 
-    Records of a partition are stored once and in the order of the calls that sent them, also across retries and restarts of
-    the broker (`enable_idempotence`, on unless acks are not all). With a `transactional_id` what is sent belongs to
-    transactions. Nothing fails silently: a failure is raised by the future, or by `flush` or `close` if nobody looked at the
-    future.
+    Records of a partition are stored once and in the order of the calls that sent them, also across retries and
+    restarts of the broker (`enable_idempotence`, on unless acks are not all). With a `transactional_id` what is sent
+    belongs to transactions. Nothing fails silently: a failure is raised by the future, or by `flush` or `close` if
+    nobody looked at the future.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Producer:
         value_serializer: AnySerializer | None = None,
         **settings: Any,
     ) -> None:
-        """Does not connect yet. The serializers (`sparklog.serialization`) are for `send`: keys and values need not be bytes
-        then. Raises InvalidConfigError."""
+        """Does not connect yet. The serializers (`sparklog.serialization`) are for `send`: keys and values need not be
+        bytes then. Raises InvalidConfigError."""
         self._key_serializer = serializing(key_serializer, "key_serializer")
         self._value_serializer = serializing(value_serializer, "value_serializer")
         config: dict[str, Any] = producer_settings(settings)
@@ -140,12 +140,12 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> RecordFuture:
-        """Sends one record to an envelope topic and returns at once (unless `buffer.memory` is full). `value` and `key` are
-        bytes (or None), or what the producer's serializers take.
+        """Sends one record to an envelope topic and returns at once (unless `buffer.memory` is full). `value` and
+        `key` are bytes (or None), or what the producer's serializers take.
 
         Partition: the given one, else by the key's hash (Kafka's murmur2), else sticky. `timestamp_ms` default: now.
-        Raises TypeError, SerializationError, SchemaMismatchError (a typed topic), UnknownTopicOrPartitionError, InvalidPartitionsError,
-        MessageTooLargeError, BufferExhaustedError, ClosedError.
+        Raises TypeError, SerializationError, SchemaMismatchError (a typed topic), UnknownTopicOrPartitionError,
+        InvalidPartitionsError, MessageTooLargeError, BufferExhaustedError, ClosedError.
         """
         try:
             state = self._topics[topic]
@@ -288,7 +288,8 @@ class Producer:
     # -- transactions
 
     def init_transactions(self) -> None:
-        """Once, before the first transaction: fences whoever used the `transactional_id` before and aborts what it left.
+        """Once, before the first transaction: fences whoever used the `transactional_id` before and aborts what it
+        left.
 
         Raises InvalidTxnStateError, InvalidTransactionTimeoutError, and after `max.block.ms` the last error.
         """
@@ -303,9 +304,9 @@ class Producer:
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
         """Commits a group's offsets (the next ones to read: numbers, or OffsetAndMetadata) if the transaction is
-        committed. `group`: what `Consumer.group_metadata()` gives, which fences members that have lost their partitions,
-        or the group's name. Raises InvalidRequestError for what is no offset, and the group's errors; after those only
-        `abort_transaction` is possible."""
+        committed. `group`: what `Consumer.group_metadata()` gives, which fences members that have lost their
+        partitions, or the group's name. Raises InvalidRequestError for what is no offset, and the group's errors;
+        after those only `abort_transaction` is possible."""
         self._transactional().send_offsets(offsets, group)
 
     def commit_transaction(self) -> None:

@@ -1,8 +1,10 @@
-"""What of a producer lives as long as its records are under way, whether or not the application still has the `Producer`.
+"""What of a producer lives as long as its records are under way, whether or not the application still has the
+`Producer`.
 
-The sender's thread refers to what is here, never to the `Producer`: so one that is dropped without `close` is collected. Its
-thread then sends what was accepted (each record at most for its `delivery.timeout.ms`), aborts a transaction that is open,
-and ends. What cannot be delivered is logged. A collection may run on any thread, with any lock held: `abandon` takes none.
+The sender's thread refers to what is here, never to the `Producer`: so one that is dropped without `close` is
+collected. Its thread then sends what was accepted (each record at most for its `delivery.timeout.ms`), aborts a
+transaction that is open, and ends. What cannot be delivered is logged. A collection may run on any thread, with any
+lock held: `abandon` takes none.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class ProducerTopic:
         self.key_partitions: dict[bytes, int] = {}
 
     def partition_of(self, key: bytes) -> int:
-        """The key's partition; recent short keys are remembered, because hashing costs more than all the rest of a send."""
+        """The key's partition; recent short keys are remembered, because hashing costs more than all the rest of a
+        send."""
         if self.info.partitions == 1:
             return 0
         found = partition_for_key(key, self.info.partitions)
@@ -54,8 +55,8 @@ class ProducerTopic:
     def checked(
         self, value: Any, key: Any, headers: Any, timestamp_ms: Any, partition: int | None
     ) -> tuple[bytes | None, int, int | None, Rest | None]:
-        """The value, about how many bytes the record adds to a batch, its partition (None: sticky), and what it has beside
-        the value. Raises TypeError, ValueError, SchemaMismatchError, InvalidPartitionsError."""
+        """The value, about how many bytes the record adds to a batch, its partition (None: sticky), and what it has
+        beside the value. Raises TypeError, ValueError, SchemaMismatchError, InvalidPartitionsError."""
         if not self.takes_values_alone:
             self._check_kind(key)
         if value is not None and value.__class__ is not bytes:

@@ -77,8 +77,8 @@ class Sender:
     """Runs until `stop`; everything but `wake`, `stop` and `send_here` belongs to its thread.
 
     While that sleeps and nothing is under way, a caller who has opened a batch sends it itself (`send_here`): to wake a
-    thread takes as long as to encode and send a record. It has the thread's turn meanwhile, which is all that it shares with
-    it; the answer is the thread's again.
+    thread takes as long as to encode and send a record. It has the thread's turn meanwhile, which is all that it
+    shares with it; the answer is the thread's again.
     """
 
     def __init__(
@@ -134,8 +134,9 @@ class Sender:
         return self._is_idle
 
     def send_here(self) -> None:
-        """Sends, on the caller's thread, the batch that has been opened; whatever is not as simple as that is left to ours.
-        Signals wait until it is done (`InterruptsDeferred`). Another exception in the middle of it ends the producer."""
+        """Sends, on the caller's thread, the batch that has been opened; whatever is not as simple as that is left to
+        ours. Signals wait until it is done (`InterruptsDeferred`). Another exception in the middle of it ends the
+        producer."""
         with InterruptsDeferred():
             self._accumulator.is_left_to_caller = False  # before looking, or telling who looks
             is_sent = False
@@ -274,8 +275,8 @@ class Sender:
         return session is None or (session.identity is not None and session.transactional_id is None)
 
     def _select(self, timeout_s: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        """The selector's own `select` rounds a timeout up to the next millisecond, which is much of a linger: a short one is
-        waited for by another `select`, which counts microseconds, on the descriptor of the first."""
+        """The selector's own `select` rounds a timeout up to the next millisecond, which is much of a linger: a short
+        one is waited for by another `select`, which counts microseconds, on the descriptor of the first."""
         if timeout_s is not None and 0 < timeout_s < SHORT_TIMEOUT_S and self._selector_fd < FD_SETSIZE:
             select.select([self._selector_fd], [], [], timeout_s)
             timeout_s = 0
@@ -333,7 +334,8 @@ class Sender:
     def _send_entries(
         self, leader: Endpoint, channel: _Channel | None, entries: list[Entry], session: WriteSession | None
     ) -> bool:
-        """Sends one request with as many of the entries as it may hold. False if that failed; then they have their outcome."""
+        """Sends one request with as many of the entries as it may hold. False if that failed; then they have their
+        outcome."""
         sent = False
         try:
             channel = channel or self._open_channel(leader, entries)
@@ -351,8 +353,8 @@ class Sender:
         return True
 
     def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
-        """Encodes records that were collected by `send`, waits for those that others encode, and puts in what was decided
-        when the batches were taken. False if that failed; then the entry has its outcome."""
+        """Encodes records that were collected by `send`, waits for those that others encode, and puts in what was
+        decided when the batches were taken. False if that failed; then the entry has its outcome."""
         transactional = session is not None and session.transactional_id is not None
         try:
             for batch in entry.batches:
@@ -385,8 +387,8 @@ class Sender:
         return True
 
     def _request_ms(self, entries: Iterable[Entry] = ()) -> int:
-        """How long to wait for an answer that the thread can do nothing without: no longer than the next batch that waits, or
-        all of `entries`, may wait."""
+        """How long to wait for an answer that the thread can do nothing without: no longer than the next batch that
+        waits, or all of `entries`, may wait."""
         with self._accumulator.lock:
             deadline = self._accumulator.locked_next_deadline()
         deadline = min(deadline, max((b.deadline for e in entries for b in e.batches), default=deadline))

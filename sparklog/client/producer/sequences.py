@@ -190,7 +190,8 @@ class PartitionSequences:
         return self.has_gap and (not self.in_flight or not self._safeguards.drain_before_bump)
 
     def begin_anew(self) -> list[SequencedBatch]:
-        """The next epoch, from sequence 0: returns the batches to be drained again, in their order, before all new ones.
+        """The next epoch, from sequence 0: returns the batches to be drained again, in their order, before all new
+        ones.
 
         After EPOCH_MAX a new producer id is needed: `is_used_up`.
         """
@@ -215,8 +216,8 @@ class PartitionSequences:
 
 class WriteSession:
     """What a producer's batches belong to: an identity (None: not asked for yet), and a transaction if
-    `transactional_id` is given. In a transaction the first failure (`error`) fails everything that follows, because only
-    the coordinator raises the epoch. `is_used`: something has been sent."""
+    `transactional_id` is given. In a transaction the first failure (`error`) fails everything that follows, because
+    only the coordinator raises the epoch. `is_used`: something has been sent."""
 
     __slots__ = ("error", "identity", "is_used", "transactional_id")
 

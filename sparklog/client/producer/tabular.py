@@ -85,8 +85,8 @@ def holds_objects(data: Any) -> bool:
 def binary_array(values: Sequence[Any]) -> Any:
     """Python objects as Arrow `binary`. Raises what `pa.array` does for objects that are neither bytes nor None.
 
-    `pa.array` imports pandas to find out that it was given none of its objects: 0.3 s of the first send. As long as nobody
-    else has imported it the bytes are joined here, which takes up to twice as long per row.
+    `pa.array` imports pandas to find out that it was given none of its objects: 0.3 s of the first send. As long as
+    nobody else has imported it the bytes are joined here, which takes up to twice as long per row.
     """
     if "pandas" not in sys.modules:
         with suppress(TypeError, BufferError):  # None, or no bytes

@@ -27,7 +27,8 @@ from sparklog.types import ProducerIdAndEpoch
 FENCED = (ProducerFencedError, InvalidProducerIdMappingError)
 """Another producer has the transactional id now, or nobody: this one has nothing more to say."""
 FATAL_AT_COORDINATOR = (*FENCED, InvalidProducerEpochError, InvalidTransactionTimeoutError, InvalidTxnStateError)
-"""A partition may refuse an epoch because the transaction has timed out; of the coordinator's own answer it is final."""
+"""A partition may refuse an epoch because the transaction has timed out; of the coordinator's own answer it is
+final."""
 
 
 class State(Enum):
@@ -43,8 +44,8 @@ class State(Enum):
 
 
 class TransactionState:
-    """`error`: what the state is about, after an error. Every method raises InvalidTxnStateError if it is not the time for
-    it, and after a fatal error that error."""
+    """`error`: what the state is about, after an error. Every method raises InvalidTxnStateError if it is not the time
+    for it, and after a fatal error that error."""
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id

@@ -34,9 +34,9 @@ _STATED_MS_MAX = (2**63 - 1) // 1000
 class ConsumedBatch:
     """Rows of one partition in offset order.
 
-    `base_offset` is the first row's offset, `data` the rows in the topic's layout (only the wanted columns; what an older
-    schema lacks is null), `schema_id` the version of the schema they were written with. `next_offset` is where reading
-    goes on: behind the last row, and behind what compaction has removed after it.
+    `base_offset` is the first row's offset, `data` the rows in the topic's layout (only the wanted columns; what an
+    older schema lacks is null), `schema_id` the version of the schema they were written with. `next_offset` is where
+    reading goes on: behind the last row, and behind what compaction has removed after it.
     """
 
     __slots__ = (
@@ -65,8 +65,8 @@ class ConsumedBatch:
         next_offset: int,
         offsets: np.ndarray | None = None,
     ) -> None:
-        """`offsets` None: dense from `base_offset` on. `data` None: all of the message in `source`, which `is_small_batch` has
-        looked at, decoded when it is asked for."""
+        """`offsets` None: dense from `base_offset` on. `data` None: all of the message in `source`, which
+        `is_small_batch` has looked at, decoded when it is asked for."""
         self.tp = tp
         self.base_offset = base_offset
         self.next_offset = next_offset
@@ -94,8 +94,8 @@ class ConsumedBatch:
 
     @property
     def decoder(self) -> tuple[Projection, int] | None:
-        """What `data_together` decodes it with, and other batches with it: the projection and the schema's id. None: it is
-        decoded already."""
+        """What `data_together` decodes it with, and other batches with it: the projection and the schema's id. None:
+        it is decoded already."""
         return (self._projection, self.schema_id) if self._data is None else None
 
     @property
@@ -209,8 +209,8 @@ def _countable(time_ms: int) -> int:
 
 
 def data_together(batches: Sequence[ConsumedBatch], columns: Sequence[str]) -> pa.Table:
-    """The `data` of all, in order, of `columns` only; contiguous, as far as Arrow's arrays can be so long. For many small
-    batches it takes a fraction of the time that their own `data` would."""
+    """The `data` of all, in order, of `columns` only; contiguous, as far as Arrow's arrays can be so long. For many
+    small batches it takes a fraction of the time that their own `data` would."""
     parts = []
     for decoder, group in groupby(batches, lambda b: b.decoder):
         if decoder is None:
@@ -232,7 +232,8 @@ def decode_batches(
     check_crcs: bool = True,
     aborted: Aborted = NOTHING_ABORTED,
 ) -> Iterator[ConsumedBatch]:
-    """The rows of [start_offset, end_offset) in the batches of `data` at these positions; without those that are `aborted`.
+    """The rows of [start_offset, end_offset) in the batches of `data` at these positions; without those that are
+    `aborted`.
 
     Raises CorruptBatchError (its note names the offset) and UnknownSchemaError, after the batches before it.
     """
@@ -317,8 +318,9 @@ def decode_one(
 
 
 def records_of(batch: ConsumedBatch) -> list[Record]:
-    """The batch's rows as records, column by column. Raises DeserializationError for the first row of a typed topic that
-    holds a value which Python has no object for: Arrow's dates and timestamps reach beyond the years 1 to 9999."""
+    """The batch's rows as records, column by column. Raises DeserializationError for the first row of a typed topic
+    that holds a value which Python has no object for: Arrow's dates and timestamps reach beyond the years 1 to
+    9999."""
     small = batch.small_rows()
     if small is not None:
         return _records_of_small(batch, small)

@@ -81,8 +81,8 @@ class Projection:
         return pa.schema(fields)
 
     def decode(self, data: Any, header: BatchHeader) -> tuple[pa.RecordBatch, pa.Schema, np.ndarray | None]:
-        """The wanted columns of one batch in the layout `schema`, the schema it was written with, and the offsets of the
-        rows if they are not dense.
+        """The wanted columns of one batch in the layout `schema`, the schema it was written with, and the offsets of
+        the rows if they are not dense.
 
         Raises CorruptBatchError, UnknownSchemaError, and SchemaMismatchError for a column that has become wider than
         `schema` has it.

@@ -77,16 +77,16 @@ def read_range(
     retry_timeout_ms: int = 30_000,
     fetching: Fetching = Fetching(),  # noqa: B008 - immutable
 ) -> Iterator[ConsumedBatch]:
-    """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets without a row are left out:
-    compaction has removed it, a marker stands there, or (READ_COMMITTED) its transaction was aborted.
+    """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets without a row are left
+    out: compaction has removed it, a marker stands there, or (READ_COMMITTED) its transaction was aborted.
 
     `columns`: only these are decoded, in this order. All batches have the same schema: columns that `layout` names have
-    the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, and reads old segments in
-    the object store, "off" uses the socket, as `fetching` says. A broker that is away is waited for up to `retry_timeout_ms` since
-    the last progress. All requests together wait no longer than the larger of that and `fetching.request_timeout_ms`.
-    Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or
-    one that has become wider than `layout` says), RequestTimedOutError if with READ_COMMITTED a transaction in the range
-    stays open for `retry_timeout_ms`.
+    the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, and reads
+    old segments in the object store, "off" uses the socket, as `fetching` says. A broker that is away is waited for up
+    to `retry_timeout_ms` since the last progress. All requests together wait no longer than the larger of that and
+    `fetching.request_timeout_ms`. Raises DataLossError if a part of the range is gone, CorruptBatchError,
+    SchemaMismatchError (an unknown column, or one that has become wider than `layout` says), RequestTimedOutError if
+    with READ_COMMITTED a transaction in the range stays open for `retry_timeout_ms`.
     """
     if local not in ("auto", "off"):
         raise InvalidConfigError(f"local read {local!r}: use auto or off")

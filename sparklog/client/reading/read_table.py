@@ -42,13 +42,13 @@ def read_table(
 ) -> pa.Table:
     """Reads a topic's rows up to now, partition after partition, in the layout of the topic's newest schema.
 
-    `columns`: only these, in this order. `start` (inclusive) and `end` (exclusive): "earliest", "latest", an offset for all
-    partitions, or {partition: offset} (partitions that it does not name are not read). `include_metadata` adds the
-    columns _topic, _partition, _offset, _timestamp. `local="off"` does not map the broker's files. `isolation_level`:
-    read_committed leaves out what is not committed and ends where a transaction is open; read_uncommitted gives all.
-    `request_timeout_ms`: how long a broker that does not answer, or is away, is waited for since the last rows.
-    Raises UnknownTopicOrPartitionError, SchemaMismatchError (unknown column), OffsetOutOfRangeError (a start below the
-    log's), DataLossError, InvalidConfigError.
+    `columns`: only these, in this order. `start` (inclusive) and `end` (exclusive): "earliest", "latest", an offset
+    for all partitions, or {partition: offset} (partitions that it does not name are not read). `include_metadata` adds
+    the columns _topic, _partition, _offset, _timestamp. `local="off"` does not map the broker's files.
+    `isolation_level`: read_committed leaves out what is not committed and ends where a transaction is open;
+    read_uncommitted gives all. `request_timeout_ms`: how long a broker that does not answer, or is away, is waited for
+    since the last rows. Raises UnknownTopicOrPartitionError, SchemaMismatchError (unknown column),
+    OffsetOutOfRangeError (a start below the log's), DataLossError, InvalidConfigError.
     """
     isolation = isolation_of(isolation_level)
     shared = cluster(bootstrap_servers)

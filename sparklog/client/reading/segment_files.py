@@ -2,10 +2,10 @@
 
 Files are visible when the broker offers them (same host) and its `meta.json` can be read and shows the same data
 directory. Only whole batches below the high watermark are ever looked at: the broker cuts no file there while it runs,
-and replaces or unlinks files instead of writing into them, which leaves a mapping as it is. Nothing can keep somebody else
-who may write to a file from cutting it under a reader, who then dies of SIGBUS: so only what looks like a segment of the
-partition is mapped (its directory and name, a regular file, its directory's owner, not writable for everybody), whatever
-path the broker names. `local.read=off` maps nothing.
+and replaces or unlinks files instead of writing into them, which leaves a mapping as it is. Nothing can keep somebody
+else who may write to a file from cutting it under a reader, who then dies of SIGBUS: so only what looks like a segment
+of the partition is mapped (its directory and name, a regular file, its directory's owner, not writable for everybody),
+whatever path the broker names. `local.read=off` maps nothing.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def locate(
 ) -> LocateSegmentsResponse:
     """Where [start_offset, end_offset) lies in files that are visible here.
 
-    Raises LocalReadUnavailableError and OSError (the broker is not asked again for a while then), OffsetOutOfRangeError,
-    and what a request may raise.
+    Raises LocalReadUnavailableError and OSError (the broker is not asked again for a while then),
+    OffsetOutOfRangeError, and what a request may raise.
     """
     request = LocateSegmentsRequest(*tp, start_offset, end_offset, isolation)
     try:
@@ -115,7 +115,8 @@ def _check_same_directory(located: LocateSegmentsResponse) -> None:
 
 
 def _check_names(located: LocateSegmentsResponse, tp: TopicPartition) -> None:
-    """Raises LocalReadUnavailableError unless the paths are those of the partition's segments, or of their cached copies."""
+    """Raises LocalReadUnavailableError unless the paths are those of the partition's segments, or of their cached
+    copies."""
     own = Path(located.data_dir, str(tp))
     for found in located.ranges:
         path = Path(found.path)
@@ -140,8 +141,8 @@ def _opened(path: str) -> Iterator[tuple[int, os.stat_result]]:
 
 
 def _map(found: SegmentRange) -> Any:
-    """The range's bytes, mapped. Raises OSError (the file is gone), LocalReadUnavailableError (it is shorter, or not what
-    the broker may offer)."""
+    """The range's bytes, mapped. Raises OSError (the file is gone), LocalReadUnavailableError (it is shorter, or not
+    what the broker may offer)."""
     with _opened(found.path) as (descriptor, status):
         if not 0 <= found.start_position <= found.end_position <= status.st_size:
             raise LocalReadUnavailableError(

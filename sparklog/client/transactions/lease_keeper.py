@@ -1,9 +1,10 @@
 """A process that keeps the leases of shared transactions as long as the process lives that they belong to.
 
-Spark runs the parts of a batch write in Python processes none of which lives as long as the write. So one of them starts this
-one: `python -m sparklog.client.transactions.lease_keeper DRIVER_PID`, with a line of JSON (`Lease`) on its standard input for each transaction. It
-renews every one of them until it has ended. When the driver is gone, it aborts what is open. It ends with the driver, or when its
-input is closed and nothing is left to keep. Should it be killed as well, the leases run out.
+Spark runs the parts of a batch write in Python processes none of which lives as long as the write. So one of them
+starts this one: `python -m sparklog.client.transactions.lease_keeper DRIVER_PID`, with a line of JSON (`Lease`) on its
+standard input for each transaction. It renews every one of them until it has ended. When the driver is gone, it aborts
+what is open. It ends with the driver, or when its input is closed and nothing is left to keep. Should it be killed as
+well, the leases run out.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from sparklog.errors import SparklogError
 log = logging.getLogger(__name__)
 
 LEASE_MS = 40_000
-"""Of which every fifth is renewed: the broker looks for what has run out every ten seconds, so it is aborted within a minute."""
+"""Of which every fifth is renewed: the broker looks for what has run out every ten seconds, so it is aborted within a
+minute."""
 RENEWAL_S = LEASE_MS / 5_000
 LOOK_S = 1.0
 """How often the driver is looked for."""
@@ -78,7 +80,8 @@ class _Stat(NamedTuple):
 
 
 def driver_of(pid: int) -> Process | None:
-    """The process that a Python process of Spark's works for: its nearest ancestor that is not Python. None: unknown."""
+    """The process that a Python process of Spark's works for: its nearest ancestor that is not Python. None:
+    unknown."""
     while (found := _stat(pid)) is not None and found.parent > 0:
         pid = found.parent
         parent = _stat(pid)

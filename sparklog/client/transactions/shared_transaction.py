@@ -28,8 +28,8 @@ DEFAULT_POLICY = RetryPolicy()
 
 
 class SharedTransaction(NamedTuple):
-    """One transaction of many participants: `app_id` and `version` name it, `run_id` and `fencing_token` the run that works
-    on it."""
+    """One transaction of many participants: `app_id` and `version` name it, `run_id` and `fencing_token` the run that
+    works on it."""
 
     app_id: str
     version: int
@@ -51,8 +51,8 @@ class Participant(NamedTuple):
 
 
 class LastCommit(NamedTuple):
-    """The newest version an application has committed, and what it was made of in the application's own words ("" if it did
-    not say). -1: the broker does not tell."""
+    """The newest version an application has committed, and what it was made of in the application's own words ("" if
+    it did not say). -1: the broker does not tell."""
 
     version: int
     input: str
@@ -82,8 +82,8 @@ def join_shared_transaction(
 ) -> Participant | LastCommit:
     """Makes the caller a participant; LastCommit: the version is committed already, nothing is to be written.
 
-    The transaction is aborted if it has not ended after `timeout_ms`, or, with a lease, when nobody has joined or renewed it
-    for `lease_ms`. Raises ProducerFencedError (a newer run has taken over), TransactionAbortedError,
+    The transaction is aborted if it has not ended after `timeout_ms`, or, with a lease, when nobody has joined or
+    renewed it for `lease_ms`. Raises ProducerFencedError (a newer run has taken over), TransactionAbortedError,
     InvalidTransactionTimeoutError.
     """
     request = JoinSharedTxnRequest(*transaction, timeout_ms, lease_ms)
@@ -102,8 +102,9 @@ def end_shared_transaction(
     made_of: str = "",
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> Ended:
-    """Commits what `committed_participants` (producer ids) wrote and aborts the rest, or aborts everything, unless it has
-    been decided before. `made_of` is kept as `LastCommit.input`. Raises ProducerFencedError, TransactionAbortedError."""
+    """Commits what `committed_participants` (producer ids) wrote and aborts the rest, or aborts everything, unless it
+    has been decided before. `made_of` is kept as `LastCommit.input`. Raises ProducerFencedError,
+    TransactionAbortedError."""
     request = EndSharedTxnRequest(*transaction, committed, list(committed_participants), made_of)
     answer = request_until(cluster, Api.END_SHARED_TXN, request, EndSharedTxnResponse, policy)
     return Ended(answer.committed, LastCommit(answer.last_committed_version, answer.last_committed_input))

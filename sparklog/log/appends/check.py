@@ -48,8 +48,9 @@ def check_payload(
     *,
     internal: bool = False,
 ) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of the batches that fill `view`, each of which may be appended, and can be decoded by who reads
-    it. `internal`: the broker's own, of any size; it has encoded them itself, and their producers need no sequence numbers.
+    """(position, header) of the batches that fill `view`, each of which may be appended, and can be decoded by who
+    reads it. `internal`: the broker's own, of any size; it has encoded them itself, and their producers need no
+    sequence numbers.
 
     Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
     """
@@ -76,8 +77,9 @@ def check_payload(
 
 
 def work_bytes(payload: memoryview) -> int:
-    """About how much work it is to check and append the batches that fill `payload`, in bytes that are written: their size,
-    or a share of what they say that they take decompressed. For anything that is no batch, what is known until then."""
+    """About how much work it is to check and append the batches that fill `payload`, in bytes that are written: their
+    size, or a share of what they say that they take decompressed. For anything that is no batch, what is known until
+    then."""
     form = template("none")
     position = size = 0
     try:
@@ -157,7 +159,8 @@ def without_repeated(
 def with_repeated(
     appended: AppendInfo | None, batches: Sequence[PlacedBatch], originals: Sequence[ProducedBatch | None]
 ) -> AppendInfo:
-    """What a payload of repeated and new batches is answered with: every batch where it is, now or since the first time."""
+    """What a payload of repeated and new batches is answered with: every batch where it is, now or since the first
+    time."""
     new = iter(batches)
     bounds, times = [], []
     for original in originals:

@@ -1,8 +1,8 @@
 """Appending to one log: what producers, the broker and the transaction coordinator write.
 
 What the batches hold is checked first (`check.py`). The rest of an append runs under the log's write lock: who may
-write what is decided (`producers/states.py`), the batches are stamped and written, and entered everywhere, before the log end
-moves and anybody sees them.
+write what is decided (`producers/states.py`), the batches are stamped and written, and entered everywhere, before the
+log end moves and anybody sees them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class LogAppender:
         guard: Guard | None = None,
         issued: Issued = any_id,
     ) -> AppendInfo:
-        """Appends the batches in the writable `payload`, which are stamped in place, and nothing if any is wrong. What a
-        producer has sent before is not written again, but answered with its offsets.
+        """Appends the batches in the writable `payload`, which are stamped in place, and nothing if any is wrong. What
+        a producer has sent before is not written again, but answered with its offsets.
 
-        `guard`: of `begin_verification`, for the first batch of a transaction. `issued`: asked for producer ids that are
-        not known here. Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError,
+        `guard`: of `begin_verification`, for the first batch of a transaction. `issued`: asked for producer ids that
+        are not known here. Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError,
         InvalidProducerIdMappingError, InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
-        ConcurrentTransactionsError (nothing was tried), StorageFullError, StorageError (what was written has been cut off
-        again).
+        ConcurrentTransactionsError (nothing was tried), StorageFullError, StorageError (what was written has been cut
+        off again).
         """
         view = memoryview(payload).cast("B")
         self._state.health.check()
@@ -150,7 +150,8 @@ class LogAppender:
             self._state.save_producers()
         elif self._state.writer.has_begun:
             self._state.writer.has_begun = False
-            # Nothing else says so soon that the log has records: a lost file would not be missed. No reason for an fsync.
+            # Nothing else says so soon that the log has records: a lost file would not be missed. No reason for an
+            # fsync.
             self._state.producer_files.save(
                 self._state.producers, self._state.segments.bases, self._state.offsets.written, fsync=False
             )

@@ -1,4 +1,5 @@
-"""Writing batches into a log's segments: which one takes them, when a new one begins, and taking a failed write back."""
+"""Writing batches into a log's segments: which one takes them, when a new one begins, and taking a failed write
+back."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class _TakeBack(Struct):
 
 
 class SegmentWriter:
-    """The segments of a log, and what of them is not on the disk yet. Used under the log's write lock; `segments` may be
-    read at any time."""
+    """The segments of a log, and what of them is not on the disk yet. Used under the log's write lock; `segments` may
+    be read at any time."""
 
     def __init__(
         self,
@@ -65,8 +66,8 @@ class SegmentWriter:
         self._left = _TakeBack()
 
     def write(self, view: memoryview, batches: list[PlacedBatch], config: LogConfig) -> None:
-        """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails, before it
-        returns or, if the disk does not let it, before the next write."""
+        """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails,
+        before it returns or, if the disk does not let it, before the next write."""
         self.finish_take_back()
         self._drop_empty(batches[0].header.schema_id)
         before, roll_next = self.segments, self.roll_next
@@ -114,9 +115,9 @@ class SegmentWriter:
         return segment
 
     def _keep_first_name(self) -> None:
-        """Fsyncs the first segment's name before there is a second segment. A power cut that took the first name alone would
-        leave a log that seems to begin at the second, and what is lost would not be missed. Further names need no fsync:
-        a gap between segments is noticed. Raises StorageError."""
+        """Fsyncs the first segment's name before there is a second segment. A power cut that took the first name alone
+        would leave a log that seems to begin at the second, and what is lost would not be missed. Further names need
+        no fsync: a gap between segments is noticed. Raises StorageError."""
         if len(self.segments.all) > 1:
             return
         try:
@@ -137,8 +138,8 @@ class SegmentWriter:
         self._use(self.segments.all[count:], gone, due_ms)
 
     def replace(self, old: list[LogSegment], new: Sequence[SegmentView], due_ms: int) -> bool:
-        """Puts `new` in the place of `old`, whose files stay until the clock shows `due_ms`. False when the log does not
-        have all of those any more, or nothing behind them."""
+        """Puts `new` in the place of `old`, whose files stay until the clock shows `due_ms`. False when the log does
+        not have all of those any more, or nothing behind them."""
         segments = self.segments.all
         first = next((i for i, s in enumerate(segments) if s is old[0]), len(segments))
         behind = first + len(old)

@@ -55,8 +55,8 @@ class SegmentReplacement:
             return replaced
 
     def _forget_markers(self, new: Sequence[LogSegment]) -> None:
-        """Aborted transactions whose markers are gone from the compacted segments `new` need not be known any more: their
-        data went before."""
+        """Aborted transactions whose markers are gone from the compacted segments `new` need not be known any more:
+        their data went before."""
         start, end = new[0].base_offset, new[-1].next_offset
         if next(self._state.producers.aborted.entries(start, end), None) is None:
             return

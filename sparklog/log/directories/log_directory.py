@@ -182,8 +182,8 @@ class LogDirectory:
         return decode(data, PartitionMeta) if data is not None else None
 
     def make_partitions(self, owners: Iterable[LogOwner]) -> None:
-        """Makes the directories of new partitions, durable on return. Leaves nothing behind if it fails, as far as the disk
-        lets it. Raises StorageFullError, StorageError."""
+        """Makes the directories of new partitions, durable on return. Leaves nothing behind if it fails, as far as the
+        disk lets it. Raises StorageFullError, StorageError."""
         epochs = encode_epochs(FIRST_ENTRIES)
         wanted = {
             self.path / owner.directory_name: {
@@ -217,8 +217,8 @@ class LogDirectory:
         return target
 
     def purge_deleted(self) -> int:
-        """Unlinks the files of deleted partitions; returns how many there were. Of those that have something in the object
-        store the journal stays until that is gone. Raises StorageError."""
+        """Unlinks the files of deleted partitions; returns how many there were. Of those that have something in the
+        object store the journal stays until that is gone. Raises StorageError."""
         in_tier = self.deleted_in_tier()
         for path in in_tier:
             for name in self.files.list_directory(path):
@@ -243,8 +243,9 @@ class LogDirectory:
         self.files.write_atomic(self.path / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
 
     def note_boot(self) -> None:
-        """Writes into the lock file since when the machine has been running. Only behind a checkpoint of what was found at
-        the start: an older one may count on what a power cut has taken. Raises StorageFullError, StorageError."""
+        """Writes into the lock file since when the machine has been running. Only behind a checkpoint of what was
+        found at the start: an older one may count on what a power cut has taken. Raises StorageFullError,
+        StorageError."""
         now = self.files.boot_id().encode()
         if self._lock is not None and now and not self.same_boot:
             self._lock.truncate(0)
@@ -268,8 +269,8 @@ _OWN_FILES = frozenset(
 def make_new_partitions(
     directories: list[LogDirectory], counts: Counter[Path], owners: Iterable[LogOwner]
 ) -> dict[str, LogDirectory]:
-    """Makes the directories of new partitions together, each in the log directory that has the fewest (`counts`), and tells
-    where by name. Those of which one exists already, and those of a directory where it fails, are left out."""
+    """Makes the directories of new partitions together, each in the log directory that has the fewest (`counts`), and
+    tells where by name. Those of which one exists already, and those of a directory where it fails, are left out."""
     chosen: dict[LogDirectory, list[LogOwner]] = {}
     made: dict[str, LogDirectory] = {}
     try:

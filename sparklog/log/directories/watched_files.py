@@ -37,14 +37,16 @@ DISK_ERRNOS = frozenset(
 )
 """The disk, or the way to it, is broken."""
 LOOK_AGE_S_MAX = 1.0
-"""What is acknowledged was written at most so long after somebody has seen that the directory is still the one it was."""
+"""What is acknowledged was written at most so long after somebody has seen that the directory is still the one it
+was."""
 
 
 class DirectoryHealth:
     """Whether a log directory can be used. `failure` is set once and stays; any thread may find it.
 
-    `hold` says which directory it is: from then on writes look themselves, before they write, when the last look is older
-    than LOOK_AGE_S_MAX. A look that hangs, on a mount that is dead, so holds up the writes, not only the one who looks.
+    `hold` says which directory it is: from then on writes look themselves, before they write, when the last look is
+    older than LOOK_AGE_S_MAX. A look that hangs, on a mount that is dead, so holds up the writes, not only the one who
+    looks.
     """
 
     def __init__(
@@ -112,8 +114,8 @@ class DirectoryHealth:
             self.probe(error)
 
     def probe(self, suspicion: object = "a check") -> None:
-        """Finds out whether the directory is still there and can be written to. One after the other: two at once would take
-        each other's file for one that the disk has lost."""
+        """Finds out whether the directory is still there and can be written to. One after the other: two at once would
+        take each other's file for one that the disk has lost."""
         if self.failure is not None or not self.look():
             return
         probe = self.directory / PROBE_FILE
@@ -129,9 +131,9 @@ class DirectoryHealth:
             self.fail(e if isinstance(suspicion, str) else f"{suspicion}; then: {e}")
 
     def look(self) -> bool:
-        """The cheap check: whether the path still leads to the directory and the lock file that this process holds. After
-        another one has been put there (restored, mounted, copied back), writes to the files that are open would go
-        nowhere, and another broker may hold the new lock."""
+        """The cheap check: whether the path still leads to the directory and the lock file that this process holds.
+        After another one has been put there (restored, mounted, copied back), writes to the files that are open would
+        go nowhere, and another broker may hold the new lock."""
         with self._looking:
             began_s = self._now_s()
             try:
@@ -230,8 +232,8 @@ class WatchedFiles:
             raise
 
     def _change(self, operation: Callable[[], T]) -> T:
-        """Something is to be made or removed by its name: in another directory of that name it would do harm. So there is a
-        look before, each time: such operations are rare."""
+        """Something is to be made or removed by its name: in another directory of that name it would do harm. So there
+        is a look before, each time: such operations are rare."""
         if self._health.failure is None and not self._health.look():
             self._health.check()
             raise StorageUnavailableError(f"nobody knows whether {self._health.directory} is still the one it was")

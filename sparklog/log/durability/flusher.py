@@ -15,8 +15,8 @@ class LogFlusher:
     """Takes what is dirty under the log's write lock, fsyncs without it, then moves the offsets.
 
     After a failed fsync nobody knows what is on the disk: the log takes no more appends, and the fsync is never tried
-    again. A file that could not be opened has not been fsynced: it stays dirty, and the next flush tries again. `lock` is
-    held during a flush; it is taken before the write lock, never inside it.
+    again. A file that could not be opened has not been fsynced: it stays dirty, and the next flush tries again. `lock`
+    is held during a flush; it is taken before the write lock, never inside it.
     """
 
     def __init__(self, state: LogState) -> None:
@@ -98,8 +98,8 @@ class LogFlusher:
         sync_held(held)
 
     def look(self) -> None:
-        """Checks that what has been appended since the last look went into files that are still there. Raises StorageError;
-        the log directory has failed then."""
+        """Checks that what has been appended since the last look went into files that are still there. Raises
+        StorageError; the log directory has failed then."""
         end = self._state.offsets.written
         if end == self._looked_to:
             return
@@ -111,7 +111,8 @@ class LogFlusher:
         self._looked_to = end
 
     def recover_writes(self) -> None:
-        """Takes a failed append back that could not be taken back at once. Raises StorageUnavailableError, StorageError."""
+        """Takes a failed append back that could not be taken back at once. Raises StorageUnavailableError,
+        StorageError."""
         if self._state.writer.blocked is not None and not self._state.health.is_closed:
             with self._state.write_lock:
                 self._state.finish_take_back()

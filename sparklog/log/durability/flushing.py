@@ -40,7 +40,8 @@ class FlushPolicy(Struct, frozen=True):
 
 
 class Dirty:
-    """Segments with bytes that are not fsynced, oldest first, and whether files were made. Used under the write lock."""
+    """Segments with bytes that are not fsynced, oldest first, and whether files were made. Used under the write
+    lock."""
 
     def __init__(self) -> None:
         self.segments: list[LogSegment] = []

@@ -1,9 +1,9 @@
 """What a log keeps of its producers on the disk: snapshots, and files of aborted transactions.
 
 They are written at every roll, clean close, compaction and truncation. None is ever needed: what is missing is replayed
-from the headers of the batches; an empty one is as good as none. A snapshot names the files of aborted transactions it counts on, and how many entries
-of each, so that no file that is older or newer than it can be taken for its own; a snapshot beyond the end of the log
-is removed, for good, before anything is appended there.
+from the headers of the batches; an empty one is as good as none. A snapshot names the files of aborted transactions it
+counts on, and how many entries of each, so that no file that is older or newer than it can be taken for its own; a
+snapshot beyond the end of the log is removed, for good, before anything is appended there.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class LogBounds(NamedTuple):
 
 
 class BeforeLocal(NamedTuple):
-    """What the object store's journal says of the part that is only there: the producers at `offset`, where the local files
-    begin, and the aborted transactions by the base offset of the segment with their markers."""
+    """What the object store's journal says of the part that is only there: the producers at `offset`, where the local
+    files begin, and the aborted transactions by the base offset of the segment with their markers."""
 
     offset: int = 0
     states: Sequence[ProducerState] = ()
@@ -81,9 +81,9 @@ class ProducerFiles:
         before: BeforeLocal = NOTHING_BEFORE,
         limit: int = PRODUCERS_MAX,
     ) -> PartitionProducers:
-        """The producers (at most `limit`) of a log with these local `segments`: from the newest snapshot that can be used,
-        and the headers behind it; without one from what is known `before` the segments, and all their headers. Raises
-        StorageError."""
+        """The producers (at most `limit`) of a log with these local `segments`: from the newest snapshot that can be
+        used, and the headers behind it; without one from what is known `before` the segments, and all their headers.
+        Raises StorageError."""
         names = set(self._files.list_directory(self._directory))
         self._snapshots = sorted(_offsets_in(names, producer_snapshot.SUFFIX))
         self.cut(bounds.log_end)
@@ -153,9 +153,9 @@ class ProducerFiles:
     # --- saving ---
 
     def save(self, producers: PartitionProducers, bases: Sequence[int], offset: int, *, fsync: bool = True) -> None:
-        """Writes a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has; `bases`
-        are those of the segments. A failure is no error: more is replayed then. Without `fsync` the next flush leaves it
-        alone.
+        """Writes a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has;
+        `bases` are those of the segments. A failure is no error: more is replayed then. Without `fsync` the next flush
+        leaves it alone.
         """
         if offset in self._snapshots or (not bases and not len(producers.states)):
             return
@@ -242,13 +242,15 @@ class ProducerFiles:
 
 
 def newest_snapshot_offset(files: FileSystem, directory: Path) -> int:
-    """Up to where the log went when the newest snapshot was made, by its name; 0: there is none. Raises StorageError."""
+    """Up to where the log went when the newest snapshot was made, by its name; 0: there is none. Raises
+    StorageError."""
     return max(_offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX), default=0)
 
 
 def empty_snapshots_above(files: FileSystem, directory: Path, offset: int) -> None:
-    """What is missing from `offset` on was there when the snapshots above it were made: a batch that is lost would count as
-    stored when its producer sends it again. They keep their names, which tell how far the log went. Raises StorageError."""
+    """What is missing from `offset` on was there when the snapshots above it were made: a batch that is lost would
+    count as stored when its producer sends it again. They keep their names, which tell how far the log went. Raises
+    StorageError."""
     for snapshot_offset in _offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX):
         if snapshot_offset > offset:
             path = directory / snapshot_name(snapshot_offset)

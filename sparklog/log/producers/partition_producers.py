@@ -33,7 +33,8 @@ def decode_states(data: bytes) -> list[ProducerState]:
 
 
 class PartitionProducers:
-    """Changed under the log's write lock; `open.first_unstable_offset` and `aborted.between` may be asked at any time."""
+    """Changed under the log's write lock; `open.first_unstable_offset` and `aborted.between` may be asked at any
+    time."""
 
     def __init__(self, safeguards: Safeguards = ALL_SAFEGUARDS, limit: int = PRODUCERS_MAX) -> None:
         self.safeguards = safeguards
@@ -57,8 +58,8 @@ class PartitionProducers:
         return producers
 
     def apply(self, headers: Iterable[BatchHeader], high_watermark: int) -> None:
-        """Enters batches and markers that are in the log, in its order; the high watermark is not above them yet, unless
-        they are replayed."""
+        """Enters batches and markers that are in the log, in its order; the high watermark is not above them yet,
+        unless they are replayed."""
         for header in headers:
             if header.producer_id >= 0:
                 self._apply(header, high_watermark)
@@ -75,8 +76,8 @@ class PartitionProducers:
                 self.open.begin(header.producer_id, header.base_offset)
 
     def replay(self, segments: Sequence[LogSegment], start_offset: int, high_watermark: int) -> None:
-        """Enters what the headers of all batches from `start_offset` on say, except those behind damage in a segment: what
-        is missing there can keep a transaction open, never end one. Raises StorageError."""
+        """Enters what the headers of all batches from `start_offset` on say, except those behind damage in a segment:
+        what is missing there can keep a transaction open, never end one. Raises StorageError."""
         for segment in segments:
             if segment.next_offset <= start_offset or not segment.data_bytes:
                 continue

@@ -4,8 +4,8 @@ Per producer id: epoch, the last five batches, the open transaction (KIP-98, KIP
 that a client wants to append and changes nothing; `apply` enters a batch that is in the log, without asking whether it
 should be: batches that were appended once are replayed with it after a start or a truncation.
 
-There are at most `limit` producers. For a new one the oldest goes: of those of which only a marker is known, else of those
-without an open transaction. Nothing is kept of what is refused, or is only being verified.
+There are at most `limit` producers. For a new one the oldest goes: of those of which only a marker is known, else of
+those without an open transaction. Nothing is kept of what is refused, or is only being verified.
 
 Sequence numbers: row i of a batch has `base_sequence + i`, and 0 follows 2^31 - 1.
 """
@@ -39,8 +39,8 @@ ENDED_EXPIRATION_MS = 900_000
 """A producer of which nothing is known but its last marker is forgotten after this: sinks use producer ids once. The
 marker fences late batches, but so does the verification that these need."""
 EPOCHS_AHEAD_MAX = 1_000
-"""How far the epoch of a producer without transactions may be above the one that is known here (unknown: 0). Such producers
-raise their epoch themselves, by one at a time."""
+"""How far the epoch of a producer without transactions may be above the one that is known here (unknown: 0). Such
+producers raise their epoch themselves, by one at a time."""
 PRODUCERS_MAX = 10_000
 """Default of `max.producers.per.partition`."""
 NONE = -1
@@ -80,8 +80,8 @@ class EndedTransaction(NamedTuple):
 
 
 class Guard:
-    """A verification under way. It is good until a marker of the producer comes, at or above `next_offset`, which was the
-    log end when it began. `owner`: whose it is; after a truncation they are others."""
+    """A verification under way. It is good until a marker of the producer comes, at or above `next_offset`, which was
+    the log end when it began. `owner`: whose it is; after a truncation they are others."""
 
     __slots__ = ("next_offset", "owner", "producer_epoch", "producer_id")
 
@@ -147,11 +147,12 @@ class ProducerStates:
         verified: bool = False,
         issued: Issued = any_id,
     ) -> list[ProducedBatch | None]:
-        """For every batch the one it repeats, or None if it is new, to be appended. The first new one gets `next_offset`,
-        the others follow. `verified`: transactions need no guard (the coordinator itself writes).
+        """For every batch the one it repeats, or None if it is new, to be appended. The first new one gets
+        `next_offset`, the others follow. `verified`: transactions need no guard (the coordinator itself writes).
 
-        Raises InvalidProducerIdMappingError (the id was never issued), InvalidProducerEpochError, OutOfOrderSequenceError,
-        InvalidTxnStateError, ConcurrentTransactionsError; then none may be appended, and nothing has changed.
+        Raises InvalidProducerIdMappingError (the id was never issued), InvalidProducerEpochError,
+        OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError; then none may be appended, and
+        nothing has changed.
         """
         seen: dict[int, ProducerState] = {}
         found: list[ProducedBatch | None] = []
@@ -348,7 +349,8 @@ class ProducerStates:
         )
 
     def _enter(self, before: ProducerState | None, state: ProducerState) -> None:
-        """`state` takes the place of `before` and is the last that was used; for a new one the oldest may have to go."""
+        """`state` takes the place of `before` and is the last that was used; for a new one the oldest may have to
+        go."""
         producer_id = state.producer_id
         self._states[producer_id] = state
         order = self._order_of(state)

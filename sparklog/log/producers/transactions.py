@@ -20,8 +20,8 @@ from sparklog.log.producers.states import EndedTransaction
 
 
 class AbortedTransaction(NamedTuple):
-    """Transactional batches of this producer with base offsets in [first_offset, last_offset] are aborted; `last_offset`
-    is the marker's."""
+    """Transactional batches of this producer with base offsets in [first_offset, last_offset] are aborted;
+    `last_offset` is the marker's."""
 
     producer_id: int
     first_offset: int
@@ -131,8 +131,9 @@ class AbortedTransactions:
         return found
 
     def end_with_at_most(self, count_max: int, start_offset: int, end_offset: int) -> int:
-        """`end_offset`, or the largest offset below it up to which no more than `count_max` transactions have been aborted
-        since `start_offset`: `between` has these, and of every producer at most one that is open there. O(log n)."""
+        """`end_offset`, or the largest offset below it up to which no more than `count_max` transactions have been
+        aborted since `start_offset`: `between` has these, and of every producer at most one that is open there. O(log
+        n)."""
         last_offsets = self._columns[2]
         last = bisect_left(last_offsets, start_offset) + count_max - 1
         return min(end_offset, last_offsets[last] + 1) if last < len(last_offsets) else end_offset

@@ -64,8 +64,8 @@ class LogReader:
         return ranges_between(segments, start_offset, end_offset, self._state.offsets.high_watermark)
 
     def bytes_available(self, offset: int, *, end: int | None = None) -> int:
-        """Bytes of batches in [offset, high watermark), and below `end`, rounded to the nearest batches the index knows.
-        O(log n)."""
+        """Bytes of batches in [offset, high watermark), and below `end`, rounded to the nearest batches the index
+        knows. O(log n)."""
         bound = self._state.offsets.high_watermark if end is None else min(end, self._state.offsets.high_watermark)
         return self._state.segments.bytes_between(offset, bound) if offset < bound else 0
 

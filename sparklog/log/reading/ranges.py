@@ -51,9 +51,9 @@ def slice_from(
 def ranges_between(
     segments: Sequence[SegmentView], start_offset: int, end_offset: int, high_watermark: int
 ) -> list[LocatedRange]:
-    """The file ranges of `segments` that hold [start_offset, end_offset), whole batches, below the high watermark; the first
-    LOCATE_RANGES_MAX of them. Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, and nothing behind
-    them."""
+    """The file ranges of `segments` that hold [start_offset, end_offset), whole batches, below the high watermark; the
+    first LOCATE_RANGES_MAX of them. Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, and
+    nothing behind them."""
     stop = min(end_offset, high_watermark)
     ranges: list[LocatedRange] = []
     for segment in segments:

@@ -194,9 +194,9 @@ def _later(best: OffsetAndTimestamp, found: OffsetAndTimestamp | None) -> Offset
 def _record_timestamps_ms(
     segment: SegmentView, position: int, header: BatchHeader, owner: LogOwner, schemas: TopicSchemas
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Offset and timestamp of every record of a batch, rounded down to ms. A null is smaller than every timestamp, unless all are
-    null: then every record has the batch's. Raises CorruptBatchError that says where the batch is: the answer comes from here,
-    so it is checked here."""
+    """Offset and timestamp of every record of a batch, rounded down to ms. A null is smaller than every timestamp,
+    unless all are null: then every record has the batch's. Raises CorruptBatchError that says where the batch is: the
+    answer comes from here, so it is checked here."""
     shared = segment.acquire()
     try:
         data = shared.file.read(position, header.size_bytes)

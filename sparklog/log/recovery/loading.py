@@ -7,7 +7,8 @@ by batch with checksums. Then there are three outcomes:
 - TORN: what follows the last good batch is what a crash can leave of an append: it is cut, and logged with its size.
   Segments behind it that hold no batch go, too.
 - CORRUPT: good batches lie behind the bad bytes, or something is missing that was on the disk. LogCorruptError names
-  file, position and the command that repairs (`sparklog.log.tools.repair`), no file is touched, and the partition is offline.
+  file, position and the command that repairs (`sparklog.log.tools.repair`), no file is touched, and the partition is
+  offline.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
 
 
 def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> None:
-    """Raises LogCorruptError, or _Torn if a crash may be the reason, when a segment does not end where the next begins."""
+    """Raises LogCorruptError, or _Torn if a crash may be the reason, when a segment does not end where the next
+    begins."""
     if end == following or (end, following) in context.gaps:
         return
     what = "overlaps with" if end > following else "leaves a gap before"
@@ -277,8 +279,8 @@ _REWRITE_BYTES = 1 << 20
 
 
 class _SegmentScan:
-    """Reads every batch of a segment, those behind the recovery point with their checksum; cuts what a crash left behind
-    the last good one, and seals the segment if others follow it."""
+    """Reads every batch of a segment, those behind the recovery point with their checksum; cuts what a crash left
+    behind the last good one, and seals the segment if others follow it."""
 
     def __init__(
         self,
@@ -332,8 +334,9 @@ class _SegmentScan:
             segment.seal(context.schema_of(segment.info.schema_id))
 
     def _write_again(self, end: int) -> None:
-        """Makes the kernel write once more what was not surely on the disk when the broker stopped. Had an fsync failed, the
-        kernel took these pages for written: they can be read until the power goes, and no later fsync writes them."""
+        """Makes the kernel write once more what was not surely on the disk when the broker stopped. Had an fsync
+        failed, the kernel took these pages for written: they can be read until the power goes, and no later fsync
+        writes them."""
         if self._context.clean:
             return
         for position in range(self._unsynced_from, end, _REWRITE_BYTES):

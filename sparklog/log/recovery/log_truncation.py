@@ -111,8 +111,8 @@ def end_of_cut(segments: Sequence[SegmentView], offset: int) -> int:
 
 
 def end_of_remote_cut(segments: Sequence[SegmentView], offset: int, log_start_offset: int) -> tuple[int, bool]:
-    """Where a cut to `offset` ends that reaches into the object store, and whether nothing of the log is left then: a copy
-    is not changed, it goes as a whole. Without remote segments there it is `offset`."""
+    """Where a cut to `offset` ends that reaches into the object store, and whether nothing of the log is left then: a
+    copy is not changed, it goes as a whole. Without remote segments there it is `offset`."""
     if offset < log_start_offset:
         return offset, True
     for i, segment in enumerate(segments):

@@ -1,9 +1,9 @@
 """truncation.json: a log has been cut back, and the checkpoint on the disk may not know it yet.
 
 ``{"offset": n}`` is written before anything is cut: until the next checkpoint, recovery-points.json may promise what is
-cut now. As long as it is there, a start takes no log start, high watermark or recovery point above n from the checkpoint.
-It goes, for good, before a checkpoint made after the cut counts as written. If it is lost, it was not needed yet or no
-more.
+cut now. As long as it is there, a start takes no log start, high watermark or recovery point above n from the
+checkpoint. It goes, for good, before a checkpoint made after the cut counts as written. If it is lost, it was not
+needed yet or no more.
 """
 
 from __future__ import annotations

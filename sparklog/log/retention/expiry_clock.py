@@ -1,13 +1,13 @@
 """The clock by which things grow old: what is deleted, or forgotten, for its age alone.
 
-The wall clock may jump. A jump forward of eight days would make everything eight days older at once, and the next run of
-retention would delete all of it. This clock follows a jump forward at a bounded rate: `rate` times as fast as time really
-passes, until it has caught up. Time that passes is told by the machine's uptime, which does not jump. A clock that is set
-back only makes things younger: that is followed at once.
+The wall clock may jump. A jump forward of eight days would make everything eight days older at once, and the next run
+of retention would delete all of it. This clock follows a jump forward at a bounded rate: `rate` times as fast as time
+really passes, until it has caught up. Time that passes is told by the machine's uptime, which does not jump. A clock
+that is set back only makes things younger: that is followed at once.
 
-expiry-clock.json in the data directory, ``{"time_ms", "uptime_ms", "boot_id", "version"}``, keeps its state over restarts,
-written whole once a minute. After a restart of the machine nobody knows how long it was off: all of that time counts as a
-jump. If the file is lost the wall clock is believed once.
+expiry-clock.json in the data directory, ``{"time_ms", "uptime_ms", "boot_id", "version"}``, keeps its state over
+restarts, written whole once a minute. After a restart of the machine nobody knows how long it was off: all of that
+time counts as a jump. If the file is lost the wall clock is believed once.
 """
 
 from __future__ import annotations

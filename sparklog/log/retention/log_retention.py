@@ -57,8 +57,8 @@ class LogRetention:
             return found
 
     def held_back(self) -> tuple[int, int]:
-        """How many segments, and bytes, would be deleted but for the clock by which records grow old, which has not followed
-        a jump yet. Raises StorageError, LogCorruptError."""
+        """How many segments, and bytes, would be deleted but for the clock by which records grow old, which has not
+        followed a jump yet. Raises StorageError, LogCorruptError."""
         segments = self._state.segments
         now, later = self._expired(segments).count, self._expired(segments, self._state.clock.now_ms()).count
         return later - now, sum(s.data_bytes for s in segments.all[now:later])

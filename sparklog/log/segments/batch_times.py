@@ -9,8 +9,8 @@ LOWEST_TIMESTAMP_MS = -(2**63)
 
 
 def batch_timestamp_ms(header: BatchHeader) -> int:
-    """The largest timestamp of a batch's records: the producer's, or the broker's where the topic says so. A transaction's
-    marker has none."""
+    """The largest timestamp of a batch's records: the producer's, or the broker's where the topic says so. A
+    transaction's marker has none."""
     if header.attributes & ATTRIBUTE_CONTROL:
         return LOWEST_TIMESTAMP_MS
     return header.append_time_ms if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else header.max_timestamp_ms

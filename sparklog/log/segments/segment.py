@@ -66,8 +66,8 @@ class LogSegment(SegmentView):
         schema: pa.Schema,
         handles: HandleCache | None = None,
     ) -> LogSegment:
-        """Makes a new file with a head. When that fails, other than by a StorageUnavailableError at the beginning, what there
-        is of the file is the caller's to remove."""
+        """Makes a new file with a head. When that fails, other than by a StorageUnavailableError at the beginning,
+        what there is of the file is the caller's to remove."""
         path = directory / segment_name(info.base_offset)
         head = encode_head(schema, info)
         segment = cls(files, path, info, len(head), SegmentEnd(info.base_offset, len(head)), handles)
@@ -117,8 +117,9 @@ class LogSegment(SegmentView):
         tail.relative_offsets.append(header.base_offset - self.base_offset)
 
     def take_back(self) -> None:
-        """Cuts file and memory back to what they were before the last `append`, sealed since or not. Raises StorageError,
-        StorageFullError: then it can be tried again; and SyncFailedError: then nobody knows what is on the disk."""
+        """Cuts file and memory back to what they were before the last `append`, sealed since or not. Raises
+        StorageError, StorageFullError: then it can be tried again; and SyncFailedError: then nobody knows what is on
+        the disk."""
         before = self._before
         if before is None:
             return
@@ -177,8 +178,8 @@ class LogSegment(SegmentView):
         return end
 
     def seal(self, schema: pa.Schema) -> None:
-        """Writes index files and footer. After a failure the segment is active as before; what there is of a footer the next
-        append or `seal` cuts off."""
+        """Writes index files and footer. After a failure the segment is active as before; what there is of a footer
+        the next append or `seal` cuts off."""
         tail, indexes = self._active()
         positions = np.array(tail.positions, np.int64)
         schema = with_offset_column(schema) if self.compacted else schema
@@ -249,8 +250,8 @@ class LogSegment(SegmentView):
         return shared
 
     def check_in_place(self) -> None:
-        """Raises StorageError if the file that has been written to is not there any more: replaced, renamed or removed by
-        somebody else."""
+        """Raises StorageError if the file that has been written to is not there any more: replaced, renamed or removed
+        by somebody else."""
         if self._file_identity is not None:
             self._files.check_in_place(self.path, self._file_identity)
             self._in_place_s = self._files.monotonic_s()

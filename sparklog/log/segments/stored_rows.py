@@ -1,5 +1,5 @@
-"""Whether a stored batch can be decoded, for the tools that look into files: they know the segment's head, not the topic's
-settings."""
+"""Whether a stored batch can be decoded, for the tools that look into files: they know the segment's head, not the
+topic's settings."""
 
 from __future__ import annotations
 

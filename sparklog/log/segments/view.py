@@ -1,7 +1,8 @@
 """One segment as readers see it: its file, its indexes, and where its batches are.
 
 It is active (batches are appended, everything about it is in memory) or sealed (it has a footer, its indexes are files
-that are loaded when first needed). Lookups may run while `segment.py` writes: they see what was complete when they began.
+that are loaded when first needed). Lookups may run while `segment.py` writes: they see what was complete when they
+began.
 """
 
 from __future__ import annotations

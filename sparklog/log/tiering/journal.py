@@ -10,13 +10,13 @@
     8       n     event: MessagePack map of `sparklog.log.tiering.state` (type "copy-started", "copy-finished",
                   "delete-started", "delete-finished", "local-start")
 
-All little-endian. A record is appended and fsynced before the next step is done. A record that a crash left half written
-is the last one: it is cut off, the step that it announced has not been done. A bad record with others behind it is
-damage (LogCorruptError). The first record is written with the whole file, atomically: no crash leaves half a beginning.
-The file is written anew (atomically) at a start, or when it is large, if most of it is history.
+All little-endian. A record is appended and fsynced before the next step is done. A record that a crash left half
+written is the last one: it is cut off, the step that it announced has not been done. A bad record with others behind
+it is damage (LogCorruptError). The first record is written with the whole file, atomically: no crash leaves half a
+beginning. The file is written anew (atomically) at a start, or when it is large, if most of it is history.
 
-If the file is lost, so is the knowledge of what is in the store; every finished copy has a `manifest.json` beside it, from
-which `sparklog log restore-remote` writes the journal again.
+If the file is lost, so is the knowledge of what is in the store; every finished copy has a `manifest.json` beside it,
+from which `sparklog log restore-remote` writes the journal again.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class Journal:
             self._end = len(compact)
 
     def append(self, event: Event) -> None:
-        """The event is on the disk, and in `state`, when this returns. Raises StorageError, StorageFullError (then it is
-        not), LogCorruptError (it cannot follow)."""
+        """The event is on the disk, and in `state`, when this returns. Raises StorageError, StorageFullError (then it
+        is not), LogCorruptError (it cannot follow)."""
         if self._closed:
             raise StorageError(f"{self.path} is closed")
         self.state.check(event)

@@ -171,7 +171,8 @@ class ReadCache:
             self._files.remove(self.directory / name)
 
     def make_room(self, cached: CachedFile, size_bytes: int) -> None:
-        """`size_bytes` are about to be written to `cached`. The file itself starts anew only if it alone is too much."""
+        """`size_bytes` are about to be written to `cached`. The file itself starts anew only if it alone is too
+        much."""
         with self._lock:
             key = cached._segment.id
             own = self._entries.get(key)

@@ -23,8 +23,8 @@ from sparklog.log.tiering.state import RemoteSegmentMetadata
 
 
 class RemoteAccess(Struct, frozen=True):
-    """How a broker reads and writes its tier. Without a store (`remote.log.storage.url` is empty) nothing is copied, and
-    reading what was copied before raises RemoteStorageError."""
+    """How a broker reads and writes its tier. Without a store (`remote.log.storage.url` is empty) nothing is copied,
+    and reading what was copied before raises RemoteStorageError."""
 
     store: ObjectStore | None = None
     cache: ReadCache | None = None
@@ -52,8 +52,8 @@ class RemoteAccess(Struct, frozen=True):
 
 
 class RemoteLogSegment(SegmentView):
-    """Sealed; there is no way to write to it, or to rename it. Reading may wait for the object store, so never on an event loop; what the
-    metadata says (offsets, sizes, largest timestamp) does not."""
+    """Sealed; there is no way to write to it, or to rename it. Reading may wait for the object store, so never on an
+    event loop; what the metadata says (offsets, sizes, largest timestamp) does not."""
 
     is_remote = True
 

@@ -259,8 +259,8 @@ def _delete_copy(
 
 
 def delete_all(files: FileSystem, directory: Path, store: ObjectStore, stop: Stop = go_on) -> int:
-    """Deletes everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; returns how
-    many copies. Raises RemoteStorageError, StorageError, LogCorruptError."""
+    """Deletes everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; returns
+    how many copies. Raises RemoteStorageError, StorageError, LogCorruptError."""
     journal = Journal(files, directory)
     copies = list(journal.state.copies.values())
     try:

@@ -4,9 +4,9 @@ A batch is kept when its checksum is right and its records can be read, at its o
 offsets are missing from then on, and repaired-gaps.json says which, so that no later start takes them for damage. A
 batch whose bytes are right but whose offset contradicts its neighbours (the stamp has no checksum) gets the offset that
 fits between them. Each damaged segment is written anew, sealed, and takes the old one's place by a rename; what was
-taken out is then in ``<base offset>.arrow.<position>.corrupt``, byte by byte. The log end never goes back below what the last checkpoint
-says was on the disk: no offset is given twice. What producers have written behind the first loss is told again from the
-headers that are left, so that a lost batch can be sent again.
+taken out is then in ``<base offset>.arrow.<position>.corrupt``, byte by byte. The log end never goes back below what
+the last checkpoint says was on the disk: no offset is given twice. What producers have written behind the first loss
+is told again from the headers that are left, so that a lost batch can be sent again.
 
 `repair` plans first (`dry_run` stops there) and writes in this order: quarantine files, empty snapshots of producers,
 gaps, segments. Each step may be done again, so that a repair cut short is repeated.
@@ -125,8 +125,8 @@ def repair(
     dry_run: bool,
     schema_of: Callable[[int], pa.Schema] | None = None,
 ) -> RepairReport:
-    """Repairs the partition in `directory`, which no broker may have open. `schema_of` is needed only where a segment has
-    lost its head and no other one has the same schema.
+    """Repairs the partition in `directory`, which no broker may have open. `schema_of` is needed only where a segment
+    has lost its head and no other one has the same schema.
 
     Raises LogCorruptError when something cannot be repaired, StorageError, StorageFullError.
     """
@@ -291,8 +291,8 @@ class _Plan:
             segment.head = SegmentHead(schema, info, len(encode_head(schema, info)))
 
     def _take_out_unreadable(self, segment: _Segment) -> None:
-        """Gives up batches whose checksum is right, but which no reader can decode. Raises LogCorruptError where it may as
-        well be the head that is wrong."""
+        """Gives up batches whose checksum is right, but which no reader can decode. Raises LogCorruptError where it
+        may as well be the head that is wrong."""
         if segment.head is None:
             return
         rows = RowsCheck(segment.head.schema)

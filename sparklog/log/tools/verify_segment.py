@@ -83,7 +83,8 @@ class Findings(Struct):
 
 
 class Batches(Struct):
-    """What a scan has found, column-wise. `epochs`: (leader epoch, base offset, last offset) where the epoch changes."""
+    """What a scan has found, column-wise. `epochs`: (leader epoch, base offset, last offset) where the epoch
+    changes."""
 
     positions: array[int] = field(default_factory=lambda: array("q"))
     metadata_lengths: array[int] = field(default_factory=lambda: array("i"))
@@ -118,9 +119,9 @@ def check_segment(
     gaps: frozenset[tuple[int, int]] = frozenset(),
     progress: Progress = lambda _: None,
 ) -> SegmentCheck:
-    """Reads the whole segment. `is_last`: of its partition, so it may be unsealed; `stopped_clean`: no broker has it open
-    and the last stop was clean, so nothing is unfinished; `gaps`: offsets that a repair has given up (the first one, the
-    first that is there again).
+    """Reads the whole segment. `is_last`: of its partition, so it may be unsealed; `stopped_clean`: no broker has it
+    open and the last stop was clean, so nothing is unfinished; `gaps`: offsets that a repair has given up (the first
+    one, the first that is there again).
 
     Raises FileNotFoundError, OSError.
     """
@@ -281,7 +282,8 @@ class _Checker:
             self._misfits.append((position, f"{misfit.message} (offset {header.base_offset})"))
 
     def _report_misfits(self) -> None:
-        """Last: damage that hides no other. Neither head nor footer have a checksum, so it may be the head that is wrong."""
+        """Last: damage that hides no other. Neither head nor footer have a checksum, so it may be the head that is
+        wrong."""
         kind, doubt = "batch", ""
         is_certain = self._check.is_sealed or (  # a footer has been compared with the head
             self._check.schema is not None and topic_schema(self._check.schema).equals(ENVELOPE_SCHEMA)

@@ -1,8 +1,8 @@
 """The coordinator of the transactional ids of one partition of `__transaction_state`: a pure state machine.
 
-It is made, given every record of the partition (`replay`), told that this was all (`loaded`), and then asked (`handle`).
-What a call returns is carried out as `model` says: first the records, then the actions. A request that has to wait for the
-end of a transaction is kept here and answered with the completion.
+It is made, given every record of the partition (`replay`), told that this was all (`loaded`), and then asked
+(`handle`). What a call returns is carried out as `model` says: first the records, then the actions. A request that has
+to wait for the end of a transaction is kept here and answered with the completion.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Coordinator:
         return effects
 
     def tick(self, now_ms: int, expiry_ms: int | None = None) -> Effects:
-        """Time has passed: aborts what is too old, forgets what has not been used for long (by the time `expiry_ms`, which
-        has no jumps; None: `now_ms`)."""
+        """Time has passed: aborts what is too old, forgets what has not been used for long (by the time `expiry_ms`,
+        which has no jumps; None: `now_ms`)."""
         effects = Effects()
         self._plain.time_out(now_ms, effects)
         self._shared.time_out(now_ms, effects)

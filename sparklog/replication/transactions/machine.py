@@ -1,7 +1,8 @@
-"""The life of a transaction with one participant or many: open, decided, all markers in; and of the id it is opened under.
+"""The life of a transaction with one participant or many: open, decided, all markers in; and of the id it is opened
+under.
 
-Who takes part, under which identities, and who may decide is the policy of `plain` (one producer under its transactional id) and
-`shared` (many, for one version of an application).
+Who takes part, under which identities, and who may decide is the policy of `plain` (one producer under its
+transactional id) and `shared` (many, for one version of an application).
 """
 
 from __future__ import annotations

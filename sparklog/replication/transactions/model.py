@@ -1,9 +1,9 @@
 """The words of the transaction coordinator: states, requests, and the effects of handling one.
 
-A handler changes the state in memory at once and says what has to follow: `records` are appended to the state topic, and
-`actions` are carried out when these records, and all that were given out before them, are durable. So whatever anybody
-is told, or any partition has a marker for, is in the log. When an append fails, the coordinator is thrown away and made
-anew from the log.
+A handler changes the state in memory at once and says what has to follow: `records` are appended to the state topic,
+and `actions` are carried out when these records, and all that were given out before them, are durable. So whatever
+anybody is told, or any partition has a marker for, is in the log. When an append fails, the coordinator is thrown away
+and made anew from the log.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ Result = ProducerIdAndEpoch | Joined | Renewed | bool | int
 
 
 class Answer(NamedTuple):
-    """ProducerIdAndEpoch (InitProducer, End), Joined (Join), Renewed (Renew), whether it is committed (EndShared), the number of
-    markers (Abort), or True (AddPartitions)."""
+    """ProducerIdAndEpoch (InitProducer, End), Joined (Join), Renewed (Renew), whether it is committed (EndShared), the
+    number of markers (Abort), or True (AddPartitions)."""
 
     token: Hashable
     result: Result

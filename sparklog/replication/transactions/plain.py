@@ -1,7 +1,7 @@
 """Transactions of one producer each, under its transactional id (KIP-98, KIP-360, KIP-890 second form).
 
-Every end raises the epoch, so that whatever comes late from the transaction before (a batch, an END_TXN) has an older one
-and is refused. `previous` is the identity before: an END_TXN that is repeated with it gets the same answer.
+Every end raises the epoch, so that whatever comes late from the transaction before (a batch, an END_TXN) has an older
+one and is refused. `previous` is the identity before: an END_TXN that is repeated with it gets the same answer.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class _Plain(Struct):
 
 
 class PlainTransactions(TransactionMachine[_Plain]):
-    """All transactional ids of one coordinator. `handle` gives the answer, None to wait until the transaction has ended,
-    or raises the error to answer with."""
+    """All transactional ids of one coordinator. `handle` gives the answer, None to wait until the transaction has
+    ended, or raises the error to answer with."""
 
     def replay(self, transactional_id: str, value: records.PlainValue | None) -> None:
         """A record of the state topic."""

@@ -1,9 +1,9 @@
 """Transactions of many participants, for Spark: one per application and version, with one decision for all of them.
 
 Who takes part gets a producer id of its own, which is used once: epoch 0 writes, the marker has epoch 1. The decision
-names the committed participants; what the others wrote is aborted. A *run* is one life of the application's driver, known
-by its run id; its fencing tokens order it among the others. A newer run fences the older ones for good, also if one draws
-a new fencing token later.
+names the committed participants; what the others wrote is aborted. A *run* is one life of the application's driver,
+known by its run id; its fencing tokens order it among the others. A newer run fences the older ones for good, also if
+one draws a new fencing token later.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class _Transaction(Struct):
 
 
 class _Application(Struct):
-    """`run_id` and `fencing_token`: the newest run there was; `older_runs`: those it and its predecessors have fenced."""
+    """`run_id` and `fencing_token`: the newest run there was; `older_runs`: those it and its predecessors have
+    fenced."""
 
     transactional_id: str
     run_id: str = ""

@@ -1,4 +1,5 @@
-"""The group coordinator in a broker without sockets: durable before it answers, read again after a restart or a failure."""
+"""The group coordinator in a broker without sockets: durable before it answers, read again after a restart or a
+failure."""
 
 from __future__ import annotations
 

@@ -230,7 +230,8 @@ def test_an_answer_has_so_many_files_at_most(tmp_path: Path, monkeypatch: pytest
 def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One partition's marker takes long to be written; another producer's records push the high watermarks on meanwhile."""
+    """One partition's marker takes long to be written; another producer's records push the high watermarks on
+    meanwhile."""
     tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
     gate, entered = threading.Event(), threading.Event()
     original = LogAppender.append_marker

@@ -23,7 +23,8 @@ CLIENTS, TRANSACTIONS = 8, 6
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """Every so often an append to the state topic fails, before or after the batch has got into the log. How often it has."""
+    """Every so often an append to the state topic fails, before or after the batch has got into the log. How often it
+    has."""
     original = InternalTopic.append
     choose = random.Random(7)
     counts: Counter[bool] = Counter()

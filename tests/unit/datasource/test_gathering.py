@@ -1,4 +1,5 @@
-"""Batches of the log that are decoded together, and get their other columns together, give the rows that each alone would."""
+"""Batches of the log that are decoded together, and get their other columns together, give the rows that each alone
+would."""
 
 from __future__ import annotations
 

@@ -146,8 +146,8 @@ def segment_files(directory: Path) -> list[Path]:
 
 
 class LimitedFile:
-    """A file on a disk with `disk.free_bytes` left: a write that does not fit is cut short and raises. What is written over
-    has its room already, as on most file systems."""
+    """A file on a disk with `disk.free_bytes` left: a write that does not fit is cut short and raises. What is written
+    over has its room already, as on most file systems."""
 
     def __init__(self, inner: File, path: Path, disk: LimitedFiles) -> None:
         self._inner, self._path, self._disk = inner, path, disk

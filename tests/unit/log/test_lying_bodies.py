@@ -1,4 +1,5 @@
-"""Batches whose checksum is right and whose body lies: not appended; where they are in a file, found, set aside, not copied."""
+"""Batches whose checksum is right and whose body lies: not appended; where they are in a file, found, set aside, not
+copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What was there and is gone is missed: a log never comes back shorter without a word, and what is not its own never counts."""
+"""What was there and is gone is missed: a log never comes back shorter without a word, and what is not its own never
+counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The next fetch goes out before the last answer is decoded; whatever happens then, no record is lost or comes twice."""
+"""The next fetch goes out before the last answer is decoded; whatever happens then, no record is lost or comes
+twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Reading what is behind from the broker's files: when they are asked for, and that anything wrong with them ends at the
-socket, where no record is lost or comes twice."""
+"""Reading what is behind from the broker's files: when they are asked for, and that anything wrong with them ends at
+the socket, where no record is lost or comes twice."""
 
 from __future__ import annotations
 

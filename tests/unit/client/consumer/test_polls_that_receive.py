@@ -1,4 +1,5 @@
-"""Who keeps up with the log receives on the thread that polls; whatever ends a poll there, nothing is lost or comes twice."""
+"""Who keeps up with the log receives on the thread that polls; whatever ends a poll there, nothing is lost or comes
+twice."""
 
 from __future__ import annotations
 
@@ -373,8 +374,8 @@ RETURNS = ("return chosen", "return batches")
 def test_a_poll_that_is_interrupted_anywhere_loses_nothing(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, call: str, modules: tuple[str, ...], later: bool
 ) -> None:
-    """Ctrl-C at each line that a poll runs through, as long as there are lines; the records that were not returned come with
-    the next polls."""
+    """Ctrl-C at each line that a poll runs through, as long as there are lines; the records that were not returned
+    come with the next polls."""
     if later:
         send_later(monkeypatch)
     with caught_up(fake, local_read="off") as consumer:

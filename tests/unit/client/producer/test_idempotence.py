@@ -1,4 +1,5 @@
-"""The idempotent producer and participants of shared transactions against a fake broker that keeps the broker's rule."""
+"""The idempotent producer and participants of shared transactions against a fake broker that keeps the broker's
+rule."""
 
 from __future__ import annotations
 

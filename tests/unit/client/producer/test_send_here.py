@@ -1,5 +1,5 @@
-"""Without linger.ms a record is sent on the caller's thread, if nothing is under way; whatever happens there, nothing is lost
-or comes twice."""
+"""Without linger.ms a record is sent on the caller's thread, if nothing is under way; whatever happens there, nothing
+is lost or comes twice."""
 
 from __future__ import annotations
 
@@ -215,8 +215,8 @@ def stopping_sigint() -> Iterator[Callable[[], None]]:
 
 
 def test_a_send_that_is_interrupted_anywhere(fake: FakeBroker, stopping_sigint: Callable[[], None]) -> None:
-    """Ctrl-C at each line that a send runs through, as long as there are lines: the record is stored once, or not at all, and
-    the producer goes on."""
+    """Ctrl-C at each line that a send runs through, as long as there are lines: the record is stored once, or not at
+    all, and the producer goes on."""
     with warm(fake) as producer:
         expected, line, deferred = [b"first"], 1, 0
         while True:
