@@ -202,37 +202,39 @@ class Notes:
 
     # -- logs
 
-    def check_logs(self, logs: Mapping[str, Sequence[BatchHeader]]) -> None:
-        """The batches of each partition from its first one, as a reader of everything gets them."""
+    def check_logs(self, logs: Mapping[str, Sequence[BatchHeader]], decided: Mapping[str, int]) -> None:
+        """The batches of each partition from its first one, as a reader of everything gets them. `decided`: how far
+        readers of committed records have got: what a dead client has sent may still have come after that."""
         for partition, headers in logs.items():
             if partition in self._repaired:
                 continue
             for producer_id in {h.producer_id for h in headers} - {-1}:
                 mine = [h for h in headers if h.producer_id == producer_id]
-                for what in _faults_of(mine, from_start=headers[0].base_offset == 0):
+                for what in _faults_of(mine, decided[partition], from_start=headers[0].base_offset == 0):
                     self.violated(f"{partition}: producer {producer_id}: {what}")
         self.check()
 
 
-def _faults_of(headers: Sequence[BatchHeader], *, from_start: bool) -> list[str]:
+def _faults_of(headers: Sequence[BatchHeader], decided: int, *, from_start: bool) -> list[str]:
     """What is wrong with one producer's batches and markers in one partition."""
     found: list[str] = []
-    epoch, due, marked, is_open = -1, 0, -1, False
+    epoch, due, marked, open_from = -1, 0, -1, -1
     for header in headers:
         if header.producer_epoch < epoch:
             found.append(f"epoch {header.producer_epoch} at {header.base_offset} is behind {epoch}")
         if header.attributes & ATTRIBUTE_CONTROL:
             if header.producer_epoch <= marked:
                 found.append(f"a second marker of epoch {header.producer_epoch} at {header.base_offset}")
-            marked, is_open, due = header.producer_epoch, False, 0  # the next transaction has the marker's epoch
+            marked, open_from, due = header.producer_epoch, -1, 0  # the next transaction has the marker's epoch
         else:
             if header.producer_epoch != epoch:
                 due = 0
             if (from_start or epoch >= 0) and header.base_sequence != due:
                 found.append(f"sequence {header.base_sequence} at {header.base_offset}, {due} is due")
             due = sequence_after(last_sequence_of(header))
-            is_open |= bool(header.attributes & ATTRIBUTE_TRANSACTIONAL)
+            if header.attributes & ATTRIBUTE_TRANSACTIONAL and open_from < 0:
+                open_from = header.base_offset
         epoch = max(epoch, header.producer_epoch)
-    if is_open:
+    if 0 <= open_from < decided:
         found.append("its transaction stays open")
     return found

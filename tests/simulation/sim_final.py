@@ -17,8 +17,9 @@ from tests.simulation.sim_roles import ends, partition_of, polls_of
 
 async def read_committed(
     client: SimClient, names: Sequence[str], history: Recorder | None = None
-) -> dict[str, list[Row]]:
-    """Everything up to the high watermarks, which waits for every transaction below. `history`: who writes it down."""
+) -> tuple[dict[str, list[Row]], dict[str, int]]:
+    """Everything up to the high watermarks, which waits for every transaction below; and these. `history`: who writes
+    it down."""
     until = await ends(client, names)
     reader = SimReader(client, committed=True)
     reader.assign({partition_of(p): 0 for p in names})
@@ -35,7 +36,7 @@ async def read_committed(
             history.end(operation, Outcome.OK)
     if history is not None:
         history.end(history.begin(Kind.FINAL, offsets=until), Outcome.OK)
-    return rows
+    return rows, until
 
 
 async def audit(client: SimClient, name: str) -> list[BatchHeader]:

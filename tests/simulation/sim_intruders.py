@@ -151,18 +151,20 @@ async def _trespass(told: Told, member: Member, partition: str, offset: int) -> 
 
 async def mixed(told: Told) -> None:
     """Commits a group's offsets in a transaction, and while that is open the next ones without: these are newer, and
-    stay."""
+    stay. After a request that had no answer it goes on with another group: it may still arrive, and neither kind of
+    commit has a number that would tell its age."""
     transactions = Transactions(told, f"mixed-{told.slot}")
     await transactions.init()
     tp = partition_of(told.inputs[0])
     position = told.number * 1_000_000
+    group = f"mixed-{position}"
     while told.wanted():
         await told.think()
         position += 10
-        commit = g.OffsetCommitRequest("mixed", [g.CommittedOffset(*tp, position + 1)], "", -1)
-        fetch = g.OffsetFetchRequest("mixed", [g.TopicPartitions(tp.topic, [tp.partition])], require_stable=True)
+        commit = g.OffsetCommitRequest(group, [g.CommittedOffset(*tp, position + 1)], "", -1)
+        fetch = g.OffsetFetchRequest(group, [g.TopicPartitions(tp.topic, [tp.partition])], require_stable=True)
         try:
-            await transactions.send_offsets({str(tp): position}, "mixed", "", -1)
+            await transactions.send_offsets({str(tp): position}, group, "", -1, once=True)
             answer, _ = await told.client.ask(Api.OFFSET_COMMIT, commit, g.OffsetCommitResponse)
             if not answer.results[0].error_code:
                 told.notes.committed(position + 1)
@@ -173,6 +175,7 @@ async def mixed(told: Told) -> None:
         except ProducerFencedError:
             raise
         except SparklogError:
+            group = f"mixed-{position}"
             await transactions.init()
 
 

@@ -151,11 +151,17 @@ class Transactions:
         base_offset = await write(self._told, self._id, self._identity, sequence, partition, values)
         return list(range(base_offset, base_offset + len(values)))
 
-    async def send_offsets(self, offsets: Mapping[str, int], group: str, member_id: str, epoch: int) -> None:
+    async def send_offsets(
+        self, offsets: Mapping[str, int], group: str, member_id: str, epoch: int, *, once: bool = False
+    ) -> None:
+        """`once`: no request that had no answer is sent again."""
         self.is_used = True
         committed = [g.CommittedOffset(*partition_of(p), o) for p, o in offsets.items()]
         request = g.TxnOffsetCommitRequest(self._id, *self._identity, group, committed, member_id, epoch)
-        answer = await self._told.client.ask_until(Api.TXN_OFFSET_COMMIT, request, g.TxnOffsetCommitResponse)
+        if once:
+            answer, _ = await self._told.client.ask(Api.TXN_OFFSET_COMMIT, request, g.TxnOffsetCommitResponse)
+        else:
+            answer = await self._told.client.ask_until(Api.TXN_OFFSET_COMMIT, request, g.TxnOffsetCommitResponse)
         for result in answer.results:
             if result.error_code:
                 raise error_from_code(result.error_code, result.message)
