@@ -15,6 +15,7 @@ from sparklog_broker.coordinators.internal_topics import InternalTopic
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
 from sparklog_broker.coordinators.verification import Verification
+from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.long_answers import LongAnswers
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.pace import Pace
@@ -37,6 +38,7 @@ class Broker:
         self.environment = environment
         self.local_socket = ""
         """What clients on this host are offered beside TCP; "": nothing."""
+        self.requests = RequestCounters(config.slow_request_threshold_ms / 1000)
         self.memory = MemoryBudget(config.queued_max_request_bytes)
         self.pace = Pace(loop, clock=clock.monotonic_s)
         self.long_answers = LongAnswers(self.memory, self.pace, config.response_max_bytes)

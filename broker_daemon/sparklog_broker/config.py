@@ -70,6 +70,12 @@ class BrokerConfig(Struct, frozen=True):
     remote_log_manager_task_interval_ms: int
     remote_log_reader_threads: int
     remote_log_reader_cache_bytes: int
+    metrics_listen: str
+    metrics_topics_max: int
+    metrics_groups_max: int
+    metrics_partitions_max: int
+    slow_request_threshold_ms: int
+    log_format: str
     topic_defaults: Mapping[str, Value]
 
     @property
@@ -108,6 +114,8 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     """The configuration of settings by their dotted names. Raises InvalidConfigError."""
     values = resolve(Scope.BROKER, given)
     parse_address(str(values["listen"]))
+    if values["metrics.listen"]:
+        parse_address(str(values["metrics.listen"]), "metrics.listen")
     by_parameter: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     by_parameter["data_dir"] = Path(by_parameter["data_dir"]).expanduser().absolute()
     by_parameter["log_dirs"] = parse_log_dirs(by_parameter["log_dirs"])
@@ -129,15 +137,17 @@ def parse_log_dirs(text: str) -> tuple[Path, ...]:
     return paths
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` (an IPv6 host in brackets) as a pair. Raises InvalidConfigError."""
+def parse_address(text: str, setting: str = "listen") -> tuple[str, int]:
+    """`HOST:PORT` (an IPv6 host in brackets) as a pair. Raises InvalidConfigError, which names `setting`."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise InvalidConfigError(f"listen = {text!r}: put an IPv6 address in brackets, as in [::1]:9292")
+        raise InvalidConfigError(f"{setting} = {text!r}: put an IPv6 address in brackets, as in [::1]:9292")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise InvalidConfigError(f"listen = {text!r}: HOST:PORT is needed, as in 127.0.0.1:9292 (port 0: any free one)")
+        raise InvalidConfigError(
+            f"{setting} = {text!r}: HOST:PORT is needed, as in 127.0.0.1:9292 (port 0: any free one)"
+        )
     return host, int(port)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec import field as struct_field
 
 from sparklog.errors import (
     InvalidRequestError,
@@ -20,6 +21,7 @@ from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api, decode_request, older_version
 from sparklog_broker.broker import Broker
+from sparklog_broker.counters.requests import RequestCounters, RequestTimes
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.long_answers import one_by_one
 from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response
@@ -64,6 +66,8 @@ class RequestContext(Struct, frozen=True):
     peer_name: str = ""
     older_version: int | None = None
     """Of the request, if there is a newer one: the answer is encoded in it, too."""
+    times: RequestTimes = struct_field(default_factory=RequestTimes)
+    """Where a handler that waits for others notes how long."""
 
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
@@ -73,43 +77,45 @@ Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
 class Dispatcher:
     """Answers requests with the handlers it is given."""
 
-    def __init__(self, broker: Broker, handlers: Mapping[Api, Handler]) -> None:
+    def __init__(
+        self, broker: Broker, handlers: Mapping[Api, Handler], requests: RequestCounters | None = None
+    ) -> None:
+        """`requests`: where errors are counted."""
         self._broker = broker
+        self._requests = RequestCounters() if requests is None else requests
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
 
     async def answer(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
         """The reply to one request; it never raises but for cancellation."""
         try:
-            if prefix.header_bytes > LONG_HEADER_BYTES:
-                check_header_size(prefix.api, prefix.header_bytes)
-                await self._broker.pace.begin()
-            request = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
-            older = older_version(prefix.api, prefix.version)
-            context = RequestContext(
-                self._broker, connection.local_address, connection.peer_host, connection.peer_name, older
-            )
-            response = await self._handlers[prefix.api](request, body[prefix.header_bytes :], context)
-            field = RESULT_LISTS.get(type(response.message))
-            if field is not None and len(getattr(response.message, field)) > RESULTS_INLINE_MAX:
+            return await self._answered(prefix, body, connection)
+        except Exception as e:  # noqa: BLE001 - every error has an answer
+            error, close = _told(e, prefix.api, connection.peer_name)
+            self._requests.failed(prefix.api, (error.code,))
+            return error_reply(prefix.api, prefix.correlation_id, error, close=close)
+
+    async def _answered(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
+        if prefix.header_bytes > LONG_HEADER_BYTES:
+            check_header_size(prefix.api, prefix.header_bytes)
+            await self._broker.pace.begin()
+        request = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
+        older = older_version(prefix.api, prefix.version)
+        context = RequestContext(
+            self._broker,
+            connection.local_address,
+            connection.peer_host,
+            connection.peer_name,
+            older,
+            connection.times,
+        )
+        response = await self._handlers[prefix.api](request, body[prefix.header_bytes :], context)
+        field = RESULT_LISTS.get(type(response.message))
+        if field is not None:
+            results = getattr(response.message, field)
+            self._requests.failed(prefix.api, [r.error_code for r in results if r.error_code])
+            if len(results) > RESULTS_INLINE_MAX:
                 await self._encode_long(response, field, older)
-            return frame_response(prefix.api, prefix.correlation_id, response, older)
-        except UnsupportedVersionError as e:
-            is_handshake = prefix.api == Api.HANDSHAKE  # a newer client tries again in an older version
-            log.info("%s: %s%s", connection.peer_name, e, "" if is_handshake else "; disconnecting")
-            return error_reply(prefix.api, prefix.correlation_id, e, close=not is_handshake)
-        except (InvalidRequestError, UnsupportedApiError) as e:
-            log.info("%s: %s; disconnecting", connection.peer_name, e)
-            return error_reply(prefix.api, prefix.correlation_id, e, close=True)
-        except SparklogError as e:
-            return error_reply(prefix.api, prefix.correlation_id, e)
-        except MemoryError:
-            log.error("%s: out of memory for a request of API %d; disconnecting", connection.peer_name, prefix.api)  # noqa: TRY400
-            error = UnknownServerError("the broker has no memory for the request: ask for less")
-            return error_reply(prefix.api, prefix.correlation_id, error, close=True)
-        except Exception:
-            log.exception("%s: request of API %d failed", connection.peer_name, prefix.api)
-            error = UnknownServerError("the broker failed to process the request; its log has the details")
-            return error_reply(prefix.api, prefix.correlation_id, error)
+        return frame_response(prefix.api, prefix.correlation_id, response, older)
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:
         """Encodes very many results in pieces. Releases the slices if that fails."""
@@ -126,6 +132,26 @@ class Dispatcher:
             response.release()
             raise
         response.header = built.header
+
+
+def _told(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
+    """The error that the peer is told, and whether it is disconnected then. What it cannot know is logged."""
+    match error:
+        case UnsupportedVersionError():
+            is_handshake = api == Api.HANDSHAKE  # a newer client tries again in an older version
+            log.info("%s: %s%s", peer, error, "" if is_handshake else "; disconnecting")
+            return error, not is_handshake
+        case InvalidRequestError() | UnsupportedApiError():
+            log.info("%s: %s; disconnecting", peer, error)
+            return error, True
+        case SparklogError():
+            return error, False
+        case MemoryError():
+            log.error("%s: out of memory for a request of API %d; disconnecting", peer, api)
+            return UnknownServerError("the broker has no memory for the request: ask for less"), True
+        case _:
+            log.error("%s: request of API %d failed", peer, api, exc_info=error)
+            return UnknownServerError("the broker failed to process the request; its log has the details"), False
 
 
 def check_header_size(api: int, header_bytes: int) -> None:

@@ -18,11 +18,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from sparklog.environment import real_environment
 from sparklog.errors import InvalidConfigError, SparklogError
 from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import BrokerConfig, load_config
 from sparklog_broker.dispatcher import Dispatcher
+from sparklog_broker.log_format import set_up_logging
+from sparklog_broker.metrics.service import MetricsService
+from sparklog_broker.metrics.watched import Watched
 from sparklog_broker.network.server import ListenError, Server, bind
 from sparklog_broker.registry import HANDLERS
 
@@ -59,14 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = load_config(given.config, data_dir=given.data_dir, listen=given.listen)
     except InvalidConfigError as e:
         return _fail(str(e), EXIT_USAGE)
+    set_up_logging(given.log_level, config.log_format)
     return run(config)
-
-
-def set_up_logging(level: str = "INFO") -> None:
-    """Log lines to stderr."""
-    logging.basicConfig(
-        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
 
 
 def run(config: BrokerConfig) -> int:
@@ -98,31 +96,58 @@ async def _run(config: BrokerConfig) -> int:
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, partial(_on_signal, stop, number))
+    environment = real_environment(int(config.data_file_mode, 8))
+    metrics = MetricsService(config, loop, environment)
     sock = bind(*config.address)
     try:
+        await metrics.start()
         # On a thread, so that a second signal can end a long recovery.
-        broker = await loop.run_in_executor(None, Broker.open, config, loop)
+        broker = await loop.run_in_executor(None, Broker.open, config, loop, environment)
     except BaseException:
         sock.close()
+        await metrics.stop()
         raise
     try:
-        server = Server(sock, config, loop=loop, answer=Dispatcher(broker, HANDLERS).answer, budget=broker.memory)
+        answer = Dispatcher(broker, HANDLERS, broker.requests).answer
+        server = Server(sock, config, loop=loop, answer=answer, budget=broker.memory, requests=broker.requests)
         server.start()
         broker.local_socket = server.local_name
         broker.start(on_all_disks_failed=end)
+        metrics.serving(_watched(broker, server))
         print(f"listening on {server.address}", flush=True)
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         await stop.wait()
+        metrics.draining()
         server.stop_accepting()
         broker.stop_waiting()
         await server.stop(STOP_TIMEOUT_S)
     finally:
         sock.close()
-        clean = await broker.close()
+        try:
+            clean = await broker.close()
+        finally:
+            await metrics.stop()
     if ended:
         return _fail(ended[0], EXIT_FAILED)
     log.info("stopped" if clean else "stopped, but not cleanly; the next start checks the logs")
     return EXIT_OK if clean else EXIT_FAILED
+
+
+def _watched(broker: Broker, server: Server) -> Watched:
+    return Watched(
+        config=broker.config,
+        clock=broker.environment.clock,
+        address=server.address,
+        server=server,
+        requests=broker.requests,
+        memory=broker.memory,
+        storage=broker.storage,
+        io=broker.io,
+        partitions=broker.partitions,
+        background=broker.background,
+        groups=broker.groups,
+        transactions=broker.transactions,
+    )
 
 
 def _on_signal(stop: asyncio.Event, number: int) -> None:

@@ -28,7 +28,7 @@ from sparklog.format.checkpoint import META_FILE, PartitionPoints
 from sparklog.format.topic_record import TOPIC_FILE
 from sparklog.log.directories.known import KnownDirectories
 from sparklog.log.directories.log_directory import LogDirectory, make_new_partitions, take_lock, the_one_with_data
-from sparklog.log.directories.watched_files import LOCK_FILE
+from sparklog.log.directories.watched_files import LOCK_FILE, DirectoryHealth
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.retention.expiry_clock import ExpiryClock
@@ -316,6 +316,11 @@ class LogManager:
     def log_dirs(self) -> list[Path]:
         """The log directories, failed ones too, in the order of the setting."""
         return [d.path for d in self._directories]
+
+    @property
+    def directories_health(self) -> list[DirectoryHealth]:
+        """Of each log directory, in the order of `log_dirs`. Any thread."""
+        return [directory.health for directory in self._directories]
 
     @property
     def started_clean(self) -> bool:

@@ -106,7 +106,8 @@ class LogConfig(Struct, frozen=True):
 
 
 class AppendInfo(NamedTuple):
-    """Where a payload landed: offsets of its first and last record, and the broker's clock.
+    """Where a payload landed: offsets of its first and last record, and the broker's clock. `record_count` and
+    `size_bytes` are of what has been written.
 
     `base_offsets`: of every batch, when they do not follow one another: some were in the log already. `duplicate`: all
     were, nothing has been written.
@@ -119,6 +120,7 @@ class AppendInfo(NamedTuple):
     record_count: int
     base_offsets: tuple[int, ...] = ()
     duplicate: bool = False
+    size_bytes: int = 0
 
 
 class ProducerInfo(NamedTuple):

@@ -264,6 +264,11 @@ class PartitionLog:
         """Who has written here and is not forgotten yet."""
         return self._state.producers.infos()
 
+    @property
+    def producer_count(self) -> int:
+        """How many `producers` has."""
+        return len(self._state.producers.states)
+
     def last_offsets_of_producers(self) -> frozenset[int]:
         """Base offsets of the last batch, or marker, of everyone in `producers`."""
         return self._state.producers.last_offsets()

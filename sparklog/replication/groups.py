@@ -309,9 +309,13 @@ class GroupCoordinator:
         found = map(self.summary, self.group_ids())
         return [g for g in found if not wanted or g.state.lower() in wanted]
 
+    def known_ids(self) -> set[str]:
+        """All of them, in no order. Any thread."""
+        return {*self._groups, *self.offsets.groups()}
+
     def group_ids(self, after: str = "") -> list[str]:
         """Those behind `after`, in order."""
-        return sorted(g for g in {*self._groups, *self.offsets.groups()} if g > after)
+        return sorted(g for g in self.known_ids() if g > after)
 
     def summary(self, group_id: str) -> m.GroupSummary:
         group = self._groups.get(group_id)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
+from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.network.reply import Reply
 from sparklog_broker.registry import HANDLERS
@@ -124,6 +125,7 @@ class _ServerConnection:
     def __init__(self, connection: SimConnection, dispatcher: Dispatcher, loop: SimLoop) -> None:
         self.local_address = ("127.0.0.1", 9292)
         self.peer_host = self.peer_name = connection.peer_host
+        self.times = RequestTimes()
         self._connection = connection
         self._dispatcher = dispatcher
         self._loop = loop

@@ -29,7 +29,7 @@ class Background:
     ) -> None:
         self._thread = environment.executors.pool("flush", 1)
         """Fsyncs the logs; retention runs on it, too, so that no segment goes while that happens."""
-        self._flushing = Flushing(config, loop, self._thread, storage, partitions)
+        self.flushing = Flushing(config, loop, self._thread, storage, partitions)
         self.retention = Retention(config, loop, self._thread, storage.logs, partitions)
         self.cleaner = Cleaner(config, loop, environment, storage.logs)
         self.tierer = Tierer(config, loop, environment, storage.logs, storage.remote.store)
@@ -38,14 +38,14 @@ class Background:
     def start(self, on_all_disks_failed: Callable[[str], None]) -> None:
         """`on_all_disks_failed` is told why when no log directory can be used any more."""
         self._watch.start(on_all_disks_failed)
-        self._flushing.start()
+        self.flushing.start()
         self.retention.start()
         self.cleaner.start()
         self.tierer.start()
 
     async def stop(self) -> None:
         """What is under way on threads ends by itself, or is told to."""
-        for part in (self._watch, self.retention, self.cleaner, self.tierer, self._flushing):
+        for part in (self._watch, self.retention, self.cleaner, self.tierer, self.flushing):
             await part.stop()
 
     def close(self) -> None:

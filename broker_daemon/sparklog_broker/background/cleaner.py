@@ -23,6 +23,7 @@ from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
 from sparklog_broker.background.periodic import Rounds
 from sparklog_broker.config import BrokerConfig
+from sparklog_broker.counters.background import CleanerCounters
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ class Cleaner:
         self._stopping = threading.Event()
         self._busy: set[TopicPartition] = set()
         self._trouble: dict[TopicPartition, _Trouble] = {}
+        self.counters = CleanerCounters()
+        """Changed by the threads, under the lock."""
         names = [f"cleaner-{i}" for i in range(config.log_cleaner_threads)]
         self._rounds = [
             Rounds(name, loop, environment.executors.daemon(name), self._round, pause_s=backoff_ms / 1000)
@@ -82,6 +85,7 @@ class Cleaner:
         """Topics have been altered: looks again at once, also at logs that have failed."""
         with self._lock:
             self._trouble.clear()
+            self._count_failing()
         for rounds in self._rounds:
             rounds.run_soon()
 
@@ -91,6 +95,7 @@ class Cleaner:
         if due is None:
             return None
         key = due.log.owner.topic_partition
+        began_s = self._now_s()
         try:
             result = compact_log(due, OffsetMap(self._buffer_bytes), self._throttle)
         except _Stopped:
@@ -104,7 +109,7 @@ class Cleaner:
             self._failed(key, due.log, e, counts=True)
             return None
         else:
-            self._succeeded(key, due, result)
+            self._succeeded(key, due, result, self._now_s() - began_s)
             return result
         finally:
             with self._lock:
@@ -120,6 +125,7 @@ class Cleaner:
         with self._lock:
             logs = self._logs.logs
             self._trouble = {key: t for key, t in self._trouble.items() if logs.get(key) is t.log}
+            self._count_failing()
             found: dict[TopicPartition, Due] = {}
             for key, partition_log in logs.items():
                 if key in self._busy or not self._may_try(key):
@@ -151,6 +157,8 @@ class Cleaner:
             wait_ms = retry_after_ms(max(1, failures), self._backoff_ms)
             retry_at_s = None if wait_ms is None else self._now_s() + wait_ms / 1000
             self._trouble[key] = _Trouble(partition_log, failures, retry_at_s)
+            self.counters.failures += 1
+            self._count_failing()
         if wait_ms is None:
             log.error(
                 "partition %s: compaction failed %d times, it is not tried again before a restart or a change of the "
@@ -160,9 +168,19 @@ class Cleaner:
         else:
             log.warning("partition %s: compaction failed, next attempt in %.0f s: %s", key, wait_ms / 1000, error)
 
-    def _succeeded(self, key: TopicPartition, due: Due, result: CompactionResult) -> None:
+    def _count_failing(self) -> None:
+        """Under the lock."""
+        self.counters.failing = sum(t.failures > 0 for t in self._trouble.values())
+
+    def _succeeded(self, key: TopicPartition, due: Due, result: CompactionResult, busy_s: float) -> None:
         with self._lock:
+            self.counters.runs += 1
+            self.counters.read_bytes += result.bytes_before
+            self.counters.written_bytes += result.bytes_after
+            self.counters.removed_records += result.rows_removed
+            self.counters.busy_s += busy_s
             self._trouble.pop(key, None)
+            self._count_failing()
             if result.next_dirty_offset <= due.section.first_dirty_offset and not result.rows_removed:
                 # nothing came of it: it must not be taken again at once
                 self._trouble[key] = _Trouble(due.log, 0, self._now_s() + self._backoff_ms / 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor
 
+from sparklog.histogram import Histogram
 from sparklog.log.retention.run import remove_dropped
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
@@ -32,6 +33,10 @@ class Flushing:
         self._thread = thread
         self._storage = storage
         self._partitions = partitions
+        self.rounds = Histogram()
+        """How long it took to fsync all that was appended since the round before."""
+        self.removed_segments = 0
+        """Whose files were unlinked."""
         interval_s = config.log_flush_interval_ms / 1000
         self._all = Periodic("background work", loop, self._flush_all, lambda: interval_s)
         self._due = Periodic("background fsync", loop, self._flush_due, self._tick_s)
@@ -61,8 +66,10 @@ class Flushing:
     async def _flush_all(self) -> None:
         """Fsyncs what was appended, writes checkpoints, unlinks what is deleted."""
         logs = self._storage.logs
+        began_s = self._loop.time()
         await self._loop.run_in_executor(self._thread, logs.flush)
-        await self._loop.run_in_executor(self._thread, lambda: remove_dropped(logs.logs))
+        self.rounds.observe(self._loop.time() - began_s)
+        self.removed_segments += await self._loop.run_in_executor(self._thread, lambda: remove_dropped(logs.logs))
         await self._loop.run_in_executor(self._thread, logs.expire_producers, self._config.producer_id_expiration_ms)
         await self._storage.run(logs.checkpoint)
         await self._storage.run(logs.save_expiry_clock)

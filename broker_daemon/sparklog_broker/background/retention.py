@@ -12,6 +12,7 @@ from sparklog.log.retention.expiry_clock import ExpiryClock
 from sparklog.log.retention.run import RetentionResult, held_back, run_retention
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
+from sparklog_broker.counters.background import RetentionCounters
 from sparklog_broker.partitions.partitions import Partitions
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Retention:
         self._thread = thread
         self._interval_s = config.log_retention_check_interval_ms / 1000
         self._partitions = partitions
+        self.counters = RetentionCounters()
         self._periodic = Periodic("retention", loop, self._run, lambda: self._interval_s)
         self.run_soon, self.stop = self._periodic.run_soon, self._periodic.stop
 
@@ -58,6 +60,9 @@ class Retention:
     async def _run(self) -> None:
         run = partial(run_retention, self._logs.logs, self._logs.checkpoint)
         result: RetentionResult = await self._loop.run_in_executor(self._thread, run)
+        self.counters.runs += 1
+        self.counters.raised += len(result.raised)
+        self.counters.removed_segments += result.removed_count
         await self._loop.run_in_executor(self._thread, self._tell_held_back)
         for key in result.raised:
             partition = self._partitions.find(key)

@@ -24,6 +24,7 @@ from sparklog.log.tiering.tier_run import TierResult, delete_all, tier_log
 from sparklog.types import TopicPartition
 from sparklog_broker.background.periodic import Rounds
 from sparklog_broker.config import BrokerConfig
+from sparklog_broker.counters.background import TierCounters
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ class Tierer:
         self._stopping = threading.Event()
         self._failing: dict[object, str] = {}
         self._rounds: Rounds | None = None
+        self.counters = TierCounters()
+        """Changed by the thread."""
         if store is not None:
             thread = environment.executors.daemon("tierer")
             pause_s = config.remote_log_manager_task_interval_ms / 1000
@@ -90,6 +93,9 @@ class Tierer:
                 result = self._try(key, partition_log, lambda p=partition_log: self._tier(p, store))  # type: ignore[misc]
                 if result is not None:
                     done[key] = result
+                    self.counters.copied += result.copied
+                    self.counters.released += result.released
+                    self.counters.deleted += result.deleted
         for files, directory in self._logs.deleted_in_tier():
             self._try(directory, None, lambda f=files, d=directory: delete_all(f, d, store, self._check_stop))  # type: ignore[misc]
         return done
@@ -105,15 +111,19 @@ class Tierer:
                 if self._failing.get(what) != type(e).__name__:  # once, not at every interval
                     log.error("%s: tiering failed, it is tried again: %s", what, e)  # noqa: TRY400
                 self._failing[what] = type(e).__name__
+                self.counters.failures += 1
+                self.counters.failing = len(self._failing)
             return None
         if self._failing.pop(what, None) is not None:
             log.info("%s: tiering goes on", what)
+            self.counters.failing = len(self._failing)
         return result
 
     def _round(self) -> bool:
         """On the thread."""
         with contextlib.suppress(_Stopped):
             self.run_once()
+            self.counters.rounds += 1
         return False
 
     def _check_stop(self) -> None:

@@ -254,6 +254,10 @@ class Groups:
             producer,
         )
 
+    def loaded(self) -> list[GroupCoordinator]:
+        """Those that are not being read at this moment. Any thread."""
+        return [c for partition in self.partitions if (c := partition.coordinator) is not None]
+
     def coordinators(self) -> dict[GroupPartition, GroupCoordinator]:
         """All of them. Raises CoordinatorLoadingError."""
         if not self.partitions:

@@ -273,6 +273,10 @@ class TransactionCoordinator:
 
     # -- operators
 
+    def loaded_shards(self) -> list[Coordinator]:
+        """Those that are not being read at this moment. Any thread."""
+        return [c for shard in self._shards if (c := shard.coordinator) is not None]
+
     def summaries(
         self, states: Iterable[str] = (), running_ms_min: int = 0, after: str = ""
     ) -> Iterator[TransactionSummary]:

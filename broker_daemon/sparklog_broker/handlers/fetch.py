@@ -15,6 +15,7 @@ from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.messages import AbortedRange, FetchPartition, FetchRequest, FetchResponse, FetchResult
 from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker.broker import Broker
+from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.named_once import check_each_once
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
@@ -47,7 +48,7 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
         # a transaction that ends makes visible what may have been written long before
         fresh = not reading.slices and request.isolation != READ_COMMITTED
         reading.release()
-        await reading.wait()
+        await reading.wait(context.times)
         await reading.read()
         await reading.read_remote()
     if not fresh:  # else all of it has just been written
@@ -56,6 +57,7 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
         except BaseException:
             reading.release()
             raise
+    await reading.count()
     return Response(FetchResponse(reading.results), list(reading.slices))
 
 
@@ -119,8 +121,35 @@ class _Reading:
             wanted = self._request.partitions[i]
             self.results[i] = _failure(wanted, _Offsets(), error)
 
-    async def wait(self) -> None:
+    async def wait(self, times: RequestTimes) -> None:
         """Until reading again is worth it, or the request's time is over."""
+        clock = self._broker.environment.clock
+        began_s = clock.monotonic_s()
+        try:
+            await self._wait()
+        finally:
+            times.wait_s += clock.monotonic_s() - began_s
+
+    async def count(self) -> None:
+        """What is answered, by topic. Releases the slices if it is cancelled."""
+        find, pace = self._broker.partitions.find, self._broker.pace
+        try:
+            for i, (result, slices) in enumerate(zip(self.results, self._by_partition, strict=True), 1):
+                partition = find(TopicPartition(result.topic, result.partition))
+                if partition is not None:
+                    traffic = partition.traffic
+                    traffic.fetches += 1
+                    traffic.failed_fetches += result.error_code != 0
+                    if slices and not result.error_code:
+                        traffic.bytes_out += result.length_bytes
+                        traffic.records_out += slices[-1].next_offset - slices[0].base_offset
+                if i % ITEMS_PER_LOOK == 0 and pace.due():
+                    await pace.pause()
+        except BaseException:
+            self.release()
+            raise
+
+    async def _wait(self) -> None:
         wait_s, fetches = self._request.max_wait_ms / 1000, self._broker.partitions.fetches
         if len(self._available) > WAITING_PARTITIONS_MAX:
             await fetches.wait((self,), lambda _: False, wait_s)

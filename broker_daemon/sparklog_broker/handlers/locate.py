@@ -42,6 +42,7 @@ async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, c
         ranges = await asyncio.get_running_loop().run_in_executor(broker.storage.remote_reads, locate)
     else:
         ranges = log.reader.locate(request.start_offset, end_offset)
+    partition.traffic.located_bytes += sum(r.end_position - r.start_position for r in ranges)
     aborted = log.aborted_transactions(ranges[0].first_offset, end_offset) if committed and ranges else []
     return Response(
         LocateSegmentsResponse(

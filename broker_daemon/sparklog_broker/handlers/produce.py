@@ -44,6 +44,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
             if isinstance(verdict, SparklogError):
                 raise verdict
             partition = context.broker.partitions.get(wanted.topic, wanted.partition)
+            partition.traffic.produces += 1
             append = partial(_append, piece, partition.replicas.leader_epoch, verdict, issued)
             size = work_bytes(piece) if len(piece) <= INLINE_APPEND_BYTES else len(piece)
             writes[i] = Write(partition, partition.log, append, size)
@@ -52,9 +53,12 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
         if (i + 1) % ITEMS_PER_LOOK == 0 and pace.due():
             await pace.pause()
     within_ms = request.timeout_ms if request.acks == ACKS_ALL else None
-    done = await context.broker.appender.append_each(list(writes.values()), replicated_within_ms=within_ms)
-    for i, outcome in zip(writes, done, strict=True):
+    done = await context.broker.appender.append_each(
+        list(writes.values()), replicated_within_ms=within_ms, times=context.times
+    )
+    for (i, write), outcome in zip(writes.items(), done, strict=True):
         outcomes[i] = outcome
+        write.partition.traffic.failed_produces += isinstance(outcome, Exception)
         if isinstance(outcome, InvalidProducerEpochError) and request.transactional_id is not None:
             outcomes[i] = context.broker.verification.refusal(request.transactional_id, pieces[i])
     if request.acks == ACKS_NONE:

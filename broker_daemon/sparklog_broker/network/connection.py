@@ -31,6 +31,7 @@ from msgspec import Struct
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
 from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog.protocol.messages import Api
+from sparklog_broker.counters.requests import RequestCounters, RequestTimes
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.out_queue import OutQueue, ShortFileError
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
@@ -84,7 +85,7 @@ class State(Enum):
 class _Frame:
     """A request being read or processed; the owner of its reservation."""
 
-    __slots__ = ("buffer", "prefix", "received", "reserved")
+    __slots__ = ("buffer", "prefix", "received", "reserved", "times")
 
     def __init__(self, prefix: RequestPrefix, buffer: np.ndarray) -> None:
         self.prefix = prefix
@@ -93,6 +94,7 @@ class _Frame:
         self.received = 0
         self.reserved = 0
         """Of the buffer, this much may be filled."""
+        self.times = RequestTimes()
 
     def view(self, start: int, end: int) -> memoryview:
         return cast(np.ndarray, self.buffer).data[start:end]
@@ -111,6 +113,7 @@ class Connection:
         budget: MemoryBudget,
         buffers: ReceiveBuffers,
         unread: UnreadAnswers,
+        requests: RequestCounters,
         on_close: Callable[[Connection], None],
         addresses: Addresses | None = None,
     ) -> None:
@@ -125,6 +128,7 @@ class Connection:
         self._budget = budget
         self._buffers = buffers
         self._unread = unread
+        self._requests = requests
         self._on_close = on_close
         self._refusal: SparklogError | None = None
         self.local_address, self.peer_host, self.peer_name = addresses or _addresses(sock)
@@ -144,6 +148,8 @@ class Connection:
         self._progress_bytes = 0
         self._written_at = self._active_at
         self._written_bytes = 0
+        self._sent_bytes = 0
+        """Of the answer to the request that is being processed."""
         self._resume_reading()
 
     @property
@@ -154,6 +160,11 @@ class Connection:
     def busy(self) -> bool:
         """Whether a request is being processed or answered."""
         return self._current is not None
+
+    @property
+    def times(self) -> RequestTimes:
+        """Of the request that is being processed."""
+        return self._current.times if self._current is not None else RequestTimes()
 
     def refuse(self, error: SparklogError) -> None:
         """The first request is answered with `error`, then the connection is closed."""
@@ -247,7 +258,8 @@ class Connection:
         return True
 
     def _end_frame(self, frame: _Frame) -> None:
-        self._active_at = self._loop.time()
+        self._active_at = frame.times.received_s = self._loop.time()
+        self._requests.begin(frame.prefix.api, frame.prefix.body_bytes)
         self._reading = None
         if self._current is None:
             self._process(frame)
@@ -258,6 +270,7 @@ class Connection:
     def _break_off(self, api: int, correlation_id: int, error: SparklogError) -> None:
         """Answers bytes that are no request; nothing more is read."""
         log.info("%s: %s; disconnecting", self.peer_name, error)
+        self._requests.failed(api, (error.code,))
         self._pause_reading()
         reply = error_reply(api, correlation_id, error, close=True)
         if self._current is None:
@@ -275,7 +288,9 @@ class Connection:
         """One request. It begins in the loop's next turn: a peer that has a hundred requests in its buffer does not
         keep the loop to itself."""
         try:
+            frame.times.begun_s = self._loop.time()
             reply = await self._answer(frame.prefix, frame.view(0, frame.prefix.body_bytes), self)
+            frame.times.answered_s = self._loop.time()
             self._running = None
             if self._state is not State.CLOSED:
                 self._send(reply)
@@ -298,9 +313,11 @@ class Connection:
     def _request_done(self) -> None:
         """All of the reply is in the kernel's hands."""
         frame, self._current = self._current, None
-        if frame is not None:
-            self._give_back(frame)
         self._active_at = self._loop.time()
+        if frame is not None:
+            sent_bytes, self._sent_bytes = self._sent_bytes, 0
+            self._requests.done(frame.prefix.api, frame.times, self._active_at, sent_bytes, self.peer_name)
+            self._give_back(frame)
         if self._last_words is not None:
             reply, self._last_words = self._last_words, None
             self._send(reply)
@@ -339,6 +356,7 @@ class Connection:
             self.close()
             return
         if count:
+            self._sent_bytes += count
             self._active_at = self._loop.time()
         if self._out:
             self._wait_until_writable(count)

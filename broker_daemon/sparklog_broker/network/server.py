@@ -17,6 +17,7 @@ from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.settings import MIB
 from sparklog_broker import descriptors
 from sparklog_broker.config import BrokerConfig, format_address
+from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Addresses, Answer, Connection, ConnectionLimits, State
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
@@ -39,8 +40,12 @@ class ListenError(Exception):
     """The broker cannot listen where it was told to; the message says what to do."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet, so that a wrong address is found before any file is touched.
+LISTEN = "--listen HOST:PORT"
+
+
+def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
+    """A bound socket that does not listen yet, so that a wrong address is found before any file is touched. `setting`:
+    what to change then.
 
     Raises ListenError.
     """
@@ -48,7 +53,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as e:
-        raise ListenError(f"cannot listen on {where}: host {host!r} is not known; use --listen HOST:PORT") from e
+        raise ListenError(f"cannot listen on {where}: host {host!r} is not known; use {setting}") from e
     # A name may stand for both kinds of address; clients of `localhost` try IPv4 too.
     family, kind, protocol, _, address = min(found, key=lambda f: f[0] != socket.AF_INET)
     sock = socket.socket(family, kind, protocol)
@@ -57,7 +62,7 @@ def bind(host: str, port: int) -> socket.socket:
         sock.bind(address)
     except OSError as e:
         sock.close()
-        raise ListenError(_why_not(where, e)) from e
+        raise ListenError(_why_not(where, e, setting)) from e
     sock.setblocking(False)
     return sock
 
@@ -77,14 +82,14 @@ def bind_local() -> socket.socket | None:
     return sock
 
 
-def _why_not(where: str, error: OSError) -> str:
+def _why_not(where: str, error: OSError, setting: str = LISTEN) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            hint = "the port is in use; stop the program that has it, or choose another with --listen HOST:PORT"
+            hint = f"the port is in use; stop the program that has it, or choose another with {setting}"
         case errno.EACCES:
-            hint = "not permitted; choose a port above 1023 with --listen HOST:PORT"
+            hint = f"not permitted; choose a port above 1023 with {setting}"
         case errno.EADDRNOTAVAIL:
-            hint = "this machine has no such address; choose another with --listen HOST:PORT"
+            hint = f"this machine has no such address; choose another with {setting}"
         case _:
             hint = error.strerror or str(error)
     return f"cannot listen on {where}: {hint}"
@@ -101,6 +106,7 @@ class Server:
         loop: asyncio.AbstractEventLoop,
         answer: Answer,
         budget: MemoryBudget,
+        requests: RequestCounters,
     ) -> None:
         self._sock = sock
         self._local = bind_local() if config.local_socket_enabled else None
@@ -110,7 +116,8 @@ class Server:
         self._descriptors = descriptors.of_process(config)
         self._connections_per_ip_max = config.connections_max_per_ip
         self._budget = budget
-        self._unread = UnreadAnswers(budget, self._descriptors.files // 2, loop.time)
+        self._requests = requests
+        self.unread = UnreadAnswers(budget, self._descriptors.files // 2, loop.time)
         self._buffers = ReceiveBuffers(min(RECEIVE_BUFFERS_KEPT_BYTES, config.queued_max_request_bytes))
         self._limits = ConnectionLimits(
             frame_bytes_max=config.socket_request_max_bytes,
@@ -125,6 +132,8 @@ class Server:
         self._refused: set[Connection] = set()
         """Those of them that are only told why they are not taken."""
         self._per_ip: Counter[str] = Counter()
+        self.accepted_count = 0
+        self.refused_count = 0
         self._complained_at = -ACCEPT_COMPLAINT_S
         self._all_closed: asyncio.Event = asyncio.Event()
 
@@ -138,6 +147,11 @@ class Server:
     def local_name(self) -> str:
         """The abstract Unix socket it listens on, too; "": there is none."""
         return "" if self._local is None else self._local.getsockname()[1:].decode()
+
+    @property
+    def connection_count(self) -> int:
+        """Without those that are refused. Any thread."""
+        return len(self._connections) - len(self._refused)
 
     def start(self) -> None:
         """Begins to accept. Raises ListenError."""
@@ -215,21 +229,24 @@ class Server:
             limits=self._limits,
             budget=self._budget,
             buffers=self._buffers,
-            unread=self._unread,
+            unread=self.unread,
+            requests=self._requests,
             on_close=self._remove,
             addresses=addresses,
         )
         if connection.state is State.CLOSED:
             return
         self._connections.add(connection)
+        self.accepted_count += 1
         refusal = self._refusal(connection.peer_host)
         if refusal is None:
             self._per_ip[connection.peer_host] += 1
-        elif len(self._refused) < self._descriptors.refusals:
-            self._refused.add(connection)
+            return
+        self.refused_count += 1
+        self._refused.add(connection)
+        if len(self._refused) <= self._descriptors.refusals:
             connection.refuse(refusal)
         else:
-            self._refused.add(connection)
             connection.close()
 
     def _refusal(self, host: str) -> SparklogError | None:

@@ -16,6 +16,7 @@ from sparklog.errors import RequestTimedOutError, SparklogError, StorageError, S
 from sparklog.log.log_manager import LogManager
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
+from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.purgatory import Outcome, Purgatory
@@ -60,9 +61,12 @@ class Appender:
         self._produces = produces
         self._inline_after = 0.0
 
-    async def append_each(self, writes: Sequence[Write], *, replicated_within_ms: int | None = None) -> Outcomes:
+    async def append_each(
+        self, writes: Sequence[Write], *, replicated_within_ms: int | None = None, times: RequestTimes | None = None
+    ) -> Outcomes:
         """Appends on the partitions' threads; one partition's failure is no other's. With `replicated_within_ms`
         returns when every append is below its partition's high watermark; those that are not in time, have failed.
+        How long that took is noted in `times`.
 
         What follows from an append (high watermark, wake-ups) happens when the thread reports it, whether or not
         somebody still waits here: the peer may be gone by then.
@@ -100,7 +104,12 @@ class Appender:
         if left:
             await done
         if replicated_within_ms is not None:
-            await self._wait_for_replicas(writes, outcomes, replicated_within_ms)
+            began_s = self._loop.time()
+            try:
+                await self._wait_for_replicas(writes, outcomes, replicated_within_ms)
+            finally:
+                if times is not None:
+                    times.wait_s += self._loop.time() - began_s
         return outcomes
 
     async def _wait_for_replicas(self, writes: Sequence[Write], outcomes: Outcomes, timeout_ms: int) -> None:
@@ -170,6 +179,8 @@ def _sync(group: _Numbered, results: Outcomes) -> Outcomes:
 def _after_append(partition: Partition, outcome: AppendInfo | Exception) -> None:
     if isinstance(outcome, AppendInfo):
         partition.storage_error = ""
+        partition.traffic.records_in += outcome.record_count
+        partition.traffic.bytes_in += outcome.size_bytes
         partition.on_appended(outcome)
     elif isinstance(outcome, StorageFullError | StorageError):
         # A full disk fails every append: said once, until it has recovered.

@@ -33,6 +33,11 @@ class IoThreads:
     def __len__(self) -> int:
         return len(self._workers)
 
+    @property
+    def queue_lengths(self) -> list[int]:
+        """Jobs that wait, about, by thread. Any thread."""
+        return [len(worker) for worker in self._workers]
+
     def index_of(self, topic: str, partition: int) -> int:
         """The thread that a partition belongs to; a topic's partitions are spread evenly."""
         return (zlib.crc32(topic.encode()) + partition) % len(self._workers)

@@ -16,6 +16,7 @@ from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.partition import PartitionReplicas
 from sparklog.types import TopicPartition
+from sparklog_broker.counters.traffic import TopicTraffic
 from sparklog_broker.partitions.purgatory import Purgatory
 
 UNKNOWN_LEADER_EPOCH = -1
@@ -37,6 +38,7 @@ class Partition:
         "storage_error",
         "thread",
         "topic_id",
+        "traffic",
     )
 
     def __init__(
@@ -48,6 +50,7 @@ class Partition:
         thread: int,
         fetches: Purgatory,
         produces: Purgatory,
+        traffic: TopicTraffic,
         log: PartitionLog | None,
         error: SparklogError | None = None,
     ) -> None:
@@ -55,6 +58,8 @@ class Partition:
         self.topic_id = topic_id
         self.thread = thread
         """The I/O thread that appends to it."""
+        self.traffic = traffic
+        """Where its topic is counted."""
         self.appends_pending = 0
         self.deleted = False
         self.error = error

@@ -8,6 +8,7 @@ from sparklog.errors import UnknownTopicOrPartitionError
 from sparklog.metadata.store import Topic
 from sparklog.types import TopicPartition
 from sparklog_broker.config import BrokerConfig
+from sparklog_broker.counters.traffic import Traffic
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.purgatory import Purgatory
@@ -21,6 +22,7 @@ class Partitions:
         self.topics: dict[str, Topic] = {}
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
+        self.traffic = Traffic(config.metrics_topics_max)
         self.on_topics_changed: Callable[[], None] = lambda: None
         """Called when there are other topics, or one has other partitions."""
         self._broker_id = config.broker_id
@@ -43,6 +45,10 @@ class Partitions:
         """None if there is no such partition."""
         return self._partitions.get(tp)
 
+    def all(self) -> list[Partition]:
+        """At this moment, in no order. Any thread."""
+        return list(self._partitions.values())
+
     def schema_bytes(self, topic: Topic) -> list[tuple[int, bytes]]:
         """The topic's schemas by id as Arrow IPC schema messages, the newest last."""
         return self._schema_bytes[topic.name]
@@ -59,6 +65,7 @@ class Partitions:
                 thread=self._io.index_of(topic.name, number),
                 fetches=self.fetches,
                 produces=self.produces,
+                traffic=self.traffic.of(topic.name),
                 log=open_logs.get(key),
                 error=offline.get(key),
             )
@@ -78,6 +85,7 @@ class Partitions:
         """Serves the topic no longer; its partitions, which are to be told so."""
         self.topics.pop(topic.name, None)
         self._schema_bytes.pop(topic.name, None)
+        self.traffic.forget(topic.name)
         gone = [p for n in range(topic.partitions) if (p := self._partitions.pop((topic.name, n), None)) is not None]
         self.on_topics_changed()
         return gone

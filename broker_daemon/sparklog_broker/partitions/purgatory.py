@@ -47,6 +47,8 @@ class Purgatory:
         self._by_key: dict[Hashable, dict[_Waiter, None]] = {}
         self._count = 0
         self._stopped = False
+        self.ended: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        """How many waits have ended how, or were refused; what needed no wait is not counted."""
 
     @property
     def waiting_count(self) -> int:
@@ -64,6 +66,7 @@ class Purgatory:
         if timeout_s <= 0:
             return Outcome.EXPIRED
         if self._count >= self._limit:
+            self.ended[Outcome.REFUSED] += 1
             return Outcome.REFUSED
         loop = asyncio.get_running_loop()
         waiter = _Waiter(satisfied, tuple(dict.fromkeys(keys)), loop.create_future())
@@ -73,7 +76,9 @@ class Purgatory:
             if satisfied(None):
                 return Outcome.SATISFIED
             timer = loop.call_later(timeout_s, waiter.finish, Outcome.EXPIRED)
-            return await waiter.future
+            outcome = await waiter.future
+            self.ended[outcome] += 1
+            return outcome
         finally:
             if timer is not None:
                 timer.cancel()

@@ -179,6 +179,7 @@ def with_repeated(
         0 if appended is None else appended.record_count,
         () if dense else tuple(base for base, _ in bounds),
         appended is None,
+        0 if appended is None else appended.size_bytes,
     )
 
 

@@ -157,7 +157,9 @@ class LogAppender:
             )
         reach("log.after-append")
         records = sum(b.header.record_count for b in batches)
-        return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records), batches
+        return AppendInfo(
+            first.base_offset, last.last_offset, now_ms, len(batches), records, size_bytes=len(view)
+        ), batches
 
     def roll(self) -> None:
         """Seals the active segment; the next append begins a new one. Without batches it does nothing."""

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from sparklog.environment.files import SHORTAGE_ERRNOS, File, FileIdentity, FileSystem
 from sparklog.errors import StorageError, StorageFullError, StorageUnavailableError
+from sparklog.histogram import Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,10 @@ class DirectoryHealth:
         self._probing = threading.Lock()
         self._looked_s = self._now_s()
         self._identities: list[tuple[Path, FileIdentity]] = []
+        self.syncs = Histogram()
+        """Of files' fsyncs that succeeded."""
+        self.sync_failures = 0
+        self._counting = threading.Lock()
 
     def hold(self, lock: File) -> None:
         """The directory is the one that `lock`, its lock file, is in. Raises StorageError."""
@@ -84,6 +89,19 @@ class DirectoryHealth:
     def look_age_s(self) -> float:
         """How long ago somebody has seen that the directory is the one it was; 0 before `hold`."""
         return self._now_s() - self._looked_s if self._identities else 0.0
+
+    def sync(self, file: File) -> None:
+        """Fsyncs a file, and counts how long that took. Raises StorageError."""
+        began_s = self._now_s()
+        try:
+            file.sync()
+        except StorageError as e:
+            with self._counting:
+                self.sync_failures += 1
+            self.note(e)
+            raise
+        with self._counting:
+            self.syncs.observe(self._now_s() - began_s)
 
     def check(self) -> None:
         """Raises StorageError if the directory has failed."""
@@ -194,11 +212,7 @@ class WatchedFile:
 
     def sync(self) -> None:
         self._health.check()
-        try:
-            self._inner.sync()
-        except StorageError as e:
-            self._health.note(e)
-            raise
+        self._health.sync(self._inner)
 
     def size(self) -> int:
         return self._inner.size()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import READ_AHEAD_BYTES, Connection, ConnectionLimits, State
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.out_queue import OutQueue
@@ -71,6 +72,7 @@ class Peer:
             budget=self.budget,
             buffers=more.pop("buffers", ReceiveBuffers(16 * MIB)),
             unread=self.unread,
+            requests=more.pop("requests", RequestCounters()),
             on_close=self.closed.append,
             **more,
         )

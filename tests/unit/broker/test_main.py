@@ -11,6 +11,7 @@ NOT_TO_START_WITH = (
     "fsspec",
     "importlib.metadata",
     "pandas",
+    "prometheus_client",
     "pyarrow.compute",
     "pyarrow.parquet",
     "random",

@@ -7,6 +7,7 @@ import inspect
 from typing import Any, cast
 
 import pytest
+from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.reply import Reply
@@ -21,6 +22,7 @@ class _Peer:
     local_address = ("127.0.0.1", 1)
     peer_host = "127.0.0.1"
     peer_name = "127.0.0.1:2"
+    times = RequestTimes()
 
 
 def answer(handler: Any, header: bytes | None = None) -> Reply:

@@ -50,7 +50,7 @@ def test_offsets_are_dense_and_stamped_in_place(tmp_path: Path) -> None:
     log.appender.append(records(3))
     payload = records(2) + records(4)
     info = log.appender.append(payload, leader_epoch=7)
-    assert info == AppendInfo(3, 8, 5000, 2, 6)
+    assert info == AppendInfo(3, 8, 5000, 2, 6, size_bytes=len(payload))
     stamped = [h for _, h in iterate_batches(payload)]
     assert [(h.base_offset, h.leader_epoch, h.append_time_ms) for h in stamped] == [(3, 7, 5000), (5, 7, 5000)]
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (0, 0, 9)

@@ -1,0 +1,36 @@
+"""What the background work has done since the broker's start."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class CleanerCounters(Struct):
+    """Of compaction. `failing`: logs that wait after a failure, or are left alone."""
+
+    runs: int = 0
+    failures: int = 0
+    failing: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    removed_records: int = 0
+    busy_s: float = 0.0
+
+
+class TierCounters(Struct):
+    """Of tiering, in segments. `failing`: partitions whose last round failed."""
+
+    rounds: int = 0
+    failures: int = 0
+    failing: int = 0
+    copied: int = 0
+    released: int = 0
+    deleted: int = 0
+
+
+class RetentionCounters(Struct):
+    """Of retention. `raised`: log starts."""
+
+    runs: int = 0
+    raised: int = 0
+    removed_segments: int = 0

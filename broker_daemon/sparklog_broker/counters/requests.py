@@ -1,0 +1,147 @@
+"""Requests: how many, with which errors, how long they took in which phase, and which were slow.
+
+The phases of a request, one behind the other: `queue` from its last byte until a handler has it, `handle` what the
+handler does (its disk included), `wait` for what others have to do first (records that a fetch waits for, replicas that
+an append waits for), `send` until the last byte of the answer is in the kernel's hands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from sparklog.errors import NAMES
+from sparklog.histogram import Histogram
+from sparklog.protocol.messages import Api
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_API = "UNKNOWN"
+SLOW_LINES_MAX = 10
+SLOW_LINES_S = 10.0
+"""So many lines about slow requests per so long; the next one says how many there were without a line."""
+
+
+class RequestTimes(Struct):
+    """Of one request. Seconds of the loop's clock."""
+
+    received_s: float = 0.0
+    begun_s: float = 0.0
+    answered_s: float = 0.0
+    wait_s: float = 0.0
+    """How long, not when: handlers add to it."""
+
+
+class ApiCounters:
+    """Of one API. `errors`: by code; of requests, and of single partitions in them."""
+
+    __slots__ = ("errors", "handle", "queue", "request_bytes", "requests", "response_bytes", "send", "total", "wait")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.errors: dict[int, int] = {}
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.queue = Histogram()
+        self.handle = Histogram()
+        self.wait = Histogram()
+        self.send = Histogram()
+        self.total = Histogram()
+
+
+class RequestCounters:
+    """Of all APIs. Event-loop thread only, but for `items` and `slow_count`.
+
+    `slow_s`: a request that took longer gets a line in the log (negative: none does). What is the client's own pace is
+    not counted for that: how long a fetch waits for records, and how long its answer is left unread.
+    """
+
+    def __init__(self, slow_s: float = -1.0) -> None:
+        self.slow_count = 0
+        self._slow_s = slow_s if slow_s >= 0 else float("inf")
+        self._by_api = {int(api): ApiCounters() for api in Api}
+        self._unknown = ApiCounters()
+        self._lines_left = SLOW_LINES_MAX
+        self._lines_until_s = 0.0
+        self._without_line = 0
+
+    def items(self) -> Iterator[tuple[str, ApiCounters]]:
+        """By name; only APIs that somebody has asked for. Any thread."""
+        for api in Api:
+            if self._by_api[api].requests or self._by_api[api].errors:
+                yield api.name, self._by_api[api]
+        if self._unknown.requests or self._unknown.errors:
+            yield UNKNOWN_API, self._unknown
+
+    def begin(self, api: int, size_bytes: int) -> None:
+        """A request has arrived, with so many bytes behind its prefix."""
+        counters = self._by_api.get(api, self._unknown)
+        counters.requests += 1
+        counters.request_bytes += size_bytes
+
+    def failed(self, api: int, codes: Iterable[int]) -> None:
+        """A request, or partitions in it, were answered with errors."""
+        errors = self._by_api.get(api, self._unknown).errors
+        for code in codes:
+            errors[code] = errors.get(code, 0) + 1
+
+    def done(self, api: int, times: RequestTimes, now_s: float, sent_bytes: int, peer: str) -> None:
+        """The answer to a request is in the kernel's hands (or there is none to send)."""
+        counters = self._by_api.get(api, self._unknown)
+        counters.response_bytes += sent_bytes
+        queue_s = times.begun_s - times.received_s
+        handle_s = times.answered_s - times.begun_s - times.wait_s
+        send_s = now_s - times.answered_s
+        counters.queue.observe(queue_s)
+        counters.handle.observe(handle_s)
+        counters.wait.observe(times.wait_s)
+        counters.send.observe(send_s)
+        counters.total.observe(now_s - times.received_s)
+        slow_s = queue_s + handle_s if api == Api.FETCH else now_s - times.received_s
+        if slow_s > self._slow_s:
+            self.slow_count += 1
+            phases = {"queue_ms": queue_s, "handle_ms": handle_s, "wait_ms": times.wait_s, "send_ms": send_s}
+            self._tell(now_s, api_name(api), peer, slow_s, phases, sent_bytes)
+
+    def _tell(
+        self, now_s: float, api: str, peer: str, slow_s: float, phases: dict[str, float], sent_bytes: int
+    ) -> None:
+        if now_s >= self._lines_until_s:
+            self._lines_left, self._lines_until_s = SLOW_LINES_MAX, now_s + SLOW_LINES_S
+        if not self._lines_left:
+            self._without_line += 1
+            return
+        self._lines_left -= 1
+        without_line, self._without_line = self._without_line, 0
+        phases_ms = {name: round(s * 1000, 3) for name, s in phases.items()}
+        log.warning(
+            "slow request: %s of %s took %.0f ms (%s)%s",
+            api,
+            peer,
+            slow_s * 1000,
+            ", ".join(f"{name.removesuffix('_ms')} {ms:.1f}" for name, ms in phases_ms.items()),
+            f"; {without_line} more since the last line" if without_line else "",
+            extra={
+                "fields": {
+                    "event": "slow_request",
+                    "api": api,
+                    "peer": peer,
+                    "slow_ms": round(slow_s * 1000, 3),
+                    **phases_ms,
+                    "response_bytes": sent_bytes,
+                    "without_line": without_line,
+                }
+            },
+        )
+
+
+def api_name(api: int) -> str:
+    """The name of an API's number, which a peer may have made up."""
+    return Api(api).name if api in Api._value2member_map_ else UNKNOWN_API
+
+
+def error_name(code: int) -> str:
+    """The name of an error's code."""
+    return NAMES.get(code, str(code))

@@ -1,0 +1,109 @@
+"""One scrape: reads the broker's parts and makes families of them, in slices, on the scrape's thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import Metric
+
+from sparklog.histogram import Histogram
+from sparklog.types import INTERNAL_PREFIX, TopicPartition
+from sparklog_broker.counters.traffic import OTHERS
+from sparklog_broker.metrics.families import Described, gauge, one_gauge
+from sparklog_broker.metrics.groups import group_families, read_groups
+from sparklog_broker.metrics.kafka_names import kafka_families
+from sparklog_broker.metrics.partition_rows import PartitionRow, read_rows, sums_by_topic
+from sparklog_broker.metrics.slices import Slices
+from sparklog_broker.metrics.sparklog_names import (
+    background_families,
+    disk_families,
+    process_families,
+    request_families,
+    server_families,
+    topic_families,
+)
+from sparklog_broker.metrics.transactions import read_transactions, transaction_families
+from sparklog_broker.metrics.watched import Watched
+
+_PROCESS = ProcessCollector(registry=None)
+
+
+class BrokerCollector:
+    """What `prometheus_client` renders. `watched` None: the broker is not there yet."""
+
+    def __init__(
+        self,
+        watched: Watched | None,
+        is_ready: bool,
+        loop_delay: Histogram,
+        now_s: Callable[[], float],
+        slices: Slices,
+    ) -> None:
+        self._watched = watched
+        self._is_ready = is_ready
+        self._loop_delay = loop_delay
+        self._now_s = now_s
+        self._slices = slices
+
+    def collect(self) -> Iterator[Metric]:
+        """Each family is read to its end before the next one is asked for."""
+        began_s = self._now_s()
+        yield from _PROCESS.collect()
+        yield from process_families(self._is_ready, self._loop_delay)
+        if self._watched is not None:
+            yield from self._of_broker(self._watched)
+        yield one_gauge("sparklog_scrape_slices", "In how many slices this answer was made.", self._slices.count)
+        yield one_gauge("sparklog_scrape_seconds", "How long that took, pauses included.", self._now_s() - began_s)
+
+    def _of_broker(self, watched: Watched) -> Iterator[Metric]:
+        slices, traffic = self._slices, watched.partitions.traffic
+        rows = read_rows(watched.partitions.all(), slices)
+        sums = sums_by_topic(rows, traffic, slices)
+        partitions_max = watched.config.metrics_partitions_max
+        shown = _topics_by_partition(rows, partitions_max, traffic.has_own)
+        broker = {"id": str(watched.config.broker_id), "address": watched.address}
+        yield from kafka_families(
+            rows, sums, lambda row: row.topic in shown, traffic, broker, watched.server.connection_count, slices
+        )
+        groups = read_groups(
+            watched.groups.loaded(),
+            {TopicPartition(row.topic, row.number): row.high_watermark for row in slices.each(rows)},
+            lambda tp: tp.topic in shown,
+            lambda topic: topic if traffic.has_own(topic) else OTHERS,
+            watched.config.metrics_groups_max,
+            slices,
+        )
+        yield from group_families(groups, slices)
+        transactions = read_transactions(watched.transactions.loaded_shards(), slices)
+        yield from transaction_families(transactions, watched.clock.now_ms())
+        yield from topic_families(traffic, sums, slices)
+        yield from request_families(watched.requests, slices)
+        for families in (server_families, disk_families, background_families):
+            for family in families(watched):
+                yield family
+                slices.look()
+        yield gauge(
+            Described("sparklog_metrics_left_out", "What is beyond a limit of this page, by kind."),
+            [
+                ({"kind": "partitions"}, sum(row.topic not in shown for row in rows) if partitions_max else 0),
+                ({"kind": "topics"}, sum(not traffic.has_own(topic) for topic in list(watched.partitions.topics))),
+                ({"kind": "committed_offsets"}, groups.left_out),
+                ({"kind": "transactional_ids"}, transactions.left_out),
+            ],
+        )
+
+
+def _topics_by_partition(
+    rows: list[PartitionRow], partitions_max: int, has_own: Callable[[str], bool]
+) -> frozenset[str]:
+    """The topics whose partitions are shown each by itself: in the order of names, internal ones last, what still fits
+    as a whole."""
+    counts = Counter(row.topic for row in rows)
+    shown = set()
+    for topic in sorted(counts, key=lambda topic: (topic.startswith(INTERNAL_PREFIX), topic)):
+        if counts[topic] <= partitions_max and has_own(topic):
+            partitions_max -= counts[topic]
+            shown.add(topic)
+    return frozenset(shown)

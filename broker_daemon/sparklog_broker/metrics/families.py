@@ -1,0 +1,68 @@
+"""Families of series, as `prometheus_client` writes them, from rows of labels and numbers.
+
+The rows may be made while they are written: `samples` of a family is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, cast
+
+from prometheus_client.core import Metric
+from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
+
+from sparklog.histogram import HistogramCounts
+
+Labels = dict[str, str]
+Row = tuple[Labels, float]
+NO_LABELS: Labels = {}
+
+
+class Described(NamedTuple):
+    """A family without its rows."""
+
+    name: str
+    doc: str
+
+
+def counter(described: Described, rows: Iterable[Row]) -> Metric:
+    """What only grows; `_total` is put behind the name."""
+    name = f"{described.name}_total"
+    return _family(described, "counter", (Sample(name, labels, value) for labels, value in rows))
+
+
+def gauge(described: Described, rows: Iterable[Row]) -> Metric:
+    """What goes up and down."""
+    name = described.name
+    return _family(described, "gauge", (Sample(name, labels, value) for labels, value in rows))
+
+
+def one_counter(name: str, doc: str, value: float) -> Metric:
+    """A counter without labels."""
+    return counter(Described(name, doc), [(NO_LABELS, value)])
+
+
+def one_gauge(name: str, doc: str, value: float) -> Metric:
+    """A gauge without labels."""
+    return gauge(Described(name, doc), [(NO_LABELS, value)])
+
+
+def histogram(described: Described, rows: Iterable[tuple[Labels, HistogramCounts]]) -> Metric:
+    """Times in seconds."""
+    return _family(described, "histogram", _buckets(described.name, rows))
+
+
+def _buckets(name: str, rows: Iterable[tuple[Labels, HistogramCounts]]) -> Iterator[Sample]:
+    for labels, counts in rows:
+        ends = [*map(floatToGoString, counts.bounds), "+Inf"]
+        for end, count in zip(ends, counts.cumulative, strict=True):
+            yield Sample(f"{name}_bucket", {**labels, "le": end}, count)
+        yield Sample(f"{name}_sum", labels, counts.sum_s)
+        yield Sample(f"{name}_count", labels, counts.cumulative[-1])
+
+
+def _family(described: Described, kind: str, samples: Iterable[Sample]) -> Metric:
+    family = Metric(described.name, described.doc, kind)
+    family.samples = cast(list[Sample], samples)
+    return family

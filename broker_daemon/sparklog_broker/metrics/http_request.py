@@ -1,0 +1,45 @@
+"""The head of an HTTP request, as far as three pages need it. Bytes in, request or refusal out.
+
+A request has one line and headers, and no body: what else comes is not read. The head's size and the time until it is
+there are bounded by the server.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+METHODS = ("GET", "HEAD")
+HEADERS_MAX = 100
+
+
+class Request(NamedTuple):
+    """`path` without its query."""
+
+    is_head: bool
+    path: str
+    accept: str
+
+
+class Refusal(Exception):  # noqa: N818  (an answer, not a failure)
+    """The request gets this status instead of a page."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def parse(head: bytes) -> Request:
+    """The request in `head`, which ends with an empty line. Raises Refusal."""
+    try:
+        lines = head.decode("ascii").split("\r\n")
+    except UnicodeDecodeError:
+        raise Refusal(400, "the request is not ASCII") from None
+    parts = lines[0].split(" ")
+    if len(parts) != 3 or parts[2] not in ("HTTP/1.0", "HTTP/1.1") or not parts[1].startswith("/"):
+        raise Refusal(400, "this is no HTTP/1.1 request for a path")
+    if parts[0] not in METHODS:
+        raise Refusal(405, "only GET and HEAD: nothing can be changed here")
+    if len(lines) > HEADERS_MAX:
+        raise Refusal(431, f"more than {HEADERS_MAX} headers")
+    accept = [value for name, colon, value in (line.partition(":") for line in lines[1:]) if name.lower() == "accept"]
+    return Request(parts[0] == "HEAD", parts[1].partition("?")[0], ",".join(accept))

@@ -1,0 +1,150 @@
+"""The broker's numbers under the names that Kafka's dashboards read: those of Strimzi's rules for Kafka's beans, and of
+kafka_exporter. Their labels are Kafka's too, but for one thing: what Kafka has per partition is summed up by topic
+here, unless `metrics.partitions.max` asks for partitions. Dashboards sum up by topic themselves, so they see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from sparklog_broker.counters.traffic import Traffic
+from sparklog_broker.metrics.families import Described, Labels, Row, counter, gauge, one_counter, one_gauge
+from sparklog_broker.metrics.partition_rows import PartitionRow, Sums, is_under_replicated, total
+from sparklog_broker.metrics.slices import Slices
+
+TRAFFIC = (
+    (Described("kafka_server_brokertopicmetrics_messagesin", "Records appended."), "records_in"),
+    (Described("kafka_server_brokertopicmetrics_bytesin", "Bytes appended."), "bytes_in"),
+    (Described("kafka_server_brokertopicmetrics_bytesout", "Bytes that fetches were answered with."), "bytes_out"),
+    (
+        Described("kafka_server_brokertopicmetrics_totalproducerequests", "Appends asked for, by partition."),
+        "produces",
+    ),
+    (Described("kafka_server_brokertopicmetrics_totalfetchrequests", "Fetches answered, by partition."), "fetches"),
+    (
+        Described("kafka_server_brokertopicmetrics_failedproducerequests", "Appends that failed, by partition."),
+        "failed_produces",
+    ),
+    (
+        Described("kafka_server_brokertopicmetrics_failedfetchrequests", "Fetches that failed, by partition."),
+        "failed_fetches",
+    ),
+)
+
+# (family, of a topic's sums, of one partition or None: that is shown by topic only)
+PLACES: tuple[tuple[Described, Callable[[Sums], float], Callable[[PartitionRow], float] | None], ...] = (
+    (Described("kafka_log_log_size", "Bytes of batches."), lambda s: s.size_bytes, lambda r: r.size_bytes),
+    (
+        Described("kafka_topic_partition_current_offset", "High watermark; of several partitions the sum."),
+        lambda s: s.high_watermark,
+        lambda r: r.high_watermark,
+    ),
+    (
+        Described("kafka_topic_partition_oldest_offset", "Log start offset; of several partitions the sum."),
+        lambda s: s.start,
+        lambda r: r.start,
+    ),
+    (Described("kafka_topic_partition_replicas", "Replicas."), lambda s: s.replicas, lambda r: r.replicas),
+    (
+        Described("kafka_topic_partition_in_sync_replica", "Replicas that are in sync."),
+        lambda s: s.in_sync,
+        lambda r: r.in_sync,
+    ),
+    (
+        Described("kafka_topic_partition_under_replicated_partition", "Partitions with replicas that are not in sync."),
+        lambda s: s.under_replicated,
+        is_under_replicated,
+    ),
+    (Described("kafka_cluster_partition_replicascount", "Replicas."), lambda s: s.replicas, lambda r: r.replicas),
+    (
+        Described(
+            "kafka_cluster_partition_underminisr", "Partitions with fewer replicas in sync than an append needs."
+        ),
+        lambda s: s.under_min_isr,
+        lambda r: r.in_sync < 1,
+    ),
+    (
+        Described(
+            "kafka_cluster_partition_atminisr",
+            "Partitions that lose their last spare replica with the next failure; never one that has a single replica.",
+        ),
+        lambda s: s.at_min_isr,
+        lambda r: r.in_sync == 1 < r.replicas,
+    ),
+    (Described("kafka_topic_partitions", "Partitions."), lambda s: s.partitions, None),
+)
+
+
+def kafka_families(
+    rows: Sequence[PartitionRow],
+    sums: dict[str, Sums],
+    shown: Callable[[PartitionRow], bool],
+    traffic: Traffic,
+    broker: Labels,
+    connections: int,
+    slices: Slices,
+) -> Iterator[Metric]:
+    """`shown`: partitions that have series of their own; `broker`: the labels of `kafka_broker_info`."""
+    for described, field in TRAFFIC:
+        yield counter(described, slices.each(_traffic(traffic, attrgetter(field))))
+    own = [row for row in slices.each(rows) if shown(row)]
+    rest = _without(sums, own)
+    for described, of_sums, of_row in PLACES:
+        if of_row is None:
+            yield gauge(described, slices.each(_by_topic(sums, of_sums)))
+        else:
+            yield gauge(described, slices.each(_by_partition(own, rest, of_row, of_sums)))
+    everything = total(sums)
+    yield gauge(Described("kafka_broker_info", "The broker: its number and address."), [(broker, 1)])
+    yield one_gauge("kafka_server_replicamanager_partitioncount", "Partitions.", everything.partitions)
+    online = everything.partitions - everything.offline
+    yield one_gauge("kafka_server_replicamanager_leadercount", "Partitions this broker leads, and can use.", online)
+    yield one_gauge(
+        "kafka_server_replicamanager_underreplicatedpartitions",
+        "Partitions with replicas that are not in sync.",
+        everything.under_replicated,
+    )
+    yield one_gauge("kafka_controller_kafkacontroller_activecontrollercount", "Whether this is the controller.", 1)
+    yield one_gauge(
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+        "Partitions that nobody can use.",
+        everything.offline,
+    )
+    yield one_counter(
+        "kafka_controller_controllerstats_uncleanleaderelections", "Leaders that did not have all records.", 0
+    )
+    listener = {"listener": broker["address"]}
+    yield gauge(
+        Described("kafka_server_socket_server_metrics_connection_count", "Open connections."), [(listener, connections)]
+    )
+
+
+def _traffic(traffic: Traffic, value: Callable[[Any], int]) -> Iterator[Row]:
+    for topic, of_topic in traffic.items():
+        yield {"topic": topic}, value(of_topic)
+
+
+def _by_topic(sums: dict[str, Sums], value: Callable[[Sums], float]) -> Iterator[Row]:
+    for topic, of_topic in sums.items():
+        yield {"topic": topic}, value(of_topic)
+
+
+def _by_partition(
+    own: Sequence[PartitionRow],
+    rest: dict[str, Sums],
+    of_row: Callable[[PartitionRow], float],
+    of_sums: Callable[[Sums], float],
+) -> Iterator[Row]:
+    for row in own:
+        yield {"topic": row.topic, "partition": str(row.number)}, of_row(row)
+    yield from _by_topic(rest, of_sums)
+
+
+def _without(sums: dict[str, Sums], own: Sequence[PartitionRow]) -> dict[str, Sums]:
+    """The sums of what has no series of its own: of a topic all partitions have some, or none."""
+    topics = {row.topic for row in own}
+    return {topic: of_topic for topic, of_topic in sums.items() if topic not in topics}

@@ -1,0 +1,38 @@
+"""One scrape, from the broker's numbers to the bytes of the answer. Imports `prometheus_client`, which takes a tenth of
+a second: only a broker that shows its metrics imports this module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+
+from sparklog.histogram import Histogram
+from sparklog_broker.metrics.broker_collector import BrokerCollector
+from sparklog_broker.metrics.exposition import Exposition
+from sparklog_broker.metrics.slices import Slices
+from sparklog_broker.metrics.watched import Watched
+
+
+class Renderer:
+    """Runs on the scrape's thread. `rest` sleeps between slices; `watched` is None while the logs are opened."""
+
+    def __init__(self, loop_delay: Histogram, now_s: Callable[[], float], rest: Callable[[float], object]) -> None:
+        self._loop_delay = loop_delay
+        self._now_s = now_s
+        self._rest = rest
+
+    def scrape(self, exposition: Exposition, watched: Watched | None, is_ready: bool) -> bytes:
+        """All there is to see at this moment."""
+        slices = Slices(self._now_s, self._rest)
+        return render(BrokerCollector(watched, is_ready, self._loop_delay, self._now_s, slices), exposition)
+
+
+def render(collector: Collector, exposition: Exposition) -> bytes:
+    """The collector's families in that form."""
+    if exposition is Exposition.OPENMETRICS:
+        found: bytes = openmetrics.generate_latest(collector, version="1.0.0")  # type: ignore[no-untyped-call]
+        return found
+    return generate_latest(collector)

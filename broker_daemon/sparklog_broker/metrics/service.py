@@ -1,0 +1,109 @@
+"""The pages of `metrics.listen`: /metrics, /health/live and /health/ready.
+
+They are there before the logs are opened, so that a long recovery can be watched, and until the broker has stopped. A
+scrape is rendered on a thread of its own; who asks for the same form meanwhile gets the same answer, so that however
+many ask, one rendering of each form is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from sparklog.environment import Environment
+from sparklog_broker.config import BrokerConfig, format_address, parse_address
+from sparklog_broker.metrics.exposition import Exposition, wanted_by
+from sparklog_broker.metrics.health import Health, Stage
+from sparklog_broker.metrics.http_request import Refusal, Request
+from sparklog_broker.metrics.http_server import HttpServer, Page
+from sparklog_broker.metrics.loop_delay import LoopDelay
+from sparklog_broker.metrics.watched import Watched
+from sparklog_broker.network.server import bind
+
+log = logging.getLogger(__name__)
+
+SETTING = "metrics.listen"
+Scrape = Callable[[Exposition, Watched | None, bool], bytes]
+
+
+class MetricsService:
+    """Does nothing when `metrics.listen` is empty. Event-loop thread only."""
+
+    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment) -> None:
+        self._listen = config.metrics_listen
+        self._loop = loop
+        self._environment = environment
+        self._health = Health()
+        self._delay = LoopDelay(loop)
+        self._stopping = threading.Event()
+        self._watched: Watched | None = None
+        self._server: HttpServer | None = None
+        self._thread: Executor | None = None
+        self._scrape: Scrape = _nothing
+        self._rendering: dict[Exposition, asyncio.Future[bytes]] = {}
+
+    @property
+    def address(self) -> str:
+        """Where the pages are, as `HOST:PORT`; "": nowhere."""
+        return "" if self._server is None else format_address(*self._server.address)
+
+    async def start(self) -> None:
+        """Begins to answer. Raises ListenError."""
+        if not self._listen:
+            return
+        from sparklog_broker.metrics.rendering import Renderer
+
+        sock = bind(*parse_address(self._listen, SETTING), setting=SETTING)
+        self._server = HttpServer(sock, self.page)
+        self._thread = self._environment.executors.daemon("metrics")
+        self._scrape = Renderer(self._delay.delays, self._environment.clock.monotonic_s, self._stopping.wait).scrape
+        self._delay.start()
+        await self._server.start()
+        log.info("metrics on http://%s/metrics", self.address)
+
+    def serving(self, watched: Watched) -> None:
+        """The broker has recovered, and takes requests."""
+        self._watched = watched
+        self._health.stage = Stage.SERVING
+
+    def draining(self) -> None:
+        """The broker stops."""
+        self._health.stage = Stage.DRAINING
+
+    async def stop(self) -> None:
+        """Ends everything; a rendering that is under way ends by itself, without pauses."""
+        self._stopping.set()
+        self._delay.stop()
+        if self._server is not None:
+            await self._server.stop()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+
+    async def page(self, request: Request) -> Page:
+        """The answer to a request. Raises Refusal."""
+        match request.path:
+            case "/metrics":
+                return await self._metrics(wanted_by(request.accept))
+            case "/health/live":
+                return Page(b"alive\n")
+            case "/health/ready":
+                body = f"{self._health.stage.value}\n".encode()
+                return Page(body, status=200 if self._health.is_ready else 503)
+        raise Refusal(404, "there are /metrics, /health/live and /health/ready")
+
+    async def _metrics(self, exposition: Exposition) -> Page:
+        rendering = self._rendering.get(exposition)
+        if rendering is None:
+            rendering = self._loop.run_in_executor(
+                self._thread, self._scrape, exposition, self._watched, self._health.is_ready
+            )
+            self._rendering[exposition] = rendering
+            rendering.add_done_callback(lambda _: self._rendering.pop(exposition))
+        return Page(await asyncio.shield(rendering), exposition.value)
+
+
+def _nothing(exposition: Exposition, watched: Watched | None, is_ready: bool) -> bytes:
+    return b""

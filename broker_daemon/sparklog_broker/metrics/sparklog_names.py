@@ -1,0 +1,167 @@
+"""The broker's numbers under names of our own: what Kafka has no name for, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+
+from prometheus_client.core import Metric
+
+from sparklog.histogram import Histogram
+from sparklog.version import __version__
+from sparklog_broker.counters.requests import RequestCounters, error_name
+from sparklog_broker.counters.traffic import Traffic
+from sparklog_broker.metrics.families import (
+    Described,
+    counter,
+    gauge,
+    histogram,
+    one_counter,
+    one_gauge,
+)
+from sparklog_broker.metrics.partition_rows import Sums
+from sparklog_broker.metrics.slices import Slices
+from sparklog_broker.metrics.watched import Watched
+
+PHASES = ("queue", "handle", "wait", "send")
+
+
+def process_families(ready: bool, loop_delay: Histogram) -> Iterator[Metric]:
+    """What is known of a broker that is still recovering, too."""
+    yield gauge(Described("sparklog_build_info", "The version that runs."), [({"version": __version__}, 1)])
+    yield one_gauge("sparklog_ready", "Whether the broker serves: recovered, and not stopping.", ready)
+    described = Described("sparklog_event_loop_delay_seconds", "By how much timers of the event loop were late.")
+    yield histogram(described, [({}, loop_delay.counts)])
+
+
+def request_families(requests: RequestCounters, slices: Slices) -> Iterator[Metric]:
+    found = list(requests.items())
+    for name, doc, field in (
+        ("sparklog_requests", "Requests that have arrived.", "requests"),
+        ("sparklog_request_bytes", "Bytes of requests, without their prefixes.", "request_bytes"),
+        ("sparklog_response_bytes", "Bytes of answers.", "response_bytes"),
+    ):
+        value = attrgetter(field)
+        yield counter(Described(name, doc), (({"api": api}, value(counters)) for api, counters in slices.each(found)))
+    yield counter(
+        Described("sparklog_request_errors", "Errors that requests, or partitions in them, were answered with."),
+        (
+            ({"api": api, "error": error_name(code)}, count)
+            for api, counters in slices.each(found)
+            for code, count in sorted(counters.errors.items())
+        ),
+    )
+    described = Described("sparklog_request_seconds", "From a request's last byte to its answer's last byte.")
+    yield histogram(described, (({"api": api}, counters.total.counts) for api, counters in slices.each(found)))
+    yield histogram(
+        Described(
+            "sparklog_request_phase_seconds",
+            "The same in phases: queue (for a handler), handle, wait (for records, or replicas), send.",
+        ),
+        (
+            ({"api": api, "phase": phase}, getattr(counters, phase).counts)
+            for api, counters in found
+            for phase in slices.each(PHASES)
+        ),
+    )
+    yield one_counter(
+        "sparklog_slow_requests", "Requests that took longer than slow.request.threshold.ms.", requests.slow_count
+    )
+
+
+def topic_families(traffic: Traffic, sums: dict[str, Sums], slices: Slices) -> Iterator[Metric]:
+    described = Described(
+        "sparklog_topic_records_out", "Records that fetches were answered with, by offsets: compacted ones count."
+    )
+    yield counter(described, (({"topic": t}, n.records_out) for t, n in slices.each(traffic.items())))
+    described = Described(
+        "sparklog_topic_located_bytes", "Bytes that clients on this host were told to read from files."
+    )
+    yield counter(described, (({"topic": t}, n.located_bytes) for t, n in slices.each(traffic.items())))
+    for name, doc, field in (
+        ("sparklog_topic_undecided_records", "Records that readers of committed ones wait for.", "undecided"),
+        ("sparklog_topic_segments", "Segments.", "segments"),
+        ("sparklog_topic_producers", "Producers that partitions remember.", "producers"),
+        ("sparklog_topic_remote_bytes", "Bytes of batches that are only in the object store.", "remote_bytes"),
+        ("sparklog_topic_offline_partitions", "Partitions that nobody can use.", "offline"),
+    ):
+        value = attrgetter(field)
+        yield gauge(Described(name, doc), (({"topic": t}, value(s)) for t, s in slices.each(sums.items())))
+
+
+def server_families(watched: Watched) -> Iterator[Metric]:
+    server, memory, unread = watched.server, watched.memory, watched.server.unread
+    yield one_gauge("sparklog_connections", "Open connections.", server.connection_count)
+    yield one_counter("sparklog_connections_accepted", "Connections accepted.", server.accepted_count)
+    yield one_counter("sparklog_connections_refused", "Of these, told that there are too many.", server.refused_count)
+    yield one_gauge("sparklog_request_memory_used_bytes", "Held by requests and unread answers.", memory.used_bytes)
+    yield one_gauge("sparklog_request_memory_limit_bytes", "queued.max.request.bytes.", memory.limit_bytes)
+    yield one_gauge("sparklog_request_memory_waiting", "Connections that wait for memory.", memory.waiting_count)
+    yield one_gauge("sparklog_unread_answer_bytes", "Held by answers that clients do not read.", unread.held_bytes)
+    yield one_gauge("sparklog_unread_answer_files", "File ranges held by such answers.", unread.held_files)
+    purgatories = {"fetch": watched.partitions.fetches, "produce": watched.partitions.produces}
+    yield gauge(
+        Described("sparklog_purgatory_waiting", "Requests that wait, by what they wait in."),
+        [({"purgatory": name}, purgatory.waiting_count) for name, purgatory in purgatories.items()],
+    )
+    yield counter(
+        Described("sparklog_purgatory_waits", "Waits that have ended, by how."),
+        [
+            ({"purgatory": name, "outcome": outcome.value}, count)
+            for name, purgatory in purgatories.items()
+            for outcome, count in purgatory.ended.items()
+        ],
+    )
+    yield gauge(
+        Described("sparklog_io_queued_jobs", "Jobs that wait for an I/O thread."),
+        [({"thread": str(i)}, length) for i, length in enumerate(watched.io.queue_lengths)],
+    )
+
+
+def disk_families(watched: Watched) -> Iterator[Metric]:
+    directories = [({"directory": str(h.directory)}, h) for h in watched.storage.logs.directories_health]
+    described = Described("sparklog_fsync_seconds", "What one file's fsync takes.")
+    yield histogram(described, [(labels, health.syncs.counts) for labels, health in directories])
+    described = Described("sparklog_fsync_failures", "Fsyncs that failed.")
+    yield counter(described, [(labels, health.sync_failures) for labels, health in directories])
+    described = Described("sparklog_log_directory_failed", "Whether a log directory cannot be used any more.")
+    yield gauge(described, [(labels, health.failure is not None) for labels, health in directories])
+    flushing = watched.background.flushing
+    described = Described(
+        "sparklog_flush_seconds", "What fsyncing all that was appended takes (log.flush.interval.ms)."
+    )
+    yield histogram(described, [({}, flushing.rounds.counts)])
+
+
+def background_families(watched: Watched) -> Iterator[Metric]:
+    background = watched.background
+    cleaner, tier, retention = background.cleaner.counters, background.tierer.counters, background.retention.counters
+    for name, doc, value in (
+        ("sparklog_cleaner_runs", "Logs compacted.", cleaner.runs),
+        ("sparklog_cleaner_failures", "Compactions that failed.", cleaner.failures),
+        ("sparklog_cleaner_read_bytes", "Bytes of batches that compaction has looked at.", cleaner.read_bytes),
+        ("sparklog_cleaner_written_bytes", "Bytes of batches that it has left.", cleaner.written_bytes),
+        ("sparklog_cleaner_removed_records", "Records removed by compaction.", cleaner.removed_records),
+        ("sparklog_cleaner_busy_seconds", "Time that compaction took.", cleaner.busy_s),
+        ("sparklog_tier_rounds", "Rounds of tiering.", tier.rounds),
+        ("sparklog_tier_failures", "Partitions whose round failed.", tier.failures),
+        ("sparklog_tier_copied_segments", "Segments copied to the object store.", tier.copied),
+        ("sparklog_tier_released_segments", "Copied segments whose local files were given up.", tier.released),
+        ("sparklog_tier_deleted_segments", "Copies deleted from the object store.", tier.deleted),
+        ("sparklog_retention_runs", "Runs of retention.", retention.runs),
+        ("sparklog_retention_raised_log_starts", "Log starts raised by it.", retention.raised),
+        (
+            "sparklog_retention_removed_segments",
+            "Segments whose files were unlinked.",
+            retention.removed_segments + background.flushing.removed_segments,
+        ),
+    ):
+        yield one_counter(name, doc, value)
+    yield one_gauge(
+        "sparklog_cleaner_failing_logs", "Logs that wait after a failure, or are left alone.", cleaner.failing
+    )
+    yield one_gauge("sparklog_tier_failing_partitions", "Partitions whose last round of tiering failed.", tier.failing)
+    cache = watched.storage.remote.cache
+    yield one_gauge(
+        "sparklog_tier_cache_bytes", "Kept of what was read from the object store.", cache.held_bytes if cache else 0
+    )

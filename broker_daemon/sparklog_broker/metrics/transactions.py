@@ -1,0 +1,56 @@
+"""Transactions: how many are in which state, and for how long the oldest is open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from prometheus_client.core import Metric
+
+from sparklog.errors import InvalidProducerIdMappingError
+from sparklog.replication.transactions import Coordinator
+from sparklog_broker.metrics.families import Described, gauge, one_gauge
+from sparklog_broker.metrics.slices import Slices
+
+IDS_MAX = 100_000
+"""Transactional ids that one scrape looks at; how many there are beyond is told by `sparklog_metrics_left_out`."""
+
+
+class TransactionsAtOnce(NamedTuple):
+    """All transactional ids at one moment. `open_since_ms`: wall clock; None: none is open."""
+
+    states: Mapping[str, int]
+    open_count: int
+    open_since_ms: int | None
+    left_out: int
+
+
+def read_transactions(coordinators: Sequence[Coordinator], slices: Slices) -> TransactionsAtOnce:
+    states: Counter[str] = Counter()
+    started: list[int] = []
+    left, count = IDS_MAX, 0
+    for coordinator in coordinators:
+        ids = coordinator.ids()
+        count += len(ids)
+        for transactional_id in slices.each(islice(ids, max(left, 0))):
+            left -= 1
+            try:
+                summary = coordinator.summary(transactional_id)
+            except InvalidProducerIdMappingError:  # it has expired meanwhile
+                continue
+            states[summary.state] += 1
+            if summary.started_ms >= 0:
+                started.append(summary.started_ms)
+    return TransactionsAtOnce(states, len(started), min(started, default=None), max(0, count - IDS_MAX))
+
+
+def transaction_families(found: TransactionsAtOnce, now_ms: int) -> Iterator[Metric]:
+    described = Described("sparklog_transactional_ids", "Transactional ids (and applications) by their state.")
+    yield gauge(described, [({"state": state}, count) for state, count in sorted(found.states.items())])
+    yield one_gauge("sparklog_open_transactions", "Transactions that have begun and not ended.", found.open_count)
+    age_ms = 0 if found.open_since_ms is None else max(0, now_ms - found.open_since_ms)
+    yield one_gauge(
+        "sparklog_open_transaction_age_seconds_max", "For how long the oldest of them is open.", age_ms / 1000
+    )

@@ -1,0 +1,34 @@
+"""The parts of a broker that its metrics are read from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparklog.environment.clock import MachineClock
+from sparklog_broker.background.background import Background
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.coordinators.groups import Groups
+from sparklog_broker.coordinators.transactions import TransactionCoordinator
+from sparklog_broker.counters.requests import RequestCounters
+from sparklog_broker.network.memory import MemoryBudget
+from sparklog_broker.network.server import Server
+from sparklog_broker.partitions.io_threads import IoThreads
+from sparklog_broker.partitions.partitions import Partitions
+from sparklog_broker.partitions.storage import Storage
+
+
+class Watched(NamedTuple):
+    """Read on the scrape's thread: numbers, and copies of dicts and lists that are made in one step."""
+
+    config: BrokerConfig
+    clock: MachineClock
+    address: str
+    server: Server
+    requests: RequestCounters
+    memory: MemoryBudget
+    storage: Storage
+    io: IoThreads
+    partitions: Partitions
+    background: Background
+    groups: Groups
+    transactions: TransactionCoordinator
