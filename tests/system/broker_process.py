@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import selectors
 import signal
@@ -93,6 +94,13 @@ class BrokerProcess:
     @property
     def stderr(self) -> str:
         return self._stderr_path.read_text()
+
+    @property
+    def metrics_url(self) -> str:
+        """Of a broker with `metrics.listen`."""
+        found = re.search(r"metrics on (http://\S+/metrics)", self.stderr)
+        assert found, self.stderr
+        return found[1]
 
     @property
     def host(self) -> str:

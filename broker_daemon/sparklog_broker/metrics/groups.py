@@ -1,7 +1,7 @@
 """Groups, and how far they are behind.
 
-So many groups as `metrics.groups.max` are shown by their names, in the names' order; all others, and names that are
-longer than NAME_CHARS_MAX, are one group `(others)`. A group may call itself that: then it is one of them.
+So many groups as `metrics.groups.max` are shown by their names, in the names' order; all others are one group
+`(others)`. A group may call itself that: then it is one of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from sparklog_broker.counters.traffic import OTHERS
 from sparklog_broker.metrics.families import Described, Row, gauge
 from sparklog_broker.metrics.slices import Slices
 
-NAME_CHARS_MAX = 249
 OFFSETS_MAX = 200_000
 """Committed offsets that one scrape looks at; how many there are beyond is told by `sparklog_metrics_left_out`."""
 TRIES = 5
@@ -77,7 +76,7 @@ def read_groups(
     """`ends`: high watermarks. `shown`: partitions that are to be shown each by itself; `topic_name`: under which name
     a topic is."""
     ids = [c.known_ids() for c in coordinators]
-    usable = (i for some in ids for i in some if i != OTHERS and len(i) <= NAME_CHARS_MAX)
+    usable = (i for some in ids for i in some if i != OTHERS)
     named = frozenset(nsmallest(groups_max, slices.each(usable)))
     found: dict[str, GroupLag] = {}
     states: Counter[str] = Counter()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-SLICE_S = 0.0001
+SLICE_S = 0.00025
 PAUSE_S = 0.001
 ITEMS_PER_LOOK = 8
 

@@ -1,0 +1,257 @@
+"""A real broker's pages for Prometheus: what dashboards and alerts ask for is there, and asking does no harm."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from sparklog.errors import SparklogError
+from sparklog.protocol import group_messages as groups
+from sparklog.protocol.messages import Api
+from tests.benchmarks.broker_raw import envelope_batch
+from tests.system.broker_process import BrokerProcess, create_topic, fetch, handshake, produce, until
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "conf" / "prometheus" / "sparklog-alerts.yml"
+PROMETHEUS = ROOT / "conf" / "prometheus" / "prometheus.yml"
+DASHBOARD = ROOT / "conf" / "grafana" / "sparklog.json"
+SETTINGS = 'metrics.listen = "127.0.0.1:0"\n'
+BATCH = envelope_batch(10, 100)
+NOT_OURS = {"up"}
+"""Prometheus makes it itself."""
+STRIMZI = """
+kafka_cluster_partition_atminisr kafka_cluster_partition_replicascount kafka_cluster_partition_underminisr
+kafka_controller_controllerstats_uncleanleaderelections_total kafka_controller_kafkacontroller_activecontrollercount
+kafka_controller_kafkacontroller_offlinepartitionscount kafka_log_log_size
+kafka_server_brokertopicmetrics_bytesin_total kafka_server_brokertopicmetrics_bytesout_total
+kafka_server_brokertopicmetrics_failedfetchrequests_total kafka_server_brokertopicmetrics_failedproducerequests_total
+kafka_server_brokertopicmetrics_messagesin_total kafka_server_brokertopicmetrics_totalfetchrequests_total
+kafka_server_brokertopicmetrics_totalproducerequests_total kafka_server_replicamanager_leadercount
+kafka_server_replicamanager_partitioncount kafka_server_replicamanager_underreplicatedpartitions
+kafka_server_socket_server_metrics_connection_count process_open_fds
+kafka_broker_info kafka_consumergroup_current_offset kafka_consumergroup_lag kafka_topic_partition_current_offset
+kafka_topic_partition_in_sync_replica kafka_topic_partition_oldest_offset kafka_topic_partition_replicas
+kafka_topic_partition_under_replicated_partition kafka_topic_partitions
+"""
+"""What Strimzi's dashboards of Kafka and of kafka_exporter read, but for the JVM's and what only Kafka has
+(docs/watching.md)."""
+_NAME = re.compile(r"\b[a-zA-Z_:][a-zA-Z0-9_:]*\b(?!\s*\()")
+_WORDS = {"by", "without", "and", "or", "unless", "on", "ignoring", "group_left", "group_right", "bool", "offset"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One that has done a little of everything."""
+    directory = tmp_path_factory.mktemp("metrics")
+    broker = BrokerProcess(directory / "data", settings=SETTINGS, work_dir=directory)
+    with broker.connect() as client:
+        handshake(client)
+        create_topic(client, "t", 2)
+        assert produce(client, [("t", 0, BATCH), ("t", 1, BATCH)])[0].error_code == 0
+        assert produce(client, [("nobody's", 0, BATCH)])[0].error_code != 0
+        fetch(client, "t", 0)
+        fetch(client, "t", 99)
+        commit = groups.OffsetCommitRequest("g", [groups.CommittedOffset("t", 0, 3)])
+        client.request(Api.OFFSET_COMMIT, commit, groups.OffsetCommitResponse)
+    yield broker
+    broker.stop()
+
+
+def get(url: str, accept: str = "") -> tuple[str, str]:
+    """Content type and body."""
+    request = urllib.request.Request(url, headers={"Accept": accept} if accept else {})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def is_ready(broker: BrokerProcess) -> bool:
+    try:
+        return "\nsparklog_ready 1.0\n" in get(broker.metrics_url)[1]
+    except OSError:  # an HTTP error is one, too
+        return False
+
+
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {(s.name, frozenset(s.labels.items())): s.value for family in parse_text(text) for s in family.samples}
+
+
+def exported(broker: BrokerProcess) -> set[str]:
+    return {name for name, _ in samples(get(broker.metrics_url)[1])}
+
+
+def names_in(expression: str) -> set[str]:
+    """The series that a PromQL expression reads."""
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\"[^\"]*\"", " ", expression)
+    bare = re.sub(r"\b(by|without|on|ignoring)\s*\([^)]*\)", " ", bare)
+    return set(_NAME.findall(bare)) - _WORDS
+
+
+def test_names_in_expressions() -> None:
+    assert names_in('sum by (a, le) (rate(x_total{b="c",d=~"e"}[5m])) > 0 and on (f) deriv(y[1h]) * 2 or up == 0') == {
+        "x_total",
+        "y",
+        "up",
+    }
+
+
+def expressions(value: Any) -> Iterator[str]:
+    """All PromQL in a dashboard."""
+    if isinstance(value, dict):
+        yield from (value[key] for key in ("expr", "definition") if isinstance(value.get(key), str))
+        for inner in value.values():
+            yield from expressions(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from expressions(inner)
+
+
+def test_the_numbers_are_those_of_what_was_done(broker: BrokerProcess) -> None:
+    content_type, text = get(broker.metrics_url)
+    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+    found = samples(text)
+
+    def of(name: str, **labels: str) -> float:
+        return found[name, frozenset(labels.items())]
+
+    assert of("kafka_server_brokertopicmetrics_messagesin_total", topic="t") == 20
+    assert of("kafka_server_brokertopicmetrics_bytesin_total", topic="t") == 2 * len(BATCH)
+    assert of("kafka_server_brokertopicmetrics_bytesout_total", topic="t") == len(BATCH)
+    assert of("kafka_server_brokertopicmetrics_failedfetchrequests_total", topic="t") == 1
+    assert of("kafka_consumergroup_lag", consumergroup="g", topic="t") == 7
+    assert of("sparklog_request_errors_total", api="PRODUCE", error="UNKNOWN_TOPIC_OR_PARTITION") == 1
+    assert of("sparklog_request_errors_total", api="FETCH", error="OFFSET_OUT_OF_RANGE") == 1
+    assert of("sparklog_requests_total", api="PRODUCE") == 2
+    for phase in ("queue", "handle", "wait", "send"):
+        assert of("sparklog_request_phase_seconds_count", api="PRODUCE", phase=phase) == 2
+    total_s = of("sparklog_request_seconds_sum", api="PRODUCE")
+    phases_s = sum(
+        of("sparklog_request_phase_seconds_sum", api="PRODUCE", phase=p) for p in ("queue", "handle", "wait", "send")
+    )
+    assert phases_s == pytest.approx(total_s)
+    assert of("sparklog_ready") == 1
+    assert of("process_open_fds") > 5
+
+
+def test_openmetrics_says_the_same(broker: BrokerProcess) -> None:
+    content_type, text = get(broker.metrics_url, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert text.endswith("# EOF\n")
+    names = {sample.name for family in parse_openmetrics(text) for sample in family.samples}
+    assert names == exported(broker)
+
+
+def test_kafkas_dashboards_find_their_series(broker: BrokerProcess) -> None:
+    assert set(STRIMZI.split()) - exported(broker) == set()
+
+
+def test_every_series_of_the_dashboard_is_exported(broker: BrokerProcess) -> None:
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    used: set[str] = set()
+    for expression in expressions(dashboard):
+        found = re.match(r"label_values\((\w+)", expression)
+        used |= {found[1]} if found else names_in(expression)
+    assert len(used) > 30
+    assert used - exported(broker) == set()
+
+
+def test_every_series_of_the_alerts_is_exported(broker: BrokerProcess) -> None:
+    text = RULES.read_text(encoding="utf-8")
+    found = re.findall(r"(?m)^ +expr: (.+)$", text)
+    assert len(found) == text.count("- alert:") > 10
+    used = set().union(*map(names_in, found)) - NOT_OURS
+    assert used - exported(broker) == set()
+
+
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed: it comes with Debian's package `prometheus`")
+    return found
+
+
+@pytest.mark.parametrize("check", [["rules", RULES], ["config", PROMETHEUS]], ids=["rules", "config"])
+def test_prometheus_takes_the_files(check: list[str | Path]) -> None:
+    done = subprocess.run([promtool(), "check", *check], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "SUCCESS" in done.stdout
+
+
+def test_prometheus_takes_the_page(broker: BrokerProcess) -> None:
+    """It has one wish about a name, which is Kafka's."""
+    page = get(broker.metrics_url)[1]
+    done = subprocess.run(
+        [promtool(), "check", "metrics"], input=page, capture_output=True, text=True, timeout=60, check=False
+    )
+    wishes = [line.split()[0] for line in (done.stdout + done.stderr).splitlines()]
+    assert wishes == ["kafka_server_socket_server_metrics_connection_count"]
+
+
+def test_health(broker: BrokerProcess) -> None:
+    base = broker.metrics_url.removesuffix("/metrics")
+    assert get(f"{base}/health/live")[1] == "alive\n"
+    assert get(f"{base}/health/ready")[1] == "ready\n"
+    for path, status in (("/", 404), ("/metrics/x", 404)):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            get(base + path)
+        refused.value.close()
+        assert refused.value.code == status
+
+
+def test_hostile_peers_of_the_page_do_not_disturb_the_broker(broker: BrokerProcess) -> None:
+    address = broker.metrics_url.removeprefix("http://").removesuffix("/metrics").split(":")
+    held = []
+    for data in (b"", b"GET /metrics HTTP/1.1\r\n", b"\x00" * 100_000, b"POST /metrics HTTP/1.1\r\n\r\n" * 100) * 20:
+        sock = socket.create_connection((address[0], int(address[1])), 20)
+        held.append(sock)
+        try:
+            sock.sendall(data)
+        except OSError:
+            continue
+    with broker.connect() as client:
+        assert produce(client, [("t", 0, BATCH)])[0].error_code == 0
+    for sock in held:
+        sock.close()
+    until(lambda: is_ready(broker), "the page is there again")
+    assert "Traceback" not in broker.stderr
+
+
+def test_a_stop_with_peers_that_read_nothing(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", settings=SETTINGS, work_dir=tmp_path)
+    host, port = broker.metrics_url.removeprefix("http://").removesuffix("/metrics").split(":")
+    with socket.create_connection((host, int(port)), 20) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert broker.stop() == 0
+    assert "Traceback" not in broker.stderr
+
+
+def test_the_log_as_json_with_slow_requests(tmp_path: Path) -> None:
+    settings = 'log.format = "json"\nslow.request.threshold.ms = 0\n'
+    broker = BrokerProcess(tmp_path / "data", settings=settings, work_dir=tmp_path)
+    with broker.connect() as client:
+        handshake(client)
+        create_topic(client, "t")
+        produce(client, [("t", 0, envelope_batch(1, 100))])
+        with pytest.raises(SparklogError):
+            client.request(Api.OFFSET_COMMIT, groups.OffsetCommitRequest("", []), groups.OffsetCommitResponse)
+    assert broker.stop() == 0
+    lines = [msgspec.json.decode(line) for line in broker.stderr.splitlines()]
+    assert all({"time", "level", "logger", "event", "message"} <= line.keys() for line in lines)
+    assert any(line["message"] == "created topic t: envelope, 1 partitions" for line in lines)
+    slow = {line["api"]: line for line in lines if line["event"] == "slow_request"}
+    assert {"HANDSHAKE", "CREATE_TOPIC", "PRODUCE"} <= slow.keys()
+    phases_ms = [slow["PRODUCE"][f"{phase}_ms"] for phase in ("queue", "handle", "wait", "send")]
+    assert sum(phases_ms) == pytest.approx(slow["PRODUCE"]["slow_ms"], abs=0.01)
+    assert slow["PRODUCE"]["peer"].startswith("127.0.0.1:")
