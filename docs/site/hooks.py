@@ -41,6 +41,7 @@ SHOWN = {
 ORDER = (
     "index.md",
     "guide.md",
+    "watching.md",
     "moving-from-kafka.md",
     "scala-and-sql.md",
     "spark-connect.md",

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from sparklog.errors import SparklogError
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol.messages import Api
+from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from tests.benchmarks.broker_raw import envelope_batch
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, handshake, produce, until
 
@@ -66,6 +67,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         fetch(client, "t", 99)
         commit = groups.OffsetCommitRequest("g", [groups.CommittedOffset("t", 0, 3)])
         client.request(Api.OFFSET_COMMIT, commit, groups.OffsetCommitResponse)
+        client.request(Api.INIT_PRODUCER_ID, InitProducerIdRequest("app", 60_000), InitProducerIdResponse)
     yield broker
     broker.stop()
 
@@ -173,6 +175,13 @@ def test_every_series_of_the_alerts_is_exported(broker: BrokerProcess) -> None:
     assert len(found) == text.count("- alert:") > 10
     used = set().union(*map(names_in, found)) - NOT_OURS
     assert used - exported(broker) == set()
+
+
+def test_the_guide_has_all_series_and_no_other(broker: BrokerProcess) -> None:
+    guide = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8").partition("## All series")[2]
+    told = set(re.findall(r"`((?:kafka|sparklog)_\w+)`", guide.partition("## How many series")[0]))
+    families = {re.sub(r"_(bucket|sum|count)$", "", n) if "_seconds_" in n else n for n in exported(broker)}
+    assert told == {name for name in families if not name.startswith("process_")}
 
 
 def promtool() -> str:
