@@ -71,6 +71,8 @@ def run(config: BrokerConfig) -> int:
     """Runs a broker until it is told to stop by a signal. Returns the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     descriptors.raise_limit()
+    if config.metrics_listen:
+        from sparklog_broker.metrics import rendering  # noqa: F401 - before the freeze; others need not wait for it
     gc.freeze()  # what imports have made stays; a full collection would stop the event loop for it, 20 ms each time
     gc.enable()
     try:

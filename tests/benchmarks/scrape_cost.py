@@ -4,8 +4,9 @@
 
 Starts a broker of its own with that many topics, partitions and groups, and times tiny requests in turns: without
 scrapes, with one every fifteen seconds as Prometheus is often told, and with one every second. Turns alternate within a
-run, so that what else the machine does falls on all of them. The scraper is a process of its own that throws away what
-it reads.
+run, so that what else the machine does falls on all of them. For the last kind of turns it also tells requests that
+met a scrape from those between two of them, which are neighbours. The scraper is a process of its own that throws away
+what it reads.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -30,7 +32,6 @@ from tests.benchmarks.broker_raw import RawClient
 from tests.system.broker_process import BrokerProcess
 
 GROUPS = 20
-WARM_UP = 500
 INTERVALS_S = "15,1"
 _SCRAPER = """
 import sys, time, urllib.request
@@ -41,7 +42,9 @@ for line in sys.stdin:
     due = time.monotonic() + min(interval_s, seconds) / 2
     while due < end:
         time.sleep(max(0, due - time.monotonic()))
+        began = time.monotonic()
         urllib.request.urlopen(url, timeout=60).read()
+        print(began, time.monotonic(), flush=True)
         due += interval_s
     print("done", flush=True)
 """
@@ -62,16 +65,33 @@ def fill(client: RawClient, topics: int, partitions: int) -> None:
         client.request(Api.OFFSET_COMMIT, request, groups.OffsetCommitResponse)
 
 
-def latencies_us(client: RawClient, seconds: float, pause_s: float) -> np.ndarray:
-    """Round trips of tiny requests, one after the other, `pause_s` between them."""
-    found = []
-    end = time.perf_counter() + seconds
-    while (began := time.perf_counter()) < end:
+class Turn(NamedTuple):
+    """When requests began (s), how long they took (us), and from when to when scrapes were made (s)."""
+
+    began_s: np.ndarray
+    took_us: np.ndarray
+    scrapes_s: list[tuple[float, float]]
+
+    @property
+    def meets_scrape(self) -> np.ndarray:
+        """By request."""
+        met = np.zeros(len(self.began_s), bool)
+        for start, end in self.scrapes_s:
+            met |= (self.began_s + self.took_us / 1e6 > start) & (self.began_s < end)
+        return met
+
+
+def one_turn(client: RawClient, seconds: float, pause_s: float) -> Turn:
+    """Tiny requests, one after the other, `pause_s` between them."""
+    began_s, took_us = [], []
+    end = time.monotonic() + seconds
+    while (began := time.monotonic()) < end:
         client.request(Api.HANDSHAKE, HandshakeRequest(), HandshakeResponse)
-        found.append(time.perf_counter() - began)
+        began_s.append(began)
+        took_us.append((time.monotonic() - began) * 1e6)
         if pause_s:
             time.sleep(pause_s)
-    return np.array(found) * 1e6
+    return Turn(np.array(began_s), np.array(took_us), [])
 
 
 def scrape(url: str) -> bytes:
@@ -111,18 +131,19 @@ def measure(
     )
     assert scraper.stdin is not None
     assert scraper.stdout is not None
-    found: dict[float | None, list[np.ndarray]] = {interval: [] for interval in (None, *intervals_s)}
+    found: dict[float | None, list[Turn]] = {interval: [] for interval in (None, *intervals_s)}
     for _ in range(rounds):
         for interval_s, turns in found.items():
             if interval_s is not None:
                 print(interval_s, seconds, file=scraper.stdin, flush=True)
-            turns.append(latencies_us(client, seconds, pause_s))
-            if interval_s is not None:
-                scraper.stdout.readline()
+            turn = one_turn(client, seconds, pause_s)
+            turns.append(turn if interval_s is None else turn._replace(scrapes_s=_scrapes(scraper.stdout)))
     scraper.stdin.close()
     scraper.wait()
     scraper.stdout.close()
-    percentiles = {i: np.array([np.percentile(turn, [50, 99, 99.9]) for turn in turns]) for i, turns in found.items()}
+    percentiles = {
+        i: np.array([np.percentile(turn.took_us, [50, 99, 99.9]) for turn in turns]) for i, turns in found.items()
+    }
     for interval_s, each in percentiles.items():
         p50, p99, p999 = np.median(each, axis=0)
         ratio = np.median(each[:, 1] / percentiles[None][:, 1])
@@ -131,6 +152,25 @@ def measure(
             f"  {name:16} p50 {p50:6.0f} us, p99 {p99:6.0f} us ({each[:, 1].min():.0f} to {each[:, 1].max():.0f}), "
             f"p99.9 {p999:6.0f} us, p99 to that without scrapes {ratio:.2f}"
         )
+    _print_neighbours(found[intervals_s[-1]])
+
+
+def _scrapes(lines: IO[str]) -> list[tuple[float, float]]:
+    """What the scraper says of its turn."""
+    found = []
+    while (line := lines.readline().strip()) != "done":
+        start, end = line.split()
+        found.append((float(start), float(end)))
+    return found
+
+
+def _print_neighbours(turns: Sequence[Turn]) -> None:
+    met = np.concatenate([turn.meets_scrape for turn in turns])
+    took_us = np.concatenate([turn.took_us for turn in turns])
+    for name, some in (("during a scrape", took_us[met]), ("between scrapes", took_us[~met])):
+        p50, p90, p99 = np.percentile(some, [50, 90, 99])
+        share = len(some) / len(took_us)
+        print(f"  {name:16} p50 {p50:6.0f} us, p90 {p90:6.0f} us, p99 {p99:6.0f} us, {share:.1%} of the last turns")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -151,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             url = broker.metrics_url
             with broker.connect() as client:
                 fill(client, options.topics, options.partitions)
-                latencies_us(client, 1.0, 0.0)
+                one_turn(client, 1.0, 0.0)
                 each = "a series each" if options.per_partition else "sums by topic"
                 print(f"{options.topics} topics of {options.partitions} partitions ({each}), {GROUPS} groups")
                 print(scrape_cost(broker, url))

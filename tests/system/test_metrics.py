@@ -198,6 +198,48 @@ def test_prometheus_takes_the_files(check: list[str | Path]) -> None:
     assert "SUCCESS" in done.stdout
 
 
+ALERT_CASES = """
+rule_files: [{rules}]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {{series: 'up{{job="sparklog", instance="a"}}', values: '1x5 0x60'}}
+      - {{series: 'sparklog_group_lag_records{{group="falls back"}}', values: '20000+100x90'}}
+      - {{series: 'sparklog_group_lag_records{{group="catches up"}}', values: '20000-100x90'}}
+      - {{series: 'sparklog_group_lag_records{{group="a little"}}', values: '0+100x90'}}
+      - {{series: 'sparklog_topic_undecided_records{{topic="stuck"}}', values: '5x90'}}
+      - {{series: 'sparklog_topic_undecided_records{{topic="busy"}}', values: '5 0 5 7 0 3 2 0 5 5 0 1 1 0 5 5 0 5 7 0 3 2 0'}}
+      - {{series: 'sparklog_fsync_failures_total{{directory="d", instance="a"}}', values: '0x30 1x60'}}
+    alert_rule_test:
+      - {{eval_time: 6m, alertname: SparklogDown}}
+      - eval_time: 8m
+        alertname: SparklogDown
+        exp_alerts: [{{exp_labels: {{severity: critical, job: sparklog, instance: a}}}}]
+      - eval_time: 40m
+        alertname: SparklogGroupFallsBehind
+        exp_alerts: [{{exp_labels: {{severity: warning, group: falls back}}}}]
+      - eval_time: 80m
+        alertname: SparklogReadersHeldBack
+        exp_alerts: [{{exp_labels: {{severity: warning, topic: stuck}}}}]
+      - {{eval_time: 29m, alertname: SparklogFsyncFailed}}
+      - eval_time: 35m
+        alertname: SparklogFsyncFailed
+        exp_alerts: [{{exp_labels: {{severity: critical, directory: d, instance: a}}}}]
+"""
+
+
+def test_alerts_come_when_they_should(tmp_path: Path) -> None:
+    """The rules without their texts, against made-up series."""
+    rules, cases = tmp_path / "rules.yml", tmp_path / "cases.yml"
+    lines = RULES.read_text(encoding="utf-8").splitlines(keepends=True)
+    texts = ("annotations:", "summary:", "description:")
+    rules.write_text("".join(line for line in lines if not line.lstrip().startswith(texts)), encoding="utf-8")
+    cases.write_text(ALERT_CASES.format(rules=rules), encoding="utf-8")
+    done = subprocess.run([promtool(), "test", "rules", cases], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_prometheus_takes_the_page(broker: BrokerProcess) -> None:
     """It has one wish about a name, which is Kafka's."""
     page = get(broker.metrics_url)[1]
