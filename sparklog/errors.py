@@ -549,4 +549,4 @@ NAMES: dict[int, str] = {0: "NONE", -1: "UNKNOWN_SERVER_ERROR"} | {
 def error_from_code(code: int, message: str) -> SparklogError:
     """The exception for a wire code (not raised). An unknown code gives `UnknownServerError`."""
     cls = ERRORS.get(code, UnknownServerError)
-    return cls(message or (cls.__doc__ or "").strip())
+    return cls(message or " ".join((cls.__doc__ or "").split()))
