@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -76,6 +76,7 @@ def read_range(
     isolation: int = READ_UNCOMMITTED,
     retry_timeout_ms: int = 30_000,
     fetching: Fetching = Fetching(),  # noqa: B008 - immutable
+    wanted: Callable[[BatchHeader], bool] | None = None,
 ) -> Iterator[ConsumedBatch]:
     """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets without a row are left out:
     compaction has removed it, a marker stands there, or (READ_COMMITTED) its transaction was aborted.
@@ -84,6 +85,7 @@ def read_range(
     the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, and reads old segments in
     the object store, "off" uses the socket, as `fetching` says. A broker that is away is waited for up to `retry_timeout_ms` since
     the last progress. All requests together wait no longer than the larger of that and `fetching.request_timeout_ms`.
+    `wanted`: batches for whose header it is false are passed over, undecoded.
     Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or
     one that has become wider than `layout` says), RequestTimedOutError if with READ_COMMITTED a transaction in the range
     stays open for `retry_timeout_ms`.
@@ -95,7 +97,7 @@ def read_range(
     if start_offset == end_offset:
         return
     reader = _RangeReader(
-        cluster, tp, end_offset, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000, fetching
+        cluster, tp, end_offset, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000, fetching, wanted
     )
     expected = start_offset
     for batch in reader.batches(start_offset, local == "auto"):
@@ -121,6 +123,7 @@ class _RangeReader:
         isolation: int,
         retry_s: float,
         fetching: Fetching,
+        wanted: Callable[[BatchHeader], bool] | None,
     ) -> None:
         self._cluster = cluster
         self._tp = tp
@@ -132,6 +135,7 @@ class _RangeReader:
         self._isolation = isolation
         self._retry_s = retry_s
         self._fetching = fetching
+        self._wanted = wanted
         self._note_progress()
         self._offset = 0
         """Where reading goes on, also behind batches that have no row for it."""
@@ -247,6 +251,9 @@ class _RangeReader:
         *,
         checked: bool = False,
     ) -> ConsumedBatch | None:
+        if self._wanted is not None and not self._wanted(header):
+            self._note_progress()
+            return None
         return decode_one(
             data,
             view,
