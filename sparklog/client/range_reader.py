@@ -77,6 +77,7 @@ def read_range(
     retry_timeout_ms: int = 30_000,
     fetching: Fetching = Fetching(),  # noqa: B008 - immutable
     wanted: Callable[[BatchHeader], bool] | None = None,
+    floor: int | None = None,
 ) -> Iterator[ConsumedBatch]:
     """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets without a row are left out:
     compaction has removed it, a marker stands there, or (READ_COMMITTED) its transaction was aborted.
@@ -85,7 +86,8 @@ def read_range(
     the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, and reads old segments in
     the object store, "off" uses the socket, as `fetching` says. A broker that is away is waited for up to `retry_timeout_ms` since
     the last progress. All requests together wait no longer than the larger of that and `fetching.request_timeout_ms`.
-    `wanted`: batches for whose header it is false are passed over, undecoded.
+    `wanted`: batches for whose header it is false are passed over, undecoded. `floor`: of the batch that `start_offset`
+    lies in, the rows from there on are given, too.
     Raises DataLossError if a part of the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or
     one that has become wider than `layout` says), RequestTimedOutError if with READ_COMMITTED a transaction in the range
     stays open for `retry_timeout_ms`.
@@ -96,15 +98,23 @@ def read_range(
         raise InvalidRequestError(f"{tp}: cannot read offsets {start_offset} to {end_offset}")
     if start_offset == end_offset:
         return
-    reader = _RangeReader(
-        cluster, tp, end_offset, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000, fetching, wanted
-    )
-    expected = start_offset
+    expected = start_offset if floor is None else min(floor, start_offset)
+    rows = _Rows(start_offset, expected, end_offset, wanted)
+    reader = _RangeReader(cluster, tp, rows, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000, fetching)
     for batch in reader.batches(start_offset, local == "auto"):
         if batch.base_offset < expected:
             raise CorruptBatchError(f"{tp}: offset {batch.base_offset} comes where at least {expected} is due")
         expected = batch.next_offset
         yield batch
+
+
+class _Rows(NamedTuple):
+    """Which rows are wanted: [start, end), of the batch that `start` lies in from `floor` on, none of batches not `wanted`."""
+
+    start: int
+    floor: int
+    end: int
+    wanted: Callable[[BatchHeader], bool] | None
 
 
 def _lost(tp: TopicPartition, start: int, end: int, why: str) -> DataLossError:
@@ -116,18 +126,18 @@ class _RangeReader:
         self,
         cluster: Cluster,
         tp: TopicPartition,
-        end_offset: int,
+        rows: _Rows,
         columns: Sequence[str] | None,
         layout: pa.Schema | None,
         check_crcs: bool,
         isolation: int,
         retry_s: float,
         fetching: Fetching,
-        wanted: Callable[[BatchHeader], bool] | None,
     ) -> None:
         self._cluster = cluster
         self._tp = tp
-        self._end = end_offset
+        self._rows = rows
+        self._end = rows.end
         self._columns = columns
         self._layout = layout
         self._projection: Projection | None = None
@@ -135,7 +145,6 @@ class _RangeReader:
         self._isolation = isolation
         self._retry_s = retry_s
         self._fetching = fetching
-        self._wanted = wanted
         self._note_progress()
         self._offset = 0
         """Where reading goes on, also behind batches that have no row for it."""
@@ -251,9 +260,12 @@ class _RangeReader:
         *,
         checked: bool = False,
     ) -> ConsumedBatch | None:
-        if self._wanted is not None and not self._wanted(header):
+        rows = self._rows
+        if rows.wanted is not None and not rows.wanted(header):
             self._note_progress()
             return None
+        if offset == rows.start:
+            offset = rows.floor
         return decode_one(
             data,
             view,

@@ -97,9 +97,9 @@ def tails(logs: Sequence[OffsetRange], newest: NewestRows) -> Iterator[list[Offs
     length = 2 * newest.rows
     while True:
         if newest.by == OFFSET:  # the same offset for all: what is below is behind all that is above
-            tail = [log._replace(start=max(log.start, top - length)) for log in logs]
+            tail = [log.between(top - length, log.end) for log in logs]
         else:
-            tail = [log._replace(start=max(log.start, log.end - length)) for log in logs]
+            tail = [log.begun_at(log.end - length) for log in logs]
         tail = [log for log in tail if log.start < log.end]
         if sum(log.end - log.start for log in tail) * WORTH > whole:
             return
@@ -131,10 +131,7 @@ def bound(
         later = offsets_from_ms(least_ms)
         starts = {log.partition: log.start for log in tail}
         return [
-            log._replace(
-                start=max(log.start, min(starts.get(log.partition, log.end), later.get(log.partition, log.end)))
-            )
-            for log in logs
+            log.begun_at(min(starts.get(log.partition, log.end), later.get(log.partition, log.end))) for log in logs
         ]
     return None
 

@@ -40,11 +40,24 @@ class Interval(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """The offsets [start, end) of a partition."""
+    """The offsets [start, end) of a partition; of the batch that `start` lies in, the rows from `floor` on as well.
+
+    The floor is lower than the start where that was found by a time: a row without a time counts with its batch's latest,
+    but a look-up passes over it.
+    """
 
     partition: int
     start: int
     end: int
+    floor: int
+
+    def between(self, first: int, end: int) -> OffsetRange:
+        """The part of it with offsets in [first, end)."""
+        return OffsetRange(self.partition, max(self.start, first), min(self.end, end), max(self.floor, first))
+
+    def begun_at(self, start: int) -> OffsetRange:
+        """The part of it from the batch on that `start` lies in."""
+        return self._replace(start=max(self.start, start))
 
 
 class Filter:
@@ -134,11 +147,7 @@ def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
         whole = Interval(min(log.start for log in logs), max(log.end for log in logs) - 1)
         shared = given.offsets(whole)
         found = [(log, shared) for log in logs]
-    cut = (
-        OffsetRange(log.partition, max(log.start, first), min(log.end, last + 1))
-        for log, intervals in found
-        for first, last in intervals
-    )
+    cut = (log.between(first, last + 1) for log, intervals in found for first, last in intervals)
     return [r for r in cut if r.start < r.end]
 
 

@@ -94,7 +94,7 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSn
     )
     # asked after the ends: no row before them has a newer schema
     info = cluster.topic(topic, refresh=True, timeout_ms=deadline.left_ms())
-    return TopicSnapshot(info, [OffsetRange(tp.partition, earliest[tp].offset, latest[tp].offset) for tp in tps])
+    return TopicSnapshot(info, [_whole(tp.partition, earliest[tp].offset, latest[tp].offset) for tp in tps])
 
 
 class TopicScan:
@@ -146,7 +146,8 @@ class TopicScan:
         first, last = self._times[0].first, self._times[-1].last
         if first >= 0 and ranges:
             found = self._offsets_from(ranges, first)
-            ranges = [r._replace(start=max(r.start, found.get(r.partition, r.end))) for r in ranges]
+            # what is found may lie in the same batch as the range's last row
+            ranges = [r.begun_at(min(found[r.partition], r.end - 1)) for r in ranges if r.partition in found]
         lateness_ms = self._options.lateness_ms
         if lateness_ms is not None and 0 <= last + lateness_ms < TIME_MS_MAX and ranges:
             found = self._offsets_from(ranges, last + lateness_ms + 1)
@@ -196,6 +197,7 @@ class TopicScan:
             retry_timeout_ms=options.request_timeout_ms,
             fetching=Fetching(request_timeout_ms=options.request_timeout_ms),
             wanted=self._is_wanted,
+            floor=found.floor,
         )
 
     def _is_wanted(self, header: BatchHeader) -> bool:
@@ -251,6 +253,10 @@ def may_have_time(header: BatchHeader, times: Sequence[Interval]) -> bool:
         first, last = header.min_timestamp_ms if known else -TIME_MS_MAX, header.max_timestamp_ms
     first, last = (max(-TIME_MS_MAX, min(t, TIME_MS_MAX)) for t in (first, last))  # as readers count them
     return any(t.first <= last and first <= t.last for t in times)
+
+
+def _whole(partition: int, start: int, end: int) -> OffsetRange:
+    return OffsetRange(partition, start, end, start)
 
 
 def _timestamps(group: Sequence[ConsumedBatch]) -> Any:
