@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -13,15 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from sparklog.cli.output import cell, printable
-
-
-class OutputFormat(StrEnum):
-    """How rows are written."""
-
-    table = "table"
-    csv = "csv"
-    json = "json"
-    parquet = "parquet"
+from sparklog.cli.sql_format import OutputFormat
 
 
 class Writer(Protocol):
@@ -53,22 +44,25 @@ class CsvWriter:
     """With a line of names. What has no form in CSV (lists, structs, maps, bytes that are not text) is written as JSON."""
 
     def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
-        import pyarrow.csv
-
-        fields = [
-            pa.field(name, _csv_type(f.type)) for name, f in zip(distinct(schema.names), schema, strict=True)
-        ]
-        self._schema = pa.schema(fields)
+        names = distinct(schema.names)
+        self._schema = pa.schema([pa.field(n, _csv_type(f.type)) for n, f in zip(names, schema, strict=True)])
         self._out = out
-        options = pyarrow.csv.WriteOptions(quoting_style="needed")
-        self._writer = pyarrow.csv.CSVWriter(pa.PythonFile(out, "w"), self._schema, write_options=options)
+        self._write(self._schema.empty_table(), header=True)
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [_csv_column(c, f.type) for c, f in zip(batch.columns, self._schema, strict=True)]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._write(pa.Table.from_arrays(columns, schema=self._schema), header=False)
 
     def close(self) -> None:
-        self._writer.close()
+        self._out.flush()
+
+    def _write(self, rows: pa.Table, *, header: bool) -> None:
+        import pyarrow.csv
+
+        sink = pa.BufferOutputStream()
+        options = pyarrow.csv.WriteOptions(include_header=header, quoting_style="needed", quoting_header="needed")
+        pyarrow.csv.write_csv(rows, sink, write_options=options)
+        self._out.write(sink.getvalue())
 
 
 class ParquetWriter:
@@ -172,4 +166,4 @@ def _csv_column(column: Any, t: Any) -> Any:
 def _csv_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    return msgspec.json.encode(value).decode()
+    return msgspec.json.encode(value).decode().strip('"')  # a time of day is text in JSON

@@ -130,7 +130,7 @@ class Filter:
         schema = pa.schema([self._schema.field(name) for name in names])
         try:
             schema.empty_table().filter(self.expression)
-        except (pa.ArrowInvalid, pa.ArrowKeyError):
+        except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError):
             return False
         return True
 

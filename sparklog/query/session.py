@@ -7,6 +7,7 @@ DuckDB reads and writes no files, loads no extensions and opens no connections h
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,6 +48,8 @@ EXTRA = "pip install 'sparklog[sql]'"
 MEMORY_LIMIT_BYTES = 1024 * MIB
 MEMORY_LIMIT_BYTES_MIN = 16 * MIB
 RESULT_BATCH_ROWS = 65_536
+_END = re.compile(r"\b(commit|rollback|end|abort)\b", re.IGNORECASE)
+
 _log = logging.getLogger(__name__)
 
 
@@ -140,6 +143,7 @@ class SqlSession:
         self._snapshots: dict[str, TopicSnapshot] = {}
         self._control = Control()
         self._result: QueryResult | None = None
+        self._in_transaction = False
         self._closed = False
 
     def execute(self, query: str) -> QueryResult:
@@ -212,7 +216,9 @@ class SqlSession:
             named = topics_named(query, known)
             for topic in named:
                 self._bind(topic)
-            bounded = self._bounded(query, named) if kind == "SELECT" else None
+            if kind == "TRANSACTION":
+                self._in_transaction = _END.search(query) is None
+            bounded = self._bounded(query, named) if kind == "SELECT" and not self._in_transaction else None
             if bounded is not None:
                 return bounded
             return self._reading(self._connection.sql(query), query, known, named)
@@ -268,7 +274,8 @@ class SqlSession:
         return open_noting
 
     def _bounded(self, query: str, named: Sequence[str]) -> QueryResult | None:
-        """The SELECT on what it needs of topics whose newest rows it asks for; None if it does not, or is not understood."""
+        """The SELECT on what it needs of topics whose newest rows it asks for; None if it does not, or is not understood.
+        It has a transaction of its own, so not within one."""
         topics = {topic.lower(): topic for topic in named}
         rewriter = self._rewriter
         try:
@@ -277,9 +284,9 @@ class SqlSession:
             ]
             if not found:
                 return None
-            self._connection.begin()
-        except self._duckdb.Error:  # no SELECT that DuckDB can take apart, or within a transaction of the user's
+        except self._duckdb.Error:  # no SELECT that DuckDB can take apart
             return None
+        self._connection.begin()
         try:
             relation = self._connection.sql(rewriter.rewrite(query, found))
             return self._reading(relation, query, topics, named, self._end_bounded)

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sparklog
+from sparklog.client import range_reader
+from sparklog.client.consumed import ConsumedBatch
 from sparklog.query.session import SqlSession
 
 if TYPE_CHECKING:
@@ -236,11 +238,13 @@ def test_a_limit_alone_reads_the_beginning(data: Data) -> None:
 
 
 def test_columns_are_projected(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sparklog.query import scan
-
     asked: list[list[str]] = []
-    real = scan.read_range
-    monkeypatch.setattr(scan, "read_range", lambda *a, **k: (asked.append(k["columns"]), real(*a, **k))[1])
+
+    def read_range(*arguments: Any, **options: Any) -> Iterator[ConsumedBatch]:
+        asked.append(options["columns"])
+        return range_reader.read_range(*arguments, **options)
+
+    monkeypatch.setattr("sparklog.query.scan.read_range", read_range)
     with data.session.execute(f"SELECT sum(n) FROM {data.topics[0]} WHERE zone = 'a' AND _partition = 0") as result:
         result.read_all()
     assert asked == [["n", "zone"]]
