@@ -8,7 +8,10 @@ never rows. Whoever reads the intervals still applies the filter itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +30,7 @@ WAYS = 32
 """Into how many pieces an interval is cut at once."""
 QUESTIONS_MAX = 256
 """About 0.2 ms each; what has not been looked at by then is kept whole."""
+HINTS_MAX = 32
 INTERVALS_MAX = 32
 PARTITIONS_APART_MAX = 64
 """With more partitions than these left, all get the offsets that any of them may have."""
@@ -96,7 +100,14 @@ class Filter:
                 given = [_is(PARTITION, partition) & g for g in given]
             return self._may_hold(given)
 
-        return narrow(within, ask)
+        return narrow(within, ask, self._constants(column))
+
+    def _constants(self, column: str) -> list[int]:
+        """Numbers in the expression's text, where its answer may change: only hints, which save questions."""
+        text = str(self.expression)
+        if column == TIMESTAMP:
+            return list(_times_ms(text))
+        return [int(found[0]) for found in _NUMBER.finditer(text)]
 
     def _may_hold(self, given: Sequence[pc.Expression]) -> list[bool]:
         """For each of `given`: whether a row of which it is true may pass. No file is opened for it."""
@@ -151,12 +162,18 @@ def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
     return [r for r in cut if r.start < r.end]
 
 
-def narrow(within: Interval, ask: Callable[[Sequence[Interval]], list[bool]]) -> list[Interval]:
+def narrow(
+    within: Interval, ask: Callable[[Sequence[Interval]], list[bool]], hints: Sequence[int] = ()
+) -> list[Interval]:
     """Intervals that hold every number of `within` for which `ask` does not rule all intervals around it out.
 
-    `ask` says of each interval whether any of its numbers may do; False is a proof, True is not.
+    `ask` says of each interval whether any of its numbers may do; False is a proof, True is not. `hints`: near which
+    numbers its answer is likely to change.
     """
-    return _merge_nearest(_Narrowing(ask).of(within))
+    near = {n + d for n in hints for d in (-1, 0, 1, 2)} if len(hints) <= HINTS_MAX else set()
+    starts = sorted(n for n in {within.first, within.first + 1, within.last, *near} if within.first <= n <= within.last)
+    pieces = [Interval(a, b - 1) for a, b in zip(starts, [*starts[1:], within.last + 1], strict=True)]
+    return _merge_nearest(_Narrowing(ask).of(pieces))
 
 
 class _Narrowing:
@@ -164,25 +181,26 @@ class _Narrowing:
         self._ask = ask
         self._questions_left = QUESTIONS_MAX
 
-    def of(self, within: Interval) -> list[Interval]:
+    def of(self, pieces: Sequence[Interval]) -> list[Interval]:
+        """What may do of `pieces`, which follow each other without gaps."""
         if self._questions_left <= 0:
-            return [within]
+            return [Interval(pieces[0].first, pieces[-1].last)]
         found: list[Interval] = []
-        for run in self._runs(within):
+        for run in self._runs(pieces):
             if len(run) > 1:
                 edges = Interval(self._first(run[0]), self._last(run[-1]))
                 found += [edges] if edges.first <= edges.last else []
             elif run[0].first == run[0].last:
                 found.append(run[0])
             else:
-                found += self.of(run[0])
+                found += self.of(_cut(run[0]))
         return found
 
-    def _runs(self, within: Interval) -> list[list[Interval]]:
+    def _runs(self, pieces: Sequence[Interval]) -> list[list[Interval]]:
         """The pieces that may do, neighbours together."""
         runs: list[list[Interval]] = []
         before = False
-        for piece, may in self._asked(within):
+        for piece, may in self._asked(pieces):
             if may and before:
                 runs[-1].append(piece)
             elif may:
@@ -193,7 +211,7 @@ class _Narrowing:
     def _first(self, piece: Interval) -> int:
         """The first number of `piece` that may do; the one behind it if none does."""
         while piece.first < piece.last and self._questions_left > 0:
-            smaller = next((p for p, may in self._asked(piece) if may), None)
+            smaller = next((p for p, may in self._asked(_cut(piece)) if may), None)
             if smaller is None:
                 return piece.last + 1
             piece = smaller
@@ -201,15 +219,14 @@ class _Narrowing:
 
     def _last(self, piece: Interval) -> int:
         while piece.first < piece.last and self._questions_left > 0:
-            smaller = next((p for p, may in reversed(self._asked(piece)) if may), None)
+            smaller = next((p for p, may in reversed(self._asked(_cut(piece))) if may), None)
             if smaller is None:
                 return piece.first - 1
             piece = smaller
         return piece.last
 
-    def _asked(self, within: Interval) -> list[tuple[Interval, bool]]:
+    def _asked(self, pieces: Sequence[Interval]) -> list[tuple[Interval, bool]]:
         self._questions_left -= 1
-        pieces = _cut(within)
         return list(zip(pieces, self._ask(pieces), strict=True))
 
 
@@ -242,5 +259,14 @@ def _scalar(column: str, value: int) -> Any:
     return pa.scalar(value, METADATA_SCHEMA.field(column).type)
 
 
+def _times_ms(text: str) -> Iterator[int]:
+    for found in _TIME.finditer(text):
+        with suppress(ValueError):  # a string that looks like one
+            yield (datetime.fromisoformat(found[0]) - _EPOCH) // timedelta(milliseconds=1)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = re.compile(r"(?<![\w-])\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?Z", re.ASCII)
+_NUMBER = re.compile(r"(?<![\w.])-?\d{1,19}(?![\w.])", re.ASCII)
 _FORMAT = ds.IpcFileFormat()
 _FILES = pyarrow.fs.LocalFileSystem()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pyarrow as pa
@@ -98,6 +99,31 @@ def test_very_many_partitions_share_their_offsets() -> None:
 )
 def test_times(expression: pc.Expression, expected: Interval) -> None:
     assert Filter(expression, SCHEMA).times_ms() == [expected]
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**62, -(2**62), -(10**16) * 6, 1_700_000_000_000_500])
+def test_times_that_no_calendar_has(value: int) -> None:
+    (found,) = Filter(pa.scalar(value, TIMESTAMP_TYPE) < TIME, SCHEMA).times_ms()
+    assert found == Interval(value // 1000 + 1, TIME_MS_MAX)
+
+
+@pytest.mark.parametrize("text", ["2023-99-99 99:99:99Z", "0000-01-01 00:00:00Z", "99999999999999999999", "٣", '"'])
+def test_strings_that_look_like_constants(text: str) -> None:
+    given = Filter((pc.field("zone") != text) & (OFFSET > 7) & (at_ms(9) < TIME), SCHEMA)
+    assert plan(given, [log(0, 0, 20)]) == [log(0, 8, 20)]
+    assert given.times_ms() == [Interval(10, TIME_MS_MAX)]
+
+
+def test_constants_save_questions() -> None:
+    asked: list[int] = []
+
+    def ask(pieces: Sequence[Interval]) -> list[bool]:
+        asked.append(len(pieces))
+        return [i.last >= 10**15 for i in pieces]
+
+    assert narrow(Interval(0, 2**62), ask, [10**15]) == [Interval(10**15, 2**62)]
+    assert len(asked) == 1
+    assert narrow(Interval(0, 2**62), ask, [10**14] * 40) == [Interval(10**15, 2**62)]
 
 
 def test_a_time_between_two_ms_is_nobodys() -> None:
