@@ -1,6 +1,7 @@
 """A streaming pipeline for spark-submit: copies a topic to another, with what you want done to it in `transform`.
 
-    spark-submit notebooks/pipeline.py --bootstrap-servers 127.0.0.1:9292 --from trips --to long-trips --where "minutes > 30"
+    spark-submit notebooks/pipeline.py --bootstrap-servers 127.0.0.1:9292 --from trips --to long-trips \\
+        --where "minutes > 30"
 
 Both topics exist beforehand; the target has the columns that the query yields. The checkpoint remembers how far the
 pipeline has read: run it again and it goes on there. Without --continuous it takes what is there and stops.

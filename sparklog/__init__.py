@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from sparklog.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from sparklog.client.admin import Admin, TopicDescription
-    from sparklog.client.consumer import ConsumedBatch, Consumer
+    from sparklog.client.admin.admin import Admin, TopicDescription
+    from sparklog.client.consumer.consumer import ConsumedBatch, Consumer
     from sparklog.client.local import LocalBroker, start_local
-    from sparklog.client.producer import Producer
-    from sparklog.client.table import read_table
+    from sparklog.client.producer.producer import Producer
+    from sparklog.client.reading.read_table import read_table
     from sparklog.errors import SparklogError
     from sparklog.query.session import SqlSession, sql
     from sparklog.spark import register
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     )
 
 _WHERE = {
-    "Admin": "sparklog.client.admin",
-    "TopicDescription": "sparklog.client.admin",
-    "Consumer": "sparklog.client.consumer",
-    "ConsumedBatch": "sparklog.client.consumer",
+    "Admin": "sparklog.client.admin.admin",
+    "TopicDescription": "sparklog.client.admin.admin",
+    "Consumer": "sparklog.client.consumer.consumer",
+    "ConsumedBatch": "sparklog.client.consumer.consumer",
     "LocalBroker": "sparklog.client.local",
     "start_local": "sparklog.client.local",
-    "Producer": "sparklog.client.producer",
-    "read_table": "sparklog.client.table",
+    "Producer": "sparklog.client.producer.producer",
+    "read_table": "sparklog.client.reading.read_table",
     "SparklogError": "sparklog.errors",
     "SqlSession": "sparklog.query.session",
     "sql": "sparklog.query.session",

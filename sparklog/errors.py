@@ -70,7 +70,8 @@ class InvalidRequestError(SparklogError):
 
 
 class UnsupportedVersionError(SparklogError):
-    """Client and broker have no version of the API in common. `supported`: the broker's first and last one, if it is told."""
+    """Client and broker have no version of the API in common. `supported`: the broker's first and last one, if it is
+    told."""
 
     code = 8
 
@@ -221,7 +222,8 @@ class OutOfOrderSequenceError(SparklogError):
 
 
 class InvalidProducerEpochError(SparklogError):
-    """The producer has a newer epoch: what was sent with an older one comes too late. Or it cannot have come to this one."""
+    """The producer has a newer epoch: what was sent with an older one comes too late. Or it cannot have come to this
+    one."""
 
     code = 31
 
@@ -246,13 +248,14 @@ class ConcurrentTransactionsError(SparklogError):
 
 
 class InvalidProducerIdMappingError(SparklogError):
-    """The producer id, or the ticket, was never issued, or does not belong to the transactional id."""
+    """The producer id, or the fencing token, was never issued, or does not belong to the transactional id."""
 
     code = 35
 
 
 class TransactionAbortedError(SparklogError):
-    """The transaction was aborted (its timeout, an operator, a newer run): nothing of it is visible; begin a new one."""
+    """The transaction was aborted (its timeout, an operator, a newer run): nothing of it is visible; begin a new
+    one."""
 
     code = 36
 
@@ -383,9 +386,9 @@ class SerializationError(SparklogError):
 class DeserializationError(SparklogError):
     """A consumer's deserializer has failed for one record, or Python has no object for a value of a typed topic.
 
-    It is the record at `offset` of `partition`; `record` has the bytes, or is None where it is a typed topic's: poll_batches
-    reads it. The cause is what the deserializer, or Arrow, has raised. poll raises it again until the partition is sought:
-    `seek(error.partition, error.offset + 1)` leaves the record out."""
+    It is the record at `offset` of `partition`; `record` has the bytes, or is None where it is a typed topic's:
+    poll_batches reads it. The cause is what the deserializer, or Arrow, has raised. poll raises it again until the
+    partition is sought: `seek(error.partition, error.offset + 1)` leaves the record out."""
 
     code = 71
 
@@ -399,8 +402,8 @@ class DeserializationError(SparklogError):
 
 
 class StorageUnavailableError(StorageError):
-    """The broker could not get at a file just now: no descriptor or no memory was left, or the system refused to open it.
-    Nothing of the request was written, and nothing is in doubt; it can be tried again."""
+    """The broker could not get at a file just now: no descriptor or no memory was left, or the system refused to open
+    it. Nothing of the request was written, and nothing is in doubt; it can be tried again."""
 
     code = 64
     retriable = True
@@ -449,7 +452,8 @@ class ClusterAuthorizationFailedError(SparklogError):
 
 
 class PolicyViolationError(SparklogError):
-    """The request goes beyond a number that the principal is limited to (its quota of topics, partitions or connections)."""
+    """The request goes beyond a number that the principal is limited to (its quota of topics, partitions or
+    connections)."""
 
     code = 107
 
@@ -563,4 +567,4 @@ NAMES: dict[int, str] = {0: "NONE", -1: "UNKNOWN_SERVER_ERROR"} | {
 def error_from_code(code: int, message: str) -> SparklogError:
     """The exception for a wire code (not raised). An unknown code gives `UnknownServerError`."""
     cls = ERRORS.get(code, UnknownServerError)
-    return cls(message or (cls.__doc__ or "").strip())
+    return cls(message or " ".join((cls.__doc__ or "").split()))

@@ -1,7 +1,7 @@
 """Values and keys as Python objects: what `Producer` and `Consumer` take as serializers and deserializers.
 
-Either is a callable of one argument, or an object with `serialize(topic, value)` or `deserialize(topic, data)`. None is never
-handed to them: a record without a key or value (a tombstone) stays one.
+Either is a callable of one argument, or an object with `serialize(topic, value)` or `deserialize(topic, data)`. None
+is never handed to them: a record without a key or value (a tombstone) stays one.
 """
 
 from __future__ import annotations

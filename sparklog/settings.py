@@ -227,7 +227,8 @@ def resolve(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
 
 
 def check(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
-    """`given` parsed and checked, without the defaults. Raises InvalidConfigError with a suggestion for a misspelling."""
+    """`given` parsed and checked, without the defaults. Raises InvalidConfigError with a suggestion for a
+    misspelling."""
     known = settings_of(scope)
     check_names(scope, given)
     return {name: known[name].parse(value) for name, value in given.items()}

@@ -1,4 +1,5 @@
-"""`sparklog.register(spark)`: for sessions where Spark's auto-discovery of `pyspark_*` packages cannot see the package."""
+"""`sparklog.register(spark)`: for sessions where Spark's auto-discovery of `pyspark_*` packages cannot see the
+package."""
 
 from __future__ import annotations
 

@@ -50,6 +50,14 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class ProducerIdAndEpoch(NamedTuple):
+    """Who writes, and which of its incarnations: what the broker knows a producer by. Sequences begin at 0 with
+    each."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 class RecordMetadata(NamedTuple):
     """Where a record landed: what a producer's future gives. `timestamp_ms` is the stored timestamp."""
 
@@ -94,7 +102,8 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """Who a consumer is in its group; what `Producer.send_offsets_to_transaction` needs. `member_epoch` -1: no member."""
+    """Who a consumer is in its group; what `Producer.send_offsets_to_transaction` needs. `member_epoch` -1: no
+    member."""
 
     group_id: str
     member_id: str = ""

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from sparklog.client.admin import Admin
+    from sparklog.client.admin.admin import Admin
     from sparklog.client.local import LocalBroker
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +27,8 @@ os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 for _name in [n for n in os.environ if n.startswith("SPARKLOG_")]:
     del os.environ[_name]
 os.environ.pop("SPARK_HOME", None)
+# Short lives: a JVM that compiles for long ones takes half as much processor time again.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # `ci` is the same on every run, so that a failure is the change's; `torture` searches.
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -42,8 +42,8 @@ def of_process(config: BrokerConfig) -> Descriptors:
 
 
 def share_out(limit: int | None, files_wanted: int, connections_wanted: int) -> Descriptors:
-    """Of `limit` descriptors (None: any number) at most half for segment files, and of the rest what the store leaves for
-    connections: they must never take the one that an append needs."""
+    """Of `limit` descriptors (None: any number) at most half for segment files, and of the rest what the store leaves
+    for connections: they must never take the one that an append needs."""
     if limit is None:
         return Descriptors(files_wanted, connections_wanted, REFUSALS_MAX)
     files = min(files_wanted, limit // 2)

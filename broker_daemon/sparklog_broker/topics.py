@@ -36,8 +36,8 @@ def _to_its_end(change: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coro
 
 
 class Topics:
-    """Event-loop thread only. A change that has begun is made to its end, also when the client that asked goes away: what is in
-    the store has to appear here."""
+    """Event-loop thread only. A change that has begun is made to its end, also when the client that asked goes away:
+    what is in the store has to appear here."""
 
     def __init__(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> None:
         self.partitions = partitions
@@ -66,8 +66,8 @@ class Topics:
         topic = await self._storage.run(lambda: self._files.alter_schema(name, change))
         known = self._known(topic)
         if topic.schema_id > known.schema_id:
-            # a batch with the new schema must find it, so the logs know it before any client does; partitions that are just
-            # being added get it when they are served
+            # a batch with the new schema must find it, so the logs know it before any client does; partitions that are
+            # just being added get it when they are served
             self.partitions.use_schemas(replace(known, schemas=topic.schemas))
             log.info("topic %s has schema %d now", name, topic.schema_id)
         return self.partitions.topics[name]
@@ -90,7 +90,8 @@ class Topics:
     async def add_partitions(self, name: str, total: int) -> Topic:
         """The topic with `total` partitions, which can be written and read at once.
 
-        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, StorageFullError, StorageError; then it has as many as before.
+        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, StorageFullError, StorageError; then it has as
+        many as before.
         """
         topic, before = await self._storage.run(lambda: self._files.add_partitions(name, total))
         added = await self._pace.list_of(self.partitions.opened(topic, before))

@@ -1,7 +1,7 @@
 """The PySpark data source `format("sparklog")`.
 
-Spark imports every `pyspark_*` package on its path and registers its `DefaultSource`. A failing import here would switch
-that off for all sources, so this module imports PySpark only; the rest comes in when a method needs it.
+Spark imports every `pyspark_*` package on its path and registers its `DefaultSource`. A failing import here would
+switch that off for all sources, so this module imports PySpark only; the rest comes in when a method needs it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Reads and writes sparklog topics, in batches and as a stream; options as Spark's Kafka source and sink have them."""
+    """Reads and writes sparklog topics, in batches and as a stream; options as Spark's Kafka source and sink have
+    them."""
 
     _was_sent = False
 
@@ -72,8 +73,8 @@ class DefaultSource(DataSource):
 
     @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Appends a streaming query's rows. Spark makes a new source for a micro-batch's tasks to write with, and has a copy
-        of the query's sent to the process that commits (pyspark/sql/worker/python_streaming_sink_runner.py)."""
+        """Appends a streaming query's rows. Spark makes a new source for a micro-batch's tasks to write with, and has
+        a copy of the query's sent to the process that commits (pyspark/sql/worker/python_streaming_sink_runner.py)."""
         from pyspark_sparklog.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite=overwrite, ends_only=self._was_sent)

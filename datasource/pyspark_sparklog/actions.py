@@ -1,9 +1,10 @@
 """What lets a batch DataFrame show new records at each action.
 
-Spark plans a batch read of a Python source once for a DataFrame and runs the planned tasks again for each action on it, for a
-temporary view, and for each micro-batch that is joined with it. So where "earliest" and "latest" are is not in the plan: each task
-asks the broker for the offsets that all tasks of its action agree on. Each partition's first task begins, and its last one ends,
-where they say; the ranges between stay as planned, so that no record is read twice or left out, whatever the broker answers.
+Spark plans a batch read of a Python source once for a DataFrame and runs the planned tasks again for each action on
+it, for a temporary view, and for each micro-batch that is joined with it. So where "earliest" and "latest" are is not
+in the plan: each task asks the broker for the offsets that all tasks of its action agree on. Each partition's first
+task begins, and its last one ends, where they say; the ranges between stay as planned, so that no record is read twice
+or left out, whatever the broker answers.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import NamedTuple
 from pyspark import TaskContext
 
 from pyspark_sparklog.options import EARLIEST_OFFSET, LATEST_OFFSET, Position, SourceOptions
-from sparklog.client.cluster import Cluster, TopicInfo
-from sparklog.client.offset_snapshot import snapshot_offsets
-from sparklog.client.retry import RetryPolicy
+from sparklog.client.admin.offset_snapshot import snapshot_offsets
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.retry import RetryPolicy
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import UnsupportedApiError
 from sparklog.types import TopicPartition
 
@@ -51,8 +53,8 @@ FIXED = Edges(start=False, end=False)
 
 
 class Frame(NamedTuple):
-    """A DataFrame's read: a name of its own, its topics with their numbers of partitions when it was planned, and whether it is
-    to read all partitions (`grows`)."""
+    """A DataFrame's read: a name of its own, its topics with their numbers of partitions when it was planned, and
+    whether it is to read all partitions (`grows`)."""
 
     name: str
     partitions: dict[str, int]

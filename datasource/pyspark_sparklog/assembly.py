@@ -22,14 +22,14 @@ from pyspark_sparklog.schemas import (
     TOPIC,
     ReadSchema,
 )
-from sparklog.client.consumed import data_together
+from sparklog.client.reading.consumed import data_together
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import KIND_ENVELOPE, TIMESTAMP_TYPE
 from sparklog.format.schema_evolution import Rows
 from sparklog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from sparklog.client.consumed import ConsumedBatch
+    from sparklog.client.reading.consumed import ConsumedBatch
 
 ROWS_TARGET = 10_000
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
@@ -41,8 +41,8 @@ LOG_APPEND_TIME = 1
 class BatchAssembler:
     """Makes the batches of one partition of a read. `add` and `finish` yield batches with exactly `schema.arrow`.
 
-    What is gathered is decoded together, and gets its other columns once: reading small batches must not cost as if each
-    were a large one. So `finish`, too, raises CorruptBatchError and SchemaMismatchError.
+    What is gathered is decoded together, and gets its other columns once: reading small batches must not cost as if
+    each were a large one. So `finish`, too, raises CorruptBatchError and SchemaMismatchError.
     """
 
     def __init__(self, schema: ReadSchema, partition: TopicPartition, *, log_append_time: bool) -> None:

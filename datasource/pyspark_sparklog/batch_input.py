@@ -1,10 +1,10 @@
 """What a micro-batch was made of: tells a batch that is run again from another one that has its number.
 
-Spark runs its last batch again when the driver ended between the sink's commit and its own. Then the batch's rows are in the
-topic, though the rows of the second run may be others (a clock, a random number), and nothing is to be written. A checkpoint
-that was set back gives the same numbers to batches with new input, whose rows are nowhere. Where the checkpoint can be read here,
-where the batch begins and ends in its sources tells the two apart. Elsewhere its rows do, and rows that differ are taken for
-other input: a batch is never skipped whose rows are not in the topic.
+Spark runs its last batch again when the driver ended between the sink's commit and its own. Then the batch's rows are
+in the topic, though the rows of the second run may be others (a clock, a random number), and nothing is to be written.
+A checkpoint that was set back gives the same numbers to batches with new input, whose rows are nowhere. Where the
+checkpoint can be read here, where the batch begins and ends in its sources tells the two apart. Elsewhere its rows do,
+and rows that differ are taken for other input: a batch is never skipped whose rows are not in the topic.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import re
 from typing import NamedTuple
 
-from sparklog.client.shared_transaction import LastCommit, SharedTransaction
+from sparklog.client.transactions.shared_transaction import LastCommit, SharedTransaction
 from sparklog.errors import StaleCheckpointError
 
 log = logging.getLogger("pyspark_sparklog")
@@ -24,8 +24,8 @@ _TEXT = re.compile(
 
 
 class BatchInput(NamedTuple):
-    """`offsets`: digest of where the batch begins and ends in its sources, "" unknown; `checksum`: of its `rows` rows, None
-    if it was not needed."""
+    """`offsets`: digest of where the batch begins and ends in its sources, "" unknown; `checksum`: of its `rows` rows,
+    None if it was not needed."""
 
     query_id: str
     offsets: str
@@ -59,7 +59,8 @@ class BatchInput(NamedTuple):
 
 
 def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
-    """Before a batch is written or skipped. Raises StaleCheckpointError if its number is below the last one committed."""
+    """Before a batch is written or skipped. Raises StaleCheckpointError if its number is below the last one
+    committed."""
     if last.version > transaction.version:
         raise StaleCheckpointError(
             f"batch {transaction.version} of {transaction.app_id} is not written: batches up to {last.version} have been committed "
@@ -68,8 +69,8 @@ def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
 
 
 def check_input(transaction: SharedTransaction, last: LastCommit, ours: BatchInput) -> None:
-    """After a batch of this number has been committed, now or before. Raises StaleCheckpointError if the topic has another
-    batch of that number, or a later one: the rows of this one are not in it."""
+    """After a batch of this number has been committed, now or before. Raises StaleCheckpointError if the topic has
+    another batch of that number, or a later one: the rows of this one are not in it."""
     check_number(transaction, last)
     if last.version < transaction.version:
         return  # a broker that does not tell

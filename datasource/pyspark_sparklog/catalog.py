@@ -16,8 +16,9 @@ from typing import TypeVar
 from pyspark_sparklog.options import Subscription
 from pyspark_sparklog.planning import Extent
 from pyspark_sparklog.schemas import TopicShape
-from sparklog.client.addresses import Endpoint
-from sparklog.client.cluster import Cluster, TopicInfo, cluster, topic_info
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import (
     InvalidPartitionsError,
     NotLeaderError,
@@ -101,8 +102,8 @@ class Catalog:
     def topics(
         self, subscription: Subscription, *, missing_is_error: bool, to_write: bool = False
     ) -> dict[str, TopicInfo]:
-        """The subscribed topics there are, by name; a pattern may match none yet. `to_write`: the broker may make those that
-        are named and do not exist.
+        """The subscribed topics there are, by name; a pattern may match none yet. `to_write`: the broker may make
+        those that are named and do not exist.
 
         Raises UnknownTopicOrPartitionError if a named one does not exist and `missing_is_error`, and
         InvalidPartitionsError for an assigned partition that does not exist.
@@ -176,7 +177,8 @@ class Catalog:
         return self._asking("offsets", lambda c: _list_offsets(c, asked, self.isolation, self.request_timeout_ms))
 
     def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
-        """Waits until any partition grows beyond its position, at most `max_wait_ms`. Whether one has, or might have."""
+        """Waits until any partition grows beyond its position, at most `max_wait_ms`. Whether one has, or might
+        have."""
         if not positions:
             time.sleep(max_wait_ms / 1000)
             return True

@@ -63,8 +63,8 @@ def arrow_type_of(data_type: Any) -> Any:
 
 
 READERS_ARE_TOLD_THEIR_START: bool = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
-"""Whether Spark asks a Python source for the end of a micro-batch that begins at a given place; older ones only ask how far
-the source could go."""
+"""Whether Spark asks a Python source for the end of a micro-batch that begins at a given place; older ones only ask
+how far the source could go."""
 
 
 def check_read_limits(given: bool) -> None:

@@ -32,8 +32,8 @@ def latest_changes(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     """What a batch of a table's change data feed has made of each key, in the table's columns: its row, or, if it was
     deleted, a row with nothing but the key, which a topic with cleanup.policy=compact takes for a deletion.
 
-    One row per key, so that it does not matter in which order tasks write them. Raises InvalidConfigError if `keys` are no
-    columns of the table, or `changes` does not come from a change data feed.
+    One row per key, so that it does not matter in which order tasks write them. Raises InvalidConfigError if `keys`
+    are no columns of the table, or `changes` does not come from a change data feed.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own idiom
 

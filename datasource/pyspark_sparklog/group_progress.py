@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 
 from pyspark_sparklog.offsets import Positions
-from sparklog.client.cluster import cluster
-from sparklog.client.group_offsets import commit_offsets
-from sparklog.client.retry import RetryPolicy
+from sparklog.client.group.group_offsets import commit_offsets
+from sparklog.client.net.cluster import cluster
+from sparklog.client.net.retry import RetryPolicy
 from sparklog.errors import SparklogError
 from sparklog.types import GroupMetadata
 
@@ -31,8 +31,8 @@ class GroupProgress:
         self._failure = ""
 
     def publish(self, positions: Positions) -> None:
-        """Commits the positions that have changed since the last time. A failure is a line in the log, once while it is the
-        same; the next call tries again."""
+        """Commits the positions that have changed since the last time. A failure is a line in the log, once while it
+        is the same; the next call tries again."""
         changed = {tp: o for tp, o in positions.items() if self._published.get(tp) != o}
         if self._group_id is None or not changed:
             return

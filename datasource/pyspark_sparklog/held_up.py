@@ -1,4 +1,5 @@
-"""Says so when readers of committed records wait: for which transaction, since when, and how it is ended if its writer is gone."""
+"""Says so when readers of committed records wait: for which transaction, since when, and how it is ended if its writer
+is gone."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from pyspark_sparklog.catalog import Catalog
 from pyspark_sparklog.planning import Extent
-from sparklog.client.cluster import cluster
-from sparklog.client.transaction_admin import describe_producers, describe_transaction
+from sparklog.client.admin.transaction_admin import describe_producers, describe_transaction
+from sparklog.client.net.cluster import cluster
 from sparklog.errors import SparklogError
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 
@@ -34,8 +35,8 @@ class HeldUp:
         self._told: dict[str, float] = {}
 
     def look(self, extents: Mapping[TopicPartition, Extent]) -> None:
-        """Warns if records that are there are not among `extents`, because an old transaction is open before them. Looks again
-        only after LOOK_S."""
+        """Warns if records that are there are not among `extents`, because an old transaction is open before them.
+        Looks again only after LOOK_S."""
         now_s = self._clock()
         if not self._on or now_s - self._looked_s < LOOK_S:
             return

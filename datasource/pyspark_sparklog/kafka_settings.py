@@ -1,8 +1,8 @@
 """Every setting that Kafka's clients document, and what becomes of it when a job gives it as `kafka.NAME`.
 
 The names are those of the consumer, the producer and the admin client of Kafka 4.3 (`ConsumerConfig`, `ProducerConfig`,
-`AdminClientConfig`), and those that older clients had. What Spark's Kafka source and sink refuse is refused with their words
-(`KafkaSourceProvider`).
+`AdminClientConfig`), and those that older clients had. What Spark's Kafka source and sink refuse is refused with their
+words (`KafkaSourceProvider`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Convert = Callable[[str, Setting | None], Taken]
 class KafkaSetting(NamedTuple):
     """One setting of Kafka's clients. `where`: the side it is treated so on; on the other side it has no effect.
 
-    `text`: for MAPPED the option it stands for, else the reason, which for REFUSED is the whole message. `elsewhere`: why it
-    has no effect on the other side.
+    `text`: for MAPPED the option it stands for, else the reason, which for REFUSED is the whole message. `elsewhere`:
+    why it has no effect on the other side.
     """
 
     name: str
@@ -236,8 +236,9 @@ KAFKA_SETTINGS = _table()
 
 
 def refuse_encryption(name: str, protocol: str | None) -> None:
-    """A connection would not be what `kafka.NAME` asks for: raises InvalidConfigError, which never shows a value but the
-    protocol's. Returns if `protocol` (security.protocol as given) is PLAINTEXT, with which the setting means nothing."""
+    """A connection would not be what `kafka.NAME` asks for: raises InvalidConfigError, which never shows a value but
+    the protocol's. Returns if `protocol` (security.protocol as given) is PLAINTEXT, with which the setting means
+    nothing."""
     if protocol is not None and protocol.strip().upper() == PLAINTEXT:
         return
     asked = f"kafka.{name}" + (f" = {protocol!r}" if name == SECURITY_PROTOCOL else "")

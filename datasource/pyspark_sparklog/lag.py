@@ -1,4 +1,5 @@
-"""How far a query is behind: the three numbers that Spark's Kafka source has among its metrics, which a Python source has none of."""
+"""How far a query is behind: the three numbers that Spark's Kafka source has among its metrics, which a Python source
+has none of."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ def offsets_behind_latest(source: Any) -> dict[str, str]:
     """`minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest`, over the partitions, as texts.
 
     `source` is one of a query's progress: `query.lastProgress["sources"][0]`, or in a StreamingQueryListener
-    `event.progress.sources[0]`. Empty if it does not say where the topics end: before the first batch, and before Spark 4.2.
-    Raises InvalidConfigError if it is no source with Kafka's offsets.
+    `event.progress.sources[0]`. Empty if it does not say where the topics end: before the first batch, and before
+    Spark 4.2. Raises InvalidConfigError if it is no source with Kafka's offsets.
     """
     latest, end = _offsets(source, "latestOffset"), _offsets(source, "endOffset")
     if not latest or not end:

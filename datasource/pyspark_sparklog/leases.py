@@ -1,7 +1,8 @@
 """Batch writes have leases: a write whose driver is gone holds up readers for a moment, not until its timeout.
 
-A write's transaction is renewed for the driver as long as the JVM lives (`sparklog.client.lease_keeper`), however long a job
-takes until its first task writes, or between two tasks. Streams have none: the next start of a query ends what it has left open.
+A write's transaction is renewed for the driver as long as the JVM lives (`sparklog.client.transactions.lease_keeper`),
+however long a job takes until its first task writes, or between two tasks. Streams have none: the next start of a
+query ends what it has left open.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import subprocess
 import sys
 import threading
 
-from sparklog.client.cluster import cluster
-from sparklog.client.lease_keeper import LEASE_MS, Lease, driver_of
-from sparklog.client.retry import RetryPolicy
-from sparklog.client.shared_transaction import SharedTransaction, renew_shared_transaction
+from sparklog.client.net.cluster import cluster
+from sparklog.client.net.retry import RetryPolicy
+from sparklog.client.transactions.lease_keeper import LEASE_MS, Lease, driver_of
+from sparklog.client.transactions.shared_transaction import SharedTransaction, renew_shared_transaction
 from sparklog.errors import UnsupportedApiError
 
 log = logging.getLogger("pyspark_sparklog")
@@ -30,8 +31,8 @@ class LeaseKeepers:
         self._keeper: subprocess.Popen[str] | None = None
 
     def keep(self, bootstrap_servers: str, transaction: SharedTransaction, wait_ms: int) -> int:
-        """Has the transaction kept as long as the driver lives; the length of its lease in ms, or 0: it has none, because
-        the broker knows of none, or the driver cannot be told from here."""
+        """Has the transaction kept as long as the driver lives; the length of its lease in ms, or 0: it has none,
+        because the broker knows of none, or the driver cannot be told from here."""
         try:
             renew_shared_transaction(cluster(bootstrap_servers), transaction, policy=RetryPolicy(timeout_ms=wait_ms))
         except UnsupportedApiError:
@@ -65,7 +66,7 @@ class LeaseKeepers:
         if driver is None:
             raise ProcessLookupError("the driver's process cannot be found")
         return subprocess.Popen(
-            [sys.executable, "-m", "sparklog.client.lease_keeper", str(driver.pid)],
+            [sys.executable, "-m", "sparklog.client.transactions.lease_keeper", str(driver.pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

@@ -1,11 +1,14 @@
-"""Source offsets as text: topics and numbers for everybody who parses it, and what else the source must remember between them.
+"""Source offsets as text: topics and numbers for everybody who parses it, and what else the source must remember
+between them.
 
-Spark keeps nothing of a Python source but the text of its offsets, and others read that text, too: tools that sum over the
-numbers of a query's progress to find its lag. So what is no position stands where JSON readers skip it: in the white space in
-front of the last brace, a space or a tab for each bit. Spark hands the text on as it is, in the checkpoint as in the progress.
+Spark keeps nothing of a Python source but the text of its offsets, and others read that text, too: tools that sum over
+the numbers of a query's progress to find its lag. So what is no position stands where JSON readers skip it: in the
+white space in front of the last brace, a space or a tab for each bit. Spark hands the text on as it is, in the
+checkpoint as in the progress.
 
-The Python process that Spark runs a streaming source in turns offsets into text and back with its name `json`. That name is
-given a module that knows of the white space; where it cannot be, offsets hold the same state as entries of their own.
+The Python process that Spark runs a streaming source in turns offsets into text and back with its name `json`. That
+name is given a module that knows of the white space; where it cannot be, offsets hold the same state as entries of
+their own.
 """
 
 from __future__ import annotations

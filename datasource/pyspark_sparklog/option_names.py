@@ -46,7 +46,8 @@ class Given(NamedTuple):
 def recognised(options: Mapping[str, str], where: Where) -> Given:
     """`options` by lower-case name, aliases and Kafka's settings resolved, without those that mean nothing in `where`.
 
-    Raises InvalidConfigError for an unknown name, one that is given twice with different values, and one that is refused.
+    Raises InvalidConfigError for an unknown name, one that is given twice with different values, and one that is
+    refused.
     """
     given = {written.lower(): value for written, value in options.items()}
     here, everywhere = options_for(where), options_for(Where.ALL)
@@ -100,8 +101,8 @@ def _own_name(written: str) -> str:
 
 
 def _without_effect(written: str, name: str, where: Where) -> str:
-    """What to say about an option that means nothing in `where`. Raises InvalidConfigError if there is no such option, or if
-    it must not be given there."""
+    """What to say about an option that means nothing in `where`. Raises InvalidConfigError if there is no such option,
+    or if it must not be given there."""
     if where is Where.STREAM and name in NOT_IN_A_STREAM:
         raise InvalidConfigError(NOT_IN_A_STREAM[name])
     if name in WITHOUT_EFFECT:
@@ -133,8 +134,8 @@ _told: set[tuple[str, ...]] = set()
 
 
 def tell(remarks: tuple[str, ...]) -> None:
-    """Warns of options that mean nothing here, or something else than in Kafka: all in one line, once in this process, which
-    may be asked about the same query for every micro-batch."""
+    """Warns of options that mean nothing here, or something else than in Kafka: all in one line, once in this process,
+    which may be asked about the same query for every micro-batch."""
     if not remarks or remarks in _told or len(_told) >= TOLD_MAX:
         return
     _told.add(remarks)

@@ -124,8 +124,8 @@ NOT_IN_A_STREAM = {
     "endingoffsetsbytimestamp": "ending timestamp not valid in streaming queries: leave endingOffsetsByTimestamp out",
     "endingtimestamp": "ending timestamp not valid in streaming queries: leave endingTimestamp out",
 }
-"""Options that a streaming read refuses, with the words of Spark's Kafka source. Any other option that is given where it
-means nothing has no effect."""
+"""Options that a streaming read refuses, with the words of Spark's Kafka source. Any other option that is given where
+it means nothing has no effect."""
 
 
 def markdown_table(where: Where) -> str:

@@ -1,5 +1,5 @@
-"""Options as the reader and the writer work with them: values parsed and checked. `option_names` has found out which are
-meant."""
+"""Options as the reader and the writer work with them: values parsed and checked. `option_names` has found out which
+are meant."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pyspark_sparklog.java_patterns import java_matcher
 from pyspark_sparklog.offsets import IDS, INITIAL
 from pyspark_sparklog.option_names import recognised
 from pyspark_sparklog.option_table import BOOTSTRAP_ENVIRONMENT, Where
-from sparklog.client.isolation import isolation_of
-from sparklog.client.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
+from sparklog.client.reading.isolation import isolation_of
+from sparklog.client.reading.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, settings_of
 from sparklog.types import INTERNAL_TOPICS, UNNAMED_APP_PREFIX, check_topic_name
@@ -116,8 +116,8 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Checked options of a write. `producer` holds producer settings by their Kafka names. `txn_app_id` of a batch write
-    comes together with `txn_version`."""
+    """Checked options of a write. `producer` holds producer settings by their Kafka names. `txn_app_id` of a batch
+    write comes together with `txn_version`."""
 
     bootstrap_servers: str
     topic: str | None
@@ -433,8 +433,8 @@ def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
 
 
 def parse_offsets(text: str, option: str, *, lowest: int) -> dict[str, dict[int, int]]:
-    """Kafka's offsets JSON `{"topic": {"0": 12}}`; what a query reports as its `endOffset` may be given as it stands (its
-    additions are left out, and the ids of the topics are not compared). Raises InvalidConfigError."""
+    """Kafka's offsets JSON `{"topic": {"0": 12}}`; what a query reports as its `endOffset` may be given as it stands
+    (its additions are left out, and the ids of the topics are not compared). Raises InvalidConfigError."""
     example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}' if lowest < 0 else '{"topicA":{"0":1700000000000}}'
     result: dict[str, dict[int, int]] = {}
     for topic, partitions in _json_object(text, option, example).items():

@@ -147,8 +147,8 @@ def next_end(
 ) -> tuple[Positions, Positions, list[Loss]]:
     """(where reading goes on, where it could go to, what is lost) for a query that stands at `start`.
 
-    Both positions cover exactly the partitions there are now (`extents`); what `start` has beyond them is lost, be it that the
-    topic was deleted, or that the query does not subscribe to it any more (`subscribed`).
+    Both positions cover exactly the partitions there are now (`extents`); what `start` has beyond them is lost, be it
+    that the topic was deleted, or that the query does not subscribe to it any more (`subscribed`).
     """
     begin: Positions = {}
     losses = []

@@ -1,11 +1,13 @@
-"""`python -m pyspark_sparklog.precompile`: puts bytecode into Spark's `pyspark.zip`, so that Python processes start sooner.
+"""`python -m pyspark_sparklog.precompile`: puts bytecode into Spark's `pyspark.zip`, so that Python processes start
+sooner.
 
 Every Python process that Spark starts (one per start of a stream that has a Python source, one per kind of worker, and
 workers again after a minute without work) imports PySpark from `$SPARK_HOME/python/lib/pyspark.zip`, also where PySpark
-was installed with pip. The archive has sources only, and Python keeps no bytecode of what it imports from archives: each
-process compiles a hundred modules, about a second. Bytecode inside the archive is used. Python compares it with the source
-beside it and with its own version, so it can never be wrong, at worst of no use: then this has to be run again, as after an
-installation of Spark. Pass the directory of Spark as an argument if it is not that of the PySpark that is imported here.
+was installed with pip. The archive has sources only, and Python keeps no bytecode of what it imports from archives:
+each process compiles a hundred modules, about a second. Bytecode inside the archive is used. Python compares it with
+the source beside it and with its own version, so it can never be wrong, at worst of no use: then this has to be run
+again, as after an installation of Spark. Pass the directory of Spark as an argument if it is not that of the PySpark
+that is imported here.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ def spark_home() -> Path:
 def precompile(archive: Path) -> int:
     """Writes the archive again with the bytecode of this Python beside its sources; returns of how many modules.
 
-    The new archive takes the old one's place at once; processes that have it open go on with the old one. Raises OSError
-    (it cannot be written) and zipfile.BadZipFile.
+    The new archive takes the old one's place at once; processes that have it open go on with the old one. Raises
+    OSError (it cannot be written) and zipfile.BadZipFile.
     """
     compiled = 0
     with tempfile.TemporaryDirectory(prefix=f".{archive.name}.", dir=archive.parent) as directory:
@@ -57,7 +59,8 @@ def precompile(archive: Path) -> int:
 
 
 def _bytecode(source: bytes, name: str, directory: Path) -> bytes | None:
-    """The content of the .pyc of `source`, which is called `name` in tracebacks; None: it is no valid Python (a template)."""
+    """The content of the .pyc of `source`, which is called `name` in tracebacks; None: it is no valid Python (a
+    template)."""
     module, compiled = directory / "module.py", directory / "module.pyc"
     module.write_bytes(source)
     # by the source's hash: an archive has times without a time zone

@@ -14,7 +14,7 @@ from sparklog.errors import SparklogError
 from sparklog.settings import Scope, settings_of
 
 if TYPE_CHECKING:
-    from sparklog.client.producer import Producer
+    from sparklog.client.producer.producer import Producer
 
 log = logging.getLogger("pyspark_sparklog")
 
@@ -31,7 +31,7 @@ class ProducerPool:
 
     def take(self, bootstrap_servers: str, settings: Mapping[str, object]) -> Producer:
         """The producer for these settings (by their Kafka names); it writes with acks=all."""
-        from sparklog.client.producer import Producer
+        from sparklog.client.producer.producer import Producer
 
         key = (bootstrap_servers, tuple(sorted(settings.items())))
         dropped = []

@@ -1,13 +1,14 @@
 """How what the tasks of a write have stored becomes visible: all of it at once and once, or nothing.
 
 A micro-batch (or a batch write) is one shared transaction (docs/internals/delivery.md, section 3). It is named by the
-application and a version: in a stream query id (or txnAppId) and batch id, in a batch write txnAppId and txnVersion, or a
-random name.
+application and a version: in a stream query id (or txnAppId) and batch id, in a batch write txnAppId and txnVersion,
+or a random name.
 
-- The driver draws a ticket when the writer is made; later runs have larger ones, and fence earlier ones.
-- A task with rows joins and writes with a producer id of its own. If the version is committed already, it writes nothing.
-- `commit` names the producer ids of the attempts that Spark accepted, the winners. Everybody else's records are aborted:
-  failed attempts, speculative copies, zombies of an earlier run.
+- The driver draws a fencing token when the writer is made; later runs have larger ones, and fence earlier ones.
+- A task with rows joins and writes with a producer id of its own. If the version is committed already, it writes
+  nothing.
+- `commit` names the producer ids of the attempts that Spark accepted, the committed participants. All other records are
+  aborted: those of failed attempts, speculative copies, zombies of an earlier run.
 - The decision is for good: the same commit again gets it again, an abort after it changes nothing. So a driver that is
   killed between the decision and Spark's own commit log does no harm: the batch is run again, and finds it committed.
 - A batch of a stream that finds its number committed with other input fails (`batch_input`).
@@ -26,16 +27,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_sparklog.batch_input import BatchInput, check_input, check_number
-from pyspark_sparklog.checkpoint import CHECKPOINT_SETTING, input_digest, location_of
 from pyspark_sparklog.leases import lease_keepers
 from pyspark_sparklog.options import TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX, SinkOptions
-from sparklog.client.cluster import Cluster, cluster
-from sparklog.client.retry import RetryPolicy
-from sparklog.client.shared_transaction import (
+from pyspark_sparklog.spark_checkpoint import CHECKPOINT_SETTING, input_digest, location_of
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.retry import RetryPolicy
+from sparklog.client.transactions.shared_transaction import (
     LastCommit,
     Participant,
     SharedTransaction,
-    draw_ticket,
+    draw_fencing_token,
     end_shared_transaction,
     join_shared_transaction,
 )
@@ -49,12 +50,12 @@ T = TypeVar("T")
 
 RUNS_REMEMBERED_MAX = 1_000
 AT_LEAST_ONCE = -1
-"""Stands for a ticket."""
+"""Stands for a fencing token."""
 
 
 class TaskPlace(NamedTuple):
-    """Where a task runs. Batch writes have no query: then the ids are "" and `batch_id` is -1. `checkpoint_setting`: the
-    session's."""
+    """Where a task runs. Batch writes have no query: then the ids are "" and `batch_id` is -1. `checkpoint_setting`:
+    the session's."""
 
     query_id: str
     run_id: str
@@ -71,9 +72,9 @@ NOWHERE = TaskPlace("", "", -1, 0, 0)
 class SinkCommitMessage(WriterCommitMessage):
     """What one task wrote. `offsets` maps (topic, partition) to (first, last) offset; other writers may be in between.
 
-    `transaction` None: at-least-once. `producer_id` -1: the task had no rows, or (`committed_before`) it threw them away
-    because the version had been committed before. `given_rows`: how many Spark gave it; `checksum` of them, None if it was
-    not needed; `checkpoint`: the query's, as far as the task knows it.
+    `transaction` None: at-least-once. `producer_id` -1: the task had no rows, or (`committed_before`) it threw them
+    away because the version had been committed before. `given_rows`: how many Spark gave it; `checksum` of them, None
+    if it was not needed; `checkpoint`: the query's, as far as the task knows it.
     """
 
     place: TaskPlace
@@ -88,10 +89,10 @@ class SinkCommitMessage(WriterCommitMessage):
 
 
 class Ending(NamedTuple):
-    """What a commit asks for: that the records of `winners` (producer ids) become visible."""
+    """What a commit asks for: that the records of `committed_participants` (producer ids) become visible."""
 
     transaction: SharedTransaction
-    winners: tuple[int, ...]
+    committed_participants: tuple[int, ...]
 
 
 def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMessage]:
@@ -103,22 +104,22 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMe
 
 
 def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
-    """What to ask for, given the messages of all tasks; None: there is no transaction. Raises SparklogError if the tasks do
-    not belong to one transaction."""
+    """What to ask for, given the messages of all tasks; None: there is no transaction. Raises SparklogError if the
+    tasks do not belong to one transaction."""
     transactions = {m.transaction for m in messages}
     if len(transactions) > 1:
         raise SparklogError(f"the tasks wrote for different transactions, nothing can be committed: {transactions}")
     transaction = next(iter(transactions), None)
     if transaction is None:
         return None
-    winners = tuple(m.producer_id for m in messages if m.producer_id >= 0)
-    # also without winners: attempts that lost may have written something, and an earlier run must be fenced
-    return Ending(transaction, winners)
+    committed_participants = tuple(m.producer_id for m in messages if m.producer_id >= 0)
+    # also if there are none: attempts that lost may have written something, and an earlier run must be fenced
+    return Ending(transaction, committed_participants)
 
 
 class _Runs:
-    """The run that has committed last for each checkpoint, as this process has seen it: Spark commits and aborts all batches
-    of a run in one process, and an abort in which no task has reported does not say whose it is."""
+    """The run that has committed last for each checkpoint, as this process has seen it: Spark commits and aborts all
+    batches of a run in one process, and an abort in which no task has reported does not say whose it is."""
 
     def __init__(self) -> None:
         self._by_checkpoint: OrderedDict[str, SharedTransaction] = OrderedDict()
@@ -140,15 +141,16 @@ _runs = _Runs()
 class Publisher:
     """The transaction of one write, on the driver and in its tasks; goes to them by pickle.
 
-    `ticket` AT_LEAST_ONCE: there is no transaction; None: nothing is written with it, it only ends what others wrote, and
-    draws a ticket should it need one. `is_stream`: run and version are those of the query's run and batch, which only tasks
-    know, and so is `app_id` if it is None. `checkpoint` "": the query's is not known; nor is its name if `query_name` is "".
+    `fencing_token` AT_LEAST_ONCE: there is no transaction; None: nothing is written with it, it only ends what others
+    wrote, and draws a fencing token should it need one. `is_stream`: run and version are those of the query's run and
+    batch, which only tasks know, and so is `app_id` if it is None. `checkpoint` "": the query's is not known; nor is
+    its name if `query_name` is "".
     """
 
     bootstrap_servers: str
     timeout_ms: int
     wait_ms: int
-    ticket: int | None
+    fencing_token: int | None
     run_id: str = ""
     app_id: str | None = None
     version: int = 0
@@ -163,23 +165,23 @@ class Publisher:
 
     def transaction_of(self, place: TaskPlace) -> SharedTransaction | None:
         """The transaction a task at `place` writes in. Raises SparklogError if Spark does not say which batch it is."""
-        if self.ticket is None:
+        if self.fencing_token is None:
             raise SparklogError("this writer was made to end a batch, tasks cannot write with it")
-        if self.ticket == AT_LEAST_ONCE:
+        if self.fencing_token == AT_LEAST_ONCE:
             return None
         if not self.is_stream:
-            return self._own_transaction(self.ticket)
+            return self._own_transaction(self.fencing_token)
         if not place.query_id or place.batch_id < 0:
             raise SparklogError(
                 "Spark does not tell the task its query id and batch id, so the batch cannot be written exactly once: "
                 'set .option("sparklog.delivery.guarantee", "at-least-once")'
             )
-        return SharedTransaction(self.app_id or place.query_id, place.batch_id, place.run_id, self.ticket)
+        return SharedTransaction(self.app_id or place.query_id, place.batch_id, place.run_id, self.fencing_token)
 
-    def _own_transaction(self, ticket: int) -> SharedTransaction:
+    def _own_transaction(self, fencing_token: int) -> SharedTransaction:
         """That of a batch write."""
         assert self.app_id is not None
-        return SharedTransaction(self.app_id, self.version, self.run_id, ticket)
+        return SharedTransaction(self.app_id, self.version, self.run_id, fencing_token)
 
     def checkpoint_of(self, place: TaskPlace) -> str:
         """Where the query of a task has its checkpoint, "" if that is not known or there is none."""
@@ -216,7 +218,7 @@ class Publisher:
         ending = ending_of(messages)
         if ending is None:
             return
-        transaction, winners = ending
+        transaction, committed_participants = ending
         ours = _input_of(messages) if self.is_stream else None
         reach("sink.before-commit")
         ended = self._tell(
@@ -225,7 +227,7 @@ class Publisher:
                 c,
                 transaction,
                 committed=True,
-                winners=winners,
+                committed_participants=committed_participants,
                 made_of="" if ours is None else ours.encode(),
                 policy=self._policy,
             ),
@@ -233,7 +235,7 @@ class Publisher:
         reach("sink.after-commit")
         if not ended.committed:
             raise self._aborted(transaction)
-        if not winners:
+        if not committed_participants:
             if ours is not None:
                 check_input(transaction, ended.last, ours)
             if any(m.committed_before for m in messages):
@@ -245,14 +247,14 @@ class Publisher:
             _runs.note(self.checkpoint, transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int = -1) -> None:
-        """Throws away what the tasks have written, unless it is committed: Spark aborts after a failed commit, too. Raises
-        nothing: what cannot be aborted now ends with the next run, or by its timeout."""
+        """Throws away what the tasks have written, unless it is committed: Spark aborts after a failed commit, too.
+        Raises nothing: what cannot be aborted now ends with the next run, or by its timeout."""
         found = next((m.transaction for m in messages if isinstance(m, SinkCommitMessage)), None)
         try:
             if found is None:
                 found = self._transaction_of_nobody(batch_id)
             if found is None:
-                if self.ticket != AT_LEAST_ONCE:
+                if self.fencing_token != AT_LEAST_ONCE:
                     log.warning(
                         "no task said which transaction failed: it is aborted when the batch is run again, or after %d ms",
                         self.timeout_ms,
@@ -267,17 +269,17 @@ class Publisher:
                 log.warning("%s had been committed before it failed: it stays", _describe(found))
 
     def _transaction_of_nobody(self, batch_id: int) -> SharedTransaction | None:
-        """The transaction of a write in which no task has reported, as far as it is known here. A newer run is in no danger:
-        the coordinator knows the run as an older one."""
-        if self.ticket == AT_LEAST_ONCE:
+        """The transaction of a write in which no task has reported, as far as it is known here. A newer run is in no
+        danger: the coordinator knows the run as an older one."""
+        if self.fencing_token == AT_LEAST_ONCE:
             return None
         if not self.is_stream:
-            return self._own_transaction(self._own_ticket())
+            return self._own_transaction(self._own_fencing_token())
         run = _runs.of(self.checkpoint)
-        return None if run is None else run._replace(version=batch_id, ticket=self._own_ticket())
+        return None if run is None else run._replace(version=batch_id, fencing_token=self._own_fencing_token())
 
-    def _own_ticket(self) -> int:
-        return _draw(self.bootstrap_servers, self.wait_ms) if self.ticket is None else self.ticket
+    def _own_fencing_token(self) -> int:
+        return _draw(self.bootstrap_servers, self.wait_ms) if self.fencing_token is None else self.fencing_token
 
     def _tell(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
         """The answer, with errors that name the next step."""
@@ -322,19 +324,19 @@ def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
 def stream_publisher(
     options: SinkOptions, checkpoint: str = "", query_name: str = "", *, ends_only: bool = False
 ) -> Publisher:
-    """For one micro-batch: draws its ticket. `checkpoint`: its location, if the query was given one. `ends_only`: no task
-    writes with it, so it needs no ticket yet."""
-    ticket = None if ends_only and options.exactly_once else _ticket(options)
-    made = _publisher(options, ticket, app_id=options.txn_app_id, version=0, run_id="")
+    """For one micro-batch: draws its fencing token. `checkpoint`: its location, if the query was given one.
+    `ends_only`: no task writes with it, so it needs no fencing token yet."""
+    fencing_token = None if ends_only and options.exactly_once else _fencing_token(options)
+    made = _publisher(options, fencing_token, app_id=options.txn_app_id, version=0, run_id="")
     return replace(made, checkpoint=checkpoint, query_name=query_name, is_stream=True)
 
 
 def batch_publisher(options: SinkOptions) -> Publisher:
-    """For one batch write: under txnAppId and txnVersion if they are given, else under a name that nobody uses again. It has
-    a lease, and no timeout but the one that is given."""
+    """For one batch write: under txnAppId and txnVersion if they are given, else under a name that nobody uses again.
+    It has a lease, and no timeout but the one that is given."""
     run_id = uuid.uuid4().hex
     app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
-    made = _publisher(options, _ticket(options), app_id=app_id, version=options.txn_version, run_id=run_id)
+    made = _publisher(options, _fencing_token(options), app_id=app_id, version=options.txn_version, run_id=run_id)
     transaction = made.transaction_of(NOWHERE)
     if transaction is None:
         return made
@@ -344,20 +346,22 @@ def batch_publisher(options: SinkOptions) -> Publisher:
     return replace(made, lease_ms=lease_ms)
 
 
-def _ticket(options: SinkOptions) -> int:
+def _fencing_token(options: SinkOptions) -> int:
     return _draw(options.bootstrap_servers, options.broker_wait_ms) if options.exactly_once else AT_LEAST_ONCE
 
 
 def _draw(bootstrap_servers: str, wait_ms: int) -> int:
-    return draw_ticket(cluster(bootstrap_servers), RetryPolicy(timeout_ms=wait_ms))
+    return draw_fencing_token(cluster(bootstrap_servers), RetryPolicy(timeout_ms=wait_ms))
 
 
-def _publisher(options: SinkOptions, ticket: int | None, *, app_id: str | None, version: int, run_id: str) -> Publisher:
+def _publisher(
+    options: SinkOptions, fencing_token: int | None, *, app_id: str | None, version: int, run_id: str
+) -> Publisher:
     return Publisher(
         options.bootstrap_servers,
         options.transaction_timeout_ms or TRANSACTION_TIMEOUT_MS,
         options.broker_wait_ms,
-        ticket,
+        fencing_token,
         run_id,
         app_id,
         version,

@@ -20,8 +20,9 @@ from pyspark_sparklog.positions import check_order, given_starts, resolve_ending
 from pyspark_sparklog.schemas import ReadSchema
 from pyspark_sparklog.spark_errors import all_in_one_line, in_one_line
 from pyspark_sparklog.worker_process import imported_objects
-from sparklog.client.cluster import TopicInfo, cluster
-from sparklog.client.range_reader import Fetching, read_range
+from sparklog.client.net.cluster import cluster
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.errors import DataLossError, OffsetOutOfRangeError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.types import TopicPartition
 
@@ -32,8 +33,8 @@ QUIET_RETRY_MS = 5_000
 
 
 class RangePartition(InputPartition):
-    """Offsets [start, end) of one partition, and the incarnation of its topic they belong to. `edges`: which of the two are
-    not fixed, but decided with each action on `frame`, the DataFrame's read."""
+    """Offsets [start, end) of one partition, and the incarnation of its topic they belong to. `edges`: which of the
+    two are not fixed, but decided with each action on `frame`, the DataFrame's read."""
 
     def __init__(
         self,
@@ -170,8 +171,8 @@ class RangeRead:
 
 @all_in_one_line
 class SparklogBatchReader(DataSourceReader):
-    """`spark.read`: all records between the starting and the ending offsets. The tasks are decided once, when the read is
-    planned; where earliest and latest are, with each action (`actions`)."""
+    """`spark.read`: all records between the starting and the ending offsets. The tasks are decided once, when the read
+    is planned; where earliest and latest are, with each action (`actions`)."""
 
     def __init__(self, options: SourceOptions, schema: ReadSchema) -> None:
         self._options = options

@@ -1,8 +1,9 @@
 """A checksum of rows that does not depend on their order, nor on how they are divided into batches.
 
-Every row gets a 64-bit hash: a polynomial of its bytes at an odd place modulo 2^64, mixed with those of its other columns by
-the finalizer of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). The checksum is the sum of
-the rows' hashes. It tells rows apart that differ by accident; who wants to can find others with the same sum.
+Every row gets a 64-bit hash: a polynomial of its bytes at an odd place modulo 2^64, mixed with those of its other
+columns by the finalizer of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). The
+checksum is the sum of the rows' hashes. It tells rows apart that differ by accident; who wants to can find others with
+the same sum.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a read's rows look like: columns of the topics, what a user's schema or `columns` picks, Spark's and Arrow's types.
+"""What a read's rows look like: columns of the topics, what a user's schema or `columns` picks, Spark's and Arrow's
+types.
 
 An envelope topic has exactly the columns of Spark's Kafka source; a typed topic has its own, after which
 `includeMetadata` adds `_topic`, `_partition`, `_offset`, `_timestamp`. All columns are nullable.
@@ -134,10 +135,11 @@ def join_schema(name: str, shape: TopicShape, topics: Mapping[str, TopicShape], 
 
 
 def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSchema) -> None:
-    """Checks that a running query that was planned with the shape `planned` can go on reading a topic of the shape `now`:
-    columns that are new are left out.
+    """Checks that a running query that was planned with the shape `planned` can go on reading a topic of the shape
+    `now`: columns that are new are left out.
 
-    Raises SchemaMismatchError if a column the query reads has become wider, or if `now` is no later version of `planned`.
+    Raises SchemaMismatchError if a column the query reads has become wider, or if `now` is no later version of
+    `planned`.
     """
     if now == planned:
         return

@@ -1,8 +1,9 @@
 """What may be written: the DataFrame's columns held against the topic, and batches brought into the log's form.
 
-For an envelope topic the columns are those of Spark's Kafka sink: `value` (string or binary, required), `key` (string or
-binary), `headers`, `topic` (unless the option of that name is given, which goes before it), `partition`; and `timestamp`,
-the record's. Other columns are left out, as Kafka's sink does it. For a typed topic they are the topic's own, by name.
+For an envelope topic the columns are those of Spark's Kafka sink: `value` (string or binary, required), `key` (string
+or binary), `headers`, `topic` (unless the option of that name is given, which goes before it), `partition`; and
+`timestamp`, the record's. Other columns are left out, as Kafka's sink does it. For a typed topic they are the topic's
+own, by name.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class TopicBatch(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """How the rows' columns go into the log: for each its name there, "" if it is left out; what is left out for want of a
-    place; and whether all can be handed on as they are."""
+    """How the rows' columns go into the log: for each its name there, "" if it is left out; what is left out for want
+    of a place; and whether all can be handed on as they are."""
 
     names: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -51,8 +52,8 @@ class Fitted(NamedTuple):
 def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *, strict: bool = False) -> Fitted:
     """Finds the place of every column of rows for `topic` of `shape`; `topic` None: a column names the topic.
 
-    Names are compared as they are, then without regard to case. With `strict` a column that an envelope topic does not have is
-    an error. Raises SchemaMismatchError that names the columns and types.
+    Names are compared as they are, then without regard to case. With `strict` a column that an envelope topic does not
+    have is an error. Raises SchemaMismatchError that names the columns and types.
     """
     if topic is not None and shape is not None and shape.kind != KIND_ENVELOPE:
         names = _spelt_as(schema.names, shape.schema.names)

@@ -21,9 +21,10 @@ from sparklog.settings import MIB, Scope, settings_of
 from sparklog.testing.faults import reach
 
 SPREAD_BYTES = 4 * MIB
-"""Rows that go to several partitions or topics are gathered to about this size, so that each gets more than a few. Others are
-gathered to one batch of the log: what is held longer leaves the processor's caches, and libc gives memory that is freed by
-more than two Arrow batches at a time back to the kernel, which costs a page fault per 4 KiB of the next ones."""
+"""Rows that go to several partitions or topics are gathered to about this size, so that each gets more than a few.
+Others are gathered to one batch of the log: what is held longer leaves the processor's caches, and libc gives memory
+that is freed by more than two Arrow batches at a time back to the kernel, which costs a page fault per 4 KiB of the
+next ones."""
 IN_FLIGHT_MAX = 128
 """Hand-overs whose outcome has not been looked at; `buffer.memory` bounds their bytes."""
 _BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
@@ -31,8 +32,8 @@ _BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
 
 @dataclass(frozen=True)
 class SinkTask:
-    """Goes to the tasks by pickle. `keyed`: the topic is typed and has key columns. `names`: the columns' names in the log
-    (`sink_input.Fitted`); None: as the rows have them."""
+    """Goes to the tasks by pickle. `keyed`: the topic is typed and has key columns. `names`: the columns' names in the
+    log (`sink_input.Fitted`); None: as the rows have them."""
 
     options: SinkOptions
     envelope: bool
@@ -43,8 +44,8 @@ class SinkTask:
     def write(self, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Writes all rows and waits until every in-sync replica has them. Any failure fails the task.
 
-        A task without rows takes no part in the transaction. One that comes when the version is committed reads its rows,
-        which tells whether it was the same batch, and writes nothing.
+        A task without rows takes no part in the transaction. One that comes when the version is committed reads its
+        rows, which tells whether it was the same batch, and writes nothing.
         """
         place = task_place()
         transaction = self.publisher.transaction_of(place)

@@ -1,8 +1,8 @@
 """How errors get to the user through Spark: in one line, the message first.
 
-A Python worker sends the JVM the text of the traceback, where the message comes last. With `SPARK_HIDE_TRACEBACK` in its
-environment it sends the exception alone (pyspark/util.py, `handle_worker_exception`), and exits: set when an error leaves, the
-variable concerns nothing else. Imports PySpark only, as the package's `__init__` does.
+A Python worker sends the JVM the text of the traceback, where the message comes last. With `SPARK_HIDE_TRACEBACK` in
+its environment it sends the exception alone (pyspark/util.py, `handle_worker_exception`), and exits: set when an error
+leaves, the variable concerns nothing else. Imports PySpark only, as the package's `__init__` does.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
 def in_one_line(function: Callable[P, T]) -> Callable[P, T]:
-    """`function`, which Spark calls: a SparklogError that leaves it is shown without its traceback, which is logged at DEBUG.
-    The traceback of any other error is shown."""
+    """`function`, which Spark calls: a SparklogError that leaves it is shown without its traceback, which is logged at
+    DEBUG. The traceback of any other error is shown."""
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)
@@ -74,8 +74,8 @@ def _is_sparks_worker() -> bool:
 
 @all_in_one_line
 class FailedStreamReader(DataSourceStreamReader):
-    """A stream reader that could not be made: it raises the reason when it is first used. Spark's runner would put an error
-    of its own in the place of one that `streamReader` raises (it stops a reader that is not there)."""
+    """A stream reader that could not be made: it raises the reason when it is first used. Spark's runner would put an
+    error of its own in the place of one that `streamReader` raises (it stops a reader that is not there)."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

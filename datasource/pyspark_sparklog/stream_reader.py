@@ -94,8 +94,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next micro-batch that begins at `start`; `start` itself when there is nothing to read.
 
-        With nothing to read it waits up to 100 ms for data, instead of being asked again at once. Spark 4.0 and 4.1 give
-        neither argument; then the batch goes on from the last position known.
+        With nothing to read it waits up to 100 ms for data, instead of being asked again at once. Spark 4.0 and 4.1
+        give neither argument; then the batch goes on from the last position known.
         """
         limit = self.getDefaultReadLimit() if limit is None else limit
         begin = self._position if start is None else SourceOffset.from_dict(start)
@@ -218,8 +218,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(to_tasks(plan.ranges, self._options, ids))
 
     def _seen_for(self, end: SourceOffset) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
-        """Ids and extents to plan the batch that ends at `end`: those that `latestOffset` has just seen, if it chose that end.
-        What is lost from then on the tasks find, as they do what is lost after planning."""
+        """Ids and extents to plan the batch that ends at `end`: those that `latestOffset` has just seen, if it chose
+        that end. What is lost from then on the tasks find, as they do what is lost after planning."""
         planned, self._planned = self._planned, None
         if planned is not None and planned[0].same_place(end):
             return planned[1], planned[2]

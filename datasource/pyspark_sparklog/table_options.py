@@ -1,8 +1,9 @@
 """Tables of Spark's catalog: `CREATE TABLE … USING sparklog OPTIONS (…)`, and what is left when a write makes one.
 
-Spark asks a Python source for the columns of a new table and hands it the table's options then, and never again: who reads or
-inserts later gets the columns, with what the catalog keeps of them, and no option. So the options are kept with the first
-column, as metadata. Every column has a mark besides: only rows that have all columns of the table are an insert into it.
+Spark asks a Python source for the columns of a new table and hands it the table's options then, and never again: who
+reads or inserts later gets the columns, with what the catalog keeps of them, and no option. So the options are kept
+with the first column, as metadata. Every column has a mark besides: only rows that have all columns of the table are
+an insert into it.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def of_read(given: Mapping[str, str], schema: StructType, where: Where) -> Mapping[str, str]:
-    """The options of a read whose rows have `schema`: those of the table, if it is one, and `given` before them. Who names
-    topics of his own reads no table."""
+    """The options of a read whose rows have `schema`: those of the table, if it is one, and `given` before them. Who
+    names topics of his own reads no table."""
     text = _text(schema)
     lower = {name.lower(): value for name, value in given.items()}
     if not text or any(name in lower for name in SUBSCRIPTIONS):
@@ -73,8 +74,8 @@ def of_read(given: Mapping[str, str], schema: StructType, where: Where) -> Mappi
 
 
 def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """The options of a write of rows with `schema`: those of the table if they are an insert into one. It goes to the topic
-    that the table reads, unless an option or a column of the rows names one."""
+    """The options of a write of rows with `schema`: those of the table if they are an insert into one. It goes to the
+    topic that the table reads, unless an option or a column of the rows names one."""
     text = _text(schema)
     if given or not text or any(f.metadata.get(MARK) != _mark(text, schema) for f in schema.fields):
         return given
@@ -86,9 +87,9 @@ def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
 
 
 def tells_new_tables() -> bool:
-    """Whether, in the driver that this process belongs to, an SQL execution inside of another one is a write that makes a table
-    of the catalog: in programs of `pyspark` and `spark-submit`. The shell `spark-sql` runs each command inside of another
-    execution, and of drivers that are started in other ways nobody knows."""
+    """Whether, in the driver that this process belongs to, an SQL execution inside of another one is a write that
+    makes a table of the catalog: in programs of `pyspark` and `spark-submit`. The shell `spark-sql` runs each command
+    inside of another execution, and of drivers that are started in other ways nobody knows."""
     pid = os.getpid()
     for _ in range(ANCESTORS_MAX):
         try:
@@ -102,8 +103,8 @@ def tells_new_tables() -> bool:
 
 
 def refuse_new_table() -> None:
-    """In a task of a batch write of a driver that `tells_new_tables`. Raises InvalidConfigError if the write makes a table: there
-    is no way to give that table options."""
+    """In a task of a batch write of a driver that `tells_new_tables`. Raises InvalidConfigError if the write makes a
+    table: there is no way to give that table options."""
     context = TaskContext.get()
     if context is None or context.getLocalProperty("streaming.sql.batchId") is not None:
         return

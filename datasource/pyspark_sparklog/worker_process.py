@@ -1,7 +1,8 @@
 """Keeps Spark's Python processes quick between tasks.
 
-Spark's daemon runs a full garbage collection after everything a reused process has done. It walks over all that was ever
-imported (PySpark, Arrow, NumPy: 20 to 30 ms), in four processes per micro-batch, beside the next step of the batch.
+Spark's daemon runs a full garbage collection after everything a reused process has done. It walks over all that was
+ever imported (PySpark, Arrow, NumPy: 20 to 30 ms), in four processes per micro-batch, beside the next step of the
+batch.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class ImportedObjects:
         self._freezes = 0
 
     def freeze(self) -> None:
-        """Takes what is alive out of garbage collection if modules were imported since the last time. It is called at the
-        end of a task, when little but them is alive. Reference counting still frees those objects, and what comes later
-        is collected as ever. Does nothing in a process that Spark does not use again, or that is not Spark's.
+        """Takes what is alive out of garbage collection if modules were imported since the last time. It is called at
+        the end of a task, when little but them is alive. Reference counting still frees those objects, and what comes
+        later is collected as ever. Does nothing in a process that Spark does not use again, or that is not Spark's.
         """
         if len(sys.modules) <= self._modules or self._freezes >= FREEZES_MAX:
             return

@@ -70,7 +70,7 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         self._make_task = make_task
 
     def __getstate__(self) -> dict[str, Any]:
-        """On its way to the tasks, all of which write with one ticket."""
+        """On its way to the tasks, all of which write with one fencing token."""
         return {"_task": self._writing_task(), "_make_task": None}
 
     def _writing_task(self) -> SinkTask:

@@ -1,7 +1,8 @@
-"""What the site adds to the Markdown in docs/: the pages at the repository's top, the files that they link to, the reference.
+"""What the site adds to the Markdown in docs/: the pages at the repository's top, the files that they link to, the
+reference.
 
-Markdown in the repository links to files as they lie there, so that it also reads well without the site. Here every such link
-is turned to the page that shows the file.
+Markdown in the repository links to files as they lie there, so that it also reads well without the site. Here every
+such link is turned to the page that shows the file.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ ORDER = (
     "index.md",
     "guide.md",
     "moving-from-kafka.md",
+    "sql.md",
     "scala-and-sql.md",
     "spark-connect.md",
     "declarative-pipelines.md",

@@ -72,7 +72,8 @@ class DataMissingError(Exception):
 
 @dataclass(frozen=True)
 class Data:
-    """What is fed, each table in time order: `flights` (19 columns), `weather` (15 columns), `events` (key, value, timestamp)."""
+    """What is fed, each table in time order: `flights` (19 columns), `weather` (15 columns), `events` (key, value,
+    timestamp)."""
 
     flights: pa.Table
     weather: pa.Table
@@ -114,7 +115,8 @@ def scheduled_departure(flights: pa.Table) -> pa.ChunkedArray:
 
 
 def events_of(flights: pa.Table) -> pa.Table:
-    """The same flights as a Kafka user would send them: key = carrier, value = a JSON object, timestamp = event time."""
+    """The same flights as a Kafka user would send them: key = carrier, value = a JSON object, timestamp = event
+    time."""
 
     def text(column: str) -> pa.ChunkedArray:
         return pc.binary_join_element_wise('"', flights[column], '"', "")

@@ -73,7 +73,8 @@ def java_major(version_text: str) -> int | None:
 
 
 class Jvm:
-    """One JVM with a Py4J gateway. `start` blocks; `stop` may be called from another thread at any time, also during `start`."""
+    """One JVM with a Py4J gateway. `start` blocks; `stop` may be called from another thread at any time, also during
+    `start`."""
 
     def __init__(self, log: Path) -> None:
         self.log = log

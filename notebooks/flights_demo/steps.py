@@ -356,7 +356,8 @@ def _short(path: Path) -> str:
 
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
-    """An empty output folder, locked against a second demo. Only what a demo writes is removed. Raises DemoBusyError."""
+    """An empty output folder, locked against a second demo. Only what a demo writes is removed. Raises
+    DemoBusyError."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -83,7 +83,8 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def partitions_of(keys: pa.ChunkedArray, partitions: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The partition of every row by its key (string or binary, no nulls): int32, one per row. Hashes each distinct key once."""
+    """The partition of every row by its key (string or binary, no nulls): int32, one per row. Hashes each distinct key
+    once."""
     encoded = keys.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()

@@ -1,8 +1,8 @@
 """The commands put together, and how errors end.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage (or a wrong broker configuration), 130 interrupted. A `SparklogError` is one line on stderr
-and the next step below it; `sparklog --debug …` shows the traceback. Modules of commands import their libraries inside the commands,
-so that `sparklog --help` answers at once.
+Exit codes: 0 done, 1 failed, 2 wrong usage (or a wrong broker configuration), 130 interrupted. A `SparklogError` is
+one line on stderr and the next step below it; `sparklog --debug …` shows the traceback. Modules of commands import
+their libraries inside the commands, so that `sparklog --help` answers at once.
 """
 
 from __future__ import annotations

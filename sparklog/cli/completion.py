@@ -15,7 +15,7 @@ import typer
 from sparklog.settings import Scope, Setting, settings_of
 
 if TYPE_CHECKING:
-    from sparklog.client.admin import Admin
+    from sparklog.client.admin.admin import Admin
 
 BROKER_TIMEOUT_MS = 1_000
 OFFERED_MAX = 1_000
@@ -96,7 +96,7 @@ def _values(setting: Setting) -> list[str]:
 
 def _ask(ctx: typer.Context, question: Callable[[Admin], list[str]]) -> list[str]:
     """What a broker answers; nothing if it does not."""
-    from sparklog.client.admin import Admin
+    from sparklog.client.admin.admin import Admin
     from sparklog.errors import SparklogError
 
     try:

@@ -25,8 +25,8 @@ from sparklog.settings import Scope
 
 if TYPE_CHECKING:
     from sparklog.cli.output import Writer
-    from sparklog.client.admin import Admin, TopicDescription
-    from sparklog.client.consumer import Consumer
+    from sparklog.client.admin.admin import Admin, TopicDescription
+    from sparklog.client.consumer.consumer import Consumer
     from sparklog.types import TopicPartition
 
 EPILOG = """\
@@ -104,7 +104,7 @@ def consume(
         max_records = TABLE_RECORDS
     if follow is None:
         follow = format is OutputFormat.json and output is None and sys.stdout.isatty()
-    from sparklog.client.consumer import Consumer
+    from sparklog.client.consumer.consumer import Consumer
 
     with open_admin(bootstrap_servers) as admin:
         tps = _partitions(admin.describe_topic(topic), partition or [])
@@ -147,8 +147,8 @@ def _partitions(topic: TopicDescription, wanted: list[int]) -> list[TopicPartiti
 
 
 def _start_offsets(admin: Admin, tps: list[TopicPartition], start: str, level: str) -> dict[TopicPartition, int]:
-    """The first offset to read of every partition, for `--from`; the end is that of isolation `level`. An offset outside of the log is moved to its edge, because
-    one number stands for all partitions."""
+    """The first offset to read of every partition, for `--from`; the end is that of isolation `level`. An offset
+    outside of the log is moved to its edge, because one number stands for all partitions."""
     earliest = admin.list_offsets(dict.fromkeys(tps, "earliest"))
     latest = admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=level)
     if start == "earliest":

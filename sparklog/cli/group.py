@@ -13,8 +13,8 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sparklog.client.admin import Admin
-    from sparklog.client.groups import GroupDescription
+    from sparklog.client.admin.admin import Admin
+    from sparklog.client.admin.group_admin import GroupDescription
     from sparklog.types import TopicPartition
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
@@ -302,7 +302,8 @@ def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
 def _offsets_at(
     admin: Admin, tps: list[TopicPartition], spec: str | int | None, at: str | None
 ) -> dict[TopicPartition, int]:
-    """`spec`: earliest, latest, an offset, or (`at` is given) ms since 1970; behind the last record if none is that new."""
+    """`spec`: earliest, latest, an offset, or (`at` is given) ms since 1970; behind the last record if none is that
+    new."""
     assert spec is not None
     if isinstance(spec, int) and at is None:
         return dict.fromkeys(tps, spec)

@@ -1,4 +1,5 @@
-"""JSON lines with what PyArrow's JSON reader does not know: maps, durations, bytes that are not text, dates inside other types.
+"""JSON lines with what PyArrow's JSON reader does not know: maps, durations, bytes that are not text, dates inside
+other types.
 
 Slower than PyArrow's reader (one Python object per value), so used only for schemas that need it. It reads what
 `sparklog consume` writes (`sparklog.cli.output`).

@@ -43,7 +43,7 @@ def rebuild_metadata(
 
     from sparklog.cli.errors import report as report_error
     from sparklog.environment.files import RealFiles
-    from sparklog.log.known_directories import read_known_directories
+    from sparklog.log.directories.known import read_known_directories
     from sparklog.metadata.rebuild import rebuild
     from sparklog.metadata.sqlite_store import METADATA_FILE, problem_with, write_store
 

@@ -12,7 +12,7 @@ import typer
 from sparklog.cli.log_verify import ReportFormat
 
 if TYPE_CHECKING:
-    from sparklog.log.repair import RepairReport
+    from sparklog.log.tools.repair import RepairReport
 
 REPAIR_EPILOG = """\
 **Examples**
@@ -42,8 +42,8 @@ def repair(
     from sparklog.cli.errors import report as report_error
     from sparklog.environment.files import RealFiles
     from sparklog.errors import LogCorruptError
-    from sparklog.log.inspect import partition_directories
-    from sparklog.log.repair import repair as repair_partition
+    from sparklog.log.tools.repair import repair as repair_partition
+    from sparklog.log.tools.verify import partition_directories
 
     directories = [path] if _is_lost_partition(path) else partition_directories(path)
     to_repair = failed = 0
@@ -67,7 +67,7 @@ def _is_lost_partition(path: Path) -> bool:
     """Whether `path` is where a partition's directory was, or is an empty one, in a log directory."""
     from sparklog.environment.files import RealFiles
     from sparklog.format.checkpoint import META_FILE
-    from sparklog.log.repair import has_lost_everything
+    from sparklog.log.tools.repair import has_lost_everything
 
     topic, dash, number = path.name.rpartition("-")
     named = bool(topic and dash and number.isascii() and number.isdigit())
@@ -81,8 +81,8 @@ def locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
     from sparklog.environment.files import RealFiles
     from sparklog.errors import DataDirLockedError
     from sparklog.format.checkpoint import META_FILE
-    from sparklog.log.log_directory import take_lock
-    from sparklog.log.watched_files import LOCK_FILE
+    from sparklog.log.directories.log_directory import take_lock
+    from sparklog.log.directories.watched_files import LOCK_FILE
 
     is_one = (log_directory / LOCK_FILE).exists() or (log_directory / META_FILE).exists()
     if not wanted or not is_one:

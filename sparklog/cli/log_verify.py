@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from sparklog.log.inspect import Finding, VerifyReport
+    from sparklog.log.tools.verify import Finding, VerifyReport
 
 VERIFY_EPILOG = """\
 **Examples**
@@ -65,7 +65,7 @@ def run_verify(paths: list[Path]) -> VerifyReport:
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TransferSpeedColumn
 
     from sparklog.cli import console
-    from sparklog.log import inspect
+    from sparklog.log.tools import verify as inspect
 
     columns = (BarColumn(), TaskProgressColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
     stderr = console.stderr()

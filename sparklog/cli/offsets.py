@@ -12,7 +12,7 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_a
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sparklog.client.admin import Admin, TopicDescription
+    from sparklog.client.admin.admin import Admin, TopicDescription
 
 EPILOG = """\
 **Examples**

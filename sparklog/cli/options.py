@@ -10,7 +10,7 @@ from sparklog.cli import completion
 from sparklog.settings import Scope, check
 
 if TYPE_CHECKING:
-    from sparklog.client.admin import Admin
+    from sparklog.client.admin.admin import Admin
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9292"
 ENV_BOOTSTRAP = "SPARKLOG_BOOTSTRAP_SERVERS"
@@ -61,7 +61,7 @@ def timeout_ms() -> int:
 
 def open_admin(bootstrap_servers: str) -> Admin:
     """An Admin that waits as long as `--timeout` says."""
-    from sparklog.client.admin import Admin
+    from sparklog.client.admin.admin import Admin
 
     return Admin(bootstrap_servers, request_timeout_ms=timeout_ms())
 

@@ -14,7 +14,7 @@ from sparklog.format.schema import NO_PYTHON_OBJECT
 from sparklog.format.schema_evolution import RowAdapter
 
 if TYPE_CHECKING:
-    from sparklog.client.consumer import ConsumedBatch
+    from sparklog.client.consumer.consumer import ConsumedBatch
 
 METADATA = ("_topic", "_partition", "_offset", "_timestamp")
 BINARY_MARK = "base64"
@@ -46,7 +46,8 @@ def with_metadata(batch: ConsumedBatch) -> pa.Table:
 
 
 def _from_numpy(values: np.ndarray, t: Any) -> Any:
-    """An int64 array as an Arrow array of a type with that layout; `pa.array` would import pandas (0.3 s) to look at it."""
+    """An int64 array as an Arrow array of a type with that layout; `pa.array` would import pandas (0.3 s) to look at
+    it."""
     return pa.Array.from_buffers(t, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
@@ -55,8 +56,8 @@ def _rows(batch: ConsumedBatch, rows: int, *, metadata: bool) -> pa.Table:
 
 
 def printable(column: Any) -> list[Any]:
-    """A column's values for JSON: bytes as text, maps as objects, times in ISO 8601, or as the stored number where Python
-    has no object for them."""
+    """A column's values for JSON: bytes as text, maps as objects, times in ISO 8601, or as the stored number where
+    Python has no object for them."""
     if pa.types.is_binary(column.type):
         try:
             return list(column.cast(pa.string()).to_pylist())
@@ -198,7 +199,8 @@ def cell(value: Any) -> str:
 
 
 class FileWriter:
-    """Writes an Arrow IPC or Parquet file as batches come; `schema` is the file's, so that an empty result has one too."""
+    """Writes an Arrow IPC or Parquet file as batches come; `schema` is the file's, so that an empty result has one
+    too."""
 
     def __init__(self, path: str, format: str, schema: pa.Schema, *, metadata: bool) -> None:
         self._metadata = metadata

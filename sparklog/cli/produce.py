@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sparklog.cli.input import InputOptions, Source
-    from sparklog.client.admin import TopicDescription
-    from sparklog.client.producer import Producer
+    from sparklog.client.admin.admin import TopicDescription
+    from sparklog.client.producer.producer import Producer
 
 EPILOG = """\
 **Examples**
@@ -115,7 +115,7 @@ def _send(
     progress: bool,
 ) -> None:
     from sparklog.cli.input import InputError, open_input
-    from sparklog.client.producer import Producer
+    from sparklog.client.producer.producer import Producer
 
     try:
         source = open_input(path, sys.stdin.buffer, format, options)

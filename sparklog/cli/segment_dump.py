@@ -18,14 +18,14 @@ from sparklog.format import offset_index, segment, time_index
 from sparklog.format.index_checksum import entries_in
 from sparklog.format.offset_column import decode_rows, row_offsets, topic_schema
 from sparklog.format.packed_batch import compression_of_batch
-from sparklog.log.stored_rows import TOOL_INFLATED_BYTES_MAX, RowsCheck
+from sparklog.log.segments.stored_rows import TOOL_INFLATED_BYTES_MAX, RowsCheck
 
 
 @dataclass
 class BatchFacts:
     """One batch. `position` and `size_bytes` are in the file; `crc_ok` is False for a damaged one. `problem`: why its
-    records cannot be read although its checksum is right, or "". `kind`: "data", "transactional", or of a marker "commit"
-    or "abort", whose `base_sequence` is the coordinator's epoch."""
+    records cannot be read although its checksum is right, or "". `kind`: "data", "transactional", or of a marker
+    "commit" or "abort", whose `base_sequence` is the coordinator's epoch."""
 
     position: int
     size_bytes: int
@@ -100,7 +100,8 @@ def segment_paths(path: Path) -> list[Path]:
 
 
 def dump_segment(path: Path) -> SegmentFacts:
-    """Reads a whole segment, checking every batch. Raises OSError, LogCorruptError or TruncatedBatchError for a bad head."""
+    """Reads a whole segment, checking every batch. Raises OSError, LogCorruptError or TruncatedBatchError for a bad
+    head."""
     with path.open("rb") as file:
         read = _reader(file.fileno())
         size = os.fstat(file.fileno()).st_size
@@ -159,8 +160,8 @@ def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def read_indexes(path: Path, base_offset: int) -> dict[str, list[dict[str, int]]]:
-    """The entries of a segment's index files, with absolute offsets; an index that is missing has no key. Bytes that are
-    no whole entry, and the checksums, are left out."""
+    """The entries of a segment's index files, with absolute offsets; an index that is missing has no key. Bytes that
+    are no whole entry, and the checksums, are left out."""
     found: dict[str, list[dict[str, int]]] = {}
     for name, module in (("offset_index", offset_index), ("time_index", time_index)):
         count = _entries(path, module)

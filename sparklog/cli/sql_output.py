@@ -41,7 +41,8 @@ class JsonWriter:
 
 
 class CsvWriter:
-    """With a line of names. What has no form in CSV (lists, structs, maps, bytes that are not text) is written as JSON."""
+    """With a line of names. What has no form in CSV (lists, structs, maps, bytes that are not text) is written as
+    JSON."""
 
     def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
         names = distinct(schema.names)

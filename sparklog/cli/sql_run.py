@@ -1,4 +1,5 @@
-"""Runs one text of SQL for the command line: in a thread, so that Ctrl-C cancels it and a progress bar moves meanwhile."""
+"""Runs one text of SQL for the command line: in a thread, so that Ctrl-C cancels it and a progress bar moves
+meanwhile."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ T = TypeVar("T")
 
 
 def run_query(session: SqlSession, query: str, format: OutputFormat, output: Path | None, max_rows: int) -> str:
-    """Writes the result; returns what the user should know and cannot see. Raises QueryCancelledError after Ctrl-C, and what
-    `sparklog.sql` does."""
+    """Writes the result; returns what the user should know and cannot see. Raises QueryCancelledError after Ctrl-C,
+    and what `sparklog.sql` does."""
     if format is OutputFormat.table:
         table, complete = cancellable(session, lambda: _first_rows(session, query, max_rows))
         if table.num_rows or table.column_names not in NO_RESULT:

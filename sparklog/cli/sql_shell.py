@@ -50,8 +50,8 @@ def run_shell(
     *,
     terminal: tuple[Input, Output] | None = None,
 ) -> None:
-    """Reads and runs statements until the end of the input. `terminal`: not the process's own. Raises InvalidConfigError if
-    the extra is missing."""
+    """Reads and runs statements until the end of the input. `terminal`: not the process's own. Raises
+    InvalidConfigError if the extra is missing."""
     if output is not None:
         raise InvalidConfigError("--output is for a single statement: give it on the command line")
     shell = SqlShell(session, format, max_rows)

@@ -11,7 +11,7 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_a
 from sparklog.settings import Scope, check, settings_of
 
 if TYPE_CHECKING:
-    from sparklog.client.admin import TopicDescription
+    from sparklog.client.admin.admin import TopicDescription
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 

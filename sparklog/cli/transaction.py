@@ -11,7 +11,7 @@ from sparklog.cli import completion
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
 
 if TYPE_CHECKING:
-    from sparklog.client.admin import Admin
+    from sparklog.client.admin.admin import Admin
     from sparklog.protocol.transaction_messages import TransactionDetails
 
 app = typer.Typer(

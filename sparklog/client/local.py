@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from sparklog.client.addresses import parse_bootstrap
-from sparklog.client.cluster import forget
+from sparklog.client.net.addresses import parse_bootstrap
+from sparklog.client.net.cluster import forget
 from sparklog.errors import BrokerNotAvailableError
 
 __all__ = ["LocalBroker", "start_local"]
@@ -138,9 +138,9 @@ def start_local(
 
     `data_dir` None: a temporary directory that `stop` removes. `listen` port 0: any free port. `settings`: broker
     settings, and defaults of topic settings with `topic.` before their name. Other than a broker in earnest it keeps
-    records for ever unless you say so (`topic.retention.ms`): what notebooks replay is often years old. Use it in a `with`
-    block; it stops at the end of the block, of this process, or when this process is killed (on Linux).
-    Raises BrokerNotAvailableError with the broker's own words if it does not start, or not within `timeout_s`.
+    records for ever unless you say so (`topic.retention.ms`): what notebooks replay is often years old. Use it in a
+    `with` block; it stops at the end of the block, of this process, or when this process is killed (on Linux). Raises
+    BrokerNotAvailableError with the broker's own words if it does not start, or not within `timeout_s`.
     """
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()

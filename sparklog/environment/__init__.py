@@ -1,8 +1,8 @@
 """The machine, passed in: time, files, threads and chance.
 
-Code below a process's main module takes an `Environment` (or the part of it that it needs) and touches the machine through
-nothing else. In production `real_environment()` gives the real machine; in a simulation every part is simulated, and one
-seed gives one run. `tests/unit/test_environment_rule.py` holds the rule.
+Code below a process's main module takes an `Environment` (or the part of it that it needs) and touches the machine
+through nothing else. In production `real_environment()` gives the real machine; in a simulation every part is
+simulated, and one seed gives one run. `tests/unit/test_environment_rule.py` holds the rule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Threads, passed in.
 
-Two shapes cover all of them: a pool for jobs that stand for themselves, and a worker, which is one thread that runs what is
-put in its queue, in order, as many together as have gathered.
+Two shapes cover all of them: a pool for jobs that stand for themselves, and a worker, which is one thread that runs
+what is put in its queue, in order, as many together as have gathered.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Executors(Protocol):
         ...
 
     def worker(self, name: str, run: Callable[[list[J]], None]) -> Worker[J]:
-        """A thread that calls `run` with the items that have gathered, in their order, at least one. `run` must not raise."""
+        """A thread that calls `run` with the items that have gathered, in their order, at least one. `run` must not
+        raise."""
         ...
 
 

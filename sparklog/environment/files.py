@@ -1,8 +1,9 @@
 """Files, passed in: the few operations the log needs, and their implementation on the real file system.
 
 A full disk raises StorageFullError; a lack of descriptors or memory, and a file that may not be opened,
-StorageUnavailableError; every other failure StorageError. All name the path and what was tried. What a failed write left
-behind is the caller's to cut off. A failed fsync is never a StorageUnavailableError: what is on the disk is not known then.
+StorageUnavailableError; every other failure StorageError. All name the path and what was tried. What a failed write
+left behind is the caller's to cut off. A failed fsync is never a StorageUnavailableError: what is on the disk is not
+known then.
 
 Files and directories are made with the mode that `data.file.mode` names, less what the umask forbids.
 """
@@ -54,7 +55,8 @@ class File(Protocol):
     def identity(self) -> FileIdentity: ...
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
-        """Whether the range's first and last byte can be read without waiting for a disk; True where nobody can tell."""
+        """Whether the range's first and last byte can be read without waiting for a disk; True where nobody can
+        tell."""
         ...
 
     def close(self) -> None: ...
@@ -74,8 +76,8 @@ class FileSystem(Protocol):
         ...
 
     def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
-        """Makes directories of one parent, which exists, with small files in them; durable on return. For new ones: what is
-        in them when it fails is any part of that. Takes far less than one after the other does."""
+        """Makes directories of one parent, which exists, with small files in them; durable on return. For new ones:
+        what is in them when it fails is any part of that. Takes far less than one after the other does."""
         ...
 
     def rename(self, source: Path, target: Path) -> None: ...
@@ -292,7 +294,8 @@ def _identity_in(status: os.stat_result) -> FileIdentity:
 
 
 class RealFiles:
-    """The machine's file system. `file_mode`: of the files it makes; directories can be entered by who may read those."""
+    """The machine's file system. `file_mode`: of the files it makes; directories can be entered by who may read
+    those."""
 
     file_mode: int = FILE_MODE_DEFAULT
 

@@ -197,7 +197,8 @@ def encode_batch(
     checksum: bool = True,
     allocate: Callable[[int], Any] = pa.allocate_buffer,
 ) -> memoryview:
-    """Encodes a batch of at least one row into its message, CRC set (not with `checksum=False`: `assign_producer` will).
+    """Encodes a batch of at least one row into its message, CRC set (not with `checksum=False`: `assign_producer`
+    will).
 
     A producer leaves offset, epoch and append time to the leader's stamp. Compaction keeps them, and with
     `last_offset_delta` says how many offsets the batch had; then it may have no rows any more.
@@ -374,7 +375,8 @@ def verify_batch(data: Bytes, position: int, header: BatchHeader) -> None:
 
 
 def message_of(data: Bytes, position: int, header: BatchHeader) -> RecordBatchMessage:
-    """What Arrow's metadata of the batch at `position` say. Raises CorruptBatchError unless the header says the same."""
+    """What Arrow's metadata of the batch at `position` say. Raises CorruptBatchError unless the header says the
+    same."""
     start = position + PREFIX_BYTES
     message = record_batch_message(memoryview(data)[start : start + header.metadata_length_bytes])
     if message.body_length_bytes != header.body_length_bytes or message.rows != header.record_count:
@@ -424,9 +426,10 @@ def decode_batch(
     """Decodes one batch's bytes (anything with the buffer protocol) without copying uncompressed columns.
 
     The bytes may be anybody's: what the metadata say is held against `schema` before Arrow reads it, and the columns'
-    offsets, text and nulls are checked after. `columns`: indexes to decode, in ascending order, so that compressed columns
-    nobody wants are neither decompressed nor checked. `header`, `message`: the batch's, if they have been decoded. The
-    result keeps `data` alive. Raises CorruptBatchError; InflatedSizeError, before anything is decompressed.
+    offsets, text and nulls are checked after. `columns`: indexes to decode, in ascending order, so that compressed
+    columns nobody wants are neither decompressed nor checked. `header`, `message`: the batch's, if they have been
+    decoded. The result keeps `data` alive. Raises CorruptBatchError; InflatedSizeError, before anything is
+    decompressed.
     """
     buffer = pa.py_buffer(data)
     view = memoryview(buffer).cast("B")

@@ -50,8 +50,8 @@ class InflatedSizeError(CorruptBatchError):
 
 
 class _Rows(NamedTuple):
-    """What sound nodes make of the buffers' sizes: batches of the same rows follow one another, and this is a third of their
-    check. `most`: where the size is exact, up to its padding."""
+    """What sound nodes make of the buffers' sizes: batches of the same rows follow one another, and this is a third of
+    their check. `most`: where the size is exact, up to its padding."""
 
     rows: int
     nodes: bytes
@@ -181,7 +181,8 @@ class BodyLayout:
             raise CorruptBatchError(f"two buffers share the body's bytes from {starts[1:][overlaps][0]} on")
 
     def _inflated_sizes(self, buffers: np.ndarray, wanted: np.ndarray | None, body: Bytes) -> np.ndarray:
-        """How large each wanted buffer says that it is decompressed: an i64 before it, or -1 where it is not compressed."""
+        """How large each wanted buffer says that it is decompressed: an i64 before it, or -1 where it is not
+        compressed."""
         at, stored = buffers[:, 0], buffers[:, 1]
         filled = stored > 0 if wanted is None else (stored > 0) & wanted
         sizes = np.zeros(len(stored), np.int64)
@@ -217,8 +218,8 @@ class BodyLayout:
 
 
 def _are_sound(buffers: np.ndarray, bounds: Sequence[tuple[int, int]], body_bytes: int) -> bool:
-    """Whether a few buffers are inside the body, one behind the other, and as large as `bounds` say. False: they are not, or
-    are too many; why, the checks of arrays say."""
+    """Whether a few buffers are inside the body, one behind the other, and as large as `bounds` say. False: they are
+    not, or are too many; why, the checks of arrays say."""
     if len(bounds) != len(buffers):
         return False
     end = 0

@@ -1,4 +1,5 @@
-"""The small JSON files of a data directory. Each is written whole: temporary file, fsync, rename, fsync of the directory.
+"""The small JSON files of a data directory. Each is written whole: temporary file, fsync, rename, fsync of the
+directory.
 
 ===========================  ================================================================================
 file                         content

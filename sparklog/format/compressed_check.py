@@ -1,10 +1,10 @@
 """What the broker looks at in a compressed batch that it takes: all that could lead a reader astray, but not all bytes.
 
 To decompress a batch costs the broker several times what the rest of an append does. So only what has to be seen is
-decompressed: the offsets of binary columns, which values are null, and all of columns that hold text, decimals (a type says
-how many digits) or nested values. The bytes of binary columns and numbers are not: whatever is in them is a value. Whether
-their frames can be decompressed at all, and to as many bytes as they say, a reader finds out (Arrow compares it), and has an
-error instead of records.
+decompressed: the offsets of binary columns, which values are null, and all of columns that hold text, decimals (a type
+says how many digits) or nested values. The bytes of binary columns and numbers are not: whatever is in them is a
+value. Whether their frames can be decompressed at all, and to as many bytes as they say, a reader finds out (Arrow
+compares it), and has an error instead of records.
 
 Columns of nothing but nulls are the same few bytes in every batch of as many rows: those seen last are remembered.
 """

@@ -62,7 +62,8 @@ class Template(NamedTuple):
     def write_numbers(
         self, message: Any, rows: int, rows_without_key: int, buffers: Sequence[int], body_bytes: int
     ) -> None:
-        """Writes into a message that begins with `head` what differs from it; `buffers`: position and length of each."""
+        """Writes into a message that begins with `head` what differs from it; `buffers`: position and length of
+        each."""
         n, layout = rows, self.layout
         I64.pack_into(message, layout.body_length, body_bytes)
         I64.pack_into(message, layout.rows, n)

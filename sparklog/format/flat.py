@@ -1,8 +1,8 @@
 """Just enough FlatBuffers to check an Arrow IPC RecordBatch message without decoding it.
 
 The layout is FlatBuffers' own: a root offset u32, tables that begin with a signed offset to their vtable, vtables that
-begin with two u16 sizes followed by u16 field offsets. Source of the field numbers: Apache Arrow's format/Message.fbs and
-format/File.fbs. Arrow verifies the same bytes again before it reads them; what both accept, both read alike.
+begin with two u16 sizes followed by u16 field offsets. Source of the field numbers: Apache Arrow's format/Message.fbs
+and format/File.fbs. Arrow verifies the same bytes again before it reads them; what both accept, both read alike.
 """
 
 from __future__ import annotations

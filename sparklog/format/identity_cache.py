@@ -1,5 +1,5 @@
-"""What is made of a schema, kept: by the object's identity, because to hash or compare schemas takes as long as to decode
-a small batch."""
+"""What is made of a schema, kept: by the object's identity, because to hash or compare schemas takes as long as to
+decode a small batch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ KEPT_MAX = 64
 
 
 def kept_by_identity(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """`make`, which is asked once per argument as long as there are not too many. The arguments must not change; they are
-    held, so that an identity stays its owner's."""
+    """`make`, which is asked once per argument as long as there are not too many. The arguments must not change; they
+    are held, so that an identity stays its owner's."""
     kept: dict[int, tuple[Any, T]] = {}
 
     def kept_or_made(argument: Any) -> T:

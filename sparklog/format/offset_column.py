@@ -58,8 +58,8 @@ def decode_rows(
     *,
     inflated_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> tuple[pa.RecordBatch, np.ndarray | None]:
-    """The rows of a batch in the topic's `schema` (or only `columns`, ascending), and the offsets of a compacted batch's
-    rows; None: they are dense.
+    """The rows of a batch in the topic's `schema` (or only `columns`, ascending), and the offsets of a compacted
+    batch's rows; None: they are dense.
 
     The bytes may be anybody's, see `decode_batch`; `inflated_bytes_max` is the topic's bound. Raises CorruptBatchError.
     """
@@ -82,7 +82,8 @@ def decode_rows(
 def check_new_rows(
     data: memoryview, position: int, header: BatchHeader, schema: pa.Schema, inflated_bytes_max: int
 ) -> None:
-    """Checks that the batch at `position` of `data`, which is about to be appended, holds what `schema`, the topic's, says.
+    """Checks that the batch at `position` of `data`, which is about to be appended, holds what `schema`, the topic's,
+    says.
 
     Raises CorruptBatchError; InflatedSizeError, before anything is decompressed.
     """

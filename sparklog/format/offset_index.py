@@ -12,8 +12,8 @@ lie since the last entry; the first batch needs none. To find offset o: take the
 relative_offset <= o - base (or the first batch), then walk batch headers forward.
 
 Example: a segment with base offset 1000 whose second batch begins at offset 1050 and position 70,000 has the entry
-(50, 70000). It is written when the segment is sealed and checked when it is read, at the first lookup. If it is missing,
-damaged or insane nothing is lost: it is rebuilt by walking the segment's batch headers.
+(50, 70000). It is written when the segment is sealed and checked when it is read, at the first lookup. If it is
+missing, damaged or insane nothing is lost: it is rebuilt by walking the segment's batch headers.
 """
 
 from __future__ import annotations

@@ -259,8 +259,8 @@ def _end(buffers: Sequence[int]) -> int:
 
 
 class _Body:
-    """Reads the columns of a packed batch of `rows`, whose `buffers` are in place. Its methods return None for what is not
-    as it is written here, and raise pa.ArrowInvalid for offsets outside the data."""
+    """Reads the columns of a packed batch of `rows`, whose `buffers` are in place. Its methods return None for what is
+    not as it is written here, and raise pa.ArrowInvalid for offsets outside the data."""
 
     def __init__(self, body: pa.Buffer, buffers: Sequence[int], rows: int) -> None:
         self._body = body

@@ -20,9 +20,9 @@ File ``<20-digit offset>.snapshot``, little-endian, written whole::
     24·x  base_offset i64 in the file's name, last_offset i64 of its last entry, entries u32, crc32c u32 of their bytes;
           the file may have more entries by now, which are not meant
 
-In version 1 a batch has 32 bytes, without its crc. -1 stands for none. A log starts with the newest snapshot that is whole, not beyond its end, and whose files of aborted
-transactions are there; then the headers of the batches from `offset` on are replayed. Without any, those of the whole
-log are.
+In version 1 a batch has 32 bytes, without its crc. -1 stands for none. A log starts with the newest snapshot that is
+whole, not beyond its end, and whose files of aborted transactions are there; then the headers of the batches from
+`offset` on are replayed. Without any, those of the whole log are.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _ABORTED_FILE = struct.Struct("<qqII")
 
 
 class ProducedBatch(NamedTuple):
-    """A batch that is in the log: its offsets, the broker's clock then, its sequence numbers (first and last of each), and
-    its CRC (CRC_UNKNOWN: compaction has written it anew, or an older version has noted it)."""
+    """A batch that is in the log: its offsets, the broker's clock then, its sequence numbers (first and last of each),
+    and its CRC (CRC_UNKNOWN: compaction has written it anew, or an older version has noted it)."""
 
     base_offset: int
     last_offset: int
@@ -61,8 +61,8 @@ class ProducedBatch(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """One producer; -1: none. `batches`: the last ones of this epoch, oldest first; `marker_offset`: of its last marker;
-    `last_time_ms`: the broker's clock at its last batch or marker."""
+    """One producer; -1: none. `batches`: the last ones of this epoch, oldest first; `marker_offset`: of its last
+    marker; `last_time_ms`: the broker's clock at its last batch or marker."""
 
     producer_id: int
     last_time_ms: int
@@ -78,7 +78,8 @@ class ProducerState(NamedTuple):
 
 
 class AbortedFile(NamedTuple):
-    """The first `entries` entries of a file of aborted transactions: `last_offset` is the last one's, `crc` their bytes'."""
+    """The first `entries` entries of a file of aborted transactions: `last_offset` is the last one's, `crc` their
+    bytes'."""
 
     base_offset: int
     last_offset: int

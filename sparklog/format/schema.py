@@ -188,8 +188,8 @@ def fit_column(column: Any, target: Any) -> Any:
 
 
 def null_column(rows: int, t: Any) -> Any:
-    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored). Without
-    `pa.array`, which imports pandas (0.3 s) to see whether it is given some."""
+    """`rows` nulls of type `t` whose list children are empty (those of `pa.nulls` are not, and would be stored).
+    Without `pa.array`, which imports pandas (0.3 s) to see whether it is given some."""
     bitmap = pa.py_buffer(bytes((rows + 7) // 8))
     if pa.types.is_struct(t):
         children = [null_column(rows, f.type) for f in t]

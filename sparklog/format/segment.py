@@ -175,8 +175,8 @@ def _parse_info(text: bytes) -> SegmentInfo:
 def encode_seal(
     schema: pa.Schema, info: SegmentInfo, positions: np.ndarray, metadata_lengths: np.ndarray, end: int
 ) -> bytes:
-    """End-of-stream mark and footer for batches at `positions` (i64), each with a flatbuffer of `metadata_lengths` (i32)
-    bytes, the data ending at `end`.
+    """End-of-stream mark and footer for batches at `positions` (i64), each with a flatbuffer of `metadata_lengths`
+    (i32) bytes, the data ending at `end`.
 
     PyArrow writes no footer for messages it has not written itself, so the one of an empty file supplies the Schema
     table, and a new root (Footer table, block list) is laid in front of it.
@@ -346,7 +346,8 @@ def _intact_data_follow(
 
 
 def next_intact_batch(read: PositionedRead, position: int, end: int, *, next_offset: int = 0) -> int | None:
-    """Where the first intact batch behind the bad bytes at `position` begins whose base offset is at least `next_offset`.
+    """Where the first intact batch behind the bad bytes at `position` begins whose base offset is at least
+    `next_offset`.
 
     Raises LogCorruptError when too much looks like the beginning of a batch.
     """

@@ -1,9 +1,9 @@
 """Envelope batches of few records, written, checked and read without Arrow's library.
 
-For a record that is sent alone, Arrow's writer and reader take much of a sender's and a receiver's time: four times as much
-as in a loop, when the thread has slept before (its caches are cold). What is written here is byte for byte what
-`encode_batch` makes of the same records: its metadata are taken over from there, with the numbers changed, and the body is
-the columns' buffers one after the other, each filled up to a multiple of 8::
+For a record that is sent alone, Arrow's writer and reader take much of a sender's and a receiver's time: four times as
+much as in a loop, when the thread has slept before (its caches are cold). What is written here is byte for byte what
+`encode_batch` makes of the same records: its metadata are taken over from there, with the numbers changed, and the
+body is the columns' buffers one after the other, each filled up to a multiple of 8::
 
     column     buffers
     key        validity (n bits, absent if all have one), n + 1 offsets i32, bytes
@@ -11,8 +11,8 @@ the columns' buffers one after the other, each filled up to a multiple of 8::
     headers    validity (n bits, none has any), n + 1 offsets i32, and of its empty children one offset each
     timestamp  i64, µs
 
-Only records that all have a value, have no headers, and either all have a key or none has, are written so (Arrow's Message.fbs
-and Columnar.rst have the layout).
+Only records that all have a value, have no headers, and either all have a key or none has, are written so (Arrow's
+Message.fbs and Columnar.rst have the layout).
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def encode_small_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> memoryview:
-    """What `encode_batch` and `assign_producer` make of these records, CRC set, not stamped. Returns a writable view."""
+    """What `encode_batch` and `assign_producer` make of these records, CRC set, not stamped. Returns a writable
+    view."""
     values, keys, stamps = rows
     n = len(values)
     form = template("none")
@@ -83,7 +84,8 @@ def encode_small_batch(
 
 
 def decode_small_batch(data: memoryview, position: int, header: BatchHeader) -> SmallRows | None:
-    """The records of the batch at `position` of `data`; None if it is none of those: Arrow reads it, or says what is wrong."""
+    """The records of the batch at `position` of `data`; None if it is none of those: Arrow reads it, or says what is
+    wrong."""
     if not is_small_batch(data, position, header):
         return None
     form, n = template("none"), header.record_count
@@ -96,8 +98,8 @@ def decode_small_batch(data: memoryview, position: int, header: BatchHeader) -> 
 
 
 def is_small_batch(data: memoryview, position: int, header: BatchHeader) -> bool:
-    """Whether the batch at `position` is one that `encode_small_batch` writes, byte for byte but for what the records say:
-    then whoever decodes it, gets what is in it. Of another one nothing is known."""
+    """Whether the batch at `position` is one that `encode_small_batch` writes, byte for byte but for what the records
+    say: then whoever decodes it, gets what is in it. Of another one nothing is known."""
     form = template("none")
     start, n = position + len(form.head), header.record_count
     if header.metadata_length_bytes != len(form.head) - PREFIX_BYTES or not 0 < n <= ROWS_MAX:

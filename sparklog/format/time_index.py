@@ -91,8 +91,8 @@ class TimeIndex:
 
 
 def decode_last_entry(data: bytes, *, base_offset: int, relative_offset_end: int) -> TimeEntry | None:
-    """The last entry of a file, from its last LAST_ENTRY_BYTES; None if they are not there or damaged, or the entry names
-    no batch of the segment."""
+    """The last entry of a file, from its last LAST_ENTRY_BYTES; None if they are not there or damaged, or the entry
+    names no batch of the segment."""
     if len(data) != LAST_ENTRY_BYTES:
         return None
     entry = without_checksum(base_offset, data[:-CHECKSUM_BYTES])

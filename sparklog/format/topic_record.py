@@ -1,6 +1,7 @@
-"""topic.json, in the directory of a topic's partition 0: all that the metadata store knows of the topic, so that the store
-can be made anew when it is lost. One JSON object, written whole (temporary file, fsync, rename, fsync of the directory) after
-each change of the topic. Beside the fields of `TopicRecord`, ``crc32c``: checksum, in hexadecimal, of the others' JSON.
+"""topic.json, in the directory of a topic's partition 0: all that the metadata store knows of the topic, so that the
+store can be made anew when it is lost. One JSON object, written whole (temporary file, fsync, rename, fsync of the
+directory) after each change of the topic. Beside the fields of `TopicRecord`, ``crc32c``: checksum, in hexadecimal, of
+the others' JSON.
 
 The store is the truth. If the file is lost or damaged the broker writes it again at its next start.
 """

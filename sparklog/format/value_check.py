@@ -1,7 +1,7 @@
 """Whether decoded columns are sound: what Arrow's full validation finds, in a fraction of its time where there is text.
 
-Arrow looks at text value by value. Where all bytes of a column are ASCII, which is seen in one go, so is every value; its
-offsets and nulls are checked as those of a binary column. Any other text is Arrow's to validate.
+Arrow looks at text value by value. Where all bytes of a column are ASCII, which is seen in one go, so is every value;
+its offsets and nulls are checked as those of a binary column. Any other text is Arrow's to validate.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _ASCII_MAX = 0x7F
 
 
 def check_values(batch: pa.RecordBatch, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
-    """Raises pa.ArrowInvalid if offsets, nulls or text of a column are not sound. `batch` has the columns of `schema`, or
-    only `columns`, which begin with their buffers' first row, as decoded ones do."""
+    """Raises pa.ArrowInvalid if offsets, nulls or text of a column are not sound. `batch` has the columns of `schema`,
+    or only `columns`, which begin with their buffers' first row, as decoded ones do."""
     types = _types_as_bytes(schema)
     if types is None:
         batch.validate(full=True)

@@ -23,7 +23,7 @@ from sparklog.format.epoch_checkpoint import (
     decode_epochs,
     encode_epochs,
 )
-from sparklog.log.segment import LogSegment
+from sparklog.log.segments.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,8 @@ def load_epochs(
 
 
 def _epochs_in(segments: Sequence[LogSegment]) -> list[EpochEntry]:
-    """Every change of epoch. Epochs only rise along a log: a segment is walked only if the next one begins with another."""
+    """Every change of epoch. Epochs only rise along a log: a segment is walked only if the next one begins with
+    another."""
     filled = [s for s in segments if s.data_bytes]
     found: list[EpochEntry] = []
     firsts = [next(s.headers_from(None))[1] for s in filled]

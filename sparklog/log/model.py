@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sparklog.log.compaction.policy import CompactionPolicy
-from sparklog.log.flushing import FlushPolicy
-from sparklog.log.retention import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
+from sparklog.log.durability.flushing import FlushPolicy
+from sparklog.log.retention.policy import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
 from sparklog.log.tiering.policy import TieringPolicy
 from sparklog.settings import Scope, resolve
 from sparklog.types import TopicPartition
@@ -122,7 +122,8 @@ class AppendInfo(NamedTuple):
 
 
 class ProducerInfo(NamedTuple):
-    """A producer as a partition knows it. -1: none (`last_sequence`, `transaction_first_offset`, `coordinator_epoch`)."""
+    """A producer as a partition knows it. -1: none (`last_sequence`, `transaction_first_offset`,
+    `coordinator_epoch`)."""
 
     producer_id: int
     producer_epoch: int
@@ -133,8 +134,8 @@ class ProducerInfo(NamedTuple):
 
 
 class LocatedRange(NamedTuple):
-    """Whole batches [start_position, end_position) of a segment file; `base_offset` is the segment's, `first_offset` the
-    first batch's."""
+    """Whole batches [start_position, end_position) of a segment file; `base_offset` is the segment's, `first_offset`
+    the first batch's."""
 
     path: str
     schema_id: int

@@ -4,7 +4,7 @@
 |---|---|
 | no node | created; its czxid is the epoch |
 | a node of the own session | the answer to its creation was lost: it is ours |
-| a node of an earlier session of this process | deleted and made anew (KAFKA-7165): it would go when that session ends |
+| a node of an earlier session of this process | deleted, made anew (KAFKA-7165): it would go when that session ends |
 | a node of another process | `on_duplicate`; waited for, a former life's goes with its session |
 
 From SUSPENDED on a timer runs: when the session may have ended the broker is not sure of its place any more

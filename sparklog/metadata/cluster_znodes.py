@@ -2,9 +2,9 @@
 
 | node | content |
 |---|---|
-| `/controller_epoch` | the epoch as text; every write of the controller sets it, so its version is the fence and its mzxid the image's version |
+| `/controller_epoch` | the epoch; each write of the controller sets it: its version fences, its mzxid is the image's |
 | `/controller` | ephemeral: `{"broker_id", "epoch"}` |
-| `/brokers/ids/<id>` | ephemeral: `{"incarnation", "rack", "endpoints", "clean_epoch"}`; its czxid is the broker epoch |
+| `/brokers/ids/<id>` | ephemeral: `{"incarnation", "rack", "endpoints", "clean_epoch"}`; czxid = broker epoch |
 | `/brokers/known/<id>` | the last broker epoch that the controller has acted on |
 | `/config` | settings of the cluster |
 | `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms"}` |
@@ -162,8 +162,8 @@ def _chunk(topic: TopicImage, chunk: int) -> bytes:
 
 
 def load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
-    """Returns the ClusterImage that is stored, without brokers; reads all topics at once. Raises what the calls fail with,
-    msgspec.ValidationError for nodes that make no sense."""
+    """Returns the ClusterImage that is stored, without brokers; reads all topics at once. Raises what the calls fail
+    with, msgspec.ValidationError for nodes that make no sense."""
     names, known_ids, config = yield [
         coordination.children(TOPICS),
         coordination.children(KNOWN),

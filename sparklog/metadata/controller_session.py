@@ -1,10 +1,10 @@
 """Runs the controller's rules on a `Coordination`: election, loading, fenced writes, the watch on brokers.
 
-Election is one transaction: `/controller` is created and `/controller_epoch` set to the next epoch. Whatever a controller
-writes sets `/controller_epoch` again at the version that it knows. So a controller that has been replaced cannot write
-(BadVersion on the first operation), and a write whose answer was lost can be judged: in the same session and epoch the
-version has moved by one, or the write is made again, which can succeed only once. Kafka's recipe checks the version without
-moving it, and cannot tell.
+Election is one transaction: `/controller` is created and `/controller_epoch` set to the next epoch. Whatever a
+controller writes sets `/controller_epoch` again at the version that it knows. So a controller that has been replaced
+cannot write (BadVersion on the first operation), and a write whose answer was lost can be judged: in the same session
+and epoch the version has moved by one, or the write is made again, which can succeed only once. Kafka's recipe checks
+the version without moving it, and cannot tell.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ logger = logging.getLogger(__name__)
 class ControllerSession:
     """One per broker. Events go in with `handle`; answers and publications come out of `on_effect`.
 
-    `now_ms`: the clock; `call`: brings a step to where everything of this object runs. `fenced` False only in tests that
-    show what the fence is for.
+    `now_ms`: the clock; `call`: brings a step to where everything of this object runs. `fenced` False only in tests
+    that show what the fence is for.
     """
 
     def __init__(
@@ -116,7 +116,8 @@ class ControllerSession:
             self._contend()
 
     def _stand(self) -> Steps:
-        """Ends as the controller, or with a watch on the one there is; when the connection breaks, the next one tries."""
+        """Ends as the controller, or with a watch on the one there is; when the connection breaks, the next one
+        tries."""
         turn = self._turn
         try:
             yield from znodes.make_base(self._zk)
@@ -155,7 +156,8 @@ class ControllerSession:
         self._watch_own_node()
 
     def _watch_own_node(self) -> None:
-        """Somebody may delete it to have another controller elected. This one would go on answering until its next write."""
+        """Somebody may delete it to have another controller elected. This one would go on answering until its next
+        write."""
         self._own_watch += 1
         self._drive(self._read_own_node(self._own_watch))
 

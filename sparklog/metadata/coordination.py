@@ -1,20 +1,20 @@
 """What the cluster needs of ZooKeeper, as a protocol of few calls, and what every implementation of it promises.
 
 Paths are absolute. Every call returns a future at once and never blocks; its callbacks run wherever the implementation
-likes (kazoo: on a thread of its own), so a caller that has an event loop goes over to it first. Calls of one client take
-effect in their order.
+likes (kazoo: on a thread of its own), so a caller that has an event loop goes over to it first. Calls of one client
+take effect in their order.
 
 A call that fails with ConnectionLossError may or may not have taken effect. One that fails with SessionExpiredError has
-not, unless it was sent before the connection broke. Only reading again tells: of a transaction, whether the version of a
-node that it sets has moved.
+not, unless it was sent before the connection broke. Only reading again tells: of a transaction, whether the version of
+a node that it sets has moved.
 
 A watch calls back once: when what it was set on changes (for `get`: the node is set, deleted, or created if it was not
 there; for `children`: a child comes or goes, or the node is deleted), or when the connection breaks, after which it is
 gone. Whoever is called back reads again and watches again; what has changed in between is seen then.
 
 A session that ends takes its ephemeral nodes along. The client does not learn of it before it is connected again: from
-SUSPENDED on whoever depends on his session has to keep a timer of his own (`session_timeout_ms`). After LOST it has a new
-session without anything.
+SUSPENDED on whoever depends on his session has to keep a timer of his own (`session_timeout_ms`). After LOST it has a
+new session without anything.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NO_SESSION = 0
 
 
 class CoordinationError(Exception):
-    """Base of what calls fail with. None of them is ever sent to a client of the cluster. `index`: of the operation of a
-    transaction that has failed, -1 outside of one."""
+    """Base of what calls fail with. None of them is ever sent to a client of the cluster. `index`: of the operation of
+    a transaction that has failed, -1 outside of one."""
 
     def __init__(self, message: str = "", *, index: int = -1) -> None:
         super().__init__(message)
@@ -173,13 +173,13 @@ class Coordination(Protocol):
 
 
 Steps = Generator["Future[Any] | Sequence[Future[Any]]", Any, Any]
-"""A sequence of calls, written as a generator: it yields a future, or several that run at once, and is sent the result or
-results; what a future fails with is raised in it."""
+"""A sequence of calls, written as a generator: it yields a future, or several that run at once, and is sent the result
+or results; what a future fails with is raised in it."""
 
 
 def drive(steps: Steps, call: Callable[[Callable[[], None]], None] = lambda step: step()) -> None:
-    """Runs `steps` to their end as their futures are done. `call` brings a step to where the generator may run (an event
-    loop's `call_soon_threadsafe`)."""
+    """Runs `steps` to their end as their futures are done. `call` brings a step to where the generator may run (an
+    event loop's `call_soon_threadsafe`)."""
 
     def advance(send: Callable[[], Any]) -> None:
         try:

@@ -1,8 +1,8 @@
 """Producer ids: never given out twice, each larger than those before.
 
 They are taken from the metadata store in blocks, durably before the first of a block is given out: a broker that dies
-leaves the rest of its block unused. Whether an id has been given to anybody is known without a list of them: it is below
-the next one, and does not wait in a reserve.
+leaves the rest of its block unused. Whether an id has been given to anybody is known without a list of them: it is
+below the next one, and does not wait in a reserve.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ BLOCK_IDS = 1_000
 
 
 class ProducerIds:
-    """Gives out ids, one at a time; thread-safe. `take_block(count, at_least)` reserves as many, from `at_least` on, and
-    returns the first; `end`: all below have been reserved before."""
+    """Gives out ids, one at a time; thread-safe. `take_block(count, at_least)` reserves as many, from `at_least` on,
+    and returns the first; `end`: all below have been reserved before."""
 
     def __init__(self, take_block: Callable[[int, int], int], end: int = 0) -> None:
         self._take_block = take_block

@@ -1,7 +1,8 @@
 """Making the metadata store anew from the partitions' directories, when it is lost.
 
-Each directory says whose it is (partition.json), that of partition 0 all of its topic (topic.json, which older brokers did
-not write), each segment's head the schema of its batches. What nothing says any more is listed: it has the defaults then.
+Each directory says whose it is (partition.json), that of partition 0 all of its topic (topic.json, which older brokers
+did not write), each segment's head the schema of its batches. What nothing says any more is listed: it has the
+defaults then.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from sparklog.format.producer_snapshot import decode_snapshot
 from sparklog.format.schema import KIND_ENVELOPE, KIND_TYPED
 from sparklog.format.segment import decode_head, parse_segment_name, seal_position
 from sparklog.format.topic_record import TOPIC_FILE, TopicRecord, decode_topic
-from sparklog.log.header_walk import walk_headers
-from sparklog.log.log_directory import DELETED, STRAY
+from sparklog.log.directories.log_directory import DELETED, STRAY
+from sparklog.log.segments.header_walk import walk_headers
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic
 
 KEPT_FOR_EVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})
@@ -33,7 +34,8 @@ PRODUCER_IDS_SKIPPED = 1_000_000
 
 
 class Rebuilt(Struct):
-    """What the directories say. `unknown`: per topic what nothing says; `left_out`: directories that make no topic, and why."""
+    """What the directories say. `unknown`: per topic what nothing says; `left_out`: directories that make no topic,
+    and why."""
 
     cluster_id: str
     topics: list[Topic] = field(default_factory=list)
@@ -75,9 +77,9 @@ def rebuild(
     known_configs: Mapping[str, Mapping[str, int | float | str | bool]] = MappingProxyType({}),
     on_directory: Callable[[Path], None] = lambda _: None,
 ) -> Rebuilt:
-    """Reads all partitions' directories in `log_dirs`; writes nothing. `known_configs`: settings of topics, by name, that no
-    file need say. `on_directory` is called before each directory is read. Raises StorageError, also when the log directories
-    are of several clusters, or of none.
+    """Reads all partitions' directories in `log_dirs`; writes nothing. `known_configs`: settings of topics, by name,
+    that no file need say. `on_directory` is called before each directory is read. Raises StorageError, also when the
+    log directories are of several clusters, or of none.
     """
     rebuilt = Rebuilt(_cluster_id(log_dirs, files))
     found: dict[str, _Found] = {}

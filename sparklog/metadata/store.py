@@ -15,7 +15,7 @@ from sparklog.environment import Environment
 from sparklog.errors import InvalidConfigError, InvalidPartitionsError, InvalidTopicError
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, canonical_schema, require_columns
 from sparklog.format.schema_evolution import SchemaChange, check_versions
-from sparklog.log.retention import POLICY_COMPACT
+from sparklog.log.retention.policy import POLICY_COMPACT
 from sparklog.log.tiering.policy import check_tiering
 from sparklog.settings import Scope, Value, check, check_names
 from sparklog.types import check_topic_name
@@ -76,7 +76,8 @@ class Topic(Struct, frozen=True):
 
 
 class Unfinished(Enum):
-    """What a crash may have left half done with a topic's directories, which are not changed together with the store."""
+    """What a crash may have left half done with a topic's directories, which are not changed together with the
+    store."""
 
     MAKING = "making"
     DELETING = "deleting"
@@ -128,8 +129,8 @@ class MetadataStore(Protocol):
         ...
 
     def unfinished_topics(self) -> dict[str, Unfinished]:
-        """By topic id: the topics of which, since they were created or deleted, `finish_topics` has not been told. Raises
-        StorageError."""
+        """By topic id: the topics of which, since they were created or deleted, `finish_topics` has not been told.
+        Raises StorageError."""
         ...
 
     def finish_topics(self, topic_ids: Iterable[str]) -> None:
@@ -215,7 +216,8 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
 
 
 def altered_schema(topic: Topic, change: SchemaChange, schema_id: int) -> Topic:
-    """`topic` with one schema more, under `schema_id`, or `topic` itself if the change is there already. Raises InvalidTopicError."""
+    """`topic` with one schema more, under `schema_id`, or `topic` itself if the change is there already. Raises
+    InvalidTopicError."""
     if topic.kind == KIND_ENVELOPE:
         raise InvalidTopicError(
             f"topic {topic.name!r} is an envelope topic: its columns are key, value, headers, timestamp and stay so; "

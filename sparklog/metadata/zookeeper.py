@@ -1,9 +1,10 @@
-"""`Coordination` on ZooKeeper through kazoo, which `pip install 'sparklog[cluster]'` brings. Imported only when it is used.
+"""`Coordination` on ZooKeeper through kazoo, which `pip install 'sparklog[cluster]'` brings. Imported only when it is
+used.
 
-What is done about kazoo (2.11): `rawlink` carries results over to futures, because calls that wait would block a thread;
-`Transaction` puts errors into its list of results and raises nothing, so the list is looked through; `Lock` and `Election`
-are not used, they are not fenced; LOST comes with the next connection, not with the end of the session, as the protocol
-says.
+What is done about kazoo (2.11): `rawlink` carries results over to futures, because calls that wait would block a
+thread; `Transaction` puts errors into its list of results and raises nothing, so the list is looked through; `Lock`
+and `Election` are not used, they are not fenced; LOST comes with the next connection, not with the end of the session,
+as the protocol says.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class ZooKeeper:
 
     @classmethod
     def connect(cls, hosts: str, *, session_timeout_ms: int = 12_000, timeout_ms: int = 15_000) -> ZooKeeper:
-        """`hosts`: host:port, several with commas, behind them a path under which everything is (made if it is not there).
-        Raises ConnectionLossError if none answers within `timeout_ms`."""
+        """`hosts`: host:port, several with commas, behind them a path under which everything is (made if it is not
+        there). Raises ConnectionLossError if none answers within `timeout_ms`."""
         servers, slash, path = hosts.partition("/")
         client = KazooClient(servers, timeout=session_timeout_ms / 1_000, connection_retry=_RETRY)
         zookeeper = cls(client, session_timeout_ms)
@@ -192,8 +193,8 @@ def _future(result: Any, convert: Callable[[Any], Any]) -> Future[Any]:
 
 
 def _results(ops: Sequence[Op], results: Sequence[Any]) -> list[OpResult]:
-    """Of a transaction that fails, the operation at fault has its own error, the others have RolledBackError (those before)
-    or RuntimeInconsistency (those behind)."""
+    """Of a transaction that fails, the operation at fault has its own error, the others have RolledBackError (those
+    before) or RuntimeInconsistency (those behind)."""
     innocent = exceptions.RolledBackError, exceptions.RuntimeInconsistency
     errors = [(i, r) for i, r in enumerate(results) if isinstance(r, Exception)]
     for index, error in errors:

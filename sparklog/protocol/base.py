@@ -23,8 +23,8 @@ ConfigValue = Text | int | float | bool | None
 class Since(NamedTuple):
     """Marks a field that came after version 0: `Annotated[bool, Since(1)] = False`. It has a default.
 
-    In an older version it is left out. If it has another value than its default, and is not `ignorable`, the message cannot
-    be sent in that version: the peer would ignore what must not be ignored. See `sparklog.protocol.versions`.
+    In an older version it is left out. If it has another value than its default, and is not `ignorable`, the message
+    cannot be sent in that version: the peer would ignore what must not be ignored. See `sparklog.protocol.versions`.
     """
 
     version: int

@@ -12,9 +12,9 @@ Request and response have the same shape (little-endian)::
     16+h    p     payload: raw bytes (batches), p = frame_length - 12 - h
 
 A response with an error code has an `ErrorBody` header and no payload. After an InvalidRequest, FrameTooLarge or
-Unsupported… error the broker closes the connection (but not after a HANDSHAKE in a version that it does not have, so that
-another can be tried); every other error leaves it open. Responses come in the order of
-the requests of their connection. There is no checksum: batches carry their own.
+Unsupported… error the broker closes the connection (but not after a HANDSHAKE in a version that it does not have, so
+that another can be tried); every other error leaves it open. Responses come in the order of the requests of their
+connection. There is no checksum: batches carry their own.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ class TopicPartitions(Message):
 
 class GroupHeartbeatRequest(Message):
     """KIP-848. `member_epoch` 0: joins (`member_id` "" : one is given), -1: leaves, -2: a static member goes away for a
-    while. `topics`, `assignor`, `owned` None: as before; `owned` are the partitions the member has now, or may take without
-    asking. `session_timeout_ms` 0: the broker's default. `sequence` counts a member's heartbeats up: one that was overtaken
-    (it lay in a connection that was given up) is refused; -1: not counted."""
+    while. `topics`, `assignor`, `owned` None: as before; `owned` are the partitions the member has now, or may take
+    without asking. `session_timeout_ms` 0: the broker's default. `sequence` counts a member's heartbeats up: one that
+    was overtaken (it lay in a connection that was given up) is refused; -1: not counted."""
 
     group_id: Text
     member_id: Text = ""
@@ -75,8 +75,8 @@ class GroupHeartbeatResponse(Message):
 
 
 class OffsetCommitRequest(Message):
-    """`member_epoch` -1: not a member; only while the group is empty. `sequence` counts a member's commits up, so that one
-    that was overtaken is refused; -1: not counted."""
+    """`member_epoch` -1: not a member; only while the group is empty. `sequence` counts a member's commits up, so that
+    one that was overtaken is refused; -1: not counted."""
 
     group_id: Text
     offsets: Annotated[list[CommittedOffset], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
@@ -92,10 +92,10 @@ class OffsetCommitResponse(Message):
 
 
 class OffsetFetchRequest(Message):
-    """`partitions` None: all the group has offsets of. `require_stable`: UNSTABLE_OFFSET_COMMIT while a transaction with
-    offsets of the partition is open. With a member, its epoch is checked. `paged`: what does not fit into one answer is
-    asked for with further requests: with `partitions` for the rest of them, without for what comes after (`after_topic`,
-    `after_partition`)."""
+    """`partitions` None: all the group has offsets of. `require_stable`: UNSTABLE_OFFSET_COMMIT while a transaction
+    with offsets of the partition is open. With a member, its epoch is checked. `paged`: what does not fit into one
+    answer is asked for with further requests: with `partitions` for the rest of them, without for what comes after
+    (`after_topic`, `after_partition`)."""
 
     group_id: Text
     partitions: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
@@ -153,8 +153,9 @@ class ListGroupsResponse(Message):
 
 
 class DescribeGroupsRequest(Message):
-    """Asks for details. `paged`: what does not fit into one answer is asked for with further requests: for the groups that
-    have not come, with the last that has as the first of them if its members from `members_from` on are missing."""
+    """Asks for details. `paged`: what does not fit into one answer is asked for with further requests: for the groups
+    that have not come, with the last that has as the first of them if its members from `members_from` on are
+    missing."""
 
     group_ids: Annotated[list[Text], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False

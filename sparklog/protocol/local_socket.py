@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 SEND_BUFFER_BYTES = 2 * 1024 * 1024
-"""The kernel's 208 KiB are written and read a dozen times for an answer of some MiB, and each time one side wakes the other.
-It may allow less (net.core.wmem_max)."""
+"""The kernel's 208 KiB are written and read a dozen times for an answer of some MiB, and each time one side wakes the
+other. It may allow less (net.core.wmem_max)."""
 
 
 def enlarge_send_buffer(sock: socket.socket) -> None:

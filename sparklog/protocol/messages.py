@@ -2,9 +2,9 @@
 their own.
 
 Every type is encoded as a MessagePack array in the order of its fields. Evolution: a new version may only append
-fields with defaults, marked with `Since`; a decoder ignores trailing fields that it does not know and fills in defaults for
-missing ones. Which version is spoken: `sparklog.protocol.negotiation`.
-Limits of list lengths are part of the types (`Annotated[..., Meta(max_length=…)]`), so a decoder enforces them.
+fields with defaults, marked with `Since`; a decoder ignores trailing fields that it does not know and fills in
+defaults for missing ones. Which version is spoken: `sparklog.protocol.negotiation`. Limits of list lengths are part of
+the types (`Annotated[..., Meta(max_length=…)]`), so a decoder enforces them.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class ApiRange(Message):
 
 
 class HandshakeResponse(Message):
-    """Who answers, what it speaks, the frame size it takes, and the abstract Unix socket where it listens, too ("": this
-    client has to stay with TCP)."""
+    """Who answers, what it speaks, the frame size it takes, and the abstract Unix socket where it listens, too ("":
+    this client has to stay with TCP)."""
 
     broker_id: int
     cluster_id: str
@@ -134,8 +134,8 @@ class ProduceRequest(Message):
 
 class ProduceResult(Message):
     """Outcome for one partition. `base_offset` is that of the first batch's first row; all batches got dense offsets.
-    `newest_schema_id`: a producer that wrote with an older one does well to read the topic's metadata again (-1: not said).
-    `base_offsets`: one per batch, if the batches do not follow one another: some were there already.
+    `newest_schema_id`: a producer that wrote with an older one does well to read the topic's metadata again (-1: not
+    said). `base_offsets`: one per batch, if the batches do not follow one another: some were there already.
     """
 
     topic: str
@@ -166,7 +166,8 @@ class FetchPartition(Message):
 
 
 class FetchRequest(Message):
-    """Long poll: answered when `min_bytes` are there for all partitions together, an error occurs, or after `max_wait_ms`.
+    """Long poll: answered when `min_bytes` are there for all partitions together, an error occurs, or after
+    `max_wait_ms`.
 
     `max_bytes` 0 transfers nothing and only waits: the answer carries the high watermarks.
     """
@@ -242,8 +243,8 @@ class ListOffsetsResponse(Message):
 
 
 class SnapshotOffsetsRequest(Message):
-    """Asks where a partition began and ended when somebody first asked under `name`, which all partitions of `topics` were
-    looked at for in one moment. With isolation 1 the end is the last stable offset."""
+    """Asks where a partition began and ended when somebody first asked under `name`, which all partitions of `topics`
+    were looked at for in one moment. With isolation 1 the end is the last stable offset."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     topics: Annotated[list[Name], Meta(min_length=1, max_length=TOPICS_PER_REQUEST_MAX)]
@@ -283,8 +284,9 @@ class SegmentRange(Message):
 
 class LocateSegmentsResponse(Message):
     """Ranges in offset order, bounded by the high watermark, with isolation 1 by the last stable offset; then `aborted`
-    are the aborted ranges that touch them. They may end before what was asked for: who reads on asks again. `data_dir_id` is the content of the file
-    `<data_dir>/meta.json` field "data_dir_id": a client that reads the same id there sees the same files."""
+    are the aborted ranges that touch them. They may end before what was asked for: who reads on asks again.
+    `data_dir_id` is the content of the file `<data_dir>/meta.json` field "data_dir_id": a client that reads the same
+    id there sees the same files."""
 
     data_dir: str
     data_dir_id: str
@@ -307,8 +309,9 @@ class LocateRemoteRequest(Message):
 
 class LocateRemoteResponse(Message):
     """Copies below `url`, in offset order, at most REMOTE_SEGMENTS_MAX: each the MessagePack bytes of its metadata
-    (`sparklog.log.tiering.state`). With isolation 1 only what lies below `last_stable_offset` may be read, and `aborted`
-    are the aborted ranges that touch it: where there are many, that is less than the partition's; who reads on asks again."""
+    (`sparklog.log.tiering.state`). With isolation 1 only what lies below `last_stable_offset` may be read, and
+    `aborted` are the aborted ranges that touch it: where there are many, that is less than the partition's; who reads
+    on asks again."""
 
     url: str
     log_start_offset: int
@@ -349,8 +352,8 @@ class DeleteRecordsResponse(Message):
 
 
 class ApiSpec(NamedTuple):
-    """Types and versions of one API. It begins with the version that was the newest of all when it came, and its last one is
-    that of its messages' newest field."""
+    """Types and versions of one API. It begins with the version that was the newest of all when it came, and its last
+    one is that of its messages' newest field."""
 
     request: type[Message]
     response: type[Message]
@@ -414,8 +417,8 @@ M = TypeVar("M", bound=Message)
 
 
 def encode(message: Message, version: int | None = None) -> bytes:
-    """The message's MessagePack bytes, in an older `version` without what is newer. Raises UnsupportedVersionError if that
-    must not be left out."""
+    """The message's MessagePack bytes, in an older `version` without what is newer. Raises UnsupportedVersionError if
+    that must not be left out."""
     return _ENCODER.encode(message if version is None else in_version(message, version))
 
 

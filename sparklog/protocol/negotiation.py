@@ -1,8 +1,9 @@
 """Which version of each API is spoken on a connection: the newest that both sides have.
 
-A broker says in its answer to HANDSHAKE which versions it has (as with ApiVersions in Kafka's KIP-35); this is the one round trip
-that it costs. HANDSHAKE itself is sent in a version that every broker has. A broker that does not have the version of a
-request answers UNSUPPORTED_VERSION with those that it has, and takes another HANDSHAKE on the same connection (KIP-511).
+A broker says in its answer to HANDSHAKE which versions it has (as with ApiVersions in Kafka's KIP-35); this is the one
+round trip that it costs. HANDSHAKE itself is sent in a version that every broker has. A broker that does not have the
+version of a request answers UNSUPPORTED_VERSION with those that it has, and takes another HANDSHAKE on the same
+connection (KIP-511).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class SpokenVersions:
     """What a connection's two sides have in common. Immutable."""
 
     def __init__(self, apis: Iterable[ApiRange], broker: str) -> None:
-        """`apis`: what the broker says that it has; `broker`: its name in errors. Raises InvalidRequestError for what no
-        broker says."""
+        """`apis`: what the broker says that it has; `broker`: its name in errors. Raises InvalidRequestError for what
+        no broker says."""
         self._broker = broker
         try:
             self._theirs, self._common = _agreed(tuple((r.api, r.version_min, r.version_max) for r in apis))
@@ -49,8 +50,8 @@ class SpokenVersions:
         return version
 
     def no_common_version(self, api: Api, theirs: tuple[int, int] | None) -> SparklogError:
-        """The error that names what both sides have, and which of them to upgrade. `theirs` None: the broker has no such
-        API."""
+        """The error that names what both sides have, and which of them to upgrade. `theirs` None: the broker has no
+        such API."""
         spec = APIS[api]
         ours = f"this client has {_named((spec.version_min, spec.version_max))}"
         if theirs is None:
@@ -68,8 +69,8 @@ class SpokenVersions:
 
 @lru_cache(maxsize=RANGES_CACHED_MAX)
 def _agreed(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Version]]:
-    """The broker's versions, and the newest common one, per API. Brokers of one release say the same with each connection.
-    Raises ValueError."""
+    """The broker's versions, and the newest common one, per API. Brokers of one release say the same with each
+    connection. Raises ValueError."""
     theirs: dict[int, tuple[int, int]] = {}
     for number, oldest, newest in ranges:
         if oldest > newest or number in theirs:

@@ -1,14 +1,16 @@
-"""What each API needs: the table (API → resources of the request, operation) that is checked before anything is done or told.
+"""What each API needs: the table (API → resources of the request, operation) that is checked before anything is done
+or told.
 
 Principles:
 
-- Permissions are checked before existence. Who may not do something gets the same answer whether the resource exists or not.
+- Permissions are checked before existence. Who may not do something gets the same answer whether the resource exists
+  or not.
 - An internal topic is for the cluster alone: whatever the operation, `ClusterAction` on the cluster is needed.
-- What a request does not name, but the answer would show (a list of all topics, the transactional id of a producer), is left
-  out of the answer unless the peer may Describe it.
+- What a request does not name, but the answer would show (a list of all topics, the transactional id of a producer),
+  is left out of the answer unless the peer may Describe it.
 
-The operations are those of Kafka's APIs of the same purpose. A shared transaction is protected under its application's name
-as a transactional id.
+The operations are those of Kafka's APIs of the same purpose. A shared transaction is protected under its application's
+name as a transactional id.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ Names = Callable[[Any], Sequence[str]]
 
 
 class Rule(NamedTuple):
-    """The peer may do `operation` to each resource of `names(request)`. `or_else`: or this, to the cluster; or to any topic."""
+    """The peer may do `operation` to each resource of `names(request)`. `or_else`: or this, to the cluster; or to any
+    topic."""
 
     resource_type: ResourceType
     operation: Operation
@@ -66,8 +69,8 @@ class Rule(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """`error`: for the whole request, nothing of it is done. Else `denied_items` are the places, in the request's list, of
-    those that get `item_error` as their result."""
+    """`error`: for the whole request, nothing of it is done. Else `denied_items` are the places, in the request's
+    list, of those that get `item_error` as their result."""
 
     error: SparklogError | None = None
     denied_items: frozenset[int] = frozenset()

@@ -24,11 +24,11 @@ AUTO_CREATED_MAX = 100
 class MetadataRequest(Message):
     """`topics` None asks for all; one that is named twice is answered once.
 
-    `paged`: what does not fit into one answer is asked for with further requests. `after`: the topics behind this one, by
-    name or in the order of `topics`; `schemas_from` >= 0: before them this topic's schemas from that id on, without its
-    partitions. `with_schemas`, `with_partitions` False: these are not sent (`partition_count` is). `create_missing`: somebody
-    is about to write to `topics`, at most AUTO_CREATED_MAX; those that do not exist are made if the broker's
-    auto.create.topics.enable says so.
+    `paged`: what does not fit into one answer is asked for with further requests. `after`: the topics behind this one,
+    by name or in the order of `topics`; `schemas_from` >= 0: before them this topic's schemas from that id on, without
+    its partitions. `with_schemas`, `with_partitions` False: these are not sent (`partition_count` is).
+    `create_missing`: somebody is about to write to `topics`, at most AUTO_CREATED_MAX; those that do not exist are
+    made if the broker's auto.create.topics.enable says so.
     """
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
@@ -51,9 +51,9 @@ class BrokerEndpoint(Message):
 class PartitionState(Message):
     """Who leads a partition. `error_code` is not 0 if it is offline.
 
-    What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of batches, `remote_size_bytes` of them
-    are only in the object store: those below `local_log_start_offset`. `write_error`: why nothing can be appended, or why the last append was not
-    taken; empty: it was.
+    What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of
+    batches, `remote_size_bytes` of them are only in the object store: those below `local_log_start_offset`.
+    `write_error`: why nothing can be appended, or why the last append was not taken; empty: it was.
     """
 
     partition: int
@@ -80,8 +80,8 @@ class SchemaVersion(Message):
 class TopicState(Message):
     """All about a topic. `error_code` is not 0 if the asked topic does not exist; then the rest is empty.
 
-    `configs` holds only what was set for the topic, `broker_defaults` what the broker's configuration sets for topics that
-    do not set it themselves; `schemas` all versions, the newest last.
+    `configs` holds only what was set for the topic, `broker_defaults` what the broker's configuration sets for topics
+    that do not set it themselves; `schemas` all versions, the newest last.
     """
 
     error_code: int
@@ -99,8 +99,8 @@ class TopicState(Message):
 
 
 class MetadataResponse(Message):
-    """The cluster as this broker knows it. `more`: the next page begins after the last topic here; `schemas_from` >= 0: with
-    that topic's schemas from that id on."""
+    """The cluster as this broker knows it. `more`: the next page begins after the last topic here; `schemas_from` >=
+    0: with that topic's schemas from that id on."""
 
     cluster_id: str
     controller: int

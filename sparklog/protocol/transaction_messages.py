@@ -46,14 +46,14 @@ class EndTxnResponse(Message):
 
 
 class JoinSharedTxnRequest(Message):
-    """Makes the caller a participant of the transaction (app_id, version), which is opened if need be. `ticket`: a
-    producer id drawn by the run's driver; later runs have larger ones. `timeout_ms`: the transaction is aborted if it
-    has not ended by then. `lease_ms` > 0: also if nobody has joined or renewed it for so long."""
+    """Makes the caller a participant of the transaction (app_id, version), which is opened if need be.
+    `fencing_token`: a producer id drawn by the run's driver; later runs have larger ones. `timeout_ms`: the transaction
+    is aborted if it has not ended by then. `lease_ms` > 0: also if nobody has joined or renewed it for so long."""
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     run_id: Text
-    ticket: Int64
+    fencing_token: Int64
     timeout_ms: Annotated[int, Meta(ge=1, le=604_800_000)] = 3_600_000
     lease_ms: Annotated[int, Meta(ge=0, le=604_800_000), Since(1, ignorable=True)] = 0
 
@@ -70,15 +70,15 @@ class JoinSharedTxnResponse(Message):
 
 
 class EndSharedTxnRequest(Message):
-    """Commits what the participants in `winners` (producer ids) wrote, or aborts everything. `input`: what the version
-    was made of, in words of the application's own; it is kept with the newest committed version."""
+    """Commits what `committed_participants` (producer ids) wrote and aborts the rest, or aborts everything. `input`:
+    what the version was made of, in words of the application's own; it is kept with the newest committed version."""
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     run_id: Text
-    ticket: Int64
+    fencing_token: Int64
     committed: bool
-    winners: Annotated[list[Int64], Meta(max_length=1_000_000)] = []
+    committed_participants: Annotated[list[Int64], Meta(max_length=1_000_000)] = []
     input: Annotated[str, Meta(max_length=INPUT_CHARS_MAX), Since(1, ignorable=True)] = ""
 
 
@@ -106,8 +106,8 @@ class RenewSharedTxnResponse(Message):
 
 
 class ListTransactionsRequest(Message):
-    """`states`: only these; `running_ms_min`: only those open at least so long. `paged`: what does not fit into one answer is
-    asked for with further requests, each for the ids that come after `after`."""
+    """`states`: only these; `running_ms_min`: only those open at least so long. `paged`: what does not fit into one
+    answer is asked for with further requests, each for the ids that come after `after`."""
 
     states: Annotated[list[Text], Meta(max_length=20)] = []
     running_ms_min: Annotated[int, Meta(ge=0, le=2**62)] = 0
@@ -138,7 +138,8 @@ class ListTransactionsResponse(Message):
 
 class DescribeTransactionsRequest(Message):
     """Asks for details. `paged`: what does not fit into one answer is asked for with further requests: for the ids that
-    have not come, with the last that has as the first of them if its partitions from `partitions_from` on are missing."""
+    have not come, with the last that has as the first of them if its partitions from `partitions_from` on are
+    missing."""
 
     transactional_ids: Annotated[list[Text], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False
@@ -190,8 +191,8 @@ class AbortTransactionResponse(Message):
 
 
 class DescribeProducersRequest(Message):
-    """Asks who has written to a partition. `paged`: what does not fit into one answer is asked for with further requests, each
-    for the producer ids above `after`."""
+    """Asks who has written to a partition. `paged`: what does not fit into one answer is asked for with further
+    requests, each for the producer ids above `after`."""
 
     topic: Name
     partition: Partition
@@ -200,8 +201,8 @@ class DescribeProducersRequest(Message):
 
 
 class ProducerState(Message):
-    """One producer. `transaction_first_offset` -1: no transaction is open; `transactional_id` None: no coordinator knows
-    it."""
+    """One producer. `transaction_first_offset` -1: no transaction is open; `transactional_id` None: no coordinator
+    knows it."""
 
     producer_id: int
     producer_epoch: int

@@ -18,8 +18,8 @@ _GUESS = re.compile(r"\nDid you mean [^\n]*\?")
 def explained(
     kind: str, message: str, query: str, topics: Iterable[str], columns: Mapping[str, Sequence[str]]
 ) -> SparklogError:
-    """The error for what DuckDB says. `kind` is the name of its exception, `topics` those there are, `columns` those of the
-    topics that the statement names."""
+    """The error for what DuckDB says. `kind` is the name of its exception, `topics` those there are, `columns` those
+    of the topics that the statement names."""
     unknown = _UNKNOWN_TABLE.search(message)
     if unknown is not None:
         text = _GUESS.sub("", message)

@@ -14,8 +14,8 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE | re.ASCII)
 def topics_named(query: str, known: Collection[str]) -> list[str]:
     """The topics whose names stand in a statement as words or in double quotes; it may mean something else by them.
 
-    DuckDB does not tell names apart by case: "TRIPS" is the topic "trips" if there is no other. Raises InvalidQueryError
-    for two topics that only case tells apart.
+    DuckDB does not tell names apart by case: "TRIPS" is the topic "trips" if there is no other. Raises
+    InvalidQueryError for two topics that only case tells apart.
     """
     by_lower: dict[str, list[str]] = {}
     for topic in known:

@@ -1,13 +1,13 @@
 """Queries for the newest records of a topic: `… ORDER BY _offset DESC LIMIT 10` reads its end, not all of it.
 
-DuckDB pushes no LIMIT below an ORDER BY, so a bound is found before: offsets such that the query on what is from there on
-gives what it gives on everything. Every SELECT of a statement is looked at, in subqueries and CTEs as well, that
+DuckDB pushes no LIMIT below an ORDER BY, so a bound is found before: offsets such that the query on what is from there
+on gives what it gives on everything. Every SELECT of a statement is looked at, in subqueries and CTEs as well, that
 
 - reads one topic and nothing else, keeps or drops whole rows (no aggregates, windows, DISTINCT, subqueries),
 - is ordered by `_offset` or by `_timestamp` descending first, and has a constant LIMIT.
 
-Its WHERE is tried on longer and longer ends of the topic until enough rows pass. What does not look like this, or cannot
-be understood, is left as it is: it is right, and reads more.
+Its WHERE is tried on longer and longer ends of the topic until enough rows pass. What does not look like this, or
+cannot be understood, is left as it is: it is right, and reads more.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class NewestRows(NamedTuple):
 
 
 def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str]) -> list[NewestRows]:
-    """Those in a statement as `json_serialize_sql` gives it. `row_functions`: functions that give a value for each row, and
-    the same when they are asked again. The topics are names only: whether they are any is not known here."""
+    """Those in a statement as `json_serialize_sql` gives it. `row_functions`: functions that give a value for each
+    row, and the same when they are asked again. The topics are names only: whether they are any is not known here."""
     named = {entry.get("key", "").lower() for entry in _ctes(statement)}
     found = []
     for node in _walk(statement):
@@ -60,8 +60,8 @@ def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str])
 
 
 def probe_statement(newest: NewestRows, table: str, rows: int | None) -> dict[str, Any]:
-    """A statement that gives `by` of the rows that pass the SELECT's WHERE, read from `table`; all, or the first `rows` by
-    `by` descending."""
+    """A statement that gives `by` of the rows that pass the SELECT's WHERE, read from `table`; all, or the first
+    `rows` by `by` descending."""
     column = {
         "class": "COLUMN_REF",
         "type": "COLUMN_REF",
@@ -115,8 +115,9 @@ def bound(
 ) -> list[OffsetRange] | None:
     """What of `logs` the SELECT needs; None: all, as far as is known.
 
-    `probe` gives the values of `by` (times in ms) of the first `rows` rows that pass the WHERE in these offsets, descending.
-    `offsets_from_ms`: by partition the first offset with at least a time; nothing for those that have none.
+    `probe` gives the values of `by` (times in ms) of the first `rows` rows that pass the WHERE in these offsets,
+    descending. `offsets_from_ms`: by partition the first offset with at least a time; nothing for those that have
+    none.
     """
     for tail in tails(logs, newest):
         found = probe(tail)

@@ -1,9 +1,9 @@
 """Which partitions, offsets and times a filter can hold for. Pure.
 
-DuckDB hands a filter over as an Arrow expression. Arrow can tell whether an expression may hold where something is given
-(`_offset` between 10 and 19, say); it does so to choose files of a dataset. Here it is asked about ever smaller intervals.
-What it says "no" to is proven, whatever the expression is made of: an expression that it cannot see through costs reading,
-never rows. Whoever reads the intervals still applies the filter itself.
+DuckDB hands a filter over as an Arrow expression. Arrow can tell whether an expression may hold where something is
+given (`_offset` between 10 and 19, say); it does so to choose files of a dataset. Here it is asked about ever smaller
+intervals. What it says "no" to is proven, whatever the expression is made of: an expression that it cannot see through
+costs reading, never rows. Whoever reads the intervals still applies the filter itself.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Interval(NamedTuple):
 class OffsetRange(NamedTuple):
     """The offsets [start, end) of a partition; of the batch that `start` lies in, the rows from `floor` on as well.
 
-    The floor is lower than the start where that was found by a time: a row without a time counts with its batch's latest,
-    but a look-up passes over it.
+    The floor is lower than the start where that was found by a time: a row without a time counts with its batch's
+    latest, but a look-up passes over it.
     """
 
     partition: int

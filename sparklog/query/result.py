@@ -13,7 +13,8 @@ from sparklog.query.scan import Control, ScanStatistics
 
 
 class QueryResult:
-    """The rows of a statement, read as they are asked for. Close it before the session's next statement, or use `with`."""
+    """The rows of a statement, read as they are asked for. Close it before the session's next statement, or use
+    `with`."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Bounds a statement's "newest N rows": finds them with `newest`, tries their WHERE, and puts bounded tables in their place."""
+"""Bounds a statement's "newest N rows": finds them with `newest`, tries their WHERE, and puts bounded tables in their
+place."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class TopicPart:
 
 
 class NewestRewriter:
-    """For one connection, which must be in a transaction from `rewrite` to the statement's end: `now()` is the same then."""
+    """For one connection, which must be in a transaction from `rewrite` to the statement's end: `now()` is the same
+    then."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparklog.client.cluster import Cluster, TopicInfo
-from sparklog.client.consumed import ConsumedBatch, data_together
-from sparklog.client.deadline import Deadline
-from sparklog.client.offsets import list_offsets
-from sparklog.client.range_reader import Fetching, read_range
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.consumed import ConsumedBatch, data_together
+from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.errors import QueryCancelledError
 from sparklog.format.batch import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
 from sparklog.query.ranges import (
@@ -39,8 +40,8 @@ ROWS_IN_A_PIECE_MIN = 8_192
 
 
 class ReadOptions(NamedTuple):
-    """How topics are read. `lateness_ms`: no record is stored so much later than one with a later timestamp; None: any may
-    be, so that a query's latest time spares decoding, but not reading."""
+    """How topics are read. `lateness_ms`: no record is stored so much later than one with a later timestamp; None: any
+    may be, so that a query's latest time spares decoding, but not reading."""
 
     isolation: int
     local: str
@@ -83,7 +84,8 @@ def table_schema(info: TopicInfo) -> pa.Schema:
 
 
 def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSnapshot:
-    """Where the topic's partitions begin and end now. Raises UnknownTopicOrPartitionError and what requests may raise."""
+    """Where the topic's partitions begin and end now. Raises UnknownTopicOrPartitionError and what requests may
+    raise."""
     deadline = Deadline(options.request_timeout_ms)
     info = cluster.topic(topic, refresh=True, timeout_ms=deadline.left_ms())
     tps = [TopicPartition(topic, p) for p in range(info.partitions)]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from sparklog.client.cluster import Cluster, cluster
-from sparklog.client.isolation import isolation_of
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.reading.isolation import isolation_of
 from sparklog.errors import (
     ClosedError,
     InvalidConfigError,
@@ -78,8 +78,9 @@ def sql(
 
     Topics are tables: their columns behind `_partition`, `_offset` and `_timestamp` (UTC). Each statement sees what the
     topics hold when it begins. `max_rows`, `max_bytes`: of the result. The rest is as in `SqlSession`.
-    Raises InvalidQueryError, QueryResultTooLargeError, UnknownTopicOrPartitionError (no such table), DataLossError (records
-    were deleted while they were read), RequestTimedOutError, InvalidConfigError (the extra `sparklog[sql]` is missing).
+    Raises InvalidQueryError, QueryResultTooLargeError, UnknownTopicOrPartitionError (no such table), DataLossError
+    (records were deleted while they were read), RequestTimedOutError, InvalidConfigError (the extra `sparklog[sql]` is
+    missing).
     """
     with (
         SqlSession(
@@ -120,9 +121,10 @@ class SqlSession:
         request_timeout_ms: int = 30_000,
     ) -> None:
         """`isolation_level`: read_committed leaves out what is not committed and ends where a transaction is open.
-        `local="off"` does not map the broker's files. `memory_limit_bytes`: what DuckDB may use, it spills nothing to disk.
-        `threads`: DuckDB's, by default as many as there are processors. `lateness_ms`: no record is stored so much later
-        than one with a later timestamp, so that what follows a query's time range need not be read; None: any may be.
+        `local="off"` does not map the broker's files. `memory_limit_bytes`: what DuckDB may use, it spills nothing to
+        disk. `threads`: DuckDB's, by default as many as there are processors. `lateness_ms`: no record is stored so
+        much later than one with a later timestamp, so that what follows a query's time range need not be read; None:
+        any may be.
 
         Raises InvalidConfigError.
         """
@@ -274,8 +276,8 @@ class SqlSession:
         return open_noting
 
     def _bounded(self, query: str, named: Sequence[str]) -> QueryResult | None:
-        """The SELECT on what it needs of topics whose newest rows it asks for; None if it does not, or is not understood.
-        It has a transaction of its own, so not within one."""
+        """The SELECT on what it needs of topics whose newest rows it asks for; None if it does not, or is not
+        understood. It has a transaction of its own, so not within one."""
         topics = {topic.lower(): topic for topic in named}
         rewriter = self._rewriter
         try:

@@ -23,7 +23,8 @@ OpenScan = Callable[[Sequence[str] | None, pc.Expression | None], Scan]
 
 
 class TopicTable(ds.Dataset):  # type: ignore[misc]
-    """A Dataset by its class, which is how DuckDB finds out that it may push down; nothing of the base class is used."""
+    """A Dataset by its class, which is how DuckDB finds out that it may push down; nothing of the base class is
+    used."""
 
     def __init__(self, schema: pa.Schema, open_scan: OpenScan) -> None:
         self._table_schema = schema

@@ -1,9 +1,9 @@
 """Who reads which partition of a group: pure functions of subscriptions, partition counts and the assignment before.
 
 `range` gives each member a run of neighbouring partitions of every topic, so that members that subscribe to topics with
-the same number of partitions get the same numbers of all of them (co-partitioned joins). `uniform` gives every member the
-same number of partitions, to within one, and moves as few as it can (KIP-848's server-side assignors).
-Both give every partition of a subscribed topic to exactly one of its subscribers.
+the same number of partitions get the same numbers of all of them (co-partitioned joins). `uniform` gives every member
+the same number of partitions, to within one, and moves as few as it can (KIP-848's server-side assignors). Both give
+every partition of a subscribed topic to exactly one of its subscribers.
 """
 
 from __future__ import annotations

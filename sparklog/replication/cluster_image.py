@@ -52,10 +52,10 @@ class BrokerImage(Struct, frozen=True):
 class PartitionImage(Struct, frozen=True):
     """One partition. Every change raises `partition_epoch`; every change of leader raises `leader_epoch`, too.
 
-    `replicas`: the assignment, the preferred leader first; while it is reassigned old and new ones. `elr`: eligible leader
-    replicas (KIP-966): left the ISR while it was below min.insync.replicas, so they have all that is committed.
-    `last_leader`: who led when ISR and ELR ran empty. `recovering`: an unclean election has not been followed up by its
-    leader yet; the ISR does not grow.
+    `replicas`: the assignment, the preferred leader first; while it is reassigned old and new ones. `elr`: eligible
+    leader replicas (KIP-966): left the ISR while it was below min.insync.replicas, so they have all that is committed.
+    `last_leader`: who led when ISR and ELR ran empty. `recovering`: an unclean election has not been followed up by
+    its leader yet; the ISR does not grow.
     """
 
     replicas: tuple[int, ...]
@@ -103,8 +103,8 @@ class ClusterDelta(Struct, frozen=True):
 
 
 class ClusterImage(Struct, frozen=True):
-    """See the module. `brokers`: those that are registered now; `known`: the last broker epoch of every broker there has
-    ever been; `configs`: settings of the cluster, which topics inherit."""
+    """See the module. `brokers`: those that are registered now; `known`: the last broker epoch of every broker there
+    has ever been; `configs`: settings of the cluster, which topics inherit."""
 
     version: Version = Version()
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)

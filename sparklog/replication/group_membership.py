@@ -1,16 +1,17 @@
 """One consumer group: its members, the target assignment, and how they get there (KIP-848), as a pure state machine.
 
 The group has an epoch; every change of the members, their subscriptions or the topics raises it and makes a new target
-assignment. Each member moves on its own, with its heartbeats: first it lets go what the target does not give it any more
-(until then it stays in its old epoch), then it is in the group's epoch and gets what nobody else has. So a partition never
-has two owners, and no member waits for the others. A member is in the state
+assignment. Each member moves on its own, with its heartbeats: first it lets go what the target does not give it any
+more (until then it stays in its old epoch), then it is in the group's epoch and gets what nobody else has. So a
+partition never has two owners, and no member waits for the others. A member is in the state
 
-* *revoking*: it has been told to let partitions go and has not said yet that it has; after the rebalance timeout it is out;
+* *revoking*: it has been told to let partitions go and has not said yet that it has; after the rebalance timeout it is
+  out;
 * *waiting*: it is in the group's epoch, but some of its partitions still belong to others;
 * *stable*: it has what the target gives it.
 
-A member that is not heard of for its session timeout is out. A static member (`instance_id`) that goes away with epoch -2
-keeps its place until then, and whoever comes with the same instance id inherits it.
+A member that is not heard of for its session timeout is out. A static member (`instance_id`) that goes away with epoch
+-2 keeps its place until then, and whoever comes with the same instance id inherits it.
 
 Everything that changes is put into `out` as records; `from_values` makes the same group of them.
 """

@@ -1,8 +1,8 @@
 """The committed offsets of the groups of one `__consumer_offsets` partition, as a pure state machine.
 
-Of two commits for the same partition the one whose record is later in the log counts. Commits of a transaction wait, by producer
-id, for its marker (KIP-98); then each of them counts only if nothing was written for its partition after it. Records and
-markers are numbered in the order of the log, when they are written and when they are read again.
+Of two commits for the same partition the one whose record is later in the log counts. Commits of a transaction wait,
+by producer id, for its marker (KIP-98); then each of them counts only if nothing was written for its partition after
+it. Records and markers are numbered in the order of the log, when they are written and when they are read again.
 """
 
 from __future__ import annotations

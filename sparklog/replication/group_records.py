@@ -1,18 +1,19 @@
 """The records of `__consumer_offsets`: what a group coordinator has to find again after a restart.
 
-Keys and values are MessagePack arrays; the first element is the version (0). A record without a value deletes its key. All
-records of one group are in one partition, so one batch changes several of them together.
+Keys and values are MessagePack arrays; the first element is the version (0). A record without a value deletes its key.
+All records of one group are in one partition, so one batch changes several of them together.
 
 | key | value | meaning |
 |---|---|---|
 | [0, 0, group, topic, partition] | [0, offset, leader epoch, metadata, commit time ms, topic id] | a committed offset |
-| [0, 1, group] | [0, group epoch, assignor, empty since ms, {topic: [topic id, partitions]}] | the group; the topics are those the target was made of |
-| [0, 2, group, member] | [0, instance, client, host, topics, assignor, rebalance timeout ms, session timeout ms] | what a member asked for |
+| [0, 1, group] | [0, epoch, assignor, empty since ms, {topic: [id, partitions]}] | the group, and its target's topics |
+| [0, 2, group, member] | [0, instance, client, host, topics, assignor, timeouts ms (2)] | what a member asked for |
 | [0, 3, group, member] | [0, {topic: [partition, …]}] | what the member is to own |
 | [0, 4, group, member] | [0, epoch, previous epoch, owned {…}, to be let go {…}] | what it owns |
 
-The batch's own CRC covers them. Offsets of a transaction are in a transactional batch and count when its marker says so.
-A lost file of this topic loses the groups' positions: members join again, and read from where `auto.offset.reset` says.
+The batch's own CRC covers them. Offsets of a transaction are in a transactional batch and count when its marker says
+so. A lost file of this topic loses the groups' positions: members join again, and read from where `auto.offset.reset`
+says.
 """
 
 from __future__ import annotations

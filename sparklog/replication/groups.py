@@ -1,12 +1,13 @@
 """The group coordinator of one `__consumer_offsets` partition: a pure state machine.
 
 Requests, the clock, markers and changed topics go in; answers and records come out. What a call changes is in the state
-at once; its records have to be appended to the partition in the order of the calls, as one batch per call, and an answer may
-be given only when every record up to then is below the high watermark. If an append fails the state is worth nothing: it
-is thrown away and read again (`replay`, `loaded`). So answers never tell what a restart could take back.
+at once; its records have to be appended to the partition in the order of the calls, as one batch per call, and an
+answer may be given only when every record up to then is below the high watermark. If an append fails the state is
+worth nothing: it is thrown away and read again (`replay`, `loaded`). So answers never tell what a restart could take
+back.
 
-A group is of the kind "consumer" if it has (had) members, else "offsets": a program without members, like Spark's source,
-that commits where it is. Times: `now_ms` is monotonic and only compared, `wall_ms` is stored.
+A group is of the kind "consumer" if it has (had) members, else "offsets": a program without members, like Spark's
+source, that commits where it is. Times: `now_ms` is monotonic and only compared, `wall_ms` is stored.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class GroupCoordinator:
     def heartbeat(
         self, request: m.GroupHeartbeatRequest, host: str, now_ms: int, wall_ms: int
     ) -> Step[m.GroupHeartbeatResponse]:
-        """Raises what `Group.heartbeat` raises, InvalidGroupIdError and GroupMaxSizeReachedError; then nothing has changed."""
+        """Raises what `Group.heartbeat` raises, InvalidGroupIdError and GroupMaxSizeReachedError; then nothing has
+        changed."""
         check_group_id(request.group_id)
         group = self._groups.get(request.group_id)
         if group is None:
@@ -169,8 +171,8 @@ class GroupCoordinator:
         sequence: int = -1,
         producer_id: int = -1,
     ) -> Step[list[m.OffsetResult]]:
-        """Commits for a member, or (epoch -1) for a group without members; in the transaction of `producer_id`, if it is
-        not -1. Each partition has its own result.
+        """Commits for a member, or (epoch -1) for a group without members; in the transaction of `producer_id`, if it
+        is not -1. Each partition has its own result.
 
         Raises InvalidGroupIdError, UnknownMemberIdError, StaleMemberEpochError, NonEmptyGroupError,
         GroupMaxSizeReachedError (there are too many groups or offsets)."""
@@ -247,8 +249,8 @@ class GroupCoordinator:
         return m.OffsetFetchResponse(list(self.fetched_offsets(request)))
 
     def fetched_offsets(self, request: m.OffsetFetchRequest) -> Iterator[m.FetchedOffset]:
-        """Each offset that is asked for, once. Raises at once InvalidGroupIdError; of a member also UnknownMemberIdError and
-        StaleMemberEpochError."""
+        """Each offset that is asked for, once. Raises at once InvalidGroupIdError; of a member also
+        UnknownMemberIdError and StaleMemberEpochError."""
         check_group_id(request.group_id)
         if request.member_id or request.member_epoch != NO_EPOCH:
             group = self._groups.get(request.group_id)
@@ -276,8 +278,8 @@ class GroupCoordinator:
         self.offsets.end_transaction(producer_id, committed=committed)
 
     def expire_offsets(self, wall_ms: int) -> list[Record]:
-        """Forgets offsets of groups that have had no members, and no commits, for the retention time; and of topics that
-        a group with members no longer wants. A group with neither members nor offsets goes at once."""
+        """Forgets offsets of groups that have had no members, and no commits, for the retention time; and of topics
+        that a group with members no longer wants. A group with neither members nor offsets goes at once."""
         out: list[Record] = []
         oldest_ms = wall_ms - self._config.offsets_retention_ms
         expired: dict[str, list[TopicPartition]] = {}

@@ -1,11 +1,12 @@
 """The audit log: one JSON object in one line for each administrative act, each denial and each failed authentication.
 
     {"time":"2026-01-02T03:04:05.678Z","kind":"denial","principal":"User:alice","host":"10.0.0.1","listener":"CLIENTS",
-     "api":"DELETE_TOPIC","operation":"Delete","resource":"topic:orders","outcome":"TOPIC_AUTHORIZATION_FAILED","detail":""}
+     "api":"DELETE_TOPIC","operation":"Delete","resource":"topic:orders","outcome":"TOPIC_AUTHORIZATION_FAILED",
+     "detail":""}
 
-Everything that a peer chose is cut to a length, and JSON keeps it in its line: nobody writes a second line. Denials of one
-principal from one host are limited; how many were left out is said in the next one that is not, so that nobody fills the
-disk, or hides in the noise, by asking for what he may not do.
+Everything that a peer chose is cut to a length, and JSON keeps it in its line: nobody writes a second line. Denials of
+one principal from one host are limited; how many were left out is said in the next one that is not, so that nobody
+fills the disk, or hides in the noise, by asking for what he may not do.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class AuditKind(StrEnum):
 
 
 class AuditEvent(NamedTuple):
-    """Who did what, from where, and how it ended. `outcome`: "NONE", or the error's name on the wire. "" : does not apply."""
+    """Who did what, from where, and how it ended. `outcome`: "NONE", or the error's name on the wire. "" : does not
+    apply."""
 
     kind: AuditKind
     time_ms: int

@@ -68,8 +68,8 @@ class Authority:
     def issue(
         self, name: str, hosts: Iterable[str], now: datetime.datetime, days: float = CERTIFICATE_DAYS, *, broker: bool
     ) -> Identity:
-        """A certificate for `name`. `hosts`: names and IP addresses under which a broker is reached; with `broker` it is
-        good for both sides of a connection, else for clients."""
+        """A certificate for `name`. `hosts`: names and IP addresses under which a broker is reached; with `broker` it
+        is good for both sides of a connection, else for clients."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -147,7 +147,8 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 class SecureSetup(NamedTuple):
-    """What `secure_setup` has made. `credential` is the super user's, for SCRAM-SHA-512, as the metadata store keeps it."""
+    """What `secure_setup` has made. `credential` is the super user's, for SCRAM-SHA-512, as the metadata store keeps
+    it."""
 
     directory: Path
     user: str
@@ -157,10 +158,11 @@ class SecureSetup(NamedTuple):
 def secure_setup(
     directory: Path, hosts: Iterable[str], port: int, now: datetime.datetime, user: str = "admin"
 ) -> SecureSetup:
-    """Makes everything that a first secure cluster needs. `hosts`: how clients name the broker; the first one goes into the
-    client's settings; localhost is always added.
+    """Makes everything that a first secure cluster needs. `hosts`: how clients name the broker; the first one goes
+    into the client's settings; localhost is always added.
 
-    Raises InvalidConfigError if the directory is not empty or cannot be written, or the user's name would have to be quoted.
+    Raises InvalidConfigError if the directory is not empty or cannot be written, or the user's name would have to be
+    quoted.
     """
     if not _PLAIN_NAME.fullmatch(user):
         raise InvalidConfigError(

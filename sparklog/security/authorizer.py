@@ -3,7 +3,8 @@
 Rules, in this order (Kafka's StandardAuthorizer):
 
 1. A principal of `super.users` may do everything.
-2. A matching denial denies: of the principal or of `User:*`, of the peer's host or of "*", of the operation or of `All`.
+2. A matching denial denies: of the principal or of `User:*`, of the peer's host or of "*", of the operation or of
+   `All`.
 3. A matching allowance allows; it also allows what it implies (`acls.ALLOWED_BY`).
 4. If no ACL at all has a pattern that matches the resource, `allow.everyone.if.no.acl.found` decides (default: denied).
 5. Else it is denied.

@@ -19,8 +19,9 @@ PEERS_REMEMBERED_MAX = 100_000
 
 
 class ConnectionLimits(Struct, frozen=True):
-    """Kafka's settings `max.connections.per.ip`, `max.connections.per.ip.overrides`, and `max.connection.creation.rate` for
-    all peers together. `creation_rate_per_ip`: for each peer. A rate of 0: without limit."""
+    """Kafka's settings `max.connections.per.ip`, `max.connections.per.ip.overrides`, and
+    `max.connection.creation.rate` for all peers together. `creation_rate_per_ip`: for each peer. A rate of 0: without
+    limit."""
 
     per_ip_max: int = 2**31 - 1
     per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
@@ -62,7 +63,8 @@ class Connections:
         return max(self._creation_wait_ms(now_ms), self._peer_wait_ms(ip, now_ms))
 
     def identified(self, ip: str, user: str) -> None:
-        """The connection turned out to be `user`'s. Raises TooManyConnectionsError; then it is to be closed, without user."""
+        """The connection turned out to be `user`'s. Raises TooManyConnectionsError; then it is to be closed, without
+        user."""
         quota = self.quotas.find(QuotaKey.MAX_CONNECTIONS, user)
         if quota is not None and self._by_user[user] >= quota.limit:
             raise TooManyConnectionsError(f"user {user!r} has {quota.limit:.0f} connections already (max_connections)")

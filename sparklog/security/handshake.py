@@ -10,9 +10,9 @@
 A connection begins UNKNOWN on a SASL listener, else KNOWN: as the principal of its certificate, or `User:ANONYMOUS`. In
 KNOWN a request that comes after the session has expired fails (KIP-368); an authentication begun in time saves it.
 
-Every failure ends the connection. Its answer, and the end, come `failed_delay_ms` later, so that guessing is slow; until
-then nothing is read from the connection. All failures of a mechanism have one text for the peer; the log gets the reason,
-without what was sent.
+Every failure ends the connection. Its answer, and the end, come `failed_delay_ms` later, so that guessing is slow;
+until then nothing is read from the connection. All failures of a mechanism have one text for the peer; the log gets
+the reason, without what was sent.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ class Authentication:
         now_ms: int,
         certificate_principal: Principal | None = None,
     ) -> None:
-        """`certificate_principal`: of the peer's certificate, verified by TLS; it counts where the listener has no SASL."""
+        """`certificate_principal`: of the peer's certificate, verified by TLS; it counts where the listener has no
+        SASL."""
         self._rules = rules
         self._make_server = make_server
         self._server: SaslServer | None = None
@@ -168,7 +169,8 @@ class Authentication:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `expire` has something to say: the end of the session, or of the patience with who does not authenticate."""
+        """When `expire` has something to say: the end of the session, or of the patience with who does not
+        authenticate."""
         if self.state in (State.UNKNOWN, State.EXCHANGE):
             return self._since_ms + self._rules.authentication_timeout_ms
         return None if self.state is State.FAILED else self._expires_ms

@@ -40,8 +40,8 @@ _REQUIRED = {
 
 
 def parse_jaas(text: str, mechanism: str) -> dict[str, Secret]:
-    """The settings that a `sasl.jaas.config` stands for, by our names: `sasl.username`, `sasl.password`, and for OAUTHBEARER
-    `sasl.oauthbearer.client.id`, `.client.secret` and `.scope`.
+    """The settings that a `sasl.jaas.config` stands for, by our names: `sasl.username`, `sasl.password`, and for
+    OAUTHBEARER `sasl.oauthbearer.client.id`, `.client.secret` and `.scope`.
 
     Raises InvalidConfigError: it cannot be read, its module is not known or is not for `mechanism`, options are missing
     or unknown.

@@ -1,9 +1,9 @@
 """Listeners: where a broker listens, with which security, and what it tells others about it.
 
-`listeners` is a list of NAME://HOST:PORT; the empty host and 0.0.0.0 are all addresses. `listener.security.protocol.map` says
-which security a name stands for; the four protocols stand for themselves. `advertised.listeners` is what clients are told,
-`inter.broker.listener.name` the listener through which brokers talk to one another (KIP-103). A setting for one listener alone
-has the prefix `listener.name.<name in lower case>.`.
+`listeners` is a list of NAME://HOST:PORT; the empty host and 0.0.0.0 are all addresses.
+`listener.security.protocol.map` says which security a name stands for; the four protocols stand for themselves.
+`advertised.listeners` is what clients are told, `inter.broker.listener.name` the listener through which brokers talk
+to one another (KIP-103). A setting for one listener alone has the prefix `listener.name.<name in lower case>.`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Listener(NamedTuple):
 
 
 class Listeners(NamedTuple):
-    """All of a broker's listeners, in the order of the setting; `advertised` has one for each that clients are told of."""
+    """All of a broker's listeners, in the order of the setting; `advertised` has one for each that clients are told
+    of."""
 
     bound: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
@@ -85,7 +86,8 @@ def parse_listeners(
     inter_broker_name: str = "",
     own_host: str = "localhost",
 ) -> Listeners:
-    """A broker's listeners from its settings. `own_host`: what others call this host; it is advertised for all addresses.
+    """A broker's listeners from its settings. `own_host`: what others call this host; it is advertised for all
+    addresses.
 
     Raises InvalidConfigError that names the setting.
     """
@@ -156,8 +158,8 @@ def is_any_address(host: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Whether only processes of this host can reach a listener on `host`. A name other than localhost never counts: what it
-    stands for can change."""
+    """Whether only processes of this host can reach a listener on `host`. A name other than localhost never counts:
+    what it stands for can change."""
     return host == "localhost" or _ip_says(host, lambda ip: ip.is_loopback)
 
 
@@ -176,7 +178,8 @@ def listener_settings(settings: Mapping[str, object], name: str) -> dict[str, ob
 
 
 def insecurity(listener: Listener, client_auth: str) -> str:
-    """Why anybody who reaches the listener is let in; "": peers have to say who they are. `client_auth`: its `ssl.client.auth`."""
+    """Why anybody who reaches the listener is let in; "": peers have to say who they are. `client_auth`: its
+    `ssl.client.auth`."""
     if listener.protocol is SecurityProtocol.PLAINTEXT:
         return "it neither encrypts nor asks who is there"
     if listener.protocol is SecurityProtocol.SSL and client_auth != "required":
@@ -189,7 +192,8 @@ def check_exposure(
 ) -> tuple[str, ...]:
     """What to warn of at every start.
 
-    Raises InvalidConfigError for a listener that lets anybody in from other hosts, unless `allow.insecure` says that it may.
+    Raises InvalidConfigError for a listener that lets anybody in from other hosts, unless `allow.insecure` says that
+    it may.
     """
     warnings = []
     for listener in listeners.bound:

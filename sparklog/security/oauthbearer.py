@@ -1,12 +1,13 @@
 r"""OAUTHBEARER (RFC 7628, KIP-255): a signed JSON web token says who the peer is, and until when.
 
-The client's only message is `n,,\x01auth=Bearer TOKEN\x01\x01`. A token that is refused is answered with a JSON object; the
-client sends one byte \x01, and then the exchange fails.
+The client's only message is `n,,\x01auth=Bearer TOKEN\x01\x01`. A token that is refused is answered with a JSON
+object; the client sends one byte \x01, and then the exchange fails.
 
-A token is taken if all of this holds: its signature is by a key of the set (JWKS, RFC 7517) whose id its header names, with an
-algorithm that is pinned in the configuration and that is asymmetric; it has `exp`, and now is before it; now is not before
-`nbf`, and `iat` is not in the future, all within the allowed clock skew; `aud` and `iss` are the expected ones; the claim
-with the name is a text. What a token says about its own keys (`jwk`, `jku`, `x5u`, `x5c`) is not looked at.
+A token is taken if all of this holds: its signature is by a key of the set (JWKS, RFC 7517) whose id its header names,
+with an algorithm that is pinned in the configuration and that is asymmetric; it has `exp`, and now is before it; now
+is not before `nbf`, and `iat` is not in the future, all within the allowed clock skew; `aud` and `iss` are the
+expected ones; the claim with the name is a text. What a token says about its own keys (`jwk`, `jku`, `x5u`, `x5c`) is
+not looked at.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class TokenVerifier:
     """Verifies tokens with a set of keys; a new set of keys is a new verifier."""
 
     def __init__(self, jwks: str, rules: TokenRules) -> None:
-        """`jwks`: the text of the key set. Raises InvalidConfigError: no usable key, an algorithm that cannot be pinned, no
-        audience and no issuer."""
+        """`jwks`: the text of the key set. Raises InvalidConfigError: no usable key, an algorithm that cannot be
+        pinned, no audience and no issuer."""
         if not rules.algorithms or not set(rules.algorithms) <= set(ALGORITHMS):
             raise InvalidConfigError(f"sasl.oauthbearer algorithms: use some of {', '.join(ALGORITHMS)}")
         if not rules.audiences and not rules.issuer:
@@ -71,8 +72,8 @@ class TokenVerifier:
         return f"TokenVerifier({len(self._keys)} keys)"
 
     def verify(self, token: str, now_ms: int) -> tuple[str, int]:
-        """The name that the token proves, and when it expires (ms since 1970). Raises SaslAuthenticationFailedError, whose
-        text says what is wrong with the token, but shows nothing of it."""
+        """The name that the token proves, and when it expires (ms since 1970). Raises SaslAuthenticationFailedError,
+        whose text says what is wrong with the token, but shows nothing of it."""
         claims = self._signed_claims(token)
         expires_ms = _time_ms(claims, "exp")
         if expires_ms is None:

@@ -63,7 +63,8 @@ class MappingRule(NamedTuple):
 
 
 def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
-    """The rules of `ssl.principal.mapping.rules`; empty text is DEFAULT. Raises InvalidConfigError that quotes the rule."""
+    """The rules of `ssl.principal.mapping.rules`; empty text is DEFAULT. Raises InvalidConfigError that quotes the
+    rule."""
     if len(text) > RULES_CHARS_MAX:
         raise InvalidConfigError(f"ssl.principal.mapping.rules: {len(text)} characters, at most {RULES_CHARS_MAX}")
     rules = []
@@ -139,7 +140,8 @@ def _pieces(replacement: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]
 
 
 def map_name(rules: tuple[MappingRule, ...], name: str) -> Principal:
-    """The principal of a certificate with the subject `name` (RFC 2253). Raises SaslAuthenticationFailedError if no rule matches."""
+    """The principal of a certificate with the subject `name` (RFC 2253). Raises SaslAuthenticationFailedError if no
+    rule matches."""
     mapped = (
         next((m for rule in rules if (m := rule.apply(name)) is not None), None)
         if len(name) <= NAME_CHARS_MAX

@@ -32,7 +32,8 @@ ANY_USER = Principal(USER_TYPE, "*")
 
 
 def check_name(name: str) -> str:
-    """Returns `name` if a user can have it. Raises InvalidConfigError: empty, too long, "*", or with control characters."""
+    """Returns `name` if a user can have it. Raises InvalidConfigError: empty, too long, "*", or with control
+    characters."""
     if not name or name == ANY_USER.name:
         raise InvalidConfigError(f"a user cannot be named {name!r}")
     if len(name) > NAME_CHARS_MAX:

@@ -1,19 +1,19 @@
 """Quotas of users and client ids (KIP-13, KIP-55, KIP-124, KIP-219): pure, the caller brings the time.
 
-A quota is set for an entity: a user, a client id, or both, each a name or the default for all that have none of their own.
-For a request the first of these counts that has the quota's key:
+A quota is set for an entity: a user, a client id, or both, each a name or the default for all that have none of their
+own. For a request the first of these counts that has the quota's key:
 
     1. user + client id             5. default user + default client id
     2. user + default client id     6. default user
     3. user                         7. client id
     4. default user + client id     8. default client id
 
-All connections of a group share its quota. The group is what the entity names: a quota of a default user is each user's own, one
-without a client id is shared by all of a user's clients.
+All connections of a group share its quota. The group is what the entity names: a quota of a default user is each
+user's own, one without a client id is shared by all of a user's clients.
 
 A request is never refused for a rate. It is answered at once, the answer says for how long to send nothing
-(`throttle_ms`), and for that time nothing is read from the connection (KIP-219). A group's state depends on its own requests
-only: no group can slow another.
+(`throttle_ms`), and for that time nothing is read from the connection (KIP-219). A group's state depends on its own
+requests only: no group can slow another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from sparklog.security.token_bucket import Bucket, Rate, charge, full, throttle_
 DEFAULT = ""
 """The entity's default: no user and no client id of a quota has this name."""
 GROUPS_MAX = 100_000
-"""Groups whose state is kept; beyond it the one that was used longest ago is forgotten, that is: its bucket is full again."""
+"""Groups whose state is kept; beyond it the one that was used longest ago is forgotten, that is: its bucket is full
+again."""
 
 
 class QuotaKey(StrEnum):
@@ -71,7 +72,8 @@ Group = tuple[str | None, str | None]
 
 
 class Window(NamedTuple):
-    """`quota.window.num` and `quota.window.size.seconds`: a group that was idle may do this many seconds' worth at once."""
+    """`quota.window.num` and `quota.window.size.seconds`: a group that was idle may do this many seconds' worth at
+    once."""
 
     num: int = 11
     size_s: int = 1
@@ -83,7 +85,8 @@ class Window(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What was found for a request: the group that shares it, and the limit in the key's unit (bytes/s, percent, number)."""
+    """What was found for a request: the group that shares it, and the limit in the key's unit (bytes/s, percent,
+    number)."""
 
     group: Group
     limit: float
@@ -130,7 +133,8 @@ class Throttles:
     """The rates of all groups. The caller measures (bytes, time spent) and mutes connections."""
 
     def __init__(self, table: QuotaTable, window: Window = Window(), threads: int = 1) -> None:  # noqa: B008 (immutable)
-        """`threads`: 100 percent are the time of one of them, as in Kafka: the most one group can have is 100 · threads."""
+        """`threads`: 100 percent are the time of one of them, as in Kafka: the most one group can have is 100 ·
+        threads."""
         self._table = table
         self._window = window
         self._threads = threads
@@ -155,8 +159,8 @@ class Throttles:
         return wait_ms
 
     def debt_ms(self, key: QuotaKey, user: str, client_id: str, now_ms: int) -> int:
-        """How long the group has to wait as things are. A fetch that finds a debt (another connection of the group has made
-        it) is answered without records and with this time, and costs nothing."""
+        """How long the group has to wait as things are. A fetch that finds a debt (another connection of the group has
+        made it) is answered without records and with this time, and costs nothing."""
         quota = self._table.find(key, user, client_id)
         if quota is None:
             return 0

@@ -1,11 +1,12 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), with the library `scramp`.
 
-The server keeps of a password only a salt, `StoredKey`, `ServerKey` and the number of iterations: neither can be used to
-log in. `scramp` parses, computes and compares in constant time; this module adds what a server owes its users:
+The server keeps of a password only a salt, `StoredKey`, `ServerKey` and the number of iterations: neither can be used
+to log in. `scramp` parses, computes and compares in constant time; this module adds what a server owes its users:
 
-- A user who is not known gets a salt made from the server's secret and the name. It is the same at every try, as a known
-  user's is, and the exchange fails at the same message with the same text.
-- Nonces are made by the server for each exchange, and an exchange is used once, so that a replayed message proves nothing.
+- A user who is not known gets a salt made from the server's secret and the name. It is the same at every try, as a
+  known user's is, and the exchange fails at the same message with the same text.
+- Nonces are made by the server for each exchange, and an exchange is used once, so that a replayed message proves
+  nothing.
 - At least 4,096 iterations, on both sides: nobody can make the other side's work cheaper.
 - Channel binding (the mechanisms with -PLUS) is not offered, and a client that asks for it is refused.
 """
@@ -50,7 +51,8 @@ class ScramCredential(Struct, frozen=True):
 
 
 def normalized_name(name: str) -> str:
-    """A user's name as SCRAM compares it (SASLprep, RFC 4013): users are stored under this one. Raises InvalidConfigError."""
+    """A user's name as SCRAM compares it (SASLprep, RFC 4013): users are stored under this one. Raises
+    InvalidConfigError."""
     return check_name(_prepared(name, "the user's name"))
 
 
@@ -127,7 +129,8 @@ def unknown_user_credential(mechanism: str, name: str, server_secret: bytes, ite
 
 
 class ScramServer:
-    """One exchange of the server: client-first gives server-first, client-final gives server-final and the principal."""
+    """One exchange of the server: client-first gives server-first, client-final gives server-final and the
+    principal."""
 
     def __init__(
         self, mechanism: str, lookup: CredentialLookup, server_secret: bytes, unknown_iterations: int = ITERATIONS_MIN
@@ -192,7 +195,8 @@ class ScramClient:
         return _encoded(self._exchange.get_client_first())
 
     def respond(self, server_first: bytes) -> bytes:
-        """The proof. Raises SaslAuthenticationFailedError: the answer is not one, or asks for too little or too much work."""
+        """The proof. Raises SaslAuthenticationFailedError: the answer is not one, or asks for too little or too much
+        work."""
         try:
             self._exchange.set_server_first(server_first.decode())
             iterations = int(self._exchange.iterations)

@@ -120,7 +120,8 @@ def _look_up(provider: str, where: str, environment: Mapping[str, str], read: Ca
 
 
 def read_text_file(path: str) -> str:
-    """A file's text, of at most FILE_BYTES_MAX. Raises InvalidConfigError that names the path, and shows nothing of the file."""
+    """A file's text, of at most FILE_BYTES_MAX. Raises InvalidConfigError that names the path, and shows nothing of
+    the file."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)

@@ -10,8 +10,8 @@ Settings are Kafka's, with PEM stores (KIP-651), or librdkafka's:
     authorities               ssl.truststore.certificates      ssl.truststore.location, ssl.ca.location
                               ssl.ca.pem
 
-TLS 1.2 and 1.3 only; for 1.2 only cipher suites with forward secrecy and authenticated encryption. A key that comes as text is
-never written to a disk: `ssl` reads it from memory that looks like a file.
+TLS 1.2 and 1.3 only; for 1.2 only cipher suites with forward secrecy and authenticated encryption. A key that comes as
+text is never written to a disk: `ssl` reads it from memory that looks like a file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class TlsMaterial(NamedTuple):
 
 
 def read_material(settings: Mapping[str, object]) -> TlsMaterial:
-    """Reads what the settings name. Raises InvalidConfigError: a file cannot be read, a store is not PEM, half of a pair."""
+    """Reads what the settings name. Raises InvalidConfigError: a file cannot be read, a store is not PEM, half of a
+    pair."""
     for name in ("ssl.keystore.type", "ssl.truststore.type"):
         kind = _text(settings, name) or "PEM"
         if kind.upper() != "PEM":
@@ -93,8 +94,9 @@ def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
 
 
 def client_context(settings: Mapping[str, object]) -> ssl.SSLContext:
-    """The context for connections to brokers. The broker's certificate is always verified: by the named authorities, else by
-    the system's; its host name unless `ssl.endpoint.identification.algorithm` is empty. Raises InvalidConfigError."""
+    """The context for connections to brokers. The broker's certificate is always verified: by the named authorities,
+    else by the system's; its host name unless `ssl.endpoint.identification.algorithm` is empty. Raises
+    InvalidConfigError."""
     material = read_material(settings)
     algorithm = settings.get("ssl.endpoint.identification.algorithm", "https")
     if algorithm not in ("https", "", "none"):
@@ -166,7 +168,8 @@ def _text(settings: Mapping[str, object], name: str) -> str:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path that gives the text: anonymous memory on Linux, else a file that only its owner may read, gone at the end."""
+    """A path that gives the text: anonymous memory on Linux, else a file that only its owner may read, gone at the
+    end."""
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
         descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
         try:
@@ -185,8 +188,9 @@ def _as_file(text: str) -> Iterator[str]:
 class RenewedContext:
     """The context for new connections, which is made anew when what it is made of has changed.
 
-    Connections that are open keep the certificates that they began with. The shell takes `current` for each connection that
-    it accepts, and calls `renew` from time to time, or when it is told to; `renew` reads files, so not on the event loop.
+    Connections that are open keep the certificates that they began with. The shell takes `current` for each connection
+    that it accepts, and calls `renew` from time to time, or when it is told to; `renew` reads files, so not on the
+    event loop.
     """
 
     def __init__(self, make: Callable[[Mapping[str, object]], ssl.SSLContext], settings: Mapping[str, object]) -> None:
@@ -199,7 +203,8 @@ class RenewedContext:
     def renew(self) -> bool:
         """Reads everything anew; says whether it has changed.
 
-        Raises InvalidConfigError if it is not valid; `current` stays what it was, so that half-copied files harm nobody.
+        Raises InvalidConfigError if it is not valid; `current` stays what it was, so that half-copied files harm
+        nobody.
         """
         material = read_material(self._settings)
         if material == self._material:
@@ -210,7 +215,8 @@ class RenewedContext:
 
 
 def handshake_error(error: ssl.SSLError) -> InvalidConfigError:
-    """What a client tells of a failed TLS handshake: certificates are a matter of the configuration, not of the network."""
+    """What a client tells of a failed TLS handshake: certificates are a matter of the configuration, not of the
+    network."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return InvalidConfigError(f"the broker's certificate is not valid here: {error.verify_message}")
     reason = error.reason or type(error).__name__

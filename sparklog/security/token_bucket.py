@@ -1,8 +1,8 @@
 """A token bucket: the rule behind every rate that is limited.
 
-A bucket holds at most `burst` tokens and gains `rate` a second. What is done takes its cost out, also if that leaves a debt: what
-has been received or sent cannot be taken back. Whoever is in debt waits until it is paid. So, for whoever obeys, within any
-time span the cost is at most burst + rate · span + the cost of one request.
+A bucket holds at most `burst` tokens and gains `rate` a second. What is done takes its cost out, also if that leaves a
+debt: what has been received or sent cannot be taken back. Whoever is in debt waits until it is paid. So, for whoever
+obeys, within any time span the cost is at most burst + rate · span + the cost of one request.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 
 class Rate(NamedTuple):
-    """`per_second` > 0 tokens a second; `burst` > 0 tokens at once. `throttle_ms_max`: longer waits are cut, the debt with them."""
+    """`per_second` > 0 tokens a second; `burst` > 0 tokens at once. `throttle_ms_max`: longer waits are cut, the debt
+    with them."""
 
     per_second: float
     burst: float

@@ -4,13 +4,13 @@ Code calls `reach("step-name")` where a crash would be worst; docs/internals/del
 environment variable SPARKLOG_FAULT a call looks at an empty list and is done.
 
     SPARKLOG_FAULT=txn.after-decision:kill        SIGKILL to itself, the first time the step is reached
-    SPARKLOG_FAULT=txn.after-decision:3:stop      SIGSTOP to itself the third time; whoever watches sends SIGCONT or SIGKILL
+    SPARKLOG_FAULT=txn.after-decision:3:stop      SIGSTOP to itself the third time; who watches sends SIGCONT or SIGKILL
     SPARKLOG_FAULT=txn.after-decision:raise       raises InjectedFault
     SPARKLOG_FAULT=a:raise,b:kill                 several
 
 A process that is started again has the same environment and would meet the same end. With SPARKLOG_FAULT_MARK a fault
-happens only to the process that can create the file `<mark>.<step>`, so once among all that share the mark; the file then
-holds the process id. That is also how a campaign knows that its fault was not an idle one.
+happens only to the process that can create the file `<mark>.<step>`, so once among all that share the mark; the file
+then holds the process id. That is also how a campaign knows that its fault was not an idle one.
 
 Nothing here is imported by anything but `reach`'s callers and tests, and nothing is imported from sparklog.
 """
@@ -113,7 +113,8 @@ def arm(given: str, mark: str | None = None) -> None:
 
 
 def call_at(step: str, action: Callable[[], None]) -> None:
-    """Instead of all faults before: `action` is called, in the middle of what goes on, the first time `step` is reached."""
+    """Instead of all faults before: `action` is called, in the middle of what goes on, the first time `step` is
+    reached."""
     _armed[:] = [_Call(step, action)]
 
 

@@ -1,17 +1,18 @@
 """A disk in memory that can lose its power.
 
 `SimFiles` is a `FileSystem`. What is written stays in its "cache" until it is synced: the content of a file by the
-file's `sync`, the names in a directory (new files, renames, removals) by `sync_directory`. `power_cut(rng)` then decides,
-as a disk and a file system may, what of the unsynced reaches the platter:
+file's `sync`, the names in a directory (new files, renames, removals) by `sync_directory`. `power_cut(rng)` then
+decides, as a disk and a file system may, what of the unsynced reaches the platter:
 
 - of a file: nothing, all, the first operations with the next one torn at a byte, or any of its 512-byte sectors (those
   that are missing read as before, or as zeros), while each truncation may be lost on its own;
 - of a directory: a prefix of the operations (a journal), or any of them, a rename whole or not at all.
 
-Nothing that was synced is ever lost. `fault` lets calls fail as a disk does that is full or broken: of a write any part is
-done, and after a sync that failed nothing of what it was to sync reaches the disk any more, though it can be read until the
-power goes, and later syncs succeed (as Linux does it). `cut_at` switches the power off before that call: `PowerCut` is raised by it and by
-every call after it, until `power_cut`. The same seed and the same calls give the same disk.
+Nothing that was synced is ever lost. `fault` lets calls fail as a disk does that is full or broken: of a write any
+part is done, and after a sync that failed nothing of what it was to sync reaches the disk any more, though it can be
+read until the power goes, and later syncs succeed (as Linux does it). `cut_at` switches the power off before that
+call: `PowerCut` is raised by it and by every call after it, until `power_cut`. The same seed and the same calls give
+the same disk.
 """
 
 from __future__ import annotations
@@ -242,8 +243,8 @@ class SimFiles:
         self._boots = 0
 
     def called(self, operation: str, path: Path) -> None:
-        """Notes a call that is about to be carried out. Raises PowerCut if the power is off, or goes off now, StorageError for
-        a fault."""
+        """Notes a call that is about to be carried out. Raises PowerCut if the power is off, or goes off now,
+        StorageError for a fault."""
         if operation not in _LOOKS:
             if self.cut_at is not None and len(self.calls) >= self.cut_at:
                 self.is_off = True

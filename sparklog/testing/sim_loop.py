@@ -1,9 +1,10 @@
 """Event loops in virtual time: nothing ever waits, and one seed gives one order of events.
 
-A `Simulation` has one clock and any number of `SimLoop`s, one for each simulated process. `run` takes, again and again, the
-loop whose next event is the earliest (the seed decides between equals), moves the clock there and runs one turn of it. A
-loop is an ordinary asyncio loop for the code that runs on it: tasks, timers, locks and `asyncio.timeout` work. It has no
-sockets. Jobs of its executors (`SimExecutor`) are events of the loop, too: each runs whole, at a moment the seed chooses.
+A `Simulation` has one clock and any number of `SimLoop`s, one for each simulated process. `run` takes, again and
+again, the loop whose next event is the earliest (the seed decides between equals), moves the clock there and runs one
+turn of it. A loop is an ordinary asyncio loop for the code that runs on it: tasks, timers, locks and `asyncio.timeout`
+work. It has no sockets. Jobs of its executors (`SimExecutor`) are events of the loop, too: each runs whole, at a
+moment the seed chooses.
 
 `SimLoop.kill` ends a simulated process between two events: nothing of it runs again, as after SIGKILL.
 """
@@ -83,8 +84,8 @@ class Simulation:
         return self._trace.hexdigest()
 
     def run(self, until: Callable[[], bool], *, limit_s: float = math.inf, turns_max: int = 10_000_000) -> bool:
-        """Runs events until `until()` is true (True), or until the clock would pass `limit_s` of virtual time (False: the
-        clock is there).
+        """Runs events until `until()` is true (True), or until the clock would pass `limit_s` of virtual time (False:
+        the clock is there).
 
         Raises SimulationStuckError when no event is left, or after `turns_max` turns.
         """

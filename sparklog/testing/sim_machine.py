@@ -1,8 +1,8 @@
 """A simulated machine: the `Environment` of a process in a `Simulation`.
 
-The disk (`SimFiles`) outlives the process; a power cut loses what was not synced. The clock may be set, and drifts as the
-machine likes. Threads are events of the process's loop. Databases are SQLite's own, in memory, written to the simulated
-disk at each COMMIT.
+The disk (`SimFiles`) outlives the process; a power cut loses what was not synced. The clock may be set, and drifts as
+the machine likes. Threads are events of the process's loop. Databases are SQLite's own, in memory, written to the
+simulated disk at each COMMIT.
 """
 
 from __future__ import annotations

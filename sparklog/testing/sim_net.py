@@ -1,11 +1,12 @@
 """A simulated network between the processes of a `Simulation`: connections that carry messages, late or never.
 
-A connection keeps the order of its messages in each direction and loses none while it lives, as TCP; between connections
-anything may overtake anything. It ends when an end closes it, when a process dies, or when the network cuts it. What was on
-its way then still arrives, as what a kernel has taken does, or is lost, as after a reset; the other end hears of it later.
-`cut(a, b)` stops everything from host a to host b until `heal`: messages wait, as TCP would send them again, and new
-connections are refused. `delay_some` and `leave_behind` end connections whose last messages are long on their way: their clients come back on
-new ones, and what they had sent before arrives among, or behind, what they send then.
+A connection keeps the order of its messages in each direction and loses none while it lives, as TCP; between
+connections anything may overtake anything. It ends when an end closes it, when a process dies, or when the network
+cuts it. What was on its way then still arrives, as what a kernel has taken does, or is lost, as after a reset; the
+other end hears of it later. `cut(a, b)` stops everything from host a to host b until `heal`: messages wait, as TCP
+would send them again, and new connections are refused. `delay_some` and `leave_behind` end connections whose last
+messages are long on their way: their clients come back on new ones, and what they had sent before arrives among, or
+behind, what they send then.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class SimConnection:
             self.on_message(message)
 
     def close(self, *, lingers: bool | None = None) -> None:
-        """Ends it. What is on its way arrives before the peer hears of it (`lingers`), or not at all; None: by chance."""
+        """Ends it. What is on its way arrives before the peer hears of it (`lingers`), or not at all; None: by
+        chance."""
         if not self.is_open:
             return
         self.is_open = False

@@ -1,8 +1,8 @@
-"""An object store in memory, for tiering in a simulation: it outlives brokers, fails when it is told to, and may have written
-an object although it says that it has not.
+"""An object store in memory, for tiering in a simulation: it outlives brokers, fails when it is told to, and may have
+written an object although it says that it has not.
 
-`SimStore` is one store; `url` is what a broker's `remote.log.storage.url` names it by. It is an fsspec file system of the
-protocol `simstore`, so that everything above fsspec is the product's own.
+`SimStore` is one store; `url` is what a broker's `remote.log.storage.url` names it by. It is an fsspec file system of
+the protocol `simstore`, so that everything above fsspec is the product's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class SimStore:
     def __init__(self, name: str = "store") -> None:
         self.objects: dict[str, bytes] = {}
         self.fault: Callable[[str], bool] = lambda _operation: False
-        """Whether a call fails; the operations are "write", "written" (the object is there), "read", "remove", "list"."""
+        """Whether a call fails; the operations are "write", "written" (the object is there), "read", "remove",
+        "list"."""
         self.writes = 0
         """How many objects were written."""
         self._name = name

@@ -1,4 +1,5 @@
-"""The tree of nodes of `sim_zookeeper`: versions, zxids, ephemeral and sequential nodes, transactions. No time, no clients."""
+"""The tree of nodes of `sim_zookeeper`: versions, zxids, ephemeral and sequential nodes, transactions. No time, no
+clients."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """A ZooKeeper in memory that loses connections, sessions and answers; `Coordination` for simulations.
 
-Nothing happens by itself: `advance(now_ms)` lets time pass up to `now_ms`. Requests, answers and watches travel in the order
-of their connection and take a random time. The same seed and the same calls give the same run.
+Nothing happens by itself: `advance(now_ms)` lets time pass up to `now_ms`. Requests, answers and watches travel in the
+order of their connection and take a random time. The same seed and the same calls give the same run.
 
-- `cut(client, notice_ms)`: its connection breaks, and it notices after `notice_ms`. Of the requests on their way a random
-  number of the first ones still arrives and takes effect; no answer comes back. All that the client waits for fails with
-  ConnectionLossError, all its watches call back. `heal(client)`: it may connect again.
-- The server ends a session that it has not heard of for the session's timeout; the ephemeral nodes go. The client learns of
-  it when it connects: LOST, then CONNECTED with a new session.
+- `cut(client, notice_ms)`: its connection breaks, and it notices after `notice_ms`. Of the requests on their way a
+  random number of the first ones still arrives and takes effect; no answer comes back. All that the client waits for
+  fails with ConnectionLossError, all its watches call back. `heal(client)`: it may connect again.
+- The server ends a session that it has not heard of for the session's timeout; the ephemeral nodes go. The client
+  learns of it when it connects: LOST, then CONNECTED with a new session.
 - `stop()`, `start()`: of the whole ensemble. It forgets nothing; sessions live on from the start.
 
 Not simulated: several servers of different age. A real client may read from one that is behind; those who depend on the

@@ -30,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("report", help="render the kept results into docs/benchmarks.md")
     quick = commands.add_parser("quick", help="a few figures without peers, compared with the committed ones")
     quick.add_argument("--update", action="store_true", help="make the figures of this run the committed ones")
+    paths = commands.add_parser("fast-paths", help="what each fast path is worth, with it and without it in turn")
+    paths.add_argument("names", nargs="*", help="default: all")
+    paths.add_argument("--rounds", type=int, default=5, help="counted rounds (default %(default)s)")
+    paths.add_argument("--scale", type=float, default=0.5, help="multiplies record counts (default %(default)s)")
     commands.add_parser("list", help="the rows")
     given = parser.parse_args(arguments)
     console = Console()
@@ -45,6 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .quick import run_quick
 
         return run_quick(console, update=given.update)
+    if given.command == "fast-paths":
+        from .fast_paths import run_fast_paths
+
+        return run_fast_paths(console, given.names, rounds=given.rounds, scale=given.scale)
     for row in ROWS:
         console.print(f"{row.name:24} {row.title}, against {row.peer}", highlight=False)
     return 0

@@ -1,5 +1,6 @@
-"""What a Python data source can reach at most in Spark: ready Arrow batches out of mapped files or made of nothing, and a sink
-that looks at no more than when rows were due. The difference to sparklog is what sparklog costs; the rest is Spark's.
+"""What a Python data source can reach at most in Spark: ready Arrow batches out of mapped files or made of nothing,
+and a sink that looks at no more than when rows were due. The difference to sparklog is what sparklog costs; the rest
+is Spark's.
 """
 
 from __future__ import annotations
@@ -172,8 +173,8 @@ def read_delays(path: str | Path) -> np.ndarray:
 
 
 class CeilingSource(DataSource):
-    """Options: `path` (the files' directory) and `ddl` to read; or `rate` instead of `path`, for streams of key and value.
-    To write: `delays`, a file for `note_delays`, if the rows are of such a stream.
+    """Options: `path` (the files' directory) and `ddl` to read; or `rate` instead of `path`, for streams of key and
+    value. To write: `delays`, a file for `note_delays`, if the rows are of such a stream.
     """
 
     @classmethod

@@ -1,4 +1,5 @@
-"""Throughput of the Python client against a broker on the same machine: records per second, each way of sending and reading.
+"""Throughput of the Python client against a broker on the same machine: records per second, each way of sending and
+reading.
 
 python tests/benchmarks/client_throughput.py --help
 """

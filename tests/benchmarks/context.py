@@ -181,7 +181,8 @@ def measured(
     value: Callable[[dict[str, float]], float],
     stored: Callable[[], float] | None = None,
 ) -> Measurement:
-    """Runs `measure` and puts with its result what the client and the server cost. `stored`: bytes per record on disk."""
+    """Runs `measure` and puts with its result what the client and the server cost. `stored`: bytes per record on
+    disk."""
     os.sync()  # what the run before has left to be written is not this run's burden
     load = os.getloadavg()[0]
     before = usage(server_pid)

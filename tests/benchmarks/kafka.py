@@ -118,7 +118,8 @@ class KafkaInstallation:
         return ["java", *JVM_OPTIONS, log, "-cp", f"{self.libs}/*", main, *arguments]
 
     def token_jar(self) -> Path:
-        """The delegation-token jar that Spark's connector needs beside it: $SPARKLOG_BENCH_TOKEN_JAR, else from Maven."""
+        """The delegation-token jar that Spark's connector needs beside it: $SPARKLOG_BENCH_TOKEN_JAR, else from
+        Maven."""
         given = os.environ.get(TOKEN_JAR_VARIABLE)
         if given:
             return Path(given)
@@ -213,7 +214,8 @@ class KafkaServer:
         self.admin().create_topics([new], operation_timeout=60)[name].result(120)
 
     def wait_for_partitions(self, topic: str, partitions: Sequence[int], timeout_s: float = 120.0) -> None:
-        """Until a client knows the ends of `partitions`: a create is acknowledged before that. Raises MeasurementError."""
+        """Until a client knows the ends of `partitions`: a create is acknowledged before that. Raises
+        MeasurementError."""
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": "bench", "log_level": 2})

@@ -138,7 +138,7 @@ def opened(
 
 def fill(log: PartitionLog, data: bytearray, total_bytes: float) -> None:
     for _ in range(max(1, round(total_bytes / len(data)))):
-        log.append(data)
+        log.appender.append(data)
     log.raise_high_watermark(log.log_end_offset)
 
 
@@ -171,7 +171,7 @@ def measure_append(directory: Path, scale: float) -> Iterator[Row]:
             shutil.rmtree(directory / "log")  # or the system would make the next run wait for this one's pages
         yield Row(name, statistics.median(rates), "MiB/s", "checksum checked, into the page cache; 1 GB, median of 3")
     manager, (log,) = opened(directory / "flushed", [spec()])
-    took = seconds(lambda: (fill(log, data, GB * scale), log.flush()))
+    took = seconds(lambda: (fill(log, data, GB * scale), log.flusher.flush()))
     yield Row("append and fsync at the end", GB * scale / MIB / took, "MiB/s", "1 GB, then one fsync")
     manager.close()
 
@@ -187,7 +187,7 @@ def measure_scan(directory: Path, scale: float) -> Iterator[Row]:
 
 def _scan(log: PartitionLog, check: bool) -> None:
     at = 0
-    while (piece := log.read(at, 8 * MIB)) is not None:
+    while (piece := log.reader.read(at, 8 * MIB)) is not None:
         for _ in iterate_batches(piece.read(), verify=check):
             pass
         at = piece.next_offset
@@ -200,9 +200,9 @@ def measure_compaction(directory: Path, scale: float) -> Iterator[Row]:
         manager, (log,) = opened(directory / str(value_bytes), [spec(**settings)])
         rng, rows, keys = random.Random(1), 8 * MIB // 8 // value_bytes, int(400_000 * 100 / value_bytes)
         while log.size_bytes < 512e6 * scale:
-            log.append(_keyed(rng, rows, keys, value_bytes))
+            log.appender.append(_keyed(rng, rows, keys, value_bytes))
         log.raise_high_watermark(log.log_end_offset)
-        log.begin_segment()
+        log.appender.begin_segment()
         before, due = log.size_bytes, due_for_compaction(log)
         assert due is not None
         result = []
@@ -265,7 +265,7 @@ def _start_s(directory: Path, partitions: int, end: list[int]) -> float:
     end[:] = [log.log_end_offset for log in logs]
     for log in logs:
         log.close(seal=False)  # the next start finds the same
-    manager._unlock()
+    manager.directories.unlock()
     return took
 
 
@@ -322,14 +322,14 @@ def measure_lookups(directory: Path, scale: float) -> Iterator[Row]:
         fill(log, payload(MIB, 16, bytes(64)), gigabytes * GB)
         manager.close()
         manager, (log,) = opened(place, [spec(**settings)], sparse=True)
-        rng, last_ms = random.Random(3), log.offset_of_max_timestamp().timestamp_ms
+        rng, last_ms = random.Random(3), log.reader.offset_of_max_timestamp().timestamp_ms
         offsets = [rng.randrange(log.log_end_offset) for _ in range(4000)]
         times = [rng.randrange(STARTED_AT_MS, last_ms) for _ in range(4000)]
         for offset in range(0, log.log_end_offset, 16 * 32):
             _read(log, offset)  # loads the indexes of every segment
         for what, call, arguments in (
             ("offset", partial(_read, log), offsets),
-            ("time", log.offset_for_timestamp, times),
+            ("time", log.reader.offset_for_timestamp, times),
         ):
             found = [seconds(partial(call, argument)) * 1e6 for argument in arguments]
             medians.setdefault(what, []).append(statistics.median(found))
@@ -341,7 +341,7 @@ def measure_lookups(directory: Path, scale: float) -> Iterator[Row]:
 
 
 def _read(log: PartitionLog, offset: int) -> None:
-    piece = log.read(offset, 1)
+    piece = log.reader.read(offset, 1)
     assert piece is not None
     piece.release()
 

@@ -1,8 +1,8 @@
 """The pictures of the published rows: how sparklog compares, and how far the runs differ among themselves.
 
-Rows in which more is better and rows in which less is better have a panel each, so that the right side of a panel has one
-meaning. Within a panel the rows are grouped by what they measure. Figures stand in columns beside the bars, where nothing can
-lie over them.
+Rows in which more is better and rows in which less is better have a panel each, so that the right side of a panel has
+one meaning. Within a panel the rows are grouped by what they measure. Figures stand in columns beside the bars, where
+nothing can lie over them.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +15,14 @@ from .results import Measurement, RowResult, median_field, summarize
 RESULTS_FILE = "results.json"
 LIMITS_FILE = "limits.md"
 """Written by hand: where the time of the rows goes that miss their goals."""
+LINE_CHARS_MAX = 120
+_WORDS = re.compile(r"(?:`[^`]*`|[^\s`])+")
+_BEGINS_A_BLOCK = re.compile(r"[-+*>|=#]+|\d+[.)]")
 _HEAD = """# Benchmarks
 
-sparklog beside its peers, measured in the same run on the same machine: `make bench` measures, `make bench-report` writes
-this page from what was measured. Every figure is minimum · **median** · maximum of the runs; the ratio is sparklog / peer,
-of the medians. Rows that lose are shown like the others.
+sparklog beside its peers, measured in the same run on the same machine: `make bench` measures, `make bench-report`
+writes this page from what was measured. Every figure is minimum · **median** · maximum of the runs; the ratio is
+sparklog / peer, of the medians. Rows that lose are shown like the others.
 
 """
 _METHOD = """
@@ -52,6 +56,22 @@ def _significant(value: float) -> str:
     if size >= 100 or value == 0:
         return f"{value:,.0f}"
     return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.2g}"
+
+
+def wrapped(text: str, hanging: str = "") -> str:
+    """A paragraph of Markdown in lines of at most LINE_CHARS_MAX, if its words allow that; the lines behind the first
+    one begin with `hanging`. Code is not divided, and no line begins with what Markdown would take for a list or a
+    heading."""
+    lines = [""]
+    for word in _WORDS.findall(text):
+        line = lines[-1]
+        if not line.strip():
+            lines[-1] = line + word
+        elif len(line) + 1 + len(word) <= LINE_CHARS_MAX or _BEGINS_A_BLOCK.fullmatch(word):
+            lines[-1] = f"{line} {word}"
+        else:
+            lines.append(hanging + word)
+    return "\n".join(lines)
 
 
 def spread(measurements: Sequence[Measurement]) -> str:
@@ -157,12 +177,12 @@ def _summary(rows: Sequence[RowResult]) -> str:
     met = sum(r.goal_met is True for r in rows)
     missed = [f"`{r.name}`" for r in rows if r.goal_met is False]
     failed = [f"`{r.name}`" for r in rows if r.failure]
-    text = f"\n{met} of {len(rows)} rows reach their goal."
+    text = f"{met} of {len(rows)} rows reach their goal."
     if missed:
         text += f" Not reached: {', '.join(missed)}."
     if failed:
         text += f" Failed: {', '.join(failed)}."
-    return text + "\n"
+    return f"\n{wrapped(text)}\n"
 
 
 def _details(rows: Sequence[RowResult]) -> str:
@@ -174,13 +194,12 @@ def _details(rows: Sequence[RowResult]) -> str:
         surroundings.setdefault(described, []).append(f"`{row.name}`")
     for described, names in surroundings.items():
         which = "All rows" if len(surroundings) == 1 else ", ".join(names)
-        lines.append(f"- {which}: {described}.")
+        lines.append(wrapped(f"- {which}: {described}.", "  "))
     lines.append("\n## Settings per row\n")
     for row in rows:
         settings = "; ".join(f"*{k}*: {v}" for k, v in row.settings.items())
-        lines.append(
-            f"- {row.title} (`{row.name}`; {row.measured_at}, {len(row.sparklog)} pairs{_load(row)}): {settings or '-'}"
-        )
+        runs = f"{row.measured_at}, {len(row.sparklog)} pairs{_load(row)}"
+        lines.append(wrapped(f"- {row.title} (`{row.name}`; {runs}): {settings or '-'}", "  "))
     return "\n".join(lines) + "\n"
 
 

@@ -1,10 +1,11 @@
-"""What a micro-batch's checkpoint files cost on a local disk: Spark's own file manager and the published one, side by side.
+"""What a micro-batch's checkpoint files cost on a local disk: Spark's own file manager and the published one, side by
+side.
 
     python -m tests.benchmarks.spark_checkpoints [--triggers 30] [--rounds 2]
 
-A source and a sink that do nothing, without state and with state in eight partitions. The managers take turns in one session;
-the first triggers of each stint do not count. Printed are medians over all stints, in ms, and how many processes and threads
-the machine started meanwhile for a trigger.
+A source and a sink that do nothing, without state and with state in eight partitions. The managers take turns in one
+session; the first triggers of each stint do not count. Printed are medians over all stints, in ms, and how many
+processes and threads the machine started meanwhile for a trigger.
 """
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ class Session:
         return {"seconds": seconds, "rows": rows}
 
     def start_stream(self, source: dict[str, Any], sink: dict[str, Any]) -> dict[str, float]:
-        """Starts a query with the default trigger that copies a topic, and waits until it has planned its first batch."""
+        """Starts a query with the default trigger that copies a topic, and waits until it has planned its first
+        batch."""
         frame = self._shape(self.spark.readStream.format(source["format"]).options(**source["options"]).load(), source)
         self.checkpoint = tempfile.mkdtemp(prefix="sparklog-bench-checkpoint-")
         writer = frame.writeStream.format(sink["format"]).options(**sink["options"])

@@ -1,10 +1,12 @@
-"""Where the time of micro-batches goes: sparklog, Spark's Kafka connector, and a Python source and sink that do nothing.
+"""Where the time of micro-batches goes: sparklog, Spark's Kafka connector, and a Python source and sink that do
+nothing.
 
     python -m tests.benchmarks.spark_micro_batches [--rounds 5] [--rate 2000]
 
-The query of the row spark-latency, for 23 s at a time. The kinds take turns in one session; the first round does not count: it
-warms Spark up. Printed are medians over the rounds, in ms: of the last hundred micro-batches with rows and their phases, and how
-long records took from when they were due until a consumer had them (of the third kind: until its sink had them).
+The query of the row spark-latency, for 23 s at a time. The kinds take turns in one session; the first round does not
+count: it warms Spark up. Printed are medians over the rounds, in ms: of the last hundred micro-batches with rows and
+their phases, and how long records took from when they were due until a consumer had them (of the third kind: until its
+sink had them).
 """
 
 from __future__ import annotations

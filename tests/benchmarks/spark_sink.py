@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.spark_sink [--triggers 30] [--rounds 3] [--rows 4000]
 
-Four tasks write to four partitions each. The kinds take turns, so that a busy machine is busy for all of them; the first
-triggers of each stint (Python workers start) do not count. Printed are medians over all stints, in ms.
+Four tasks write to four partitions each. The kinds take turns, so that a busy machine is busy for all of them; the
+first triggers of each stint (Python workers start) do not count. Printed are medians over all stints, in ms.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/sql_scan.py [--megabytes 1000] [--runs 5] [--scratch DIR]
 
-Makes a topic of rides whose times cover a day evenly, in order, and the same rows as one Parquet file. Prints the median
-of the runs, each with what was read; the first run of each statement is not counted, and all files are in the page cache.
-Also, how much of a full scan's time the last hour takes; by its share of the rows it would be 4.2 %.
+Makes a topic of rides whose times cover a day evenly, in order, and the same rows as one Parquet file. Prints the
+median of the runs, each with what was read; the first run of each statement is not counted, and all files are in the
+page cache. Also, how much of a full scan's time the last hour takes; by its share of the rows it would be 4.2 %.
 """
 
 from __future__ import annotations

@@ -65,11 +65,11 @@ def fill(log: PartitionLog, segments: int) -> int:
                 pa.array([t * 1000 for t in times], ENVELOPE_SCHEMA.field("timestamp").type),
             ]
             rows = pa.record_batch(columns, schema=ENVELOPE_SCHEMA)
-            log.append(
+            log.appender.append(
                 bytearray(encode_batch(rows, schema_id=1, min_timestamp_ms=min(times), max_timestamp_ms=max(times)))
             )
             largest = max(largest, *times)
-        log.roll()
+        log.appender.roll()
     log.raise_high_watermark(log.log_end_offset)
     return largest
 
@@ -91,25 +91,25 @@ def measure(segments: int, lookups: int) -> None:
         log = open_log(Path(directory))
         opened_s = time.perf_counter() - started
         started = time.perf_counter()
-        log.offset_for_timestamp(largest // 2)
+        log.reader.offset_for_timestamp(largest // 2)
         first_us = (time.perf_counter() - started) * 1e6
         times = [rng.randrange(largest) for _ in range(lookups)]
         offsets = [rng.randrange(log.log_end_offset) for _ in range(lookups)]
         # every segment's index is read once by now; what is measured is the lookup
-        per_call_us(log.offset_for_timestamp, list(range(0, largest, 1000)))
+        per_call_us(log.reader.offset_for_timestamp, list(range(0, largest, 1000)))
         for offset in range(0, log.log_end_offset, ROWS * BATCHES_PER_SEGMENT):
             _read(log, offset)
         print(
             f"{segments:>8,} segments: opened in {opened_s:.2f} s, first lookup {first_us:,.0f} us; then "
-            f"by timestamp {per_call_us(log.offset_for_timestamp, times):.1f} us, "
-            f"largest timestamp {per_call_us(lambda _: log.offset_of_max_timestamp(), times):.1f} us, "
+            f"by timestamp {per_call_us(log.reader.offset_for_timestamp, times):.1f} us, "
+            f"largest timestamp {per_call_us(lambda _: log.reader.offset_of_max_timestamp(), times):.1f} us, "
             f"by offset {per_call_us(lambda o: _read(log, o), offsets):.1f} us"
         )
         log.close(seal=False)
 
 
 def _read(log: PartitionLog, offset: int) -> None:
-    piece = log.read(offset, 1)
+    piece = log.reader.read(offset, 1)
     assert piece is not None
     piece.release()
 

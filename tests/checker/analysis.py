@@ -1,7 +1,7 @@
 """What went wrong in a history: the anomalies of Jepsen's Kafka workload, and those of groups and pipelines.
 
-Sources: jepsen/tests/kafka.clj and its guide to results in jepsen-io/redpanda; here on columns, every check a few sorts.
-`int-send-skip` and G0 (others write between my sends) are no anomalies: nothing isolates writes. G1c (circular
+Sources: jepsen/tests/kafka.clj and its guide to results in jepsen-io/redpanda; here on columns, every check a few
+sorts. `int-send-skip` and G0 (others write between my sends) are no anomalies: nothing isolates writes. G1c (circular
 information flow) is not looked for: all clocks are one, so a circle needs a read before its commit was asked for, and
 that is found as `precommitted-read`.
 

@@ -55,7 +55,8 @@ class Outcome(StrEnum):
 
 
 class Sent(NamedTuple):
-    """Values of one call to one partition in their order; `offsets` (-1 not known) and `sources` (-1 none) run along."""
+    """Values of one call to one partition in their order; `offsets` (-1 not known) and `sources` (-1 none) run
+    along."""
 
     partition: str
     values: Sequence[int]

@@ -3,8 +3,8 @@
     python -m tests.fuzz run TARGET [--seed N] [--count N | --seconds S] [--only K] [--compacted]
     python -m tests.fuzz probe [--seconds S] [PEER ...]
 
-TARGET is one that reads batches (decode, append, recovery, compaction, tiering, dump, verify, repair), `readers`, `broker`,
-`clients`, or `all`.
+TARGET is one that reads batches (decode, append, recovery, compaction, tiering, dump, verify, repair), `readers`,
+`broker`, `clients`, or `all`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ GROWTH_BYTES_MAX = 600 << 20
 ANSWER_S = 120.0
 """A request may ask for 10,000 partitions, and those behind it wait for the same disk."""
 GIVEN_UP_S = 0.03
-"""A fetch may wait for a minute, half a frame for the rest: then the connection is given up, as a hostile client would."""
+"""A fetch may wait for a minute, half a frame for the rest: then the connection is given up, as a hostile client
+would."""
 CHECK_EVERY = 25
 SETTINGS = """
 topic.retention.ms = -1

@@ -1,4 +1,5 @@
-"""Clients of a hostile server, called in a child: whatever it says, they end in time, with a result or a typed error."""
+"""Clients of a hostile server, called in a child: whatever it says, they end in time, with a result or a typed
+error."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import sparklog
-from sparklog.client.cluster import forget
+from sparklog.client.net.cluster import forget
 from sparklog.errors import SparklogError
 from sparklog.types import TopicPartition
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparklog.client.cluster import TopicInfo
-from sparklog.client.consumed import ConsumedBatch, Projection, decode_one, records_of
-from sparklog.client.fetch_answer import headers_of
-from sparklog.client.isolation import NOTHING_ABORTED
-from sparklog.client.remote_reader import read_remote
+from sparklog.client.consumer.fetch_answer import headers_of
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_one, records_of
+from sparklog.client.reading.isolation import NOTHING_ABORTED
+from sparklog.client.reading.remote_reader import read_remote
 from sparklog.errors import CorruptBatchError, DeserializationError, SparklogError
 from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
@@ -226,7 +226,7 @@ def _read_log(log: PartitionLog, schema_id: int, way: str) -> Reader:
     reader = Reader(schema_id, way)
     offset = log.log_start_offset
     try:
-        while (piece := log.read(offset, READ_BYTES)) is not None:
+        while (piece := log.reader.read(offset, READ_BYTES)) is not None:
             try:
                 reader.take(piece.read())
                 assert piece.next_offset > offset
@@ -255,20 +255,20 @@ def append(schema_id: int, hostile: bytes, sealed: bool) -> Found:
     refused: list[str] = []
     stored = b""
     try:
-        info = log.append(bytearray(hostile))
+        info = log.appender.append(bytearray(hostile))
     except SparklogError as e:
         refused.append(f"{type(e).__name__}: {e}")
         assert log.log_end_offset == start
     else:
         log.raise_high_watermark(log.log_end_offset)
-        piece = log.read(info.base_offset, READ_BYTES)
+        piece = log.reader.read(info.base_offset, READ_BYTES)
         assert piece is not None
         stored = piece.read()
         piece.release()
     reader = Reader(schema_id, "append")
     reader.take(stored)
     assert not (stored and reader.refused), f"taken, and then refused: {reader.refused}"
-    log.append(bytearray(honest(schema_id, 1, 0)[0]))  # the log still takes what is right
+    log.appender.append(bytearray(honest(schema_id, 1, 0)[0]))  # the log still takes what is right
     log.raise_high_watermark(log.log_end_offset)
     return Found(reader.readings, refused, {"stored": stored})
 
@@ -283,7 +283,7 @@ def recovery(schema_id: int, hostile: bytes, sealed: bool) -> Found:
             try:
                 log = _open(root, schema_id, {"index.interval.bytes": 1}, clean=clean)
                 reader = _read_log(log, schema_id, f"recovery, clean={clean}")
-                log.append(bytearray(honest(schema_id, 1, 0)[0]))
+                log.appender.append(bytearray(honest(schema_id, 1, 0)[0]))
                 log.close()
             except SparklogError as e:
                 refused.append(f"{type(e).__name__}: {e}")
@@ -316,7 +316,8 @@ def compaction(schema_id: int, hostile: bytes, sealed: bool) -> Found:
 
 
 def tiering(schema_id: int, hostile: bytes, sealed: bool) -> Found:
-    """The segment is copied to an object store, dropped here, and read there: by columns and through the broker's cache."""
+    """The segment is copied to an object store, dropped here, and read there: by columns and through the broker's
+    cache."""
     logging.disable(logging.CRITICAL)
     tier_run.encode_columns = partial(encode_columns, share_max=0)  # type: ignore[attr-defined]  # small as they are here
     with _Directory() as root:
@@ -329,9 +330,9 @@ def tiering(schema_id: int, hostile: bytes, sealed: bool) -> Found:
             return Found([], [f"{type(e).__name__}: {e}"], {"offline": True})
         facts: dict[str, Any] = {}
         try:
-            log.flush()
+            log.flusher.flush()
             tier_run.tier_log(log, store, ManualClock(BASE_MS + 20_000))
-            log.remove_dropped()
+            log.retention.remove_dropped()
         except SparklogError as e:
             facts["tiering"] = f"{type(e).__name__}: {e}"
         segments = [encode_segment(s) for s in log.tier.state.finished]

@@ -1,4 +1,5 @@
-"""A batch taken apart: where the numbers of its Arrow message stand, its body's buffers, and its checksum made right again.
+"""A batch taken apart: where the numbers of its Arrow message stand, its body's buffers, and its checksum made right
+again.
 
 What is here finds places by walking the flatbuffer of an honest batch (Arrow's Message.fbs has the field numbers); the
 mutations overwrite what stands there.

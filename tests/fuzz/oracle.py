@@ -20,7 +20,8 @@ _Columns = list[Any]
 
 
 class Sent:
-    """What the case's batch says, by the reference: one or two readings of each column, or none where it must be refused."""
+    """What the case's batch says, by the reference: one or two readings of each column, or none where it must be
+    refused."""
 
     def __init__(self, data: bytes, schema_id: int) -> None:
         self.found: list[reference.Reading] = []
@@ -39,7 +40,8 @@ class Sent:
         return not any(r.is_whole for r in self.found)
 
     def differs(self, rows: Rows, columns: tuple[int, ...]) -> str:
-        """Why `rows`, read of the batch, cannot be what was sent; "" if it is. All of a batch's rows are to be there."""
+        """Why `rows`, read of the batch, cannot be what was sent; "" if it is. All of a batch's rows are to be
+        there."""
         why = "there is nothing to be read"
         for reading in self.found:
             wanted = [reading.columns[c] for c in columns]
@@ -121,7 +123,8 @@ def _rows(schema_id: int, number: int, base_offset: int) -> Rows:
 
 
 def _judge_honest(target: str, case: Case, found: Found, sent: Sent) -> str:
-    """Honest rows come back, whatever lies between them; and who is asked whether all is well says no when it is not."""
+    """Honest rows come back, whatever lies between them; and who is asked whether all is well says no when it is
+    not."""
     facts = found.facts
     if facts.get("offline"):
         return "" if found.refused else "offline without a reason"

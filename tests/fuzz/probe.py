@@ -1,8 +1,8 @@
 """A tiny request's latency while hostile peers do their worst.
 
-One honest connection asks for a topic's offsets again and again and times every answer; beside it, for a few seconds each,
-peers of one kind. A benchmark, not a test: it prints what it measures. Its own processor time is on the same machine, so
-the first line, nobody hostile, is what the others are held against.
+One honest connection asks for a topic's offsets again and again and times every answer; beside it, for a few seconds
+each, peers of one kind. A benchmark, not a test: it prints what it measures. Its own processor time is on the same
+machine, so the first line, nobody hostile, is what the others are held against.
 """
 
 from __future__ import annotations

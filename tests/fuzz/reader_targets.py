@@ -1,6 +1,7 @@
 """Readers of a broker, called in a child: the consumer by socket and by mapped files, and `read_table`.
 
-Each reads one partition that holds a hostile batch: what is before it, the batch, and, from `behind` on, what is after it.
+Each reads one partition that holds a hostile batch: what is before it, the batch, and, from `behind` on, what is after
+it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def _end(behind: int | None) -> int | None:
 
 
 def _poll(consumer: sparklog.Consumer, tp: TopicPartition, behind: int | None, rows: Rows, refused: list[str]) -> None:
-    """Polls to the end; past what is refused it goes on behind the hostile batch, once. Raises what it is refused then."""
+    """Polls to the end; past what is refused it goes on behind the hostile batch, once. Raises what it is refused
+    then."""
     deadline = time.monotonic() + PATIENCE_S
     end = _end(behind)
     sought = False

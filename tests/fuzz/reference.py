@@ -1,8 +1,9 @@
-"""Another reader of a batch, in plain Python from Arrow's specification, that trusts nothing: what it says is what was sent.
+"""Another reader of a batch, in plain Python from Arrow's specification, that trusts nothing: what it says is what was
+sent.
 
-It shares no code with the readers under test but the position of sparklog's header. Values are as `values.py` makes them
-from Arrow's arrays: fixed-width ones their bytes, so that nothing is lost in a conversion.
-Source: Arrow's Message.fbs, Schema.fbs and Columnar.rst.
+It shares no code with the readers under test but the position of sparklog's header. Values are as `values.py` makes
+them from Arrow's arrays: fixed-width ones their bytes, so that nothing is lost in a conversion. Source: Arrow's
+Message.fbs, Schema.fbs and Columnar.rst.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests, derived from the types of `sparklog.protocol`: a new API is fuzzed because it is in the table of APIs.
 
-A request is valid in structure, most times; its fields are honest, at their bounds, outside, repeated, huge, nested, or of
-another type. `names` are topics, groups and ids that exist, so that requests get behind the first check.
+A request is valid in structure, most times; its fields are honest, at their bounds, outside, repeated, huge, nested,
+or of another type. `names` are topics, groups and ids that exist, so that requests get behind the first check.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ PARTITIONS_MAX = 50
 
 
 class Request(NamedTuple):
-    """A frame as it goes out. `api` is what it says it is; `name` tells a person what is in it. `is_answered`: its lengths
-    are right, and it asks for nothing that may be waited for, so an answer or the connection's end comes soon."""
+    """A frame as it goes out. `api` is what it says it is; `name` tells a person what is in it. `is_answered`: its
+    lengths are right, and it asks for nothing that may be waited for, so an answer or the connection's end comes
+    soon."""
 
     seed: int
     api: int

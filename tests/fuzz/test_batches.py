@@ -1,4 +1,5 @@
-"""Hostile batches against everything that reads a log: never a signal, never an untyped error, never an invented value."""
+"""Hostile batches against everything that reads a log: never a signal, never an untyped error, never an invented
+value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The probe's safety check: an order of magnitude, so far from what is measured that a busy machine does not reach it."""
+"""The probe's safety check: an order of magnitude, so far from what is measured that a busy machine does not reach
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`sparklog log dump`, `verify` and `repair` on files from elsewhere, called in a child as the command line calls them."""
+"""`sparklog log dump`, `verify` and `repair` on files from elsewhere, called in a child as the command line calls
+them."""
 
 from __future__ import annotations
 

@@ -183,7 +183,8 @@ def dictionary(rows: pa.RecordBatch, schema_id: int, compression: str, rng: Rand
 
 @_wrong
 def dictionary_message(rows: pa.RecordBatch, schema_id: int, compression: str, rng: Random) -> tuple[str, bytes]:
-    """A DictionaryBatch message, as Arrow writes it before a batch, with sparklog's header put where it says nothing."""
+    """A DictionaryBatch message, as Arrow writes it before a batch, with sparklog's header put where it says
+    nothing."""
     encoded_column = pa.array(["a", "b"] * rows.num_rows).dictionary_encode()
     sink = pa.BufferOutputStream()
     schema = pa.schema([pa.field("d", encoded_column.type)])

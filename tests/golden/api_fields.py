@@ -2,8 +2,9 @@
 
     python tests/golden/api_fields.py    writes the files of what is new; those that exist stay as they are
 
-This is what clients and brokers of other versions rely on, so a file never changes. Whoever changes fields gives the API a new version; what changes nothing for a peer is recorded with its reason in
-`fields/changes.toml`, with the hash of the new text.
+This is what clients and brokers of other versions rely on, so a file never changes. Whoever changes fields gives the
+API a new version; what changes nothing for a peer is recorded with its reason in `fields/changes.toml`, with the hash
+of the new text.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def _spelt(shape: inspect.Type, found: list[type[Message]]) -> str:
 
 
 def recorded_changes() -> dict[str, str]:
-    """By name of an API in a version, the hash of its newest recorded text. Raises ValueError for one without a reason."""
+    """By name of an API in a version, the hash of its newest recorded text. Raises ValueError for one without a
+    reason."""
     newest: dict[str, str] = {}
     for change in tomllib.loads(CHANGES.read_text())["change"]:
         if len(str(change["reason"]).split()) < 5:

@@ -1,11 +1,11 @@
 """Writes the golden files: the bytes of every structure that lies on a disk or crosses the wire.
 
     python tests/golden/make_golden.py            writes them
-    python tests/golden/make_golden.py --check    compares them with what the code produces now; exit status 1 if they differ
+    python tests/golden/make_golden.py --check    compares them with what the code produces; status 1 if they differ
 
-Compressed batches are not pinned: their bytes depend on the version of the compression library. A packed one is, as long as
-its timestamps are all the same. If a change here is
-wanted, it is a new format version or a new API version, never a silent rewrite.
+Compressed batches are not pinned: their bytes depend on the version of the compression library. A packed one is, as
+long as its timestamps are all the same. If a change here is wanted, it is a new format version or a new API version,
+never a silent rewrite.
 """
 
 from __future__ import annotations

@@ -245,7 +245,8 @@ def test_committed_journal_decodes() -> None:
 
 
 EARLIER = Path(__file__).parent / "earlier"
-"""The frames of earlier releases, a directory each. Nothing in them ever changes: their clients and brokers are out there."""
+"""The frames of earlier releases, a directory each. Nothing in them ever changes: their clients and brokers are out
+there."""
 
 
 def earlier_frames(kind: str) -> list[Path]:

@@ -1,7 +1,8 @@
 """A fixed share of the Spark tests with every Spark and every Python that sparklog supports: `make test-matrix`.
 
-Each cell gets an environment of its own, made anew when pyproject.toml changes. A Python that is not on this machine, and
-that uv cannot bring, leaves its cells untried, and the table says so. Exit status 1 if a cell failed or none was tried.
+Each cell gets an environment of its own, made anew when pyproject.toml changes. A Python that is not on this machine,
+and that uv cannot bring, leaves its cells untried, and the table says so. Exit status 1 if a cell failed or none was
+tried.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ SHARE = (
 TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.119")
 OLD_PYSPARK_LEAVES_SOCKETS = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
 TEST_TIMEOUT_S, CELL_TIMEOUT_S = 900, 3600
-"""Long enough for a machine that has other things to do: a test that is cut off leaves a Spark session that answers wrongly."""
+"""Long enough for a machine that has other things to do: a test that is cut off leaves a Spark session that answers
+wrongly."""
 
 
 class Outcome(NamedTuple):

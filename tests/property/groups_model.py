@@ -1,8 +1,8 @@
 """Members, their network and a coordinator that crashes, to be driven at random.
 
-A client is as bad as clients get: requests are lost, come late or twice, it lets partitions go late, it freezes until it has
-been put out and then goes on as if nothing had happened. Answers are given when the records before them are safe; a crash loses
-any part of what is not.
+A client is as bad as clients get: requests are lost, come late or twice, it lets partitions go late, it freezes until
+it has been put out and then goes on as if nothing had happened. Answers are given when the records before them are
+safe; a crash loses any part of what is not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from sparklog.client.membership import MemberConfig, Membership
+from sparklog.client.group.membership import MemberConfig, Membership
 from sparklog.errors import RequestTimedOutError, SparklogError
 from sparklog.protocol import group_messages as m
 from sparklog.replication.group_membership import GroupConfig, Safeguards
@@ -74,7 +74,7 @@ class Client:
             self.had.add(tp)
 
     def let_go(self) -> None:
-        revoked = self.membership.held - self.membership.told
+        revoked = self.membership.held - self.membership.assigned
         if revoked:
             self.membership.let_go(revoked)
 

@@ -26,7 +26,7 @@ def read_headers(log: PartitionLog, max_bytes: int, offset: int) -> Iterator[Bat
 
 def read_batches(log: PartitionLog, max_bytes: int, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
     """Every batch a reader gets that goes on where the last slice ended, checksums verified."""
-    while (piece := log.read(offset, max_bytes)) is not None:
+    while (piece := log.reader.read(offset, max_bytes)) is not None:
         data = piece.read()
         found = list(iterate_batches(data))
         assert found[0][1].base_offset == piece.base_offset

@@ -54,7 +54,7 @@ class CompactionModel(RuleBasedStateMachine):
 
     @rule(after_calls=st.one_of(st.none(), st.none(), st.integers(0, 10)), small_map=st.booleans())
     def compact(self, after_calls: int | None, small_map: bool) -> None:
-        self.log.begin_segment()
+        self.log.appender.begin_segment()
         due = due_for_compaction(self.log)
         if due is None:
             return
@@ -106,9 +106,9 @@ class CompactionModel(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def delete_records(self, share: float) -> None:
         if self.given["cleanup.policy"] == "compact,delete":
-            self.log.delete_records(int(share * len(self.model) / 4))
-            self.log.drop_below_log_start()
-            self.log.remove_dropped()
+            self.log.retention.delete_records(int(share * len(self.model) / 4))
+            self.log.retention.drop_below_log_start()
+            self.log.retention.remove_dropped()
 
     def expected(self) -> dict[bytes, bytes]:
         state: dict[bytes, bytes | None] = {r.key: r.value for r in self.model if r.key is not None}

@@ -1,4 +1,5 @@
-"""Consumer groups under everything that can go wrong: one owner per partition, fenced zombies, nothing lost by a restart."""
+"""Consumer groups under everything that can go wrong: one owner per partition, fenced zombies, nothing lost by a
+restart."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The log against a dict: random appends, rolls, reads, lookups, truncations, elections, deletions, retention, compaction,
-clean stops, and crashes of the process or of the machine before any call to the disk, on a disk in memory."""
+"""The log against a dict: random appends, rolls, reads, lookups, truncations, elections, deletions, retention,
+compaction, clean stops, and crashes of the process or of the machine before any call to the disk, on a disk in
+memory."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from sparklog.format.batch import BatchHeader, iterate_batches
 from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.repair import repair
+from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from tests.property.log_reading import Row, read_headers, read_rows
 from tests.unit.log.compaction_support import OWNER
@@ -83,8 +84,8 @@ class Under(NamedTuple):
 
 
 class LogModel(RuleBasedStateMachine):
-    """`rows`: what can be read, by offset, all of it from `start_offset` on; `epochs`: the leader epoch of every offset ever
-    given out below `end`; `flushed`: everything below survives a power cut; `points`: the checkpoint."""
+    """`rows`: what can be read, by offset, all of it from `start_offset` on; `epochs`: the leader epoch of every
+    offset ever given out below `end`; `flushed`: everything below survives a power cut; `points`: the checkpoint."""
 
     @initialize(given=SETTINGS)
     def start(self, given: dict[str, Any]) -> None:
@@ -123,7 +124,7 @@ class LogModel(RuleBasedStateMachine):
             "high_watermark": self.log.high_watermark,
             "recovery_point": self.log.recovery_point,
         }
-        self.log.forget_truncation(self.log.truncation_count)
+        self.log.truncation.forget(self.log.truncation.count)
         self.cut_to = NOT_CUT
 
     # --- crashes ---
@@ -236,10 +237,10 @@ class LogModel(RuleBasedStateMachine):
         self.clock.time_ms += step_ms
         data, rows = self.payload(batches)
         with self.crashing(Under(rows)):
-            info = self.log.append(data, leader_epoch=self.epoch)
+            info = self.log.appender.append(data, leader_epoch=self.epoch)
             assert (info.base_offset, info.last_offset) == (self.end, self.end + len(rows) - 1)
             assert (info.batch_count, info.record_count) == (len(batches), len(rows))
-            assert self.log.read(info.base_offset, 1 << 20) is None  # not committed yet
+            assert self.log.reader.read(info.base_offset, 1 << 20) is None  # not committed yet
             self.wrote(rows)
 
     @rule(batches=BATCHES, share=st.floats(0, 0.99))
@@ -248,7 +249,7 @@ class LogModel(RuleBasedStateMachine):
         self.disk.free_bytes = int(share * len(data))
         with self.crashing(Under(rows)):
             try:
-                self.log.append(data, leader_epoch=self.epoch)
+                self.log.appender.append(data, leader_epoch=self.epoch)
             except StorageFullError:
                 pass
             else:  # a footer that was cut off has made room
@@ -258,12 +259,12 @@ class LogModel(RuleBasedStateMachine):
     @rule()
     def roll(self) -> None:
         with self.crashing():
-            self.log.roll()
+            self.log.appender.roll()
 
     @rule(active=st.booleans())
     def flush(self, active: bool) -> None:
         with self.crashing():
-            self.log.flush(active=active)
+            self.log.flusher.flush(active=active)
             assert not active or self.log.flushed_offset == self.end
 
     @rule()
@@ -281,7 +282,7 @@ class LogModel(RuleBasedStateMachine):
         whole = [header.next_offset for header in self.headers() if header.next_offset <= offset]
         end = self.end if offset == self.end else max([self.log.segments[0].base_offset, *whole])
         with self.crashing(Under(cut_to=end)):
-            assert self.log.truncate_to(offset) == end
+            assert self.log.truncation.truncate_to(offset) == end
             del self.epochs[end:]
             self.rows = {o: row for o, row in self.rows.items() if o < end}
             self.deleted = {o: row for o, row in self.deleted.items() if o < end}
@@ -305,7 +306,7 @@ class LogModel(RuleBasedStateMachine):
     def delete_records(self, at: float) -> None:
         offset = self.start_offset + int(at * (self.end - self.start_offset))
         with self.crashing(Under(start=offset)):
-            assert self.log.delete_records(offset) == offset
+            assert self.log.retention.delete_records(offset) == offset
             self.checkpoint()
             self.began_at(offset)
 
@@ -313,11 +314,11 @@ class LogModel(RuleBasedStateMachine):
     def retain(self) -> None:
         with self.crashing(Under(start=self.end)):
             bytes_before = self.log.size_bytes
-            expired = self.log.retain()
+            expired = self.log.retention.retain()
             self.checkpoint()
             assert self.log.log_start_offset >= self.start_offset
             self.began_at(self.log.log_start_offset)
-            self.log.drop_below_log_start()
+            self.log.retention.drop_below_log_start()
             assert not expired.too_much or self.given["retention.bytes"] == KEPT_BYTES <= self.log.size_bytes
             assert expired.count or self.log.size_bytes == bytes_before
 
@@ -325,7 +326,7 @@ class LogModel(RuleBasedStateMachine):
     def wait(self, step_ms: int) -> None:
         self.clock.time_ms += step_ms
         with self.crashing():
-            self.log.remove_dropped()
+            self.log.retention.remove_dropped()
 
     @precondition(lambda self: self.policy != "delete")
     @rule(small_map=st.booleans(), rolls=st.booleans())
@@ -334,7 +335,7 @@ class LogModel(RuleBasedStateMachine):
             self.first_run_ms.setdefault(offset, self.clock.time_ms)
         with self.crashing():
             if rolls:
-                self.log.begin_segment()
+                self.log.appender.begin_segment()
             due = due_for_compaction(self.log)
             if due is None:
                 return
@@ -364,7 +365,7 @@ class LogModel(RuleBasedStateMachine):
         count = self.end - self.start_offset
         start, end = sorted((self.start_offset + int(a * count), self.start_offset + int(b * count)))
         headers = []
-        for r in self.log.locate(start, end):
+        for r in self.log.reader.locate(start, end):
             data = read_whole(self.disk, Path(r.path)) or b""
             located = [h for _, h in iterate_batches(data[r.start_position : r.end_position])]
             assert located[0].base_offset == r.first_offset
@@ -376,12 +377,12 @@ class LogModel(RuleBasedStateMachine):
     @rule(timestamp_ms=st.integers(0, 3100))
     def look_up_time(self, timestamp_ms: int) -> None:
         found = ((o, row.timestamp_ms) for o, row in sorted(self.rows.items()) if row.timestamp_ms >= timestamp_ms)
-        assert self.log.offset_for_timestamp(timestamp_ms) == next(found, (-1, -1))
+        assert self.log.reader.offset_for_timestamp(timestamp_ms) == next(found, (-1, -1))
 
     @rule()
     def look_up_largest_time(self) -> None:
         best = max(((row.timestamp_ms, -o) for o, row in self.rows.items()), default=None)
-        assert self.log.offset_of_max_timestamp() == ((-1, -1) if best is None else (-best[1], best[0]))
+        assert self.log.reader.offset_of_max_timestamp() == ((-1, -1) if best is None else (-best[1], best[0]))
 
     # --- stopping ---
 

@@ -1,8 +1,8 @@
 """The idempotent producer against the log's own rule, over a network that loses, delays and repeats.
 
-The client's queues, sequences and outcomes are the real ones, the broker's rule is `sparklog.log.producers`; only the
-connections and the clock are made up. Requests of a connection that the client has given up may still be carried out,
-at any time, in any order. After everything has calmed down:
+The client's queues, sequences and outcomes are the real ones, the broker's rule is `sparklog.log.producers.states`;
+only the connections and the clock are made up. Requests of a connection that the client has given up may still be
+carried out, at any time, in any order. After everything has calmed down:
 
 * every batch has an outcome;
 * what was acknowledged is in the log once, where the answer says;
@@ -21,13 +21,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparklog.client import accumulator as accumulator_module
-from sparklog.client import sequences as s
-from sparklog.client.accumulator import Accumulator, PartitionQueue, PendingBatch
-from sparklog.client.encoding import EncodedBatch
-from sparklog.client.futures import Delivery
-from sparklog.client.outcomes import Entry, Outcomes
-from sparklog.client.sequences import Identity, PartitionSequences, Safeguards, WriteSession
+from sparklog.client.producer import accumulator as accumulator_module
+from sparklog.client.producer import sequences as s
+from sparklog.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
+from sparklog.client.producer.encoding import EncodedBatch
+from sparklog.client.producer.futures import Delivery
+from sparklog.client.producer.outcomes import Entry, Outcomes
+from sparklog.client.producer.sequences import PartitionSequences, Safeguards, WriteSession
 from sparklog.errors import (
     BrokerNotAvailableError,
     MessageTooLargeError,
@@ -39,9 +39,9 @@ from sparklog.errors import (
     StorageFullError,
 )
 from sparklog.format.batch import BatchHeader
-from sparklog.log.producers import ProducerStates
+from sparklog.log.producers.states import ProducerStates
 from sparklog.protocol.messages import ProduceResult
-from sparklog.types import TopicPartition
+from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
 TP = TopicPartition("t", 0)
 REQUESTS_MAX = 5
@@ -88,7 +88,7 @@ class World:
         self.now = 0.0
         self.accumulator = Accumulator(buffer_bytes=1 << 40, linger_s=0, max_block_s=0, delivery_timeout_s=1e9)
         self.identities = 1
-        self.accumulator.session = WriteSession(Identity(1, epoch))
+        self.accumulator.session = WriteSession(ProducerIdAndEpoch(1, epoch))
         self.queue = PartitionQueue(TP, None)  # type: ignore[arg-type]
         self.outcomes = Outcomes(self.accumulator, backoff_s=0, backoff_max_s=0, clock=lambda: self.now)
         self.sent: list[tuple[Delivery, int]] = []
@@ -122,7 +122,7 @@ class World:
         assert session is not None
         if session.identity is None:
             self.identities += 1
-            session.identity = Identity(self.identities, 0)
+            session.identity = ProducerIdAndEpoch(self.identities, 0)
         if accumulator.locked_sequences(self.queue) is None:
             self.queue.sequences = PartitionSequences(session.identity, self.safeguards)
         entry = Entry(self.queue, accumulator.locked_take(self.queue, self.now))
@@ -292,7 +292,7 @@ def test_without_a_safeguard_a_promise_is_broken(name: str) -> None:
 
 
 def test_sequences_wrap_around() -> None:
-    sequences = PartitionSequences(Identity(1, 0))
+    sequences = PartitionSequences(ProducerIdAndEpoch(1, 0))
     sequences.next_sequence = s.SEQUENCES - 2
     first, second = s.SequencedBatch(3), s.SequencedBatch(1)
     sequences.take([first])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from sparklog.log.producers import Safeguards
+from sparklog.log.producers.states import Safeguards
 from tests.property.producer_machine import ProducerMachine
 
 QUIET = settings(

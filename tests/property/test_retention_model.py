@@ -1,5 +1,5 @@
-"""Retention and delete-records against a list: nothing goes that has to stay, what stays is readable, no offset is given
-twice, over clean stops, crashes and lost checkpoints."""
+"""Retention and delete-records against a list: nothing goes that has to stay, what stays is readable, no offset is
+given twice, over clean stops, crashes and lost checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sparklog.errors import OffsetOutOfRangeError
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention_run import run_retention
+from sparklog.log.retention.run import run_retention
 from sparklog.types import TopicPartition
 from tests.unit.log.support import LimitedFiles, ManualClock, batch, open_log, segment_files, values
 
@@ -59,14 +59,14 @@ class RetentionModel(RuleBasedStateMachine):
     def append(self, ages: list[int], size: int) -> None:
         times = [self.clock.time_ms - age for age in ages]
         value = b"%d." % len(self.model) + b"." * size
-        info = self.log.append(batch(times, value=value))
+        info = self.log.appender.append(batch(times, value=value))
         assert info.base_offset == len(self.model)
         self.model += [(t, value) for t in times]
         self.log.raise_high_watermark(self.log.log_end_offset)
 
     @rule()
     def roll(self) -> None:
-        self.log.roll()
+        self.log.appender.roll()
 
     @rule(step_ms=st.sampled_from([1, 250, 1_000]))
     def time_passes(self, step_ms: int) -> None:
@@ -81,7 +81,7 @@ class RetentionModel(RuleBasedStateMachine):
     def delete_records(self, share: float, written: bool) -> None:
         offset = int(share * len(self.model))
         self.start = max(self.start, offset)
-        assert self.log.delete_records(offset) == self.start
+        assert self.log.retention.delete_records(offset) == self.start
         if written:
             self.write_checkpoint()
 
@@ -130,7 +130,7 @@ class RetentionModel(RuleBasedStateMachine):
         assert found == [(o, self.model[o][1]) for o in range(self.start, len(self.model))]
         if self.start:
             try:
-                self.log.read(self.start - 1, 1 << 20)
+                self.log.reader.read(self.start - 1, 1 << 20)
             except OffsetOutOfRangeError:
                 pass
             else:

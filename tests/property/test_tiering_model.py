@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sparklog.errors import RemoteStorageError
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention_run import run_retention
+from sparklog.log.retention.run import run_retention
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tiering.tier_run import tier_log
@@ -86,7 +86,7 @@ class TieringModel(RuleBasedStateMachine):
             "high_watermark": self.log.high_watermark,
             "recovery_point": self.log.recovery_point,
         }
-        self.log.forget_truncation(self.log.truncation_count)
+        self.log.truncation.forget(self.log.truncation.count)
 
     def may_lose_power(self, cut_in: int | None, job: Any) -> None:
         """Does `job`; the power goes at the `cut_in`-th call of it."""
@@ -107,16 +107,16 @@ class TieringModel(RuleBasedStateMachine):
     def append(self, count: int, size: int) -> None:
         self.serial += 1
         value = b"%d." % self.serial + b"." * size
-        self.log.append(batch([self.clock.time_ms] * count, value=value))
+        self.log.appender.append(batch([self.clock.time_ms] * count, value=value))
         self.model += [value] * count
         self.log.raise_high_watermark(self.log.log_end_offset)
 
     @rule(flush=st.booleans())
     def roll(self, flush: bool) -> None:
-        self.log.roll()
+        self.log.appender.roll()
         self.append(1, 0)
         if flush:
-            self.log.flush()
+            self.log.flusher.flush()
 
     @rule(step_ms=st.sampled_from([1, 400, 1_500]))
     def time_passes(self, step_ms: int) -> None:
@@ -129,7 +129,7 @@ class TieringModel(RuleBasedStateMachine):
 
     def round(self) -> None:
         tier_log(self.log, self.store, self.clock)
-        self.log.remove_dropped()
+        self.log.retention.remove_dropped()
 
     @rule(cut_in=st.none() | st.integers(1, 60))
     def tier(self, cut_in: int | None) -> None:
@@ -158,12 +158,12 @@ class TieringModel(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def delete_records(self, share: float) -> None:
-        self.start = self.log.delete_records(max(self.start, int(share * len(self.model))))
+        self.start = self.log.retention.delete_records(max(self.start, int(share * len(self.model))))
         self.checkpoint()
 
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:
-        end = self.log.truncate_to(int(share * len(self.model)))
+        end = self.log.truncation.truncate_to(int(share * len(self.model)))
         assert end <= len(self.model)
         self.model = self.model[:end]
         self.start = self.log.log_start_offset

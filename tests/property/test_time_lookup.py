@@ -1,4 +1,5 @@
-"""Offset lookups against a plain list: non-monotone timestamps, many segments, a raised log start, restarts, crashes."""
+"""Offset lookups against a plain list: non-monotone timestamps, many segments, a raised log start, restarts,
+crashes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Model = list[int | None]
 
 
 def model_rows(rows: list[int | None]) -> Model:
-    """A record without a timestamp is found by none, unless no record of its batch has one: then all have 0, the batch's."""
+    """A record without a timestamp is found by none, unless no record of its batch has one: then all have 0, the
+    batch's."""
     return [0] * len(rows) if all(t is None for t in rows) else rows
 
 
@@ -36,10 +38,10 @@ def check(log: PartitionLog, model: Model, asked: list[int]) -> None:
     visible = [(o, t) for o, t in enumerate(model[: log.high_watermark]) if o >= log.log_start_offset and t is not None]
     for timestamp_ms in asked:
         expected = next(((o, t) for o, t in visible if t >= timestamp_ms), (-1, -1))
-        assert log.offset_for_timestamp(timestamp_ms) == expected, timestamp_ms
+        assert log.reader.offset_for_timestamp(timestamp_ms) == expected, timestamp_ms
     largest = max((t for _, t in visible), default=-1)
     expected = next(((o, t) for o, t in visible if t == largest), (-1, -1))
-    assert log.offset_of_max_timestamp() == expected
+    assert log.reader.offset_of_max_timestamp() == expected
 
 
 @given(BATCHES, SETTINGS, SHARE, SHARE, st.booleans(), st.lists(st.integers(0, 61), min_size=1, max_size=8))
@@ -63,9 +65,9 @@ def test_lookups_find_what_a_list_finds(
             if i == half:
                 check(log, model, asked)  # so that what is remembered has to be brought up to date
         check(log, model, asked)
-        log.delete_records(int(start_share * len(model)))
+        log.retention.delete_records(int(start_share * len(model)))
         check(log, model, asked)
-        log.drop_below_log_start()
+        log.retention.drop_below_log_start()
         check(log, model, asked)
         start = log.log_start_offset
         if clean:
@@ -88,7 +90,7 @@ def test_nothing_beyond_the_high_watermark_is_found(
         model: Model = []
         ends = [0]
         for rows, compression in batches:
-            log.append(batch(rows, compression=compression, value=b"v" * 1500))
+            log.appender.append(batch(rows, compression=compression, value=b"v" * 1500))
             model += model_rows(rows)
             ends.append(len(model))
         log.raise_high_watermark(ends[int(share * (len(ends) - 1))])  # a high watermark lies on a batch's end

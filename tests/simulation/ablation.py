@@ -14,10 +14,10 @@ from sparklog_broker.coordinators.transaction_shard import TransactionShard
 from sparklog.replication.transactions import Effects
 
 MODULES = (
-    "sparklog.log.producers",
+    "sparklog.log.producers.states",
     "sparklog.replication.transactions.model",
     "sparklog.replication.group_membership",
-    "sparklog.client.sequences",
+    "sparklog.client.producer.sequences",
 )
 """Where a dataclass `Safeguards` is."""
 

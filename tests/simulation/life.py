@@ -1,7 +1,8 @@
 """One life of a simulated world: a real broker, clients at work, what goes wrong, healing, a final reading, a verdict.
 
-A seed decides everything, the kind of life, too (`plans.py`). `live(seed)` gives the verdict of the campaigns' checker and the
-trace's hash; a violation names kind and seed, and `python -m tests.simulation.life SEED [KIND]` lives it again.
+A seed decides everything, the kind of life, too (`plans.py`). `live(seed)` gives the verdict of the campaigns' checker
+and the trace's hash; a violation names kind and seed, and `python -m tests.simulation.life SEED [KIND]` lives it
+again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the clients of a life note beside their histories, and the promises that are judged by it.
 
-The checker judges histories. Here is what a history does not show: a producer that is refused although it has done nothing
-wrong, two owners of a partition, a run that commits after another one has taken over, and logs whose batches and markers are
-not as they should be.
+The checker judges histories. Here is what a history does not show: a producer that is refused although it has done
+nothing wrong, two owners of a partition, a run that commits after another one has taken over, and logs whose batches
+and markers are not as they should be.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparklog.errors import (
     SparklogError,
 )
 from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
-from sparklog.log.producers import last_sequence_of, sequence_after
+from sparklog.log.producers.states import last_sequence_of, sequence_after
 from sparklog.testing.sim_loop import Simulation
 from sparklog.types import TopicPartition
 from tests.simulation.sim_reader import Row
@@ -31,9 +31,9 @@ class SharedEnd(NamedTuple):
     app: str
     batch: int
     run: str
-    ticket: int
+    fencing_token: int
     commit: bool
-    winners: frozenset[int]
+    committed_participants: frozenset[int]
 
 
 class _Grant(NamedTuple):
@@ -77,8 +77,8 @@ class Notes:
         self._strangers.add(producer_id)
 
     def repaired(self, partition: str) -> None:
-        """A power cut has left a hole in what was not on the disk yet, and a repair has kept what is behind it: producers
-        find that some of their last batches are there and some before them are not."""
+        """A power cut has left a hole in what was not on the disk yet, and a repair has kept what is behind it:
+        producers find that some of their last batches are there and some before them are not."""
         self._repaired.add(partition)
 
     def refused(self, producer_id: int, error: SparklogError) -> None:
@@ -123,9 +123,9 @@ class Notes:
 
     # -- shared transactions
 
-    def joined(self, app: str, run: str, ticket: int) -> None:
+    def joined(self, app: str, run: str, fencing_token: int) -> None:
         """A join was answered: older runs are fenced from now on."""
-        self._joined.setdefault(app, []).append((self._simulation.now_s, ticket, run))
+        self._joined.setdefault(app, []).append((self._simulation.now_s, fencing_token, run))
 
     def ends(self, end: SharedEnd) -> None:
         """A driver is about to end its batch."""
@@ -136,11 +136,15 @@ class Notes:
         writers: dict[tuple[str, int, int], set[int]] = {}
         for row in (r for found in rows.values() for r in found if r.key is not None and r.key.count(b"/") == 4):
             assert row.key is not None
-            app, batch, ticket, producer_id, _ = row.key.decode().split("/")
-            writers.setdefault((app, int(batch), int(ticket)), set()).add(int(producer_id))
-        for (app, batch, ticket), found in writers.items():  # type: ignore[assignment]
-            asked = [(at, e) for at, e in self._ends if (e.app, e.batch, e.ticket) == (app, batch, ticket) and e.commit]
-            if not any(found <= e.winners for _, e in asked):
+            app, batch, fencing_token, producer_id, _ = row.key.decode().split("/")
+            writers.setdefault((app, int(batch), int(fencing_token)), set()).add(int(producer_id))
+        for (app, batch, fencing_token), found in writers.items():  # type: ignore[assignment]
+            asked = [
+                (at, e)
+                for at, e in self._ends
+                if (e.app, e.batch, e.fencing_token) == (app, batch, fencing_token) and e.commit
+            ]
+            if not any(found <= e.committed_participants for _, e in asked):
                 self.violated(f"{app} batch {batch}: what {sorted(found)} wrote is committed, no driver has chosen it")
             else:
                 self._check_fence(*min(asked))
@@ -149,8 +153,8 @@ class Notes:
         self.check()
 
     def _check_fence(self, asked_s: float, end: SharedEnd) -> None:
-        for at, ticket, run in self._joined.get(end.app, []):
-            if at < asked_s and ticket > end.ticket and run != end.run:
+        for at, fencing_token, run in self._joined.get(end.app, []):
+            if at < asked_s and fencing_token > end.fencing_token and run != end.run:
                 self.violated(f"{end.app} batch {end.batch}: run {end.run} has committed, {run} had taken over")
 
     # -- keys
@@ -198,37 +202,39 @@ class Notes:
 
     # -- logs
 
-    def check_logs(self, logs: Mapping[str, Sequence[BatchHeader]]) -> None:
-        """The batches of each partition from its first one, as a reader of everything gets them."""
+    def check_logs(self, logs: Mapping[str, Sequence[BatchHeader]], decided: Mapping[str, int]) -> None:
+        """The batches of each partition from its first one, as a reader of everything gets them. `decided`: how far
+        readers of committed records have got: what a dead client has sent may still have come after that."""
         for partition, headers in logs.items():
             if partition in self._repaired:
                 continue
             for producer_id in {h.producer_id for h in headers} - {-1}:
                 mine = [h for h in headers if h.producer_id == producer_id]
-                for what in _faults_of(mine, from_start=headers[0].base_offset == 0):
+                for what in _faults_of(mine, decided[partition], from_start=headers[0].base_offset == 0):
                     self.violated(f"{partition}: producer {producer_id}: {what}")
         self.check()
 
 
-def _faults_of(headers: Sequence[BatchHeader], *, from_start: bool) -> list[str]:
+def _faults_of(headers: Sequence[BatchHeader], decided: int, *, from_start: bool) -> list[str]:
     """What is wrong with one producer's batches and markers in one partition."""
     found: list[str] = []
-    epoch, due, marked, is_open = -1, 0, -1, False
+    epoch, due, marked, open_from = -1, 0, -1, -1
     for header in headers:
         if header.producer_epoch < epoch:
             found.append(f"epoch {header.producer_epoch} at {header.base_offset} is behind {epoch}")
         if header.attributes & ATTRIBUTE_CONTROL:
             if header.producer_epoch <= marked:
                 found.append(f"a second marker of epoch {header.producer_epoch} at {header.base_offset}")
-            marked, is_open, due = header.producer_epoch, False, 0  # the next transaction has the marker's epoch
+            marked, open_from, due = header.producer_epoch, -1, 0  # the next transaction has the marker's epoch
         else:
             if header.producer_epoch != epoch:
                 due = 0
             if (from_start or epoch >= 0) and header.base_sequence != due:
                 found.append(f"sequence {header.base_sequence} at {header.base_offset}, {due} is due")
             due = sequence_after(last_sequence_of(header))
-            is_open |= bool(header.attributes & ATTRIBUTE_TRANSACTIONAL)
+            if header.attributes & ATTRIBUTE_TRANSACTIONAL and open_from < 0:
+                open_from = header.base_offset
         epoch = max(epoch, header.producer_epoch)
-    if is_open:
+    if 0 <= open_from < decided:
         found.append("its transaction stays open")
     return found

@@ -1,5 +1,5 @@
-"""Kinds of lives: who is there, what goes wrong and how often, and what the broker is told. Each aims trouble at something;
-a seed draws its kind (`plan_of`)."""
+"""Kinds of lives: who is there, what goes wrong and how often, and what the broker is told. Each aims trouble at
+something; a seed draws its kind (`plan_of`)."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ PLANS: dict[str, Plan] = {
         think_s=0.02,
     ),
     "intruders": Plan(
-        {"producer": 4, "twins": 1, "inventor": 1, "reader": 1},
+        {"producer": 4, "twins": 1, "inventor": 1, "squatter": 1, "reader": 1},
         {"kill client": 4, "reset connections": 1, "kill broker": 1},
         think_s=0.05,
     ),

@@ -2,9 +2,9 @@
 
 A script (`actions_of(seed)`) of appends, rolls, flushes, checkpoints, truncations, deletions, retention, compaction and
 restarts runs over a disk in memory; before call number `cut` the power goes off, `loss` seeds what of the unsynced
-survives. Then the logs are opened, compared with the model, opened again (nothing may change), and written to again; the
-power may go off during that recovery, too. Of the log that is compacted the last record of each key has to be there, a
-tombstone for its time; what was removed does not come back.
+survives. Then the logs are opened, compared with the model, opened again (nothing may change), and written to again;
+the power may go off during that recovery, too. Of the log that is compacted the last record of each key has to be
+there, a tombstone for its time; what was removed does not come back.
 
     python tests/simulation/power_cut.py SEED CUT LOSS      runs one case and prints what happens
 """
@@ -26,8 +26,8 @@ from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.repair import repair
-from sparklog.log.retention_run import run_retention
+from sparklog.log.retention.run import run_retention
+from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.compaction_support import stored
@@ -99,8 +99,8 @@ class Model:
         return self.flushed if self.truncating_to is None else min(self.flushed, self.truncating_to)
 
     def removable(self, found: set[int], end: int, now_ms: int) -> set[int]:
-        """The offsets below `end` that compaction may have removed if `found` is left: those with a newer record of their
-        key in it, and a tombstone whose time is over, with all before it, if it has nothing left to delete."""
+        """The offsets below `end` that compaction may have removed if `found` is left: those with a newer record of
+        their key in it, and a tombstone whose time is over, with all before it, if it has nothing left to delete."""
         of_key: dict[bytes, list[int]] = {}
         known = [*self.records, *self.under_way][:end]
         for offset, (key, _) in enumerate(known):
@@ -166,7 +166,7 @@ class Machine:
             payload += encoded(records, self.number, rng.choice((1, 1, 1, 2)))
             model.under_way += records
         log = self.log(i)
-        assert log.append(payload, leader_epoch=self.leader_epoch).base_offset == len(model.records)
+        assert log.appender.append(payload, leader_epoch=self.leader_epoch).base_offset == len(model.records)
         model.records, model.under_way = [*model.records, *model.under_way], []
         log.raise_high_watermark(log.log_end_offset)
 
@@ -174,14 +174,14 @@ class Machine:
         self.leader_epoch += 1
 
     def roll(self, i: int, _rng: random.Random) -> None:
-        self.log(i).roll()
+        self.log(i).appender.roll()
 
     def flush(self, i: int, rng: random.Random) -> None:
-        self.log(i).flush(active=rng.random() < 0.7)
+        self.log(i).flusher.flush(active=rng.random() < 0.7)
         self.models[i].flushed = self.log(i).flushed_offset
 
     def commit(self, i: int, _rng: random.Random) -> None:
-        self.log(i).flush()
+        self.log(i).flusher.flush()
         self.models[i].flushed = len(self.models[i].records)
         assert self.log(i).flushed_offset == len(self.models[i].records)
 
@@ -197,7 +197,7 @@ class Machine:
         whole = [h.next_offset for s in log.segments for _, h in s.headers_from(None) if h.next_offset <= offset]
         end = max([log.segments[0].base_offset, *whole]) if offset < len(model.records) else offset
         model.truncating_to = end
-        assert log.truncate_to(offset) == end
+        assert log.truncation.truncate_to(offset) == end
         del model.records[end:]
         model.flushed, model.truncating_to = min(model.flushed, end), None
         model.start = model.durable_start = min(model.start, end)
@@ -207,11 +207,11 @@ class Machine:
     def delete_records(self, i: int, rng: random.Random) -> None:
         model = self.models[i]
         model.start = rng.randint(model.start, len(model.records))
-        self.log(i).delete_records(model.start)
+        self.log(i).retention.delete_records(model.start)
         self.manager.checkpoint()
         model.durable_start, model.flushed = model.start, max(model.flushed, model.start)
-        self.log(i).drop_below_log_start()
-        self.log(i).remove_dropped()
+        self.log(i).retention.drop_below_log_start()
+        self.log(i).retention.remove_dropped()
 
     def retain(self, i: int, _rng: random.Random) -> None:
         model, log = self.models[i], self.log(i)
@@ -226,19 +226,19 @@ class Machine:
         run_retention({log.owner.topic_partition: log}, checkpoint)
         if raised and i != KEYED:
             assert log.size_bytes >= KEPT_BYTES, "retention has deleted too much"
-        log.remove_dropped()
+        log.retention.remove_dropped()
 
     def compact(self, _i: int, rng: random.Random) -> None:
         model, log = self.models[KEYED], self.log(KEYED)
         for offset in range(len(model.records)):
             model.first_run_ms.setdefault(offset, self.clock.time_ms)
         if rng.random() < 0.7:
-            log.begin_segment()
+            log.appender.begin_segment()
         due = due_for_compaction(log)
         if due is not None:
             compact_log(due, OffsetMap(1 << 16))
             self.compare()
-        log.remove_dropped()
+        log.retention.remove_dropped()
 
     def wait(self, _i: int, _rng: random.Random) -> None:
         self.clock.time_ms += TOMBSTONES_MS + 1

@@ -1,5 +1,5 @@
-"""A broker of `replication_world`: the rules of sparklog around a model of a log. All that happens to it goes through `run`,
-so that a crash ends it and a pause holds it up."""
+"""A broker of `replication_world`: the rules of sparklog around a model of a log. All that happens to it goes through
+`run`, so that a crash ends it and a pause holds it up."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ class Promises:
         return len(self._leader_of)
 
     def on_leader(self, epoch: int, broker: tuple[int, int], log: SimLog) -> None:
-        """`broker` (id and life) begins to lead in `epoch`: all that earlier leaders have acknowledged is in its log."""
+        """`broker` (id and life) begins to lead in `epoch`: all that earlier leaders have acknowledged is in its
+        log."""
         for offset, value, ack_epoch in self.acknowledged:
             if ack_epoch < epoch:
                 found = log.at(offset)

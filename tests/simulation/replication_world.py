@@ -1,12 +1,14 @@
-"""A small cluster: real rules (leader, follower, controller, elections, registration) on a simulated ZooKeeper and network.
+"""A small cluster: real rules (leader, follower, controller, elections, registration) on a simulated ZooKeeper and
+network.
 
-Three to five brokers hold one partition, as models of logs. Producers with acks=all and consumers use it while messages are
-delayed, lost, repeated and overtake each other, connections are cut in one or both directions, brokers crash (with loss of
-what was not flushed), stop cleanly, or sleep and wake up as zombies, and ZooKeeper itself goes away. All of it follows from
-the seed. What must hold is in `replication_promises.py`.
+Three to five brokers hold one partition, as models of logs. Producers with acks=all and consumers use it while
+messages are delayed, lost, repeated and overtake each other, connections are cut in one or both directions, brokers
+crash (with loss of what was not flushed), stop cleanly, or sleep and wake up as zombies, and ZooKeeper itself goes
+away. All of it follows from the seed. What must hold is in `replication_promises.py`.
 
-With `flush_each` (even seeds; `flush.mode=group`) any number of brokers may crash at any time. Without, a broker crashes
-only while all that crashed before are in sync again: more than min.insync.replicas - 1 crashes at once lose data by contract.
+With `flush_each` (even seeds; `flush.mode=group`) any number of brokers may crash at any time. Without, a broker
+crashes only while all that crashed before are in sync again: more than min.insync.replicas - 1 crashes at once lose
+data by contract.
 """
 
 from __future__ import annotations
@@ -200,7 +202,8 @@ class World:
         self.later(duration_ms, wake)
 
     def isolate(self, broker: Broker, duration_ms: int, direction: int) -> None:
-        """From the other brokers: 0 both ways, 1 nothing gets out, 2 nothing gets in, 3 both and from ZooKeeper, too."""
+        """From the other brokers: 0 both ways, 1 nothing gets out, 2 nothing gets in, 3 both and from ZooKeeper,
+        too."""
         links = {(broker.id, other) for other in self.brokers if direction in (0, 1, 3)}
         links |= {(other, broker.id) for other in self.brokers if direction in (0, 2, 3)}
         self.cut_links |= links

@@ -13,8 +13,8 @@ from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.network.reply import Reply
 from sparklog_broker.registry import HANDLERS
 
-from sparklog.errors import LogCorruptError, StorageError
-from sparklog.log.repair import repair
+from sparklog.errors import LogCorruptError, StorageError, StorageFullError
+from sparklog.log.tools.repair import repair
 from sparklog.protocol.frames import PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog.testing.sim_files import PowerCut
 from sparklog.testing.sim_loop import SimLoop
@@ -58,14 +58,14 @@ class SimBroker:
         """False: it does not come up, because of its disks. Raises PowerCut."""
         try:
             self.start()
-        except StorageError:
+        except (StorageError, StorageFullError):
             self.kill()
             return False
         return True
 
     def repair(self) -> list[TopicPartition]:
-        """What an operator does about partitions that are offline because of what a power cut has left: a broker that is
-        stopped, `sparklog log repair`, a start. The partitions."""
+        """What an operator does about partitions that are offline because of what a power cut has left: a broker that
+        is stopped, `sparklog log repair`, a start. The partitions."""
         broker = self.broker
         assert broker is not None
         damaged = [

@@ -1,7 +1,7 @@
 """A client's side of a simulated connection: requests as coroutines, with time-outs and retries.
 
-What goes over the wire, and the rules about it (sequences, transactions, membership, aborted batches), is the product's own;
-only sockets and threads are not.
+What goes over the wire, and the rules about it (sequences, transactions, membership, aborted batches), is the
+product's own; only sockets and threads are not.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class SimClient:
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> tuple[R, memoryview]:
-        """The answer's header and payload. Raises what the broker answers, BrokerNotAvailableError when there is no answer: then
-        nobody knows whether the request has had an effect."""
+        """The answer's header and payload. Raises what the broker answers, BrokerNotAvailableError when there is no
+        answer: then nobody knows whether the request has had an effect."""
         answer = self.send(api, request, payload)
         try:
             async with asyncio.timeout(timeout_s):

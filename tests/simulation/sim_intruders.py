@@ -1,4 +1,5 @@
-"""Clients in a life that do what no well-behaved one does: the broker has to refuse them, and the others must not suffer."""
+"""Clients in a life that do what no well-behaved one does: the broker has to refuse them, and the others must not
+suffer."""
 
 from __future__ import annotations
 
@@ -6,36 +7,45 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from sparklog.client.sequences import Identity
 from sparklog.errors import ProducerFencedError, SparklogError, error_from_code
 from sparklog.format.batch import assign_producer
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.types import ProducerIdAndEpoch
 from tests.checker import generate
 from tests.checker.history import Kind, Outcome
 from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_members import Member
 from tests.simulation.sim_producer import PRODUCE_TIMEOUT_MS, encode_values
-from tests.simulation.sim_roles import Role, Told, Transactions, note_poll, partition_of
+from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, Role, Told, Transactions, note_poll, partition_of
 
 TWIN_VALUES = 1 << 24
 """Values of the second twin are so much above the first one's."""
 
 AHEAD = 6, 12
-"""How far above the last one an invented producer id is: further than ids are given out while the request is on its way."""
+"""How far above the last one an invented producer id is: further than ids are given out while the request is on its
+way."""
 
 
 async def _produce(
-    told: Told, client: SimClient, identity: Identity, sequence: int, partition: str, values: Sequence[int]
+    told: Told,
+    client: SimClient,
+    identity: ProducerIdAndEpoch,
+    sequence: int,
+    partition: str,
+    values: Sequence[int],
+    *,
+    transactional: bool = False,
 ) -> int:
-    """One batch, one attempt; its base offset. Raises SparklogError."""
+    """One batch, one attempt, in a request that names no transaction; its base offset. Raises SparklogError."""
     payload = encode_values(values, told.now_ms())
     assign_producer(
         memoryview(payload),
         producer_id=identity.producer_id,
         producer_epoch=identity.producer_epoch,
         base_sequence=sequence,
+        transactional=transactional,
     )
     request = ProduceRequest(-1, PRODUCE_TIMEOUT_MS, [ProducePartition(*partition_of(partition), len(payload))])
     answer, _ = await client.ask(Api.PRODUCE, request, ProduceResponse, bytes(payload))
@@ -46,14 +56,15 @@ async def _produce(
 
 
 async def twins(told: Told) -> None:
-    """Two processes with one identity, as after a machine was copied: what one of them is told to be stored is stored."""
+    """Two processes with one identity, as after a machine was copied: what one of them is told to be stored is
+    stored."""
     drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
-    identity = Identity(drawn.producer_id, drawn.producer_epoch)
+    identity = ProducerIdAndEpoch(drawn.producer_id, drawn.producer_epoch)
     told.notes.shared_identity(identity.producer_id)
     await asyncio.gather(*(_twin(told, identity, first) for first in (0, TWIN_VALUES)))
 
 
-async def _twin(told: Told, identity: Identity, first: int) -> None:
+async def _twin(told: Told, identity: ProducerIdAndEpoch, first: int) -> None:
     values = generate.unique_values(told.number)
     sequence = 0
     partition = told.inputs[0]
@@ -76,12 +87,28 @@ async def inventor(told: Told) -> None:
     while told.wanted():
         await asyncio.sleep(told.rng.random() * 0.2)
         drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
-        invented = Identity(drawn.producer_id + told.rng.randint(*AHEAD), told.rng.choice([0, 0, 5]))
+        invented = ProducerIdAndEpoch(drawn.producer_id + told.rng.randint(*AHEAD), told.rng.choice([0, 0, 5]))
         partition = told.rng.choice(told.inputs)
         mine = [next(values) for _ in range(told.rng.randint(1, 3))]
         operation = told.history.begin(Kind.SEND, [(partition, mine)])
         with contextlib.suppress(SparklogError):
             await _produce(told, told.client, invented, 0, partition, mine)
+        told.history.end(operation, Outcome.UNKNOWN)
+
+
+async def squatter(told: Told) -> None:
+    """Writes transactional batches into partitions that its transaction does not include: nobody would ever end what
+    they begin, and readers of committed records would wait behind it for ever."""
+    values = generate.unique_values(told.number)
+    while told.wanted():
+        await told.think()
+        request = t.InitProducerIdRequest(f"squatter-{told.slot}", TRANSACTION_TIMEOUT_MS)
+        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, request, t.InitProducerIdResponse)
+        identity = ProducerIdAndEpoch(drawn.producer_id, drawn.producer_epoch)
+        partition, mine = told.rng.choice(told.inputs), [next(values)]
+        operation = told.history.begin(Kind.SEND, [(partition, mine)])
+        with contextlib.suppress(SparklogError):
+            await _produce(told, told.client, identity, 0, partition, mine, transactional=True)
         told.history.end(operation, Outcome.UNKNOWN)
 
 
@@ -105,11 +132,12 @@ async def trespasser(told: Told) -> None:
 
 
 async def _trespass(told: Told, member: Member, partition: str, offset: int) -> None:
-    """Commits if the partition is not the member's. What the broker tells of its ownership comes on the same connection."""
+    """Commits if the partition is not the member's. What the broker tells of its ownership comes on the same
+    connection."""
     membership = member.membership
 
     def is_mine() -> bool:
-        return membership.has_news or partition_of(partition) in membership.told | membership.held
+        return membership.has_news or partition_of(partition) in membership.assigned | membership.held
 
     if is_mine():
         return
@@ -122,18 +150,21 @@ async def _trespass(told: Told, member: Member, partition: str, offset: int) -> 
 
 
 async def mixed(told: Told) -> None:
-    """Commits a group's offsets in a transaction, and while that is open the next ones without: these are newer, and stay."""
+    """Commits a group's offsets in a transaction, and while that is open the next ones without: these are newer, and
+    stay. After a request that had no answer it goes on with another group: it may still arrive, and neither kind of
+    commit has a number that would tell its age."""
     transactions = Transactions(told, f"mixed-{told.slot}")
     await transactions.init()
     tp = partition_of(told.inputs[0])
     position = told.number * 1_000_000
+    group = f"mixed-{position}"
     while told.wanted():
         await told.think()
         position += 10
-        commit = g.OffsetCommitRequest("mixed", [g.CommittedOffset(*tp, position + 1)], "", -1)
-        fetch = g.OffsetFetchRequest("mixed", [g.TopicPartitions(tp.topic, [tp.partition])], require_stable=True)
+        commit = g.OffsetCommitRequest(group, [g.CommittedOffset(*tp, position + 1)], "", -1)
+        fetch = g.OffsetFetchRequest(group, [g.TopicPartitions(tp.topic, [tp.partition])], require_stable=True)
         try:
-            await transactions.send_offsets({str(tp): position}, "mixed", "", -1)
+            await transactions.send_offsets({str(tp): position}, group, "", -1, once=True)
             answer, _ = await told.client.ask(Api.OFFSET_COMMIT, commit, g.OffsetCommitResponse)
             if not answer.results[0].error_code:
                 told.notes.committed(position + 1)
@@ -144,7 +175,14 @@ async def mixed(told: Told) -> None:
         except ProducerFencedError:
             raise
         except SparklogError:
+            group = f"mixed-{position}"
             await transactions.init()
 
 
-ROLES: dict[str, Role] = {"twins": twins, "inventor": inventor, "trespasser": trespasser, "mixed": mixed}
+ROLES: dict[str, Role] = {
+    "twins": twins,
+    "inventor": inventor,
+    "squatter": squatter,
+    "trespasser": trespasser,
+    "mixed": mixed,
+}

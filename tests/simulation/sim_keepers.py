@@ -98,7 +98,7 @@ async def check_aged(client: SimClient, notes: Notes, kept_bytes: int) -> None:
     """What was not deleted, on request or because there is enough behind it, is there; what was deleted is not."""
     name = f"{AGED}-0"
     headers = await audit(client, name)
-    rows = (await read_committed(client, [name]))[name]
+    rows = (await read_committed(client, [name]))[0][name]
     start = await log_start(client, name)
     size_bytes = sum(h.size_bytes for h in headers)
     notes.check_aged(start, size_bytes, kept_bytes, {r.offset: int(r.value or b"") for r in rows})

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from sparklog.client.membership import EPOCH_JOIN, MemberConfig, Membership
+from sparklog.client.group.membership import EPOCH_JOIN, MemberConfig, Membership
 from sparklog.errors import SparklogError, error_from_code
 from sparklog.protocol import group_messages as g
 from sparklog.protocol.messages import Api
@@ -53,7 +53,7 @@ class Member:
                 )
                 self.membership.answered(answer)
                 notes.confirmed(self.group, me, sent_s, held)
-                notes.granted(self.group, me, sent_s, self.membership.told)
+                notes.granted(self.group, me, sent_s, self.membership.assigned)
                 wait_s = answer.heartbeat_interval_ms / 1000
             except SparklogError as e:
                 if not self.membership.failed(e):

@@ -1,5 +1,5 @@
 """An idempotent producer over a simulated connection: several requests under way, retried by the product's own rules
-(`sparklog.client.sequences`)."""
+(`sparklog.client.producer.sequences`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from sparklog.client.delivery_errors import STORED_NOTHING
-from sparklog.client.sequences import Identity, PartitionSequences, Progress, Refusal, SequencedBatch, Verdict
+from sparklog.client.producer.delivery_errors import STORED_NOTHING
+from sparklog.client.producer.sequences import AfterFailure, PartitionSequences, Progress, Refusal, SequencedBatch
 from sparklog.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
@@ -23,7 +23,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
-from sparklog.types import TopicPartition
+from sparklog.types import ProducerIdAndEpoch, TopicPartition
 from tests.simulation.notes import Notes
 from tests.simulation.sim_client import BACKOFF_S, BACKOFF_S_MAX, SimClient
 
@@ -62,7 +62,7 @@ class Batch(SequencedBatch):
 
 
 class _Partition:
-    def __init__(self, tp: TopicPartition, identity: Identity) -> None:
+    def __init__(self, tp: TopicPartition, identity: ProducerIdAndEpoch) -> None:
         self.tp = tp
         self.sequences = PartitionSequences(identity)
         self.queue: deque[Batch] = deque()
@@ -79,7 +79,7 @@ class _Partition:
 class SimProducer:
     """Made by `begin`."""
 
-    def __init__(self, client: SimClient, identity: Identity, notes: Notes, delivery_s: float) -> None:
+    def __init__(self, client: SimClient, identity: ProducerIdAndEpoch, notes: Notes, delivery_s: float) -> None:
         self._client = client
         self._identity = identity
         self._notes = notes
@@ -90,7 +90,7 @@ class SimProducer:
     async def begin(cls, client: SimClient, notes: Notes, *, delivery_s: float) -> SimProducer:
         """Asks for an identity. `delivery_s`: how long a batch is tried."""
         answer = await client.ask_until(Api.INIT_PRODUCER_ID, InitProducerIdRequest(), InitProducerIdResponse)
-        return cls(client, Identity(answer.producer_id, answer.producer_epoch), notes, delivery_s)
+        return cls(client, ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch), notes, delivery_s)
 
     def send(self, tp: TopicPartition, batch: Batch) -> None:
         partition = self._partitions.setdefault(tp, _Partition(tp, self._identity))
@@ -176,17 +176,17 @@ class SimProducer:
         first = partition.sequences.in_flight[0]
         if refusal is not Refusal.RETRIABLE and batches == [first] and not partition.sequences.has_gap:
             self._notes.refused(first.identity.producer_id if first.identity else -1, error)
-        verdict = partition.sequences.refused(batches, refusal, definite=definite)
+        then = partition.sequences.refused(batches, refusal, definite=definite)
         loop = self._client.loop
-        if verdict is Verdict.RETRY:
+        if then is AfterFailure.RETRY:
             if partition.retry_at_s <= loop.time():  # else another request of the partition has failed at the same time
                 partition.retry_at_s = loop.time() + partition.backoff_s
                 loop.call_later(partition.backoff_s, self._drain, partition)
                 partition.backoff_s = min(2 * partition.backoff_s, BACKOFF_S_MAX)
-        elif verdict is Verdict.SPLIT:
+        elif then is AfterFailure.SPLIT:
             for batch in batches:
                 batch.alone = True
-        elif verdict in (Verdict.FAIL, Verdict.FAIL_UNKNOWN):
+        elif then in (AfterFailure.FAIL, AfterFailure.FAIL_UNKNOWN):
             for batch in batches:
                 batch.done(-1)
         self._go_on(partition)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparklog.client.isolation import Aborted
+from sparklog.client.reading.isolation import Aborted
 from sparklog.errors import OffsetOutOfRangeError, SparklogError, error_from_code
 from sparklog.format.batch import ATTRIBUTE_CONTROL, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets
@@ -42,8 +42,8 @@ class SimReader:
     async def poll(
         self, *, wait_ms: int = FETCH_WAIT_MS, max_bytes: int = FETCH_BYTES
     ) -> dict[TopicPartition, list[Row]]:
-        """The next rows. Raises BrokerNotAvailableError, and what the broker answers of a partition if there are no rows of
-        another."""
+        """The next rows. Raises BrokerNotAvailableError, and what the broker answers of a partition if there are no
+        rows of another."""
         asked = sorted(self.positions)
         if not asked:
             return {}

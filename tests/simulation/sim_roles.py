@@ -1,5 +1,5 @@
-"""What simulated clients do: the roles of the campaigns with real processes, as coroutines. Each writes down what it does
-and sees, for the checker."""
+"""What simulated clients do: the roles of the campaigns with real processes, as coroutines. Each writes down what it
+does and sees, for the checker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from sparklog.client.sequences import Identity
 from sparklog.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -30,7 +29,7 @@ from sparklog.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from sparklog.types import TopicPartition
+from sparklog.types import ProducerIdAndEpoch, TopicPartition
 from tests.checker import generate
 from tests.checker.history import Kind, Outcome, Recorder
 from tests.simulation.notes import Notes
@@ -132,16 +131,16 @@ class Transactions:
     def __init__(self, told: Told, transactional_id: str) -> None:
         self._told = told
         self._id = transactional_id
-        self._identity = Identity(-1, -1)
+        self._identity = ProducerIdAndEpoch(-1, -1)
         self._next: dict[str, int] = {}
         self.is_used = False
 
     async def init(self) -> None:
         request = t.InitProducerIdRequest(self._id, TRANSACTION_TIMEOUT_MS)
         answer = await self._told.client.ask_until(Api.INIT_PRODUCER_ID, request, t.InitProducerIdResponse)
-        self._begin_anew(Identity(answer.producer_id, answer.producer_epoch))
+        self._begin_anew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
-    def _begin_anew(self, identity: Identity) -> None:
+    def _begin_anew(self, identity: ProducerIdAndEpoch) -> None:
         self._identity, self._next, self.is_used = identity, {}, False
 
     async def send(self, partition: str, values: Sequence[int]) -> list[int]:
@@ -152,11 +151,17 @@ class Transactions:
         base_offset = await write(self._told, self._id, self._identity, sequence, partition, values)
         return list(range(base_offset, base_offset + len(values)))
 
-    async def send_offsets(self, offsets: Mapping[str, int], group: str, member_id: str, epoch: int) -> None:
+    async def send_offsets(
+        self, offsets: Mapping[str, int], group: str, member_id: str, epoch: int, *, once: bool = False
+    ) -> None:
+        """`once`: no request that had no answer is sent again."""
         self.is_used = True
         committed = [g.CommittedOffset(*partition_of(p), o) for p, o in offsets.items()]
         request = g.TxnOffsetCommitRequest(self._id, *self._identity, group, committed, member_id, epoch)
-        answer = await self._told.client.ask_until(Api.TXN_OFFSET_COMMIT, request, g.TxnOffsetCommitResponse)
+        if once:
+            answer, _ = await self._told.client.ask(Api.TXN_OFFSET_COMMIT, request, g.TxnOffsetCommitResponse)
+        else:
+            answer = await self._told.client.ask_until(Api.TXN_OFFSET_COMMIT, request, g.TxnOffsetCommitResponse)
         for result in answer.results:
             if result.error_code:
                 raise error_from_code(result.error_code, result.message)
@@ -165,13 +170,13 @@ class Transactions:
         if self.is_used:
             request = t.EndTxnRequest(self._id, *self._identity, commit)
             answer = await self._told.client.ask_until(Api.END_TXN, request, t.EndTxnResponse)
-            self._begin_anew(Identity(answer.producer_id, answer.producer_epoch))
+            self._begin_anew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
 
 async def write(
     told: Told,
     transactional_id: str,
-    identity: Identity,
+    identity: ProducerIdAndEpoch,
     sequence: int,
     partition: str,
     values: Sequence[int],
@@ -207,7 +212,8 @@ async def write(
 
 
 async def transactional(told: Told) -> None:
-    """Sends in transactions, a part of which it aborts. The next life has the same transactional id and fences this one."""
+    """Sends in transactions, a part of which it aborts. The next life has the same transactional id and fences this
+    one."""
     values = generate.unique_values(told.number)
     transactions = Transactions(told, f"transactional-{told.slot}")
     await transactions.init()

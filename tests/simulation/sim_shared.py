@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 
-from sparklog.client.sequences import Identity
 from sparklog.errors import SparklogError
 from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.messages import Api
-from sparklog.types import shared_transactional_id
+from sparklog.types import ProducerIdAndEpoch, shared_transactional_id
 from tests.simulation.notes import SharedEnd
 from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, Role, Told, write
 from tests.torture.shared import rows_of
 
 
 async def shared(told: Told) -> None:
-    """Shared transactions, as Spark's sink uses them: batches with a number, tasks that fail, are repeated, and lose."""
+    """Shared transactions, as Spark's sink uses them: batches with a number, tasks that fail, are repeated, and
+    lose."""
     rng = random.Random(f"tasks/{told.seed}/{told.number}")
     run = 0
     while told.wanted():
@@ -43,7 +43,7 @@ async def _write_batch(told: Told, key: tuple[str, int, str, int], batch: int, r
             told.notes.joined(key[0], key[2], key[3])
             if joined.committed:
                 return True
-            identity = Identity(joined.producer_id, joined.producer_epoch)
+            identity = ProducerIdAndEpoch(joined.producer_id, joined.producer_epoch)
             for partition, values in task:
                 names = [f"{key[0]}/{batch}/{key[3]}/{identity.producer_id}/{value}".encode() for value in values]
                 await write(told, shared_transactional_id(key[0]), identity, 0, partition, values, names)

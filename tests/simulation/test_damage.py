@@ -20,8 +20,8 @@ from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format.batch import STAMP_CHARS, decode_batch, iterate_batches
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.repair import repair
-from sparklog.log.time_lookup import NOT_FOUND
+from sparklog.log.reading.time_lookup import NOT_FOUND
+from sparklog.log.tools.repair import repair
 from tests.unit.log.support import SCHEMAS, LimitedFiles, append, batch, open_log
 
 SETTINGS: dict[str, Any] = {"index.interval.bytes": 4096}
@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         append(log, batch(chunk, value=value[: 400 + 7 * n]))
         timestamps_ms += chunk
         values += [value[: 400 + 7 * n]] * RECORDS_PER_BATCH
-    (segment,) = log._segments.all
+    (segment,) = log.segments
     stamps = [
         range(position + header.stamp_position, position + header.stamp_position + STAMP_CHARS)
         for position, header in segment.headers_from(None)
@@ -75,7 +75,7 @@ def logging_again() -> Iterator[None]:
 def records_of(log: PartitionLog) -> list[tuple[int, bytes]]:
     """What a consumer gets, which goes on behind a batch it cannot use only by being told to."""
     found, offset = [], log.log_start_offset
-    while (piece := log.read(offset, 20_000)) is not None:
+    while (piece := log.reader.read(offset, 20_000)) is not None:
         try:
             data = piece.read()
             for position, header in iterate_batches(data):
@@ -94,10 +94,10 @@ def check_damaged(made: Made, root: Path, *, clean: bool, exact: bool) -> str:
     log = None
     try:
         log = open_log(root, SETTINGS, files=LimitedFiles(), clean=clean)
-        latest = log.offset_of_max_timestamp()  # first: it looks at the end of the time index alone
-        answers = {t: log.offset_for_timestamp(t) for t in LOOKED_UP_MS}
+        latest = log.reader.offset_of_max_timestamp()  # first: it looks at the end of the time index alone
+        answers = {t: log.reader.offset_for_timestamp(t) for t in LOOKED_UP_MS}
         found = records_of(log)
-        log.append(batch([5]))
+        log.appender.append(batch([5]))
     except EXPECTED_ERRORS:
         return "refused"
     finally:

@@ -23,8 +23,8 @@ def test_a_flushed_value_stays_until_the_one_that_replaces_it_is_on_the_disk() -
         files = SimFiles()
         log = open_keyed(ROOT, SETTINGS, files=files)
         append_rows(log, [(b"k", b"old"), (b"filler", b"x" * 2500)])
-        log.flush()
-        log.begin_segment()
+        log.flusher.flush()
+        log.appender.begin_segment()
         append_rows(log, [(b"k", b"new"), (b"other", b"y" * 2500)])
         result = compact(log)
         assert result is not None and result.rows_removed == 1
@@ -53,7 +53,7 @@ def test_a_failed_append_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> 
         large, files = 0, SimFiles()
         log = open_log(ROOT, SETTINGS, files=files)
         append(log, records(2, value=b"1" * 1600))
-        log.flush()
+        log.flusher.flush()
         with pytest.raises(StorageFullError):
             append(log, *(records(2, value=b"2" * 1600) for _ in range(3)))
         large = 5

@@ -1,4 +1,5 @@
-"""Clusters in `replication_world`: seeds at random, the losses other systems have had by name, and rules switched off."""
+"""Clusters in `replication_world`: seeds at random, the losses other systems have had by name, and rules switched
+off."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ CONTROLLER = {
 }
 ABLATIONS = {**REPLICA, **CONTROLLER, "fence": replace(FULL, fence=False)}
 IN_SCENARIOS = {"broker_epoch_check", "member_epoch_check", "unclean_restart_forgets"}
-"""Shown in test_replication_scenarios.py: the first two stand in for each other, the third needs crashes in one order."""
+"""Shown in test_replication_scenarios.py: the first two stand in for each other, the third needs crashes in one
+order."""
 SELDOM_MISSED = {"epoch_start_before_join", "pending_until_known", "fence"}
 """Random runs miss these too seldom for a short search; unit tests hold the first two, the long campaign searches."""
 

@@ -86,7 +86,11 @@ class Trouble:
         self.start_broker()
 
     def stop_broker(self) -> None:
-        self.world.broker.stop()
+        try:
+            self.world.broker.stop()
+        except PowerCut:
+            self.power_cut()
+            return
         self.start_broker()
 
     def pause_broker(self) -> None:
@@ -105,6 +109,13 @@ class Trouble:
             self.kill_broker()
 
     def start_broker(self) -> None:
+        """Starts it; a power cut that was to come at one of the next steps may come meanwhile."""
+        try:
+            self._start_broker()
+        except PowerCut:
+            self.power_cut()
+
+    def _start_broker(self) -> None:
         """A broker whose disks are broken may not come up: then they are replaced first, as an operator would."""
         if not self.world.broker.try_start():
             self.disks.heal()
@@ -131,13 +142,13 @@ class Trouble:
             if self.rng.random() < 0.2:
                 files.cut_at = len(files.calls) + self.rng.randrange(20)
             try:
-                self.start_broker()
+                self._start_broker()
             except PowerCut:
                 self.world.broker.power_cut()
                 continue
             files.cut_at = None
             return
-        self.start_broker()
+        self._start_broker()
 
     def _pass_dead(self) -> None:
         self.sim.run_for(self.rng.random())
@@ -257,9 +268,12 @@ class Trouble:
 
     def heal(self) -> None:
         """Everything works again."""
-        self.world.machine.files.cut_at = None
+        files = self.world.machine.files
+        files.cut_at = None
         self.disks.heal()
         self.world.net.heal()
+        if files.is_off:  # since the last fault
+            self.power_cut()
         if self.world.store is not None:
             self.store_works()
         if self.disks.touched:

@@ -218,12 +218,12 @@ class World:
     async def _last(self, loop: SimLoop) -> None:
         client = SimClient(loop, self.net, "last", self.broker.host)
         names = [*self.inputs, *self.outputs]
-        rows = await read_committed(client, names, self.recorder())
+        rows, decided = await read_committed(client, names, self.recorder())
         self.notes.on_final(rows)
         kept = [name for name in names if self._keeps_all(name)]
-        self.notes.check_logs({name: await audit(client, name) for name in kept})
+        self.notes.check_logs({name: await audit(client, name) for name in kept}, decided)
         if KEYED in self.plan.topics:
-            self.notes.check_keyed(await read_committed(client, [f"{KEYED}-0"]))
+            self.notes.check_keyed((await read_committed(client, [f"{KEYED}-0"]))[0])
         if AGED in self.plan.topics:
             kept_bytes = int(str(self.plan.topics[AGED]["retention.bytes"]))
             await sim_keepers.check_aged(client, self.notes, kept_bytes)

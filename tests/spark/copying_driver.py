@@ -1,4 +1,5 @@
-"""A driver that copies a topic until its query ends: `python -m tests.spark.copying_driver SERVERS SOURCE TARGET CHECKPOINT`.
+"""A driver that copies a topic until its query ends: `python -m tests.spark.copying_driver SERVERS SOURCE TARGET
+CHECKPOINT`.
 
 Prints what the query ended with.
 """

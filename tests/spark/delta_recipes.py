@@ -36,7 +36,6 @@ def session(directory: Path) -> Any:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.log.level", "ERROR")
     )
     return configure_spark_with_delta_pip(builder).getOrCreate()

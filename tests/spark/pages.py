@@ -51,7 +51,7 @@ FREE_PORT = {"SPARK_TESTING": "1"}
 def environment(broker: sparklog.LocalBroker, **more: str) -> dict[str, str]:
     """A shell's in which `sparklog` and Spark are found, and which knows the broker."""
     kept = {name: value for name, value in os.environ.items() if name != "PYSPARK_DRIVER_PYTHON"}
-    kept |= {"SPARK_CONF_DIR": str(ROOT / "conf"), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    kept |= {"SPARK_CONF_DIR": str(ROOT / "conf")}
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     kept |= {"PATH": path, "PYSPARK_PYTHON": sys.executable}
     return kept | {"SPARKLOG_BOOTSTRAP_SERVERS": broker.bootstrap_servers} | more
@@ -73,6 +73,7 @@ def shell(command: str, directory: Path, broker: sparklog.LocalBroker, **more: s
 
 
 def printed(output: str, wanted: list[str]) -> list[str]:
-    """The lines of `output` that a page shows, in the order they came; spark-shell and spark-sql print others besides."""
+    """The lines of `output` that a page shows, in the order they came; spark-shell and spark-sql print others
+    besides."""
     seen = [line.rsplit("\r", 1)[-1].strip() for line in output.splitlines()]
     return [line for line in seen if line in {line.strip() for line in wanted}]

@@ -1,4 +1,5 @@
-"""Spark Connect from end to end: a server, a client in another process that has no JVM, and a stream through sparklog."""
+"""Spark Connect from end to end: a server, a client in another process that has no JVM, and a stream through
+sparklog."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The sink, exactly once: what Spark does when things fail, and what readers see of it.
 
-The first half plays Spark's part by hand, so that every order of events can be had; the second half has a real query fail.
+The first half plays Spark's part by hand, so that every order of events can be had; the second half has a real query
+fail.
 """
 
 from __future__ import annotations
@@ -135,8 +136,8 @@ def test_nothing_is_visible_before_the_commit_and_all_after(run: Any, broker: sp
 
 
 def test_a_batch_that_is_committed_is_not_written_again(run: Any, broker: sparklog.LocalBroker, tmp_path: Path) -> None:
-    """The driver died between the decision and Spark's commit log; the batch is run again with other rows and tasks, and
-    the checkpoint says that it is the same."""
+    """The driver died between the decision and Spark's commit log; the batch is run again with other rows and tasks,
+    and the checkpoint says that it is the same."""
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"in":{"0":2}}')
     (tmp_path / "metadata").write_text(json.dumps({"id": run().query_id}))
@@ -208,7 +209,7 @@ def test_a_zombie_of_an_older_run_can_neither_write_join_nor_commit(run: Any, br
         old.attempt(old_writer, 0, "zombie")
     for batch_id in (0, 1):
         with pytest.raises(ProducerFencedError, match="a newer run has taken over"):
-            old.attempt(old.writer(), batch_id, "zombie")  # not even with a new ticket
+            old.attempt(old.writer(), batch_id, "zombie")  # not even with a new fencing token
     with pytest.raises(ProducerFencedError):
         old.writer().commit([finished], 0)
     old.writer().abort([finished], 0)

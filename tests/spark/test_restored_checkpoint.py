@@ -1,5 +1,5 @@
-"""A checkpoint that was set back: batches with new input have the numbers of batches that are in the topic. None of them is
-skipped in silence, and what Spark runs again after a crash still is.
+"""A checkpoint that was set back: batches with new input have the numbers of batches that are in the topic. None of
+them is skipped in silence, and what Spark runs again after a crash still is.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import sparklog
 
 
 class Query:
-    """A query that copies a topic, run after run, with a checkpoint that can be copied and put back. `location`: whether an
-    option or the session's setting says where it is, or (elsewhere) an option with what is no path that Python could open."""
+    """A query that copies a topic, run after run, with a checkpoint that can be copied and put back. `location`:
+    whether an option or the session's setting says where it is, or (elsewhere) an option with what is no path that
+    Python could open."""
 
     def __init__(self, reads: Any, target: str, source: str, directory: Path, location: str) -> None:
         self.reads = reads

@@ -1,4 +1,5 @@
-"""State of one's own in a query over sparklog: transformWithStateInPandas, which wants more than PySpark itself brings."""
+"""State of one's own in a query over sparklog: transformWithStateInPandas, which wants more than PySpark itself
+brings."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def test_a_batch_that_failed_is_run_again_with_the_same_records(
 def test_the_group_follows_the_checkpoint(
     reads: Any, topic: Any, send: Any, collected: Any, broker: sparklog.LocalBroker, tmp_path: Path
 ) -> None:
-    from sparklog.client.cluster import cluster
+    from sparklog.client.net.cluster import cluster
     from sparklog.protocol.group_messages import OffsetFetchRequest, OffsetFetchResponse
     from sparklog.protocol.messages import Api
 

@@ -1,4 +1,8 @@
-"""Two drivers on one checkpoint at the same time: one goes on, the other ends with an error, and nothing is there twice."""
+"""Two drivers on one checkpoint at the same time.
+
+Who loses ends with an error that says why. The job goes on (at a bad moment each beats the other, and it goes on when
+it is started again), and nothing is missing or there twice.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,11 @@ import sparklog
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 90.0
+REASONS = (
+    "a newer run has taken over",  # sparklog, when the loser writes
+    "CONCURRENT_STREAM_LOG_UPDATE",  # Spark, when both have planned the same batch
+    "Multiple streaming queries are concurrently using",  # Spark, when both rename the batch's file at once
+)
 
 
 @pytest.fixture
@@ -69,10 +78,13 @@ def test_one_wins(
     send_until(lambda: bool(written()), "the first driver writes")
     drivers.append(start(broker.bootstrap_servers, source, target))
     send_until(lambda: any(d.poll() is not None for d in drivers), "one of the two ends")
-    (loser,) = [n for n, d in enumerate(drivers) if d.poll() is not None]
-    error = (tmp_path / f"driver-{loser}").read_text()
-    assert "a newer run has taken over" in error or "CONCURRENT_STREAM_LOG_UPDATE" in error, error
+    for number, driver in enumerate(drivers):
+        if driver.poll() is not None:
+            error = (tmp_path / f"driver-{number}").read_text()
+            assert any(words in error for words in REASONS), error
+    if all(d.poll() is not None for d in drivers):
+        # The one had taken the transactions over, the other had written the next batch's offsets first.
+        drivers.append(start(broker.bootstrap_servers, source, target))
     expected = [f"{n:06}" for n in range(sent)]
-    send_until(lambda: written()[: len(expected)] == expected, "the other one goes on")
+    send_until(lambda: written()[: len(expected)] == expected, "one goes on")
     assert len(set(written())) == len(written())
-    assert drivers[1 - loser].poll() is None

@@ -58,8 +58,8 @@ def _limit(limits: Mapping[int, int]) -> None:
 
 
 class BrokerProcess:
-    """`python -m sparklog_broker` on a free port; `settings` are broker settings for its configuration file, `limits` of the
-    process by `resource.RLIMIT_…`, `env` its environment (None: this one)."""
+    """`python -m sparklog_broker` on a free port; `settings` are broker settings for its configuration file, `limits`
+    of the process by `resource.RLIMIT_…`, `env` its environment (None: this one)."""
 
     def __init__(
         self,

@@ -19,7 +19,8 @@ Cut = Callable[[Api], bool]
 
 
 class CuttingProxy:
-    """`cut(api)` is asked when the broker's answer to a request is there; True: the answer is dropped with the connection."""
+    """`cut(api)` is asked when the broker's answer to a request is there; True: the answer is dropped with the
+    connection."""
 
     def __init__(self, host: str, port: int, cut: Cut) -> None:
         self.upstream = (host, port)

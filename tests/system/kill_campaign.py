@@ -332,7 +332,8 @@ class Campaign:
 
 
 def read_partition(client: RawClient, tp: TopicPartition) -> Rows:
-    """Everything from the log start to the log end, checksums verified. Compaction and retention may go on meanwhile."""
+    """Everything from the log start to the log end, checksums verified. Compaction and retention may go on
+    meanwhile."""
     end = end_offset(client, tp.topic, tp.partition)
     start = end_offset_earliest(client, tp)
     offsets, ids, dead = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, bool)]

@@ -12,9 +12,9 @@ import pytest
 
 import sparklog
 from sparklog import Admin, Consumer, Producer, TopicPartition
-from sparklog.client import cluster as cluster_module
-from sparklog.client.cluster import Cluster, cluster
-from sparklog.client.partitioner import partition_for_key
+from sparklog.client.net import cluster as cluster_module
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.errors import InvalidPartitionsError, InvalidTopicError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.testing.faults import VARIABLE
 from tests.system.broker_process import BrokerProcess, until

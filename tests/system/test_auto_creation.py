@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog import Admin, Consumer, Producer, TopicPartition
-from sparklog.client.cluster import cluster
+from sparklog.client.net.cluster import cluster
 from sparklog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import AUTO_CREATED_MAX, MetadataRequest, MetadataResponse

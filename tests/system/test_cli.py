@@ -419,7 +419,7 @@ def test_broker_command(tmp_path: Path) -> None:
 def test_broker_starts_without_rich_and_compute() -> None:
     code = (
         "import sys; from sparklog_broker import main; main.main = lambda a: print("
-        "sorted(m for m in sys.modules if m in ('typer', 'rich', 'pyarrow.compute', 'pandas', 'sparklog.client.producer'))) or 0; "
+        "sorted(m for m in sys.modules if m in ('typer', 'rich', 'pyarrow.compute', 'pandas', 'sparklog.client.producer.producer'))) or 0; "
         "sys.argv = ['sparklog', 'broker']; from sparklog.cli.main import run; run()"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

@@ -17,10 +17,10 @@ import pytest
 
 import sparklog
 from sparklog import Admin, Consumer, Producer, TopicPartition
-from sparklog.client.cluster import cluster
 from sparklog.client.local import LocalBroker
-from sparklog.client.partitioner import partition_for_key
-from sparklog.client.range_reader import read_range
+from sparklog.client.net.cluster import cluster
+from sparklog.client.producer.partitioner import partition_for_key
+from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -185,7 +185,7 @@ def test_files_are_really_mapped(
     def no_socket(*_: Any, **__: Any) -> Any:
         raise AssertionError("the socket was used")
 
-    monkeypatch.setattr("sparklog.client.range_reader._RangeReader._request", no_socket)
+    monkeypatch.setattr("sparklog.client.reading.range_reader._RangeReader._request", no_socket)
     assert sparklog.read_table(broker.bootstrap_servers, topic).num_rows == 10
     with pytest.raises(AssertionError, match="socket"):
         sparklog.read_table(broker.bootstrap_servers, topic, local="off")

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from sparklog import Admin, Consumer, Producer, read_table
-from sparklog.client.cluster import cluster
-from sparklog.client.range_reader import read_range
+from sparklog.client.net.cluster import cluster
+from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import InvalidConfigError, SchemaMismatchError
 from sparklog.types import TopicPartition
 from tests.system.broker_process import BrokerProcess, until

@@ -21,7 +21,7 @@ from sparklog.cli import completion
 from sparklog.cli.app import run_app
 
 if TYPE_CHECKING:
-    from sparklog.client.admin import Admin
+    from sparklog.client.admin.admin import Admin
     from sparklog.client.local import LocalBroker
 
 SPARKLOG = Path(sys.executable).parent / "sparklog"

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import sparklog
-from sparklog.client.cluster import cluster, forget
-from sparklog.client.producer import Producer
-from sparklog.client.shared_transaction import draw_ticket
+from sparklog.client.net.cluster import cluster, forget
+from sparklog.client.producer.producer import Producer
+from sparklog.client.transactions.shared_transaction import draw_fencing_token
 from sparklog.metadata.producer_ids import BLOCK_IDS
 from sparklog.protocol.messages import Api
 from tests.system.broker_process import BrokerProcess, create_topic, until
@@ -102,7 +102,7 @@ def test_producer_ids_outlive_kill_9(tmp_path: Path) -> None:
     given: list[int] = []
     for _ in range(3):
         process = BrokerProcess(tmp_path / "data", work_dir=tmp_path)
-        given += [draw_ticket(cluster(process.address)) for _ in range(3)]
+        given += [draw_fencing_token(cluster(process.address)) for _ in range(3)]
         forget(process.address)
         process.stop(signal.SIGKILL)
     assert given == sorted(set(given))

@@ -1,4 +1,5 @@
-"""Consumer groups with a real broker and consumers in processes of their own, which are killed, stopped and woken up."""
+"""Consumer groups with a real broker and consumers in processes of their own, which are killed, stopped and woken
+up."""
 
 from __future__ import annotations
 

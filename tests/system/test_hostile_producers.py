@@ -1,4 +1,4 @@
-"""A peer that writes under ids, epochs, tickets and sequences that are not its own, beside honest producers."""
+"""A peer that writes under ids, epochs, fencing tokens and sequences that are not its own, beside honest producers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import sparklog
-from sparklog.client.admin import Admin
-from sparklog.client.cluster import cluster, forget
-from sparklog.client.producer import Producer
-from sparklog.client.shared_transaction import (
+from sparklog.client.admin.admin import Admin
+from sparklog.client.net.cluster import cluster, forget
+from sparklog.client.producer.producer import Producer
+from sparklog.client.transactions.shared_transaction import (
+    Participant,
     SharedTransaction,
-    draw_ticket,
+    draw_fencing_token,
     end_shared_transaction,
     join_shared_transaction,
 )
@@ -130,26 +131,28 @@ def test_a_partition_remembers_so_many_producers(broker: BrokerProcess) -> None:
         assert len(admin.describe_producers(T).producers) == 50
 
 
-def test_a_ticket_that_was_not_drawn_locks_no_application_out(broker: BrokerProcess) -> None:
+def test_a_fencing_token_that_was_not_drawn_locks_no_application_out(broker: BrokerProcess) -> None:
     with broker.connect() as stranger:
         newest = new_id(stranger)
-        for ticket in (2**63 - 1, 2**62, newest + 100_000, -1, -(2**63)):
-            join = JoinSharedTxnRequest("query", 7, "stranger", ticket)
+        for fencing_token in (2**63 - 1, 2**62, newest + 100_000, -1, -(2**63)):
+            join = JoinSharedTxnRequest("query", 7, "stranger", fencing_token)
             with pytest.raises(InvalidProducerIdMappingError, match="never drawn"):
                 stranger.request(Api.JOIN_SHARED_TXN, join, JoinSharedTxnResponse)
-            end = EndSharedTxnRequest("query", 7, "stranger", ticket, True)
+            end = EndSharedTxnRequest("query", 7, "stranger", fencing_token, True)
             with pytest.raises(InvalidProducerIdMappingError, match="never drawn"):
                 stranger.request(Api.END_SHARED_TXN, end, EndSharedTxnResponse)
     with Admin(broker.address) as admin:
         assert admin.list_transactions() == []
     known = cluster(broker.address)
     try:
-        transaction = SharedTransaction("query", 0, "run", draw_ticket(known))
+        transaction = SharedTransaction("query", 0, "run", draw_fencing_token(known))
         participant = join_shared_transaction(known, transaction, timeout_ms=60_000)
-        assert participant is not None
-        with Producer(broker.address) as producer, producer.participation(participant):  # type: ignore[arg-type]
+        assert isinstance(participant, Participant)
+        with Producer(broker.address) as producer, producer.participation(participant):
             producer.send("t", b"a")
-        assert end_shared_transaction(known, transaction, committed=True, winners=[participant.producer_id]).committed  # type: ignore[union-attr]
+        assert end_shared_transaction(
+            known, transaction, committed=True, committed_participants=[participant.producer_id]
+        ).committed
     finally:
         forget(broker.address)
     assert values(broker) == [b"a"]

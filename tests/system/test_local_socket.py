@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import sparklog
-from sparklog.client.addresses import Endpoint
-from sparklog.client.connection import Connection, connect_for_data
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.connection import Connection, connect_for_data
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.system.broker_process import BrokerProcess

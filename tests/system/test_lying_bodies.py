@@ -1,5 +1,5 @@
-"""Batches whose checksum is right and whose body lies, against a real broker: refused when they are sent; planted in its
-files, every reader has a typed error, nobody dies of a signal, and what is beside them is read."""
+"""Batches whose checksum is right and whose body lies, against a real broker: refused when they are sent; planted in
+its files, every reader has a typed error, nobody dies of a signal, and what is beside them is read."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def plant(data_dir: Path, topic: str, lies: list[bytearray]) -> list[tuple[int, 
     )  # fmt: skip
     found = []
     for lie in lies:
-        info = log.append_internal(bytearray(lie))
+        info = log.appender.append_internal(bytearray(lie))
         found.append((info.base_offset, info.last_offset + 1))
-        log.append_internal(bytearray(envelope_batch(20, 100)))
+        log.appender.append_internal(bytearray(envelope_batch(20, 100)))
     log.close()
     return found
 

@@ -1,5 +1,5 @@
-"""Peers that ask for very much, or do not read what they have asked for, against a broker process with little memory and few
-descriptors: it lives, holds no more than its budget, and answers others."""
+"""Peers that ask for very much, or do not read what they have asked for, against a broker process with little memory
+and few descriptors: it lives, holds no more than its budget, and answers others."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_topics_with_very_wide_schemas(tmp_path: Path) -> None:
         for name in names:
             admin.create_topic(name, schema=wide_schema())
         assert admin.list_topics() == names
-        whole = sparklog.client.cluster.cluster(local.bootstrap_servers).metadata()
+        whole = sparklog.client.net.cluster.cluster(local.bootstrap_servers).metadata()
         assert [t.name for t in whole.topics] == names, "all pages are one answer"
         assert sum(len(s.arrow_schema) for t in whole.topics for s in t.schemas) > 16 * MIB
         host, _, port = local.bootstrap_servers.rpartition(":")

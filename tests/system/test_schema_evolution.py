@@ -16,8 +16,8 @@ import pytest
 
 import sparklog
 from sparklog import Admin, Consumer, Producer, TopicPartition
-from sparklog.client.cluster import Cluster, cluster, forget
-from sparklog.client.range_reader import read_range
+from sparklog.client.net.cluster import Cluster, cluster, forget
+from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import (
     InvalidRequestError,
     InvalidTopicError,

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sparklog
-from sparklog.client import range_reader
-from sparklog.client.consumed import ConsumedBatch
+from sparklog.client.reading import range_reader
+from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.query.session import SqlSession
 
 if TYPE_CHECKING:

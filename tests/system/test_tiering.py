@@ -1,4 +1,5 @@
-"""Tiering with a real broker: what is only in the store is read as before, killed uploads leave nothing, S3's protocol."""
+"""Tiering with a real broker: what is only in the store is read as before, killed uploads leave nothing, S3's
+protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import pytest
 
 import sparklog
 from sparklog import TopicPartition
-from sparklog.client import remote_reader
+from sparklog.client.reading import remote_reader
 from sparklog.errors import CorruptBatchError, InvalidConfigError, RemoteStorageError
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tiering.object_store import ObjectStore

@@ -11,8 +11,8 @@ import pytest
 
 import sparklog
 from sparklog import Admin, Producer
+from sparklog.client.admin.transaction_admin import HangingTransaction
 from sparklog.client.local import LocalBroker
-from sparklog.client.transaction_admin import HangingTransaction
 from sparklog.protocol.transaction_messages import ProducerState
 from sparklog.types import INTERNAL_TOPICS, TopicPartition
 from tests.system.test_cli import Run, run  # noqa: F401

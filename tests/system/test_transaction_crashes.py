@@ -1,4 +1,5 @@
-"""A broker that is killed at every step of a transaction's end: the decision stays, the markers come, nothing is torn."""
+"""A broker that is killed at every step of a transaction's end: the decision stays, the markers come, nothing is
+torn."""
 
 from __future__ import annotations
 
@@ -149,12 +150,12 @@ def test_a_shared_commit(start: Start, tmp_path: Path, monkeypatch: pytest.Monke
     broker = start()
     with broker.connect() as client:
         create_topic(client, "t", PARTITIONS)
-        ticket = begin_ticket(client)
-        join = JoinSharedTxnRequest("app", 7, "run", ticket, 60_000)
+        fencing_token = begin_fencing_token(client)
+        join = JoinSharedTxnRequest("app", 7, "run", fencing_token, 60_000)
         tasks = [client.request(Api.JOIN_SHARED_TXN, join, JoinSharedTxnResponse).producer_id for _ in range(3)]
         for n, task in enumerate(tasks):
             write(client, app, (task, 0), b"%d" % n)
-        end = EndSharedTxnRequest("app", 7, "run", ticket, True, [tasks[0], tasks[2]])
+        end = EndSharedTxnRequest("app", 7, "run", fencing_token, True, [tasks[0], tasks[2]])
         with pytest.raises((EOFError, OSError)):
             client.request(Api.END_SHARED_TXN, end, EndSharedTxnResponse)
     assert broker.wait() == -signal.SIGKILL
@@ -172,7 +173,7 @@ def test_a_shared_commit(start: Start, tmp_path: Path, monkeypatch: pytest.Monke
         assert isinstance(answer, EndSharedTxnResponse)
         assert answer.committed
         assert values(broker) == chosen
-        newer = JoinSharedTxnRequest("app", 7, "run2", begin_ticket(client), 60_000)
+        newer = JoinSharedTxnRequest("app", 7, "run2", begin_fencing_token(client), 60_000)
         assert client.request(Api.JOIN_SHARED_TXN, newer, JoinSharedTxnResponse).committed
         details = admin.describe_transaction(app)
         assert (details.last_committed_version, details.partitions) == (7, [])
@@ -180,7 +181,7 @@ def test_a_shared_commit(start: Start, tmp_path: Path, monkeypatch: pytest.Monke
         assert admin.find_hanging_transactions() == []
 
 
-def begin_ticket(client: RawClient) -> int:
+def begin_fencing_token(client: RawClient) -> int:
     return client.request(Api.INIT_PRODUCER_ID, InitProducerIdRequest(), InitProducerIdResponse).producer_id
 
 

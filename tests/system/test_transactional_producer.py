@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import sparklog
-from sparklog.client.cluster import cluster, forget
-from sparklog.client.producer import Producer
-from sparklog.client.shared_transaction import (
+from sparklog.client.net.cluster import cluster, forget
+from sparklog.client.producer.producer import Producer
+from sparklog.client.transactions.shared_transaction import (
     LastCommit,
     SharedTransaction,
-    draw_ticket,
+    draw_fencing_token,
     end_shared_transaction,
     join_shared_transaction,
 )
@@ -162,8 +162,8 @@ def test_a_broker_that_dies_in_a_commit_has_committed_all_or_nothing(
 
 def test_participants_of_a_shared_transaction(broker: BrokerProcess) -> None:
     known = cluster(broker.address)
-    transaction = SharedTransaction("query", 0, "run", draw_ticket(known))
-    winners = []
+    transaction = SharedTransaction("query", 0, "run", draw_fencing_token(known))
+    committed_participants = []
     with Producer(broker.address) as producer:
         for task, wins in ((b"loser", False), (b"winner", True), (b"winner", True)):
             participant = join_shared_transaction(known, transaction, timeout_ms=60_000)
@@ -171,9 +171,11 @@ def test_participants_of_a_shared_transaction(broker: BrokerProcess) -> None:
             with producer.participation(participant):  # type: ignore[arg-type]
                 write(producer, task)
             if wins:
-                winners.append(participant.producer_id)  # type: ignore[union-attr]
+                committed_participants.append(participant.producer_id)  # type: ignore[union-attr]
         assert values(broker.address) == []
-        assert end_shared_transaction(known, transaction, committed=True, winners=winners).committed
+        assert end_shared_transaction(
+            known, transaction, committed=True, committed_participants=committed_participants
+        ).committed
         assert values(broker.address) == [b"winner"] * 4
         assert join_shared_transaction(known, transaction, timeout_ms=60_000) == LastCommit(0, "")
         producer.send("t", b"plain", partition=0).result(10)

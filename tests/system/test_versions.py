@@ -146,14 +146,14 @@ PARTS: dict[m.Api, tuple[str, type[Message]]] = {
 """Lists that are built piece by piece, and what is in them."""
 
 
-def questions(number: int, ticket: int) -> dict[m.Api, Message]:
+def questions(number: int, fencing_token: int) -> dict[m.Api, Message]:
     """A request of each API that has two versions, but for the one that creates a topic, which is asked before."""
     return {
         m.Api.METADATA: MetadataRequest(),
         m.Api.ALTER_TOPIC: AlterTopicRequest(f"plain-{number}", {"retention.ms": 1_000_000}),
         m.Api.ALTER_SCHEMA: AlterSchemaRequest(f"typed-{number}", COLUMN_TO_ADD),
-        m.Api.JOIN_SHARED_TXN: JoinSharedTxnRequest("query", number, "run", ticket),
-        m.Api.END_SHARED_TXN: EndSharedTxnRequest("query", number, "run", ticket, False),
+        m.Api.JOIN_SHARED_TXN: JoinSharedTxnRequest("query", number, "run", fencing_token),
+        m.Api.END_SHARED_TXN: EndSharedTxnRequest("query", number, "run", fencing_token, False),
         m.Api.LIST_TRANSACTIONS: ListTransactionsRequest(),
         m.Api.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest(["orders"]),
         m.Api.DESCRIBE_PRODUCERS: DescribeProducersRequest(f"plain-{number}", 0),
@@ -172,8 +172,8 @@ def test_an_answer_has_the_fields_of_the_requests_version(broker: BrokerProcess)
                 header = answer(raw, m.Api.CREATE_TOPIC, version, CreateTopicRequest(name, 1, schema))
                 assert len(header[0]) == len(field_names(TopicState, version))
             answer(raw, m.Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest("orders", 60_000), retry=True)
-            (ticket, _) = answer(raw, m.Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest(), retry=True)
-            for api, request in questions(version, ticket).items():
+            (fencing_token, _) = answer(raw, m.Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest(), retry=True)
+            for api, request in questions(version, fencing_token).items():
                 header = answer(raw, api, version, request, retry=True)
                 assert len(header) == len(field_names(m.APIS[api].response, version)), (api, version)
                 field, part = PARTS.get(api, ("", Message))

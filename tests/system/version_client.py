@@ -1,27 +1,37 @@
 """A client of whichever release is on PYTHONPATH, in a process of its own: `python version_client.py ADDRESS STAGE`.
 
-It uses only what the previous release has, too, and imports nothing of the tests. Stages: `work` uses every common part and
-checks what it gets; `read` reads what another client's `work` has left; `newer` asks for what only the newer release has. The
-last line of its output is what it found, as JSON.
+It uses only what the previous release has, too, and imports nothing of the tests. Stages: `work` uses every common
+part and checks what it gets; `read` reads what another client's `work` has left; `newer` asks for what only the newer
+release has. The last line of its output is what it found, as JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import inspect
 import json
 import sys
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 
 import sparklog
-from sparklog.client.cluster import cluster
-from sparklog.client.shared_transaction import (
-    SharedTransaction,
-    draw_ticket,
-    end_shared_transaction,
-    join_shared_transaction,
-)
 from sparklog.types import TopicPartition
+
+
+def first_of(*modules: str) -> ModuleType:
+    """The first of these modules that this release has: what is not public may move between releases."""
+    for module in modules:
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(module)
+    raise ImportError(f"this release has none of {', '.join(modules)}")
+
+
+cluster = first_of("sparklog.client.net.cluster", "sparklog.client.cluster").cluster
+shared_transactions = first_of("sparklog.client.transactions.shared_transaction", "sparklog.client.shared_transaction")
+draw_fencing_token = getattr(shared_transactions, "draw_fencing_token", None) or shared_transactions.draw_ticket
 
 PLAIN, TYPED, TRANSACTIONAL, SHARED, SCRATCH = "plain", "typed", "transactional", "shared", "scratch"
 GROUP, OTHER_GROUP = "readers", "others"
@@ -128,18 +138,20 @@ def transactions(address: str) -> None:
         assert found.find_hanging_transactions() == []
 
 
-def shared_transactions(address: str) -> None:
+def spark_sink(address: str) -> None:
     """As the Spark sink writes: participants of one transaction, of which some are committed."""
     shared = cluster(address)
-    transaction = SharedTransaction("query", 1, "run", draw_ticket(shared))
+    transaction = shared_transactions.SharedTransaction("query", 1, "run", draw_fencing_token(shared))
     winners = []
     for value in (b"winner", b"loser"):
-        participant = join_shared_transaction(shared, transaction, timeout_ms=60_000)
-        with sparklog.Producer(address) as producer, producer.participation(participant):  # type: ignore[arg-type]
+        participant = shared_transactions.join_shared_transaction(shared, transaction, timeout_ms=60_000)
+        with sparklog.Producer(address) as producer, producer.participation(participant):
             producer.send(SHARED, value, partition=0)
         if value == b"winner":
-            winners.append(participant.producer_id)  # type: ignore[union-attr]
-    ended = end_shared_transaction(shared, transaction, committed=True, winners=winners)
+            winners.append(participant.producer_id)
+    end = shared_transactions.end_shared_transaction
+    named = "committed_participants" if "committed_participants" in inspect.signature(end).parameters else "winners"
+    ended = end(shared, transaction, committed=True, **{named: winners})
     assert getattr(ended, "committed", ended) is True
 
 
@@ -154,7 +166,7 @@ def records(address: str) -> None:
 
 def work(address: str) -> dict[str, Any]:
     admin(address)
-    for part in (produce, consume, groups, transactions, shared_transactions, records):
+    for part in (produce, consume, groups, transactions, spark_sink, records):
         part(address)
     return read(address)
 

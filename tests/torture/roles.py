@@ -1,4 +1,5 @@
-"""The roles a client can have. Each is a loop over its seeded intents; an outcome that is not known is written as such."""
+"""The roles a client can have. Each is a loop over its seeded intents; an outcome that is not known is written as
+such."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sparklog
-from sparklog.client.consumed import ConsumedBatch
-from sparklog.client.futures import RecordFuture
+from sparklog.client.producer.futures import RecordFuture
+from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.errors import SparklogError
 from sparklog.types import TopicPartition
 from tests.checker import generate
@@ -77,7 +78,8 @@ def _settle(life: Life, operation: int, futures: Sequence[RecordFuture]) -> None
 
 
 def transactional(life: Life) -> None:
-    """Sends in transactions, a part of which it aborts. The next life has the same transactional id and fences this one."""
+    """Sends in transactions, a part of which it aborts. The next life has the same transactional id and fences this
+    one."""
     told, history = life.told, life.history
     values = generate.unique_values(told.number)
     identity = f"transactional-{told.slot}"

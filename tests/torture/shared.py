@@ -1,8 +1,8 @@
 """Shared transactions without Spark: a driver that numbers its batches, and tasks that fail, are repeated, and lose.
 
-What Spark's checkpoint is, is a directory here: a file for every batch that is done. The rows of a batch follow from its
-number; how they are spread over tasks does not, as in Spark. A life that finds a batch not done does it again, whatever
-the life before had got to.
+What Spark's checkpoint is, is a directory here: a file for every batch that is done. The rows of a batch follow from
+its number; how they are spread over tasks does not, as in Spark. A life that finds a batch not done does it again,
+whatever the life before had got to.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import sparklog
-from sparklog.client.cluster import Cluster, cluster
-from sparklog.client.shared_transaction import (
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.transactions.shared_transaction import (
     LastCommit,
     SharedTransaction,
-    draw_ticket,
+    draw_fencing_token,
     end_shared_transaction,
     join_shared_transaction,
 )
@@ -81,11 +81,17 @@ def shared(life: Life) -> None:
     with sparklog.Producer(told.bootstrap_servers, **told.settings) as client:
         for _ in life.while_wanted(iter(int, 1)):
             batch = batches_done(checkpoint)
-            transaction = SharedTransaction(f"app-{told.slot}", batch, f"{told.name}-{run}", draw_ticket(connections))
-            winners = _write(client, connections, transaction, rows_of(told.slot, batch, told.inputs), rng)
-            if winners is not None:
+            transaction = SharedTransaction(
+                f"app-{told.slot}", batch, f"{told.name}-{run}", draw_fencing_token(connections)
+            )
+            committed_participants = _write(
+                client, connections, transaction, rows_of(told.slot, batch, told.inputs), rng
+            )
+            if committed_participants is not None:
                 commit = rng.random() < 0.9
-                end_shared_transaction(connections, transaction, committed=commit, winners=winners)
+                end_shared_transaction(
+                    connections, transaction, committed=commit, committed_participants=committed_participants
+                )
                 if not commit:
                     run += 1  # what Spark does after an abort: the query fails and is started again
                     continue
@@ -101,11 +107,11 @@ def _write(
     rows: list[tuple[str, list[int]]],
     rng: random.Random,
 ) -> list[int] | None:
-    """The tasks of a batch, some of them more than once; the winners' producer ids. None: the batch is committed."""
+    """The tasks of a batch, some of them more than once; the producer ids to commit. None: the batch is committed."""
     tasks: list[list[tuple[str, list[int]]]] = [[] for _ in range(rng.randint(1, TASKS_MAX))]
     for part in rows:
         rng.choice(tasks).append(part)
-    winners = []
+    committed_participants = []
     for task in tasks:
         for is_last in [*(False for _ in range(rng.choices([0, 1, 2], [6, 3, 1])[0])), True]:
             participant = join_shared_transaction(connections, transaction, timeout_ms=TIMEOUT_MS)
@@ -122,5 +128,5 @@ def _write(
             except TaskFailedError:
                 continue
             if is_last:
-                winners.append(participant.producer_id)
-    return winners
+                committed_participants.append(participant.producer_id)
+    return committed_participants

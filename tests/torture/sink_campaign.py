@@ -1,8 +1,8 @@
 """The sink pipeline under faults: whatever is killed, the output is the input, each record once, in order per key.
 
 Rounds: some input is written, a fault happens, and the next round begins when the pipeline has committed a batch since.
-At the end all input is copied, and input and output are read and compared; a reader that has followed the output all the
-time must have seen nothing else.
+At the end all input is copied, and input and output are read and compared; a reader that has followed the output all
+the time must have seen nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 import sparklog
-from sparklog.client.partitioner import partition_for_key
+from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.errors import SparklogError
 from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse

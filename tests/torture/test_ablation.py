@@ -15,7 +15,7 @@ from tests.torture.shared import AFTER_END
 
 pytestmark = [pytest.mark.crash, pytest.mark.torture]
 
-PRODUCERS = "sparklog.log.producers"
+PRODUCERS = "sparklog.log.producers.states"
 TRANSACTIONS = "sparklog.replication.transactions.model"
 SMALL_BATCHES = {"producer": {"batch_size_bytes": 60}}
 
@@ -41,7 +41,7 @@ ABLATIONS = {
         broker_steps=("log.after-append",),
     ),
     "losers are committed, too": Ablation(
-        (f"{TRANSACTIONS}:winners_list",),
+        (f"{TRANSACTIONS}:committed_participants_only",),
         {"shared": 1, "assigned": 1},
         {"kill broker": 1},
         frozenset({Anomaly.DUPLICATE}),

@@ -1,4 +1,5 @@
-"""Transactions, pipelines and groups under faults: everything at once, and at every step where a crash would be worst."""
+"""Transactions, pipelines and groups under faults: everything at once, and at every step where a crash would be
+worst."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m tests.torture.unsafe_broker <module>:<field>[,…] <arguments of sparklog_broker>
 
-`module` has the frozen dataclass `Safeguards`. Every instance has the field off: those that are there when the broker has
-been imported (default arguments), and those that it makes.
+`module` has the frozen dataclass `Safeguards`. Every instance has the field off: those that are there when the broker
+has been imported (default arguments), and those that it makes.
 """
 
 from __future__ import annotations

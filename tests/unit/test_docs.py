@@ -1,4 +1,5 @@
-"""The documents say what is: every code block of the README is run, the guide's Python too, and its tables are generated."""
+"""The documents say what is: every code block of the README is run, the guide's Python too, and its tables are
+generated."""
 
 from __future__ import annotations
 
@@ -9,15 +10,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINE_CHARS_MAX = 120
 BIN = Path(sys.executable).parent
 
 _BLOCK = re.compile(r"(?:<!-- test: ([^>]*) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
@@ -145,6 +150,32 @@ def test_an_old_table_is_noticed() -> None:
     assert generator.regenerate(GUIDE.replace("| `linger.ms` |", "| `linger.s` |")) == GUIDE
 
 
+def long_lines(text: str) -> list[int]:
+    """Lines of paragraphs and lists that are too long, by number. What links lead to does not count, nor do tables and
+    code."""
+    lines = text.splitlines()
+    tokens = MarkdownIt().enable("table").parse(text)
+    prose = [
+        token.map
+        for before, token in pairwise(tokens)
+        if token.type == "inline" and before.type == "paragraph_open" and token.map
+    ]
+    shown = {n: re.sub(r"\]\([^)]*\)", "]", lines[n]) for start, end in prose for n in range(start, end)}
+    return [n + 1 for n, line in shown.items() if len(line) > LINE_CHARS_MAX]
+
+
+@pytest.mark.parametrize("document", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_lines_of_prose_are_short(document: Path) -> None:
+    assert long_lines(document.read_text(encoding="utf-8")) == []
+
+
+def test_what_counts_as_a_long_line() -> None:
+    long = "word " * 30
+    link = f"[here](https://{'long.' * 30}org)"
+    text = f"{long}\n\n- short\n  {long}\n\nshort\n\n    {long}\n\n```\n{long}\n```\n\n| {long} |\n|---|\n| {long} |\n\n{link}\n"
+    assert long_lines(text) == [1, 4]
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_links_lead_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
@@ -154,6 +185,23 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert target[1:] in headings, target
         elif not target.startswith("http"):
             assert (document.parent / target.split("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("document", [*sorted((ROOT / "docs" / "internals").rglob("*.md")), ROOT / "CONTRIBUTING.md"])
+def test_the_modules_that_are_named_exist(document: Path) -> None:
+    """A module with a folder is named from the repository's top, from its package, or from the folder of the client or
+    the log."""
+    starts = (
+        ".",
+        "sparklog",
+        "sparklog/client",
+        "sparklog/log",
+        "broker_daemon/sparklog_broker",
+        "broker_daemon",
+        "datasource",
+    )
+    for named in re.findall(r"`(\w+(?:/\w+)+\.py)`", document.read_text(encoding="utf-8")):
+        assert any((ROOT / start / named).exists() for start in starts), named
 
 
 def test_every_command_in_the_documents_exists() -> None:

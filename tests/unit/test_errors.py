@@ -114,7 +114,7 @@ def test_every_code_gives_its_class_name_and_text(code: int) -> None:
     error = e.error_from_code(code, "why")
     assert type(error) is e.ERRORS[code]
     assert (str(error), error.code, error.name) == ("why", code, e.NAMES[code])
-    assert str(e.error_from_code(code, "")) == (e.ERRORS[code].__doc__ or "")
+    assert str(e.error_from_code(code, "")) == " ".join((e.ERRORS[code].__doc__ or "").split())
     assert str(e.error_from_code(code, "")).endswith(".")
 
 

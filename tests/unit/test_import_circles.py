@@ -1,4 +1,5 @@
-"""No module imports, at whatever distance, a module that imports it; imports for type checkers and inside functions count."""
+"""No module imports, at whatever distance, a module that imports it; imports for type checkers and inside functions
+count."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The threads that compact logs, the dirtiest first. What is due and how it is done is in `sparklog.log.compaction`.
 
-A log that fails (a damaged batch, a full disk) waits longer after each failure, and after some is left alone; the others
-go on. The threads work on NumPy and Arrow arrays of one batch at a time, so that the event loop gets its turn.
+A log that fails (a damaged batch, a full disk) waits longer after each failure, and after some is left alone; the
+others go on. The threads work on NumPy and Arrow arrays of one batch at a time, so that the event loop gets its turn.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor
 
-from sparklog.log.retention_run import remove_dropped
+from sparklog.log.retention.run import remove_dropped
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.partitions import Partitions

@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 
 class Periodic:
-    """Does `work`, then waits for `pause_s` or until it is woken; at once again if `work` says that there is more to do. What it
-    raises is logged. Event-loop thread only."""
+    """Does `work`, then waits for `pause_s` or until it is woken; at once again if `work` says that there is more to
+    do. What it raises is logged. Event-loop thread only."""
 
     def __init__(
         self,
@@ -74,7 +74,8 @@ class Rounds:
         self.start, self.run_soon = self._periodic.start, self._periodic.run_soon
 
     async def stop(self, timeout_s: float) -> bool:
-        """No round begins any more. Returns whether the one that is under way has ended in time; it is left behind else."""
+        """No round begins any more. Returns whether the one that is under way has ended in time; it is left behind
+        else."""
         await self._periodic.stop()
         self._thread.shutdown(wait=False)
         if self._running is None or self._running.done():

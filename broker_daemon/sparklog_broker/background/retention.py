@@ -1,4 +1,4 @@
-"""When retention runs. What may go is decided in `sparklog.log.retention`."""
+"""When retention runs. What may go is decided in `sparklog.log.retention.policy`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import logging
 from concurrent.futures import Executor
 from functools import partial
 
-from sparklog.log.expiry_clock import ExpiryClock
 from sparklog.log.log_manager import LogManager
-from sparklog.log.retention_run import RetentionResult, held_back, run_retention
+from sparklog.log.retention.expiry_clock import ExpiryClock
+from sparklog.log.retention.run import RetentionResult, held_back, run_retention
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.partitions import Partitions

@@ -1,8 +1,8 @@
-"""The thread that copies sealed segments to the object store and deletes what need not stay. What is due and in which order
-it is done is in `sparklog.log.tiering`.
+"""The thread that copies sealed segments to the object store and deletes what need not stay. What is due and in which
+order it is done is in `sparklog.log.tiering`.
 
-A partition whose round fails is tried again at the next interval; the others go on. Partitions of deleted topics are taken
-from their directories, which stay until everything of them is deleted from the store.
+A partition whose round fails is tried again at the next interval; the others go on. Partitions of deleted topics are
+taken from their directories, which stay until everything of them is deleted from the store.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Tierer:
             )
 
     async def stop(self) -> None:
-        """Ends the round that is under way, at the next piece. What was being copied is deleted after the next start."""
+        """Ends the round that is under way, at the next piece. What was being copied is deleted after the next
+        start."""
         self._stopping.set()
         if self._rounds is not None and not await self._rounds.stop(STOP_TIMEOUT_S):
             log.warning("the tierer does not end, the object store hangs")

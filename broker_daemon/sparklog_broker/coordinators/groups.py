@@ -1,5 +1,5 @@
-"""The group coordinator's shell: a shard for each partition of `__consumer_offsets`, their clock, and who is asked for a group.
-Event-loop thread only.
+"""The group coordinator's shell: a shard for each partition of `__consumer_offsets`, their clock, and who is asked for
+a group. Event-loop thread only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 TICKS_PER_HEARTBEAT = 20
 TICK_S_MIN, TICK_S_MAX = 0.02, 0.25
 STALL_S = 1.0
-"""If the broker itself did not run for longer, its members' heartbeats could not be read either: their time is prolonged."""
+"""If the broker itself did not run for longer, its members' heartbeats could not be read either: their time is
+prolonged."""
 
 A = TypeVar("A")
 
@@ -69,7 +70,8 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
         return answer
 
     async def safe(self, coordinator: GroupCoordinator) -> None:
-        """Returns when all that `coordinator` has told up to now is safe. Raises CoordinatorLoadingError if it never will be."""
+        """Returns when all that `coordinator` has told up to now is safe. Raises CoordinatorLoadingError if it never
+        will be."""
         await self._write([])
         if self.ready() is not coordinator:
             raise CoordinatorLoadingError(f"the groups of partition {self.number} have been read again: try again")

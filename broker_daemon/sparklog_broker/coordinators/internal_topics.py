@@ -40,7 +40,7 @@ from sparklog_broker.topics import Topics
 
 SEGMENT_BYTES = 100 * 1024 * 1024
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-"""A decision names all winners of a shared transaction: more than a topic's default allows."""
+"""A decision names all participants of a shared transaction that it commits: more than a topic's default allows."""
 INTERNAL_CONFIGS: Mapping[str, Mapping[str, int | float | str | bool]] = {
     name: {
         "cleanup.policy": "compact",
@@ -151,7 +151,7 @@ class InternalTopic:
         leader_epoch = where.replicas.leader_epoch
 
         def run(log: PartitionLog) -> AppendInfo:
-            return log.append_internal(batch, leader_epoch=leader_epoch)
+            return log.appender.append_internal(batch, leader_epoch=leader_epoch)
 
         write = Write(where, where.log, run, len(batch))
         (outcome,) = await self._appender.append_each([write], replicated_within_ms=APPEND_TIMEOUT_MS)
@@ -162,7 +162,7 @@ class InternalTopic:
     async def make_durable(self, partition: int) -> None:
         """Returns when all that was appended to a partition is on the disk. Raises StorageError, StorageFullError."""
         where = self.partition_of(partition)
-        await self._io.run(where.thread, where.log.flush)
+        await self._io.run(where.thread, where.log.flusher.flush)
 
     async def replay(self, partition: int) -> AsyncIterator[list[Replayed]]:
         """All records of a partition below its high watermark of this moment, in order, decoded off the event loop, a
@@ -193,7 +193,7 @@ class _ReplayStep:
         self._end = end
 
     def __call__(self) -> tuple[list[Replayed], int]:
-        piece = self._log.read(self._offset, REPLAY_BYTES)
+        piece = self._log.reader.read(self._offset, REPLAY_BYTES)
         if piece is None:  # compaction has left nothing up to the end
             return [], self._end
         try:
@@ -219,7 +219,8 @@ def _decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> l
 
 
 def _binary(values: Iterable[bytes | None]) -> pa.Array:
-    """Not with `pa.array`: it imports pandas to see whether it is given some, and the event loop would stand for 0.3 s."""
+    """Not with `pa.array`: it imports pandas to see whether it is given some, and the event loop would stand for 0.3
+    s."""
     builder = StringBuilder()
     builder.append_values(values)
     return builder.finish().view(pa.binary())

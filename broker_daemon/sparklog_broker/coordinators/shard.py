@@ -1,9 +1,11 @@
-"""One partition of an internal topic at work: the coordinator whose state it holds, and the appends of what that decides.
+"""One partition of an internal topic at work: the coordinator whose state it holds, and the appends of what that
+decides.
 
-A request changes the coordinator at once. What has to be remembered goes into a queue, and what follows from it (answers, other
-actions) happens when it, and all that was queued before, is below the high watermark. One append at a time is under way; what
-comes meanwhile goes together into the next one. If an append fails, nobody knows what the log holds: the coordinator is thrown
-away and made anew from the log, and until then requests are told to come back (COORDINATOR_LOADING).
+A request changes the coordinator at once. What has to be remembered goes into a queue, and what follows from it
+(answers, other actions) happens when it, and all that was queued before, is below the high watermark. One append at a
+time is under way; what comes meanwhile goes together into the next one. If an append fails, nobody knows what the log
+holds: the coordinator is thrown away and made anew from the log, and until then requests are told to come back
+(COORDINATOR_LOADING).
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class Shard(ABC, Generic[C, E]):
 
     @abstractmethod
     def _lost(self, failed: Sequence[E], waiting: Sequence[E], error: Exception) -> None:
-        """Their records are not, and never will be: of `failed` because of `error`, of `waiting` because they came after."""
+        """Their records are not, and never will be: of `failed` because of `error`, of `waiting` because they came
+        after."""
 
     def ready(self) -> C:
         """Raises CoordinatorLoadingError, BrokerShuttingDownError."""

@@ -46,8 +46,8 @@ class MarkerWriter:
     async def write_all(
         self, markers: Sequence[Marker], coordinator_epoch: int, done: Callable[[set[Marker]], None]
     ) -> None:
-        """Returns when all are in; `done` is told of those that are, as soon as they are. A partition that is gone needs
-        none."""
+        """Returns when all are in; `done` is told of those that are, as soon as they are. A partition that is gone
+        needs none."""
         left, backoff_s = list(markers), BACKOFF_S
         while True:
             written = await self.write(left, coordinator_epoch)
@@ -63,8 +63,8 @@ class MarkerWriter:
     async def write(self, markers: Iterable[Marker], coordinator_epoch: int) -> set[Marker]:
         """One attempt; the markers that are in, or not needed.
 
-        Readers see the partitions' new ends at the same moment, when the attempt is over: whoever asks for all of them in
-        one request finds the whole transaction or nothing of it.
+        Readers see the partitions' new ends at the same moment, when the attempt is over: whoever asks for all of them
+        in one request finds the whole transaction or nothing of it.
         """
         by_partition: dict[TopicPartition, list[Marker]] = {}
         for marker in markers:
@@ -116,7 +116,7 @@ class _PartitionMarkers:
         last: AppendInfo | None = None
         for marker in self.markers:
             try:
-                info = partition_log.append_marker(
+                info = partition_log.appender.append_marker(
                     marker.producer_id,
                     marker.producer_epoch,
                     self._coordinator_epoch,

@@ -1,7 +1,7 @@
 """One partition of `__transaction_state` at work: carries out what its coordinator's rules say.
 
-Joins of many tasks share one append. A decision is on the disk before the markers if any topic of the transaction acknowledges
-only what is there: a power cut must not leave a part of the markers without it.
+Joins of many tasks share one append. A decision is on the disk before the markers if any topic of the transaction
+acknowledges only what is there: a power cut must not leave a part of the markers without it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sparklog.replication.transactions import (
     Coordinator,
     Effects,
     IdReserve,
-    Limits,
     Marker,
     Refuse,
     Request,
+    TransactionLimits,
     WriteMarkers,
 )
 from sparklog.testing.faults import reach
@@ -57,7 +57,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
         topic: InternalTopic,
         markers: MarkerWriter,
         storage: Storage,
-        limits: Limits,
+        limits: TransactionLimits,
         clock: Clock,
     ) -> None:
         super().__init__(number, loop, topic)
@@ -94,8 +94,8 @@ class TransactionShard(Shard[Coordinator, _Change]):
     # -- requests
 
     async def request(self, request: Request) -> Any:
-        """The answer to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError when the end
-        of the transaction before takes too long."""
+        """The answer to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError when the
+        end of the transaction before takes too long."""
         await self._reserve_ids()
         coordinator = self.ready()
         token = object()

@@ -1,7 +1,7 @@
 """The broker's transaction coordinator: which shard an id belongs to, loading, timeouts, and what operators ask.
 
-An id belongs to the partition of `__transaction_state` that its hash names. All state is in that topic, so it is read at
-the start; requests get COORDINATOR_LOADING meanwhile, and what was decided is driven on.
+An id belongs to the partition of `__transaction_state` that its hash names. All state is in that topic, so it is read
+at the start; requests get COORDINATOR_LOADING meanwhile, and what was decided is driven on.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ from sparklog.replication.transactions import (
     Coordinator,
     End,
     EndShared,
-    Identity,
     InitProducer,
     Join,
     Joined,
-    Limits,
     Marker,
     Renew,
     Renewed,
+    TransactionLimits,
     is_shared,
 )
-from sparklog.types import SHARED_PREFIX, TopicPartition, shared_transactional_id
+from sparklog.types import SHARED_PREFIX, ProducerIdAndEpoch, TopicPartition, shared_transactional_id
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.internal_topics import InternalTopic
@@ -78,7 +77,7 @@ class TransactionCoordinator:
         self._partitions = partitions
         self._topic = topic
         self._markers = markers
-        self._limits = Limits(
+        self._limits = TransactionLimits(
             config.transaction_max_timeout_ms,
             config.transactional_id_expiration_ms,
             config.transactional_app_expiration_ms,
@@ -110,8 +109,9 @@ class TransactionCoordinator:
         await asyncio.wait(self._tasks[:1])
 
     async def settled(self) -> None:
-        """For readers of committed records: returns when no transaction is half committed because the broker died between
-        its markers; at once but in the first moments after a start, and at the latest SETTLE_S_MAX after it."""
+        """For readers of committed records: returns when no transaction is half committed because the broker died
+        between its markers; at once but in the first moments after a start, and at the latest SETTLE_S_MAX after
+        it."""
         await self._settled.wait()
 
     async def _settle(self) -> None:
@@ -130,8 +130,8 @@ class TransactionCoordinator:
         await self._end_unknown()
 
     async def _end_unknown(self) -> None:
-        """Aborts what is open in a partition though the state topic, all of which this broker has read, does not have it: a
-        power cut took the record, or the files were restored without the topic. Nobody else could end it."""
+        """Aborts what is open in a partition though the state topic, all of which this broker has read, does not have
+        it: a power cut took the record, or the files were restored without the topic. Nobody else could end it."""
         partitions = [TopicPartition(t.name, n) for t in self._partitions.topics.values() for n in range(t.partitions)]
         for tp in partitions:
             try:
@@ -171,13 +171,13 @@ class TransactionCoordinator:
 
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, producer_id: int = -1, producer_epoch: int = -1
-    ) -> Identity:
+    ) -> ProducerIdAndEpoch:
         """The identity of a transactional id. Raises InvalidTransactionTimeoutError, ProducerFencedError,
         InvalidProducerIdMappingError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError."""
         if is_shared(transactional_id):
             raise InvalidRequestError(f"a transactional id cannot begin with {SHARED_PREFIX!r}")
         request = InitProducer(transactional_id, timeout_ms, producer_id, producer_epoch)
-        found: Identity = await self._shard(transactional_id).request(request)
+        found: ProducerIdAndEpoch = await self._shard(transactional_id).request(request)
         return found
 
     async def add_partitions(
@@ -195,12 +195,14 @@ class TransactionCoordinator:
         request = AddPartitions(transactional_id, producer_id, producer_epoch, tuple(partitions))
         await self._shard(transactional_id).request(request)
 
-    async def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> Identity:
+    async def end(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
+    ) -> ProducerIdAndEpoch:
         """Ends the open transaction; returns when all markers are in, with the identity for the next one."""
         if is_shared(transactional_id):
             raise InvalidRequestError("a shared transaction is ended as a whole")
         request = End(transactional_id, producer_id, producer_epoch, commit)
-        found: Identity = await self._shard(transactional_id).request(request)
+        found: ProducerIdAndEpoch = await self._shard(transactional_id).request(request)
         return found
 
     def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
@@ -209,16 +211,17 @@ class TransactionCoordinator:
             coordinator = self._shard(transactional_id).ready()
         except SparklogError as e:
             return e
-        return coordinator.stale(transactional_id, Identity(producer_id, producer_epoch))
+        return coordinator.stale(transactional_id, ProducerIdAndEpoch(producer_id, producer_epoch))
 
     # -- shared transactions
 
     async def join(
-        self, app_id: str, version: int, run_id: str, ticket: int, timeout_ms: int, lease_ms: int = 0
+        self, app_id: str, version: int, run_id: str, fencing_token: int, timeout_ms: int, lease_ms: int = 0
     ) -> Joined:
-        """An identity to take part with. Raises InvalidProducerIdMappingError (the ticket was not drawn),
-        ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError."""
-        request = Join(shared_transactional_id(app_id), version, run_id, ticket, timeout_ms, lease_ms)
+        """An identity to take part with. Raises InvalidProducerIdMappingError (the fencing token was not drawn),
+        ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError,
+        StorageError."""
+        request = Join(shared_transactional_id(app_id), version, run_id, fencing_token, timeout_ms, lease_ms)
         found: Joined = await self._shard_of_run(request).request(request)
         return found
 
@@ -227,16 +230,18 @@ class TransactionCoordinator:
         app_id: str,
         version: int,
         run_id: str,
-        ticket: int,
-        winners: Iterable[int],
+        fencing_token: int,
+        committed_participants: Iterable[int],
         *,
         commit: bool,
         made_of: str = "",
     ) -> bool:
-        """Whether the version is committed. Raises as `join` does, and InvalidProducerIdMappingError for a winner that does
-        not take part."""
+        """Whether the version is committed. Raises as `join` does, and InvalidProducerIdMappingError for a producer id
+        that does not take part."""
         transactional_id = shared_transactional_id(app_id)
-        request = EndShared(transactional_id, version, run_id, ticket, commit, frozenset(winners), made_of)
+        request = EndShared(
+            transactional_id, version, run_id, fencing_token, commit, frozenset(committed_participants), made_of
+        )
         return bool(await self._shard_of_run(request).request(request))
 
     async def renew(self, app_id: str, version: int, run_id: str) -> Renewed:
@@ -255,13 +260,14 @@ class TransactionCoordinator:
             return -1, ""
 
     def _shard_of_run(self, request: Join | EndShared) -> TransactionShard:
-        """Who answers a run. Raises InvalidProducerIdMappingError if its ticket was not drawn: a larger one than any
-        to come would fence all later runs."""
+        """Who answers a run. Raises InvalidProducerIdMappingError if its fencing token was not drawn: a larger one than
+        any to come would fence all later runs."""
         shard = self._shard(request.transactional_id)
-        shard.ready()  # it may know newer tickets than the metadata store
-        if not self._storage.producer_ids.is_issued(request.ticket):
+        shard.ready()  # it may know newer fencing tokens than the metadata store
+        if not self._storage.producer_ids.is_issued(request.fencing_token):
             raise InvalidProducerIdMappingError(
-                f"ticket {request.ticket} of run {request.run_id!r} was never drawn: draw one with INIT_PRODUCER_ID"
+                f"fencing token {request.fencing_token} of run {request.run_id!r} was never drawn: "
+                "draw one with INIT_PRODUCER_ID"
             )
         return shard
 
@@ -270,8 +276,8 @@ class TransactionCoordinator:
     def summaries(
         self, states: Iterable[str] = (), running_ms_min: int = 0, after: str = ""
     ) -> Iterator[TransactionSummary]:
-        """The transactional ids behind `after` by name: all, or only those in `states`, or open for so long. Raises at once
-        CoordinatorLoadingError."""
+        """The transactional ids behind `after` by name: all, or only those in `states`, or open for so long. Raises at
+        once CoordinatorLoadingError."""
         coordinators = [shard.ready() for shard in self._shards]
         found = heapq.merge(
             *([(i, c) for i in sorted(c.ids()) if i > after] for c in coordinators), key=operator.itemgetter(0)

@@ -1,7 +1,7 @@
 """Verifying, before it is written, that a transactional batch belongs to an open transaction (KIP-890).
 
-The first batch of a producer in a partition is preceded by a guard of the log, then the coordinator is asked, which notes
-the partition durably; a marker that comes in between makes the guard void, and the log refuses the batch.
+The first batch of a producer in a partition is preceded by a guard of the log, then the coordinator is asked, which
+notes the partition durably; a marker that comes in between makes the guard void, and the log refuses the batch.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from sparklog.errors import InvalidProducerEpochError, SparklogError
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader, decode_header
-from sparklog.log.producers import Guard
+from sparklog.log.producers.states import Guard
 from sparklog.types import TopicPartition
 from sparklog_broker.coordinators.internal_topics import check_not_internal
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
 from sparklog_broker.partitions.partitions import Partitions
 
-Verdict = Guard | SparklogError
+Verified = Guard | SparklogError
 """What a partition's batches are appended with, or why they may not be. No verdict: nothing had to be verified."""
 
 
@@ -29,30 +29,32 @@ class Verification:
 
     async def verify(
         self, transactional_id: str, pieces: Sequence[tuple[TopicPartition, memoryview]]
-    ) -> dict[int, Verdict]:
+    ) -> dict[int, Verified]:
         """Verdicts by position in `pieces`: partitions and the batches for them, all of one producer."""
-        verdicts: dict[int, Verdict] = {}
+        verified: dict[int, Verified] = {}
         asked: dict[tuple[int, int], list[int]] = {}
         for i, (tp, piece) in enumerate(pieces):
             try:
                 check_not_internal(tp.topic, "written to")
                 header = decode_header(piece)
                 if header.attributes & ATTRIBUTE_TRANSACTIONAL:
-                    guard = self._partitions.get(*tp).log.begin_verification(header.producer_id, header.producer_epoch)
+                    guard = self._partitions.get(*tp).log.appender.begin_verification(
+                        header.producer_id, header.producer_epoch
+                    )
                     if guard is not None:
-                        verdicts[i] = guard
+                        verified[i] = guard
                         asked.setdefault((header.producer_id, header.producer_epoch), []).append(i)
             except InvalidProducerEpochError:
-                verdicts[i] = self._transactions.stale(transactional_id, header.producer_id, header.producer_epoch)
+                verified[i] = self._transactions.stale(transactional_id, header.producer_id, header.producer_epoch)
             except SparklogError as e:
-                verdicts[i] = e
+                verified[i] = e
         for (producer_id, producer_epoch), positions in asked.items():
             partitions = [pieces[i][0] for i in positions]
             try:
                 await self._transactions.add_partitions(transactional_id, producer_id, producer_epoch, partitions)
             except SparklogError as e:
-                verdicts.update(dict.fromkeys(positions, e))
-        return verdicts
+                verified.update(dict.fromkeys(positions, e))
+        return verified
 
     def refusal(self, transactional_id: str, piece: memoryview) -> SparklogError:
         """Why the log has refused the batch as one of an older epoch."""

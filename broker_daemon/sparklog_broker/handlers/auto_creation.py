@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 
 
 async def create_missing(broker: Broker, topics: Sequence[str] | None) -> None:
-    """Makes those of `topics` that do not exist and may be made, as envelope topics: nothing says which columns others would
-    have. Raises InvalidRequestError if they are too many, StorageFullError, StorageError."""
+    """Makes those of `topics` that do not exist and may be made, as envelope topics: nothing says which columns others
+    would have. Raises InvalidRequestError if they are too many, StorageFullError, StorageError."""
     if topics is None or len(topics) > AUTO_CREATED_MAX:
         raise InvalidRequestError(f"create_missing needs 1 to {AUTO_CREATED_MAX} topics by name")
     if not broker.config.auto_create_topics_enable:

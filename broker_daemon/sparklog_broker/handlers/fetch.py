@@ -1,5 +1,5 @@
-"""FETCH: file ranges of whole batches, up to the high watermark or, for read_committed, to the last stable offset; waits
-when there is not enough yet."""
+"""FETCH: file ranges of whole batches, up to the high watermark or, for read_committed, to the last stable offset;
+waits when there is not enough yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sparklog.errors import InvalidRequestError, SparklogError
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.slices import FileSlice, RemoteReadRequired
+from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.messages import AbortedRange, FetchPartition, FetchRequest, FetchResponse, FetchResult
 from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker.broker import Broker
@@ -151,8 +151,8 @@ class _Reading:
             raise
 
     async def read_remote(self) -> None:
-        """Reads what `read` has left out because the object store has to be waited for, on the threads for that. The first
-        partition gets a batch even if it is too large for the answer, so that all get on."""
+        """Reads what `read` has left out because the object store has to be waited for, on the threads for that. The
+        first partition gets a batch even if it is too large for the answer, so that all get on."""
         left = self._max_bytes - sum(s.length_bytes for s in self.slices)
         try:
             for i in self._remote:
@@ -227,7 +227,7 @@ class _Reading:
             try:
                 partition = self._partition(wanted)
                 log, end = partition.log, partition.stable_offset if self._committed else None
-                available = log.bytes_available(wanted.fetch_offset, end=end)
+                available = log.reader.bytes_available(wanted.fetch_offset, end=end)
             except SparklogError:
                 return True
             if wanted.fetch_offset < log.log_start_offset:
@@ -250,12 +250,12 @@ def _read_into(
     min_one_batch: bool,
     may_wait: bool,
 ) -> None:
-    """Adds slices of [offset, end) to `slices`, which is empty: of at most `max_bytes`, but with `min_one_batch` at least
-    one batch. Raises what `PartitionLog.read` does; what was read before stays in `slices`."""
+    """Adds slices of [offset, end) to `slices`, which is empty: of at most `max_bytes`, but with `min_one_batch` at
+    least one batch. Raises what `LogReader.read` does; what was read before stays in `slices`."""
     # Asked once even without room: an offset out of range is told in any case.
     while len(slices) < SLICES_PER_PARTITION_MAX:
         one = min_one_batch and not slices
-        given = log.read(offset, max(max_bytes, 0), min_one_batch=one, may_wait=may_wait, end=end)
+        given = log.reader.read(offset, max(max_bytes, 0), min_one_batch=one, may_wait=may_wait, end=end)
         if given is None:
             break
         slices.append(given)
@@ -266,8 +266,8 @@ def _read_into(
 
 
 def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> list[FileSlice]:
-    """Slices of [offset, end), of at most `max_bytes` but at least one batch; waits for the object store. Raises only if
-    there is none."""
+    """Slices of [offset, end), of at most `max_bytes` but at least one batch; waits for the object store. Raises only
+    if there is none."""
     slices: list[FileSlice] = []
     try:
         _read_into(slices, log, offset, max_bytes, end, min_one_batch=True, may_wait=True)

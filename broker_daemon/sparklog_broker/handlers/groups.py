@@ -68,8 +68,8 @@ async def txn_offset_commit(
 async def _commit(
     broker: Broker, request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, producer: Producer | None = None
 ) -> list[m.OffsetResult]:
-    """Offsets are committed together. Of very many those of partitions that do not exist are sorted out before, in slices:
-    so the work that cannot be divided is no more than the cluster has partitions."""
+    """Offsets are committed together. Of very many those of partitions that do not exist are sorted out before, in
+    slices: so the work that cannot be divided is no more than the cluster has partitions."""
     if len(request.offsets) <= TOGETHER_MAX:
         return await broker.groups.commit(request, producer)
     exists = await broker.pace.list_of(_exists(broker, o) for o in request.offsets)
@@ -152,8 +152,8 @@ def _described(
     response: m.DescribeGroupsResponse,
     seen: dict[GroupPartition, GroupCoordinator],
 ) -> Iterator[Iterable[bytes]]:
-    """The parts of each group, with as many members as fit. Goes on after a group only when that is in the answer. Notes in
-    `seen` whose state has been told."""
+    """The parts of each group, with as many members as fit. Goes on after a group only when that is in the answer.
+    Notes in `seen` whose state has been told."""
     groups, limit_bytes = context.broker.groups, context.broker.long_answers.limit_bytes
     first = request.members_from
     for group_id in dict.fromkeys(request.group_ids):

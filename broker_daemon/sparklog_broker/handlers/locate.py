@@ -38,10 +38,10 @@ async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, c
     if committed:
         end_offset = log.end_with_few_aborted(ABORTED_RANGES_MAX, request.start_offset, end_offset)
     if request.start_offset < log.local_log_start_offset:
-        locate = partial(log.locate, request.start_offset, end_offset)
+        locate = partial(log.reader.locate, request.start_offset, end_offset)
         ranges = await asyncio.get_running_loop().run_in_executor(broker.storage.remote_reads, locate)
     else:
-        ranges = log.locate(request.start_offset, end_offset)
+        ranges = log.reader.locate(request.start_offset, end_offset)
     aborted = log.aborted_transactions(ranges[0].first_offset, end_offset) if committed and ranges else []
     return Response(
         LocateSegmentsResponse(

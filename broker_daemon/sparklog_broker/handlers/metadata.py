@@ -32,7 +32,8 @@ SMALL_TOPIC_PARTITIONS, SMALL_TOPIC_BYTES = 32, 16 * 1024
 
 
 async def handshake(request: HandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
-    """The Unix socket is offered to clients of this host that nothing stands between (a proxy, a container's address)."""
+    """The Unix socket is offered to clients of this host that nothing stands between (a proxy, a container's
+    address)."""
     broker = context.broker
     direct = request.client_address == context.peer_name and is_same_host(context.peer_host, context.local_address[0])
     return Response(
@@ -118,8 +119,8 @@ def unknown_topic(name: str) -> TopicState:
 
 
 async def topic_answer(context: RequestContext, response: Message, name: str) -> Response:
-    """`response`, whose only field is a topic, with the topic as it is now. Of more schemas than fit only the newest are
-    sent: what has been asked for is done, and cannot fail any more."""
+    """`response`, whose only field is a topic, with the topic as it is now. Of more schemas than fit only the newest
+    are sent: what has been asked for is done, and cannot fail any more."""
     broker = context.broker
     topic = broker.partitions.topics.get(name)
     if topic is None:

@@ -88,9 +88,9 @@ def _look_up(
 ) -> asyncio.Future[OffsetAndTimestamp]:
     def job() -> OffsetAndTimestamp:
         if timestamp_ms == MAX_TIMESTAMP:
-            found = partition_log.offset_of_max_timestamp()
+            found = partition_log.reader.offset_of_max_timestamp()
         else:
-            found = partition_log.offset_for_timestamp(timestamp_ms)
+            found = partition_log.reader.offset_for_timestamp(timestamp_ms)
         return found if end is None or found.offset < end else _NOTHING
 
     if partition_log.has_remote_segments:  # appends must not wait for the object store

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from functools import partial
 
 from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, SparklogError, UnknownServerError
-from sparklog.log.append_check import work_bytes
+from sparklog.log.appends.check import work_bytes
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.producers import Guard, Issued
+from sparklog.log.producers.states import Guard, Issued
 from sparklog.metadata.store import Topic
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.types import TopicPartition
 from sparklog_broker.coordinators.internal_topics import check_not_internal
-from sparklog_broker.coordinators.verification import Verdict
+from sparklog_broker.coordinators.verification import Verified
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
@@ -32,7 +32,7 @@ _Outcome = AppendInfo | Exception
 async def produce(request: ProduceRequest, payload: memoryview, context: RequestContext) -> Response:
     """Every partition has its own outcome. With acks 0 nothing is answered, but an error closes the connection."""
     pieces = _cut(request.partitions, payload)
-    verdicts = await _verdicts(request, pieces, context)
+    verified = await _verify(request, pieces, context)
     outcomes: list[_Outcome | None] = [None] * len(pieces)
     writes: dict[int, Write] = {}
     issued = context.broker.storage.producer_ids.is_issued
@@ -40,7 +40,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
     for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         try:
             check_not_internal(wanted.topic, "written to")
-            verdict = verdicts.get(i)
+            verdict = verified.get(i)
             if isinstance(verdict, SparklogError):
                 raise verdict
             partition = context.broker.partitions.get(wanted.topic, wanted.partition)
@@ -81,7 +81,7 @@ def _cut(partitions: list[ProducePartition], payload: memoryview) -> list[memory
     return pieces
 
 
-async def _verdicts(request: ProduceRequest, pieces: list[memoryview], context: RequestContext) -> dict[int, Verdict]:
+async def _verify(request: ProduceRequest, pieces: list[memoryview], context: RequestContext) -> dict[int, Verified]:
     """What is known of a transactional producer's batches, by position. Raises InvalidRequestError."""
     if request.transactional_id is None:
         return {}
@@ -96,7 +96,7 @@ async def _verdicts(request: ProduceRequest, pieces: list[memoryview], context: 
 def _append(
     piece: memoryview, leader_epoch: int, guard: Guard | None, issued: Issued, partition_log: PartitionLog
 ) -> AppendInfo:
-    return partition_log.append(piece, leader_epoch=leader_epoch, guard=guard, issued=issued)
+    return partition_log.appender.append(piece, leader_epoch=leader_epoch, guard=guard, issued=issued)
 
 
 def _result(

@@ -14,7 +14,8 @@ from sparklog_broker.partitions.offset_snapshots import Extent
 
 
 async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """A partition that the snapshot does not have (its topic was made later, or is offline) is answered as it is now."""
+    """A partition that the snapshot does not have (its topic was made later, or is offline) is answered as it is
+    now."""
     broker = context.broker
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()

@@ -41,7 +41,7 @@ async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestC
 async def join_shared_txn(request: JoinSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when the participant is in the log."""
     joined = await context.broker.transactions.join(
-        request.app_id, request.version, request.run_id, request.ticket, request.timeout_ms, request.lease_ms
+        request.app_id, request.version, request.run_id, request.fencing_token, request.timeout_ms, request.lease_ms
     )
     if joined.identity is None:
         return Response(
@@ -57,8 +57,8 @@ async def end_shared_txn(request: EndSharedTxnRequest, payload: memoryview, cont
         request.app_id,
         request.version,
         request.run_id,
-        request.ticket,
-        request.winners,
+        request.fencing_token,
+        request.committed_participants,
         commit=request.committed,
         made_of=request.input,
     )

@@ -1,11 +1,11 @@
 """One connection: frames in, replies out, over a non-blocking socket that it drives itself.
 
-Reading: 16 bytes of prefix, then the body straight into the frame's own buffer, whose memory is reserved, and taken from
-the system, as bytes arrive, so that announcing a large frame costs the broker nothing. One request is processed at a time; meanwhile one more frame is
-read ahead and then the socket is left alone (TCP's window tells the peer), so a peer that goes away is noticed and its
-waiting fetch cancelled. Writing: bytes are sent, and with them slices of a few KiB; larger slices of files go through
-`os.sendfile`. A slice whose file is shorter than announced ends the connection, for nothing may be padded. What the peer
-does not read is counted in `UnreadAnswers`, which may close the connection.
+Reading: 16 bytes of prefix, then the body straight into the frame's own buffer, whose memory is reserved, and taken
+from the system, as bytes arrive, so that announcing a large frame costs the broker nothing. One request is processed
+at a time; meanwhile one more frame is read ahead and then the socket is left alone (TCP's window tells the peer), so a
+peer that goes away is noticed and its waiting fetch cancelled. Writing: bytes are sent, and with them slices of a few
+KiB; larger slices of files go through `os.sendfile`. A slice whose file is shorter than announced ends the connection,
+for nothing may be padded. What the peer does not read is counted in `UnreadAnswers`, which may close the connection.
 
 Whatever fails here, an allocation included, ends the connection: after half a frame the rest would be read as requests.
 
@@ -49,7 +49,7 @@ LINGER_S = 1.0
 _DISCARD = bytearray(64 * 1024)
 
 
-class Limits(Struct, frozen=True):
+class ConnectionLimits(Struct, frozen=True):
     """What a connection may do; see the settings of the same names."""
 
     frame_bytes_max: int
@@ -107,7 +107,7 @@ class Connection:
         *,
         loop: asyncio.AbstractEventLoop,
         answer: Answer,
-        limits: Limits,
+        limits: ConnectionLimits,
         budget: MemoryBudget,
         buffers: ReceiveBuffers,
         unread: UnreadAnswers,
@@ -272,8 +272,8 @@ class Connection:
         self._running = self._loop.create_task(self._serve(frame))
 
     async def _serve(self, frame: _Frame) -> None:
-        """One request. It begins in the loop's next turn: a peer that has a hundred requests in its buffer does not keep the
-        loop to itself."""
+        """One request. It begins in the loop's next turn: a peer that has a hundred requests in its buffer does not
+        keep the loop to itself."""
         try:
             reply = await self._answer(frame.prefix, frame.view(0, frame.prefix.body_bytes), self)
             self._running = None

@@ -1,9 +1,9 @@
 """Answers that grow with what the broker holds: built piece by piece, in slices, and never larger than a limit.
 
-A header's list is encoded item by item, so its size is known before there is too much of it: no encoder is ever asked for
-hundreds of MiB at once. Of answers above INLINE_BYTES one at a time is built: however many peers ask for everything, one
-large answer is in the making, and small ones do not stand in its queue. A peer that knows
-pages gets what fits and the mark that there is more; to others a typed error says what to do.
+A header's list is encoded item by item, so its size is known before there is too much of it: no encoder is ever asked
+for hundreds of MiB at once. Of answers above INLINE_BYTES one at a time is built: however many peers ask for
+everything, one large answer is in the making, and small ones do not stand in its queue. A peer that knows pages gets
+what fits and the mark that there is more; to others a typed error says what to do.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class LongAnswers:
         remedy: str,
         version: int | None = None,
     ) -> Response:
-        """`message`, whose list `field` is empty, with `items` in it: each the encoded parts of one item. `version`: as the
-        items are encoded (None: the newest). If they do not all fit: with `paged` as many as do, and `message.more` set; else
-        raises ResponseTooLargeError, which names `remedy`. So it does when the first item alone is too large. What `items` does
-        to `message` after an item is in the answer."""
+        """`message`, whose list `field` is empty, with `items` in it: each the encoded parts of one item. `version`:
+        as the items are encoded (None: the newest). If they do not all fit: with `paged` as many as do, and
+        `message.more` set; else raises ResponseTooLargeError, which names `remedy`. So it does when the first item
+        alone is too large. What `items` does to `message` after an item is in the answer."""
         building = _Building(message, field, version)
         turn = _Turn(self)
         try:
@@ -174,8 +174,8 @@ class _Building:
 def parts_of(
     message: Message, lists: Mapping[str, tuple[int, Iterable[bytes]]], version: int | None = None
 ) -> Iterator[bytes]:
-    """`message` encoded in parts, in a version (None: the newest): for the fields in `lists` the number of their elements, and
-    the encoded elements."""
+    """`message` encoded in parts, in a version (None: the newest): for the fields in `lists` the number of their
+    elements, and the encoded elements."""
     fields = field_names(type(message), version)
     yield message_header(len(fields))
     for name in fields:

@@ -1,10 +1,10 @@
 """The memory that requests and answers may take: `queued.max.request.bytes` for all connections together.
 
-Memory of requests is reserved as bytes arrive, not as they are announced, so a frame can run out of budget in the middle. If every
-reservation belonged to a half-read frame, nobody could go on; therefore one owner at a time may exceed the limit: the
-first that would have to wait. The overshoot is at most one frame, plus the small frames (a waiting fetch, a metadata
-request), which are counted but never held up. Answers that their peers do not read are counted too (`take`); what
-bounds them is in unread_answers.py.
+Memory of requests is reserved as bytes arrive, not as they are announced, so a frame can run out of budget in the
+middle. If every reservation belonged to a half-read frame, nobody could go on; therefore one owner at a time may
+exceed the limit: the first that would have to wait. The overshoot is at most one frame, plus the small frames (a
+waiting fetch, a metadata request), which are counted but never held up. Answers that their peers do not read are
+counted too (`take`); what bounds them is in unread_answers.py.
 """
 
 from __future__ import annotations

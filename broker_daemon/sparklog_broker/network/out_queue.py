@@ -1,4 +1,5 @@
-"""What is still to be sent on a connection: bytes, and slices of files: small ones go with the bytes, the kernel copies others."""
+"""What is still to be sent on a connection: bytes, and slices of files: small ones go with the bytes, the kernel
+copies others."""
 
 from __future__ import annotations
 

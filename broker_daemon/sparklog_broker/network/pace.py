@@ -1,8 +1,8 @@
 """Long work on the event loop, in slices, so that small requests beside it hardly wait.
 
-In each turn of the loop all long works together get one slice of SLICE_S. Who asks `due` and is told so calls `pause` and
-goes on when it is its turn: one work per turn of the loop, in the order they came. So a turn does not grow with the number
-of peers that ask for much.
+In each turn of the loop all long works together get one slice of SLICE_S. Who asks `due` and is told so calls `pause`
+and goes on when it is its turn: one work per turn of the loop, in the order they came. So a turn does not grow with
+the number of peers that ask for much.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ class ReceiveBuffers:
         return found
 
     def give_back(self, buffer: np.ndarray) -> None:
-        """Keeps `buffer` unless it is small, too much is kept, or somebody still refers to it (a view of it does, too)."""
+        """Keeps `buffer` unless it is small, too much is kept, or somebody still refers to it (a view of it does,
+        too)."""
         size_bytes = len(buffer)
         if (
             BUFFER_BYTES_MIN <= size_bytes <= self._kept_bytes_max - self.kept_bytes

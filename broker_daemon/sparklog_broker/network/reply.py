@@ -28,8 +28,8 @@ class Slice(Protocol):
 class Response(Struct):
     """A handler's answer: the header message, and the payload's parts in order.
 
-    `message` None: no answer is sent. `close`: the connection is closed afterwards. `header`: the message as it is sent, in
-    pieces, if it is encoded already; what is in them need not be in the message.
+    `message` None: no answer is sent. `close`: the connection is closed afterwards. `header`: the message as it is
+    sent, in pieces, if it is encoded already; what is in them need not be in the message.
     """
 
     message: Message | None
@@ -57,8 +57,8 @@ class Reply(Struct):
 
 
 def frame_response(api: int, correlation_id: int, response: Response, version: int | None = None) -> Reply | None:
-    """`response` as a frame whose announced length is that of its parts, in an older `version` if it is given. None: nothing to
-    send, go on. Releases the slices if it fails."""
+    """`response` as a frame whose announced length is that of its parts, in an older `version` if it is given. None:
+    nothing to send, go on. Releases the slices if it fails."""
     if response.message is None:
         return Reply([], close=True) if response.close else None
     length = sum(part.length_bytes for part in response.payload)

@@ -17,7 +17,7 @@ from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.settings import MIB
 from sparklog_broker import descriptors
 from sparklog_broker.config import BrokerConfig, format_address
-from sparklog_broker.network.connection import Addresses, Answer, Connection, Limits, State
+from sparklog_broker.network.connection import Addresses, Answer, Connection, ConnectionLimits, State
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
 from sparklog_broker.network.unread_answers import UnreadAnswers
@@ -63,8 +63,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def bind_local() -> socket.socket | None:
-    """A bound Unix socket with a name nobody can guess in the abstract namespace: no file that a crash leaves behind, and
-    only processes that share our network can reach it. None: this system has none."""
+    """A bound Unix socket with a name nobody can guess in the abstract namespace: no file that a crash leaves behind,
+    and only processes that share our network can reach it. None: this system has none."""
     if not sys.platform.startswith("linux"):
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -112,7 +112,7 @@ class Server:
         self._budget = budget
         self._unread = UnreadAnswers(budget, self._descriptors.files // 2, loop.time)
         self._buffers = ReceiveBuffers(min(RECEIVE_BUFFERS_KEPT_BYTES, config.queued_max_request_bytes))
-        self._limits = Limits(
+        self._limits = ConnectionLimits(
             frame_bytes_max=config.socket_request_max_bytes,
             read_timeout_s=config.request_read_timeout_ms / 1000,
             idle_timeout_s=config.connections_max_idle_ms / 1000,

@@ -25,12 +25,14 @@ log = logging.getLogger(__name__)
 INLINE_APPEND_BYTES = 256 * 1024
 """A smaller append is done on the event loop: going to a thread and back costs more than the append itself."""
 INLINE_SEVERAL = 4
-"""Of several appends together that part of it: what each costs whatever its size keeps the loop longer than the bytes."""
+"""Of several appends together that part of it: what each costs whatever its size keeps the loop longer than the
+bytes."""
 INLINE_SLOW_S = 0.05
 """An append on the loop that took this long: the disk is busy, so the threads do it for a while."""
 INLINE_PAUSE_S = 1.0
 INLINE_LOOK_AGE_S = 0.8
-"""When nobody has looked at a log directory for so long, the append may have to: not on the loop, a dead mount hangs."""
+"""When nobody has looked at a log directory for so long, the append may have to: not on the loop, a dead mount
+hangs."""
 
 Outcomes = list[AppendInfo | Exception]
 
@@ -59,11 +61,11 @@ class Appender:
         self._inline_after = 0.0
 
     async def append_each(self, writes: Sequence[Write], *, replicated_within_ms: int | None = None) -> Outcomes:
-        """Appends on the partitions' threads; one partition's failure is no other's. With `replicated_within_ms` returns when
-        every append is below its partition's high watermark; those that are not in time, have failed.
+        """Appends on the partitions' threads; one partition's failure is no other's. With `replicated_within_ms`
+        returns when every append is below its partition's high watermark; those that are not in time, have failed.
 
-        What follows from an append (high watermark, wake-ups) happens when the thread reports it, whether or not somebody
-        still waits here: the peer may be gone by then.
+        What follows from an append (high watermark, wake-ups) happens when the thread reports it, whether or not
+        somebody still waits here: the peer may be gone by then.
         """
         if not writes:
             return []
@@ -110,7 +112,7 @@ class Appender:
 
         def replicated(_: Hashable | None) -> bool:
             for i, (partition, end) in list(waiting.items()):
-                if partition.deleted or partition.error is not None or partition.replicas.high_watermark >= end:
+                if partition.deleted or partition.error is not None or partition.log.high_watermark >= end:
                     del waiting[i]
             return not waiting
 
@@ -124,12 +126,12 @@ class Appender:
                 )
 
     def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int, *, alone: bool) -> bool:
-        """Whether the event loop may append itself: little, a quick disk, and nothing on the way to the threads. `alone`: the
-        request appends to no other partition."""
+        """Whether the event loop may append itself: little, a quick disk, and nothing on the way to the threads.
+        `alone`: the request appends to no other partition."""
         return (
             size_bytes <= INLINE_APPEND_BYTES // (1 if alone else INLINE_SEVERAL)
             and self._loop.time() >= self._inline_after
-            and self._logs.look_age_s < INLINE_LOOK_AGE_S
+            and self._logs.directories.look_age_s < INLINE_LOOK_AGE_S
             and not any(p.appends_pending or p.waits_for_disk for p in partitions)
         )
 
@@ -159,7 +161,7 @@ def _sync(group: _Numbered, results: Outcomes) -> Outcomes:
         outcome = results[i]
         if isinstance(outcome, AppendInfo) and write.log.config.flush.at_append:
             try:
-                write.log.make_durable(outcome.last_offset + 1)
+                write.log.flusher.make_durable(outcome.last_offset + 1)
             except Exception as e:  # noqa: BLE001 - becomes the partition's outcome
                 results[i] = e
     return results

@@ -1,8 +1,9 @@
-"""Where partitions began and ended when somebody first asked under a name, so that all who ask under it get the same answer.
+"""Where partitions began and ended when somebody first asked under a name, so that all who ask under it get the same
+answer.
 
-Spark fixes the tasks of a batch DataFrame once, and runs them again for each action on it. The tasks of one action, which know of
-each other nothing but the action's id, agree in this way on where it ends. Only in memory: after a restart the next who asks fixes the
-answer anew.
+Spark fixes the tasks of a batch DataFrame once, and runs them again for each action on it. The tasks of one action,
+which know of each other nothing but the action's id, agree in this way on where it ends. Only in memory: after a
+restart the next who asks fixes the answer anew.
 """
 
 from __future__ import annotations

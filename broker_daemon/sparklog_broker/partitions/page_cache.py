@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sparklog.errors import StorageError
-from sparklog.log.slices import FileSlice
+from sparklog.log.segments.slices import FileSlice
 from sparklog_broker.partitions.io_threads import IoThreads
 
 READ_BYTES = 1024 * 1024

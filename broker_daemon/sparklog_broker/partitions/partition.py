@@ -67,10 +67,9 @@ class Partition:
         self.replicas = PartitionReplicas(
             leader=broker_id,
             log_end_offset=log.log_end_offset if log is not None else 0,
-            high_watermark=log.high_watermark if log is not None else 0,
         )
         if log is not None:
-            log.raise_high_watermark(self.replicas.high_watermark)
+            log.raise_high_watermark(self.replicas.replicated_to)
 
     @property
     def log(self) -> PartitionLog:
@@ -85,8 +84,8 @@ class Partition:
 
     @property
     def stable_offset(self) -> int:
-        """Where readers of committed records end: the log's last stable offset, or before it while a transaction is being
-        ended whose other partitions shall not be behind. Never goes back. Raises as `log`."""
+        """Where readers of committed records end: the log's last stable offset, or before it while a transaction is
+        being ended whose other partitions shall not be behind. Never goes back. Raises as `log`."""
         stable = self.log.last_stable_offset
         return min(stable, *self._held.values()) if self._held else stable
 
@@ -96,8 +95,8 @@ class Partition:
             self._held[token] = self._log.last_stable_offset
 
     def release_stable_offset(self, token: object) -> None:
-        """What has been committed since the hold may be seen; those who wait for it are to be woken by `wake_readers`, when
-        all partitions have been released."""
+        """What has been committed since the hold may be seen; those who wait for it are to be woken by `wake_readers`,
+        when all partitions have been released."""
         self._held.pop(token, None)
 
     def wake_readers(self) -> None:
@@ -137,10 +136,20 @@ class Partition:
         """Something has been appended: the high watermark may rise, and requests that wait for it end."""
         if self._log is None or info.duplicate:
             return
-        before = self.replicas.high_watermark
-        high_watermark = self.replicas.on_append(info.last_offset + 1)
-        if high_watermark > before:
-            self._log.raise_high_watermark(high_watermark)
+        self.replicas.on_append(info.last_offset + 1)
+        self._raise_high_watermark(self._log)
+
+    def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
+        """A follower has everything below `fetch_offset`: the high watermark may rise, and requests that wait for it
+        end. Raises ValueError for a stranger."""
+        self.replicas.on_follower_fetch(replica, fetch_offset)
+        if self._log is not None:
+            self._raise_high_watermark(self._log)
+
+    def _raise_high_watermark(self, log: PartitionLog) -> None:
+        before = log.high_watermark
+        log.raise_high_watermark(self.replicas.replicated_to)
+        if log.high_watermark > before:
             self._fetches.check(self.key)
             self._produces.check(self.key)
 

@@ -1,8 +1,8 @@
 """Where requests wait for something to happen to a partition: a fetch for data, a produce for the high watermark.
 
-The protocol against lost wake-ups: look whether the wait is over; if not, register under all keys; look again; only then
-sleep. `check(key)` is called whenever something about the key has changed. A wait ends exactly once: satisfied, expired,
-refused because too many wait, stopped by the broker, or cancelled together with the coroutine that waits.
+The protocol against lost wake-ups: look whether the wait is over; if not, register under all keys; look again; only
+then sleep. `check(key)` is called whenever something about the key has changed. A wait ends exactly once: satisfied,
+expired, refused because too many wait, stopped by the broker, or cancelled together with the coroutine that waits.
 Everything here runs on the event loop's thread.
 """
 

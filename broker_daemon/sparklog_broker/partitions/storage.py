@@ -10,7 +10,7 @@ from typing import TypeVar
 from sparklog.environment import Environment
 from sparklog.environment.files import FileSystem
 from sparklog.log.log_manager import LogManager
-from sparklog.log.slices import HandleCache
+from sparklog.log.segments.slices import HandleCache
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
 from sparklog.log.tiering.read_cache import CACHE_DIRECTORY, ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess

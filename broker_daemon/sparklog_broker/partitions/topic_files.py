@@ -1,5 +1,5 @@
-"""What making, altering and deleting topics does to the metadata store and the log directories, in an order that a crash at
-any point leaves sound."""
+"""What making, altering and deleting topics does to the metadata store and the log directories, in an order that a
+crash at any point leaves sound."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparklog.format.topic_record import TOPIC_FILE, encode_topic
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention import POLICY_COMPACT
+from sparklog.log.retention.policy import POLICY_COMPACT
 from sparklog.log.tiering.policy import TIERING_SETTING
 from sparklog.metadata.rebuild import topic_record
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec, Unfinished, grown_topic
@@ -46,8 +46,8 @@ class TopicFiles:
         return topic
 
     def note(self, topic: Topic) -> None:
-        """Writes what the store knows of the topic beside its records, for the day the store is lost; a failure is no error,
-        the next start writes it."""
+        """Writes what the store knows of the topic beside its records, for the day the store is lost; a failure is no
+        error, the next start writes it."""
         try:
             self._logs.write_topic_record(TopicPartition(topic.name, 0), encode_topic(topic_record(topic)))
         except SparklogError as e:
@@ -84,8 +84,9 @@ class TopicFiles:
             )
 
     def add_partitions(self, name: str, total: int) -> tuple[Topic, int]:
-        """The topic with its new partitions, and how many it had. Directories first: what the store names is there. Those that
-        a crash leaves without the store belong to no partition, and are used when the partitions are added again."""
+        """The topic with its new partitions, and how many it had. Directories first: what the store names is there.
+        Those that a crash leaves without the store belong to no partition, and are used when the partitions are added
+        again."""
         topic = self._store.topics().get(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
@@ -122,8 +123,8 @@ class TopicFiles:
         return all_gone
 
     def finish(self, topics: Mapping[str, Unfinished]) -> None:
-        """The directories of new topics are there, those of deleted ones gone: unless some of them are in a log directory
-        that is not here. A failure is no error: it is done again at the next start."""
+        """The directories of new topics are there, those of deleted ones gone: unless some of them are in a log
+        directory that is not here. A failure is no error: it is done again at the next start."""
         done = [i for i, state in topics.items() if state is Unfinished.MAKING or self._logs.has_all_directories]
         try:
             if done:
@@ -139,7 +140,7 @@ class TopicFiles:
         done: list[int | SparklogError] = []
         for partition_log, before_offset in deletions:
             try:
-                done.append(partition_log.delete_records(before_offset))
+                done.append(partition_log.retention.delete_records(before_offset))
             except SparklogError as e:
                 done.append(e)
         if all(isinstance(d, SparklogError) for d in done):
@@ -155,7 +156,8 @@ class TopicFiles:
 def partition_specs(
     topic: Topic, config: BrokerConfig, *, made: bool = False, first: int = 0
 ) -> Iterator[PartitionSpec]:
-    """What each of the topic's partitions from `first` on needs to be opened. `made`: their directories were made before."""
+    """What each of the topic's partitions from `first` on needs to be opened. `made`: their directories were made
+    before."""
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
     for number in range(first, topic.partitions):
         owner = LogOwner(

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from sparklog.environment.files import read_whole
 from sparklog.format.checkpoint import decode, encode
-from sparklog.log.batch_times import roll_time_ms
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.compaction.policy import (
     CLEANER_POINT_FILE,
@@ -30,8 +29,9 @@ from sparklog.log.compaction.policy import (
 )
 from sparklog.log.compaction.rewrite import RunContext, keyed_rows, pass_freely, plan_group, source_batches, write_group
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.segment import LogSegment
-from sparklog.log.transactions import AbortedRanges
+from sparklog.log.producers.transactions import AbortedRanges
+from sparklog.log.segments.batch_times import roll_time_ms
+from sparklog.log.segments.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +85,11 @@ def due_for_compaction(log: PartitionLog) -> Due | None:
     policy = log.config.compaction
     if not policy.compacts or log.is_closed or log.has_remote_segments or not log.owner.key_columns:
         return None
-    context = log.compaction_context(pass_freely)
-    segments = log.segments
+    context = log.replacement.context(pass_freely)
+    segments = log.local_segments
     if segments and is_overdue(policy, _first_timestamp_ms(segments[-1]), context.now_ms):
-        log.begin_segment()
-        segments = log.segments
+        log.appender.begin_segment()
+        segments = log.local_segments
     point = load_point(context)
     section = dirty_section(
         segments,
@@ -129,14 +129,16 @@ def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pas
     Raises LogCorruptError, StorageError, StorageFullError.
     """
     log, section = due.log, due.section
-    cuts = log.truncation_count
-    log.flush(active=False)  # what replaces a record must not be lost in a power cut that would have spared the record
+    cuts = log.truncation.count
+    log.flusher.flush(
+        active=False
+    )  # what replaces a record must not be lost in a power cut that would have spared the record
     context = replace(
-        log.compaction_context(throttle),
+        log.replacement.context(throttle),
         aborted=AbortedRanges(log.aborted_transactions(0, section.first_uncleanable_offset)),
         last_of_producers=log.last_offsets_of_producers(),
     )
-    segments = [s for s in log.segments if s.base_offset < section.first_uncleanable_offset]
+    segments = [s for s in log.local_segments if s.base_offset < section.first_uncleanable_offset]
     _fill(keys, segments, section, context)
     next_dirty = max(section.first_dirty_offset, min(keys.latest_offset + 1, section.first_uncleanable_offset))
     result = CompactionResult(next_dirty)
@@ -154,7 +156,7 @@ def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pas
         written = group
         if plan.is_worth_it:
             written = write_group(plan, context)
-            if not log.replace_segments(group, written):
+            if not log.replacement.replace(group, written):
                 result.complete = False
                 break
         _count(result, group, written)
@@ -168,7 +170,7 @@ def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pas
     if result.complete:
         point = CleanerPoint(context.owner.topic_id, next_dirty, next_horizon_ms)
         path = context.directory / CLEANER_POINT_FILE
-        result.complete = log.unless_cut(cuts, lambda: context.files.write_atomic(path, encode(point)))
+        result.complete = log.truncation.unless_cut(cuts, lambda: context.files.write_atomic(path, encode(point)))
     if not result.complete:
         result.next_dirty_offset = section.first_dirty_offset
     _report(log, result)

@@ -53,7 +53,8 @@ class KeyHashes(NamedTuple):
 
 
 def hash_keys(columns: Sequence[Any], seeds: HashSeeds) -> KeyHashes:
-    """The hashes of the rows' keys, made of all `columns` (at least one). Raises InvalidTopicError for a nested type."""
+    """The hashes of the rows' keys, made of all `columns` (at least one). Raises InvalidTopicError for a nested
+    type."""
     rows = len(columns[0])
     state = _State(rows, seeds)
     null: np.ndarray | None = None

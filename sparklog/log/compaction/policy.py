@@ -1,9 +1,9 @@
 """What is due for compaction, which log first, and which segments go together. Pure functions of state and time.
 
 A log has three parts. The clean one, [log start, first dirty offset), holds a key at most once, apart from what the
-dirty part repeats. The dirty one, up to the first uncleanable offset, is what a run looks at. What follows is left alone:
-the last segment (it is appended to), everything above the last stable offset, and, from the first segment on that has a
-record younger than `min.compaction.lag.ms`, all the rest.
+dirty part repeats. The dirty one, up to the first uncleanable offset, is what a run looks at. What follows is left
+alone: the last segment (it is appended to), everything above the last stable offset, and, from the first segment on
+that has a record younger than `min.compaction.lag.ms`, all the rest.
 
 A log is due when the dirty part has `min.cleanable.dirty.ratio` of the bytes of both, or holds a record older than
 `max.compaction.lag.ms`, or when tombstones may go (their delete horizon has passed).

@@ -1,14 +1,16 @@
 """Which rows of a group of segments stay, and writing the group again without the others.
 
 A row goes when a later row of the log has its key, or when it is a tombstone whose batch's delete horizon has passed.
-Rows behind the last offset of the map and rows without a key stay. The rows of an aborted transaction all go. A batch that
-has lost all rows goes too, except the last one of a segment (so that a segment still ends where the next one begins) and
-the last one of a producer that the log still knows (so that its sequence numbers can be told again). A transaction's
-marker stays until a run has found no data of it any more, and the delete horizon that this run sets has passed.
+Rows behind the last offset of the map and rows without a key stay. The rows of an aborted transaction all go. A batch
+that has lost all rows goes too, except the last one of a segment (so that a segment still ends where the next one
+begins) and the last one of a producer that the log still knows (so that its sequence numbers can be told again). A
+transaction's marker stays until a run has found no data of it any more, and the delete horizon that this run sets has
+passed.
 
 What stays keeps its offset (`sparklog.format.offset_column`) and the batch its base offset, last offset, leader epoch,
 append time, producer fields and compression. The largest timestamp in the header becomes that of the rows left, so that
-lookups by time stay exact; where a row without a timestamp of its own is left it stays as it was, because that row has it.
+lookups by time stay exact; where a row without a timestamp of its own is left it stays as it was, because that row has
+it.
 """
 
 from __future__ import annotations
@@ -44,12 +46,12 @@ from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.compaction.policy import NO_HORIZON
 from sparklog.log.compaction.swap import CLEANED_SUFFIX
 from sparklog.log.model import LogOwner
-from sparklog.log.segment import LogSegment, PlacedBatch
-from sparklog.log.segment_indexes import SegmentIndexes
-from sparklog.log.segment_view import SegmentEnd, Tail
-from sparklog.log.slices import HandleCache
-from sparklog.log.stored_schema import SchemaOf, schema_of_batch
-from sparklog.log.transactions import AbortedRanges
+from sparklog.log.producers.transactions import AbortedRanges
+from sparklog.log.segments.indexes import SegmentIndexes
+from sparklog.log.segments.segment import LogSegment, PlacedBatch
+from sparklog.log.segments.slices import HandleCache
+from sparklog.log.segments.stored_schema import SchemaOf, schema_of_batch
+from sparklog.log.segments.view import SegmentEnd, Tail
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +67,8 @@ def pass_freely(size_bytes: int) -> None:
 
 
 class RunContext(Struct, frozen=True):
-    """What one run over one log works with. `throttle` is called with the bytes about to be read or written; it may wait,
-    and raises to end the run. `now_ms` is the time of the run."""
+    """What one run over one log works with. `throttle` is called with the bytes about to be read or written; it may
+    wait, and raises to end the run. `now_ms` is the time of the run."""
 
     directory: Path
     owner: LogOwner
@@ -96,7 +98,8 @@ class SourceBatch(NamedTuple):
     def rows(
         self, context: RunContext, columns: Sequence[int] | None = None
     ) -> tuple[pa.RecordBatch, np.ndarray | None]:
-        """The rows, and their offsets, as `decode_rows` gives them. Raises LogCorruptError that says where the batch is."""
+        """The rows, and their offsets, as `decode_rows` gives them. Raises LogCorruptError that says where the batch
+        is."""
         schema = self.schema(context)
         try:
             return decode_rows(self.data, schema, self.header, columns, inflated_bytes_max=context.inflated_bytes_max)

@@ -16,9 +16,9 @@ Order, the directory fsynced between the steps:
 3. the log uses the new segments; the old files become ``.deleted``, their index files get out of the way, too;
 4. each ``.swap`` gets its name, and so do its index files.
 
-`finish_swaps` does the rest of it when a log is opened. It looks first whose the files are: one that another partition's
-segment got into, or that does not end where one of this log's segments begins, is given the ending ``.misplaced`` and
-changes nothing.
+`finish_swaps` does the rest of it when a log is opened. It looks first whose the files are: one that another
+partition's segment got into, or that does not end where one of this log's segments begins, is given the ending
+``.misplaced`` and changes nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from pathlib import Path
 from sparklog.environment.files import File, FileSystem
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageError
 from sparklog.format.segment import decode_head, decode_seal, parse_segment_name, segment_name
-from sparklog.log.header_walk import header_at
 from sparklog.log.log_health import LogHealth
 from sparklog.log.model import LogOwner
-from sparklog.log.segment import LogSegment
-from sparklog.log.segment_indexes import remove_indexes
-from sparklog.log.slices import sync_held
+from sparklog.log.segments.header_walk import header_at
+from sparklog.log.segments.indexes import remove_indexes
+from sparklog.log.segments.segment import LogSegment
+from sparklog.log.segments.slices import sync_held
 
 logger = logging.getLogger(__name__)
 
@@ -120,8 +120,8 @@ def commit(files: FileSystem, directory: Path, names: File, new: Sequence[LogSeg
 
 
 def withdraw(directory: Path, names: File, new: Sequence[LogSegment]) -> None:
-    """Takes a commit back, finished or not: the lowest file becomes ``.cleaned`` again, so that none of them counts, and
-    goes last. Raises StorageError."""
+    """Takes a commit back, finished or not: the lowest file becomes ``.cleaned`` again, so that none of them counts,
+    and goes last. Raises StorageError."""
     lowest = directory / (segment_name(new[0].base_offset) + CLEANED_SUFFIX)
     if new[0].path != lowest:
         new[0].move(lowest)
@@ -142,10 +142,11 @@ def install(directory: Path, names: File, old: Sequence[LogSegment], new: Sequen
 
 
 def finish_swaps(files: FileSystem, directory: Path, owner: LogOwner) -> None:
-    """What a crash between the steps has left in the directory of `owner`: removes what does not count, and puts in place
-    what does.
+    """What a crash between the steps has left in the directory of `owner`: removes what does not count, and puts in
+    place what does.
 
-    Raises LogCorruptError, before anything is removed, for a ``.swap`` file that is not complete, which no crash can leave.
+    Raises LogCorruptError, before anything is removed, for a ``.swap`` file that is not complete, which no crash can
+    leave.
     """
     names = files.list_directory(directory)
     left = [n for n in names if n.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX))]
@@ -174,8 +175,8 @@ def finish_swaps(files: FileSystem, directory: Path, owner: LogOwner) -> None:
 
 
 def _foreign(files: FileSystem, path: Path, owner: LogOwner) -> str | None:
-    """Whose segment a file holds that is not this log's at this offset; None: it is, or cannot be read (a crash may leave
-    that of a ``.cleaned`` one)."""
+    """Whose segment a file holds that is not this log's at this offset; None: it is, or cannot be read (a crash may
+    leave that of a ``.cleaned`` one)."""
     file = files.open(path)
     try:
         info = decode_head(file.read).info
@@ -197,8 +198,8 @@ def _set_aside(files: FileSystem, path: Path, reason: str) -> None:
 def _that_fit(
     files: FileSystem, directory: Path, committed: Sequence[int], live: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """The committed segments, as (base offset, end), that end where another segment begins: the log's active segment always
-    lies behind what is compacted. The others are set aside. Raises LogCorruptError."""
+    """The committed segments, as (base offset, end), that end where another segment begins: the log's active segment
+    always lies behind what is compacted. The others are set aside. Raises LogCorruptError."""
     ends = {base: _end_of(files, directory / (segment_name(base) + SWAP_SUFFIX)) for base in committed}
     fit: list[tuple[int, int]] = []
     for base in sorted(committed, reverse=True):

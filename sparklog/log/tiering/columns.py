@@ -112,8 +112,8 @@ class ColumnReader:
         return object_name(self._segment.base_offset, COLUMNS_SUFFIX) in self._segment.objects
 
     def read(self, start_offset: int, end_offset: int, columns: Sequence[int]) -> Iterator[Message]:
-        """Yields the batches with records in [start_offset, end_offset) with only `columns` (indexes into the schema) in
-        them; whatever is fetched is checked. Raises RemoteStorageError, CorruptBatchError."""
+        """Yields the batches with records in [start_offset, end_offset) with only `columns` (indexes into the schema)
+        in them; whatever is fetched is checked. Raises RemoteStorageError, CorruptBatchError."""
         layout = layout_of_schema(self._schema)
         wanted = layout.buffers_of(columns)
         group: list[tuple[_Batch, np.ndarray]] = []
@@ -187,8 +187,8 @@ class ColumnReader:
 
 
 def coalesce(starts: np.ndarray, lengths: np.ndarray, gap_bytes: int = COALESCE_BYTES) -> list[tuple[int, int]]:
-    """Ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]), ascending, none empty; neighbours with less
-    than `gap_bytes` between them are one."""
+    """Ranges [start, end) that cover all [starts[i], starts[i] + lengths[i]), ascending, none empty; neighbours with
+    less than `gap_bytes` between them are one."""
     filled = lengths > 0
     starts, ends = starts[filled], (starts + lengths)[filled]
     order = np.argsort(starts, kind="stable")

@@ -10,12 +10,13 @@
     8       n     event: MessagePack map of `sparklog.log.tiering.state` (type "copy-started", "copy-finished",
                   "delete-started", "delete-finished", "local-start")
 
-All little-endian. A record is appended and fsynced before the next step is done. A record that a crash left half written
-is the last one: it is cut off, the step that it announced has not been done. A bad record with others behind it is
-damage (LogCorruptError). The file is written anew (atomically) at a start, or when it is large, if most of it is history.
+All little-endian. A record is appended and fsynced before the next step is done. A record that a crash left half
+written is the last one: it is cut off, the step that it announced has not been done. A bad record with others behind
+it is damage (LogCorruptError). The first record is written with the whole file, atomically: no crash leaves half a
+beginning. The file is written anew (atomically) at a start, or when it is large, if most of it is history.
 
-If the file is lost, so is the knowledge of what is in the store; every finished copy has a `manifest.json` beside it, from
-which `sparklog log restore-remote` writes the journal again.
+If the file is lost, so is the knowledge of what is in the store; every finished copy has a `manifest.json` beside it,
+from which `sparklog log restore-remote` writes the journal again.
 """
 
 from __future__ import annotations
@@ -106,12 +107,10 @@ class Journal:
         self._file: File | None = None
         self._closed = False
         self._end = 0
-        self._is_named = False
-        """The directory with the file's name has been fsynced."""
         self._rewrite_at = _REWRITE_AT_BYTES
         data = read_whole(files, self.path)
         self.state = RemoteLogState()
-        self.was_there = self._is_named = data is not None
+        self.was_there = data is not None
         if data is None:
             return
         try:
@@ -129,29 +128,31 @@ class Journal:
             self._end = len(compact)
 
     def append(self, event: Event) -> None:
-        """The event is on the disk, and in `state`, when this returns. Raises StorageError, StorageFullError (then it is
-        not), LogCorruptError (it cannot follow)."""
+        """The event is on the disk, and in `state`, when this returns. Raises StorageError, StorageFullError (then it
+        is not), LogCorruptError (it cannot follow)."""
         if self._closed:
             raise StorageError(f"{self.path} is closed")
         self.state.check(event)
         data = encode_record(event)
-        if self._file is None:
-            self._file = self._files.open(self.path, create=True)
-        if not self._is_named:
-            self._files.sync_directory(self.path.parent)
-            self._is_named = True
         if not self._end:
             data = MAGIC + data
+            self._files.write_atomic(self.path, data)
+        else:
+            self._write_behind(data)
+        self._end += len(data)
+        self.state.apply(event)
+        if self._end > self._rewrite_at:
+            self._rewrite()
+
+    def _write_behind(self, data: bytes) -> None:
+        if self._file is None:
+            self._file = self._files.open(self.path)
         try:
             self._file.write(self._end, data)
             self._file.sync()
         except SparklogError:
             self._file.truncate(self._end)
             raise
-        self._end += len(data)
-        self.state.apply(event)
-        if self._end > self._rewrite_at:
-            self._rewrite()
 
     def _rewrite(self) -> None:
         """Without the history, if that is most of it."""

@@ -1,7 +1,7 @@
 """The object store behind `remote.log.storage.url`, through fsspec: the few operations tiering needs.
 
-Every failure of the library below raises RemoteStorageError, which names the object and never the options (they may hold
-secrets). Objects are written once under a name of their own and never listed.
+Every failure of the library below raises RemoteStorageError, which names the object and never the options (they may
+hold secrets). Objects are written once under a name of their own and never listed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LOCAL = frozenset({"file", "local"})
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """`remote.log.storage.options`: a JSON object, or the path of a file that holds one. Raises InvalidConfigError, which
-    does not repeat what was given."""
+    """`remote.log.storage.options`: a JSON object, or the path of a file that holds one. Raises InvalidConfigError,
+    which does not repeat what was given."""
     if not text.strip():
         return {}
     what = "remote.log.storage.options"

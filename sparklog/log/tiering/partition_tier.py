@@ -10,10 +10,10 @@ from sparklog.errors import LogCorruptError
 from sparklog.format.producer_snapshot import ProducerSnapshot
 from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.model import LogOwner
-from sparklog.log.partition_producers import PartitionProducers, decode_states
-from sparklog.log.producer_files import BeforeLocal
-from sparklog.log.producers import NONE
-from sparklog.log.segment import LogSegment
+from sparklog.log.producers.files import BeforeLocal
+from sparklog.log.producers.partition_producers import PartitionProducers, decode_states
+from sparklog.log.producers.states import NONE
+from sparklog.log.segments.segment import LogSegment
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
 from sparklog.log.tiering.state import DeleteStarted, Event, LocalStart, RemoteLogState, RemoteSegmentMetadata
@@ -79,8 +79,9 @@ class PartitionTier:
         return [self.segment(s) for s in found]
 
     def cut(self, offset: int) -> None:
-        """The log ends at `offset` now (0: it is empty): copies of what lay behind, also of segments that are still local,
-        are not read any more, and their objects go with the next round. Raises StorageError, StorageFullError."""
+        """The log ends at `offset` now (0: it is empty): copies of what lay behind, also of segments that are still
+        local, are not read any more, and their objects go with the next round. Raises StorageError,
+        StorageFullError."""
         for metadata in reversed(self.state.finished):
             if metadata.next_offset > offset:
                 self.record(DeleteStarted(metadata.id))
@@ -95,8 +96,8 @@ class PartitionTier:
             self.record(LocalStart(offset, producers))
 
     def before_local(self, local: Sequence[LogSegment]) -> BeforeLocal:
-        """What is known of producers and transactions before `local`, the log's local segments, which nobody reads again.
-        Raises LogCorruptError."""
+        """What is known of producers and transactions before `local`, the log's local segments, which nobody reads
+        again. Raises LogCorruptError."""
         start = self.state.local_start
         base = local[0].base_offset if local else start.offset
         states = decode_states(start.producers)
@@ -110,8 +111,8 @@ class PartitionTier:
         return BeforeLocal(start.offset, states, aborted)
 
     def producers_behind(self, released: Sequence[LogSegment], limit: int) -> PartitionProducers:
-        """The producers (at most `limit`) as they are behind `released`, the oldest local segments. Raises StorageError,
-        LogCorruptError."""
+        """The producers (at most `limit`) as they are behind `released`, the oldest local segments. Raises
+        StorageError, LogCorruptError."""
         before = self.before_local(released)
         producers = PartitionProducers.resumed(ProducerSnapshot(before.offset, before.states), (), limit=limit)
         producers.replay(released, before.offset, released[-1].next_offset)

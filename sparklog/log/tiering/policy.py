@@ -2,8 +2,8 @@
 
 A segment is copied when it is sealed, lies wholly below what can no longer change, and continues the copied part. Its
 local files go when all of it is copied and `local.retention.ms` or `local.retention.bytes` says so, oldest first. What
-the log keeps at all (`retention.ms`, `retention.bytes`, the log start) is decided in `sparklog.log.retention`, over both
-parts together.
+the log keeps at all (`retention.ms`, `retention.bytes`, the log start) is decided in `sparklog.log.retention.policy`,
+over both parts together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
-from sparklog.log.retention import POLICY_COMPACT, UNLIMITED, Retained, RetentionPolicy, expired
+from sparklog.log.retention.policy import POLICY_COMPACT, UNLIMITED, Retained, RetentionPolicy, expired
 from sparklog.settings import Scope, settings_of
 
 TIERING_SETTING = "remote.storage.enable"
@@ -30,7 +30,8 @@ class TieringPolicy(Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Mapping[str, object], retention: RetentionPolicy) -> TieringPolicy:
-        """From all topic settings (Kafka names). A compacted topic is never tiered, whatever the broker's defaults say."""
+        """From all topic settings (Kafka names). A compacted topic is never tiered, whatever the broker's defaults
+        say."""
         compacts = POLICY_COMPACT in str(settings["cleanup.policy"]).split(",")
         local_ms, local_bytes = int(str(settings["local.retention.ms"])), int(str(settings["local.retention.bytes"]))
         local = RetentionPolicy(
@@ -42,7 +43,8 @@ class TieringPolicy(Struct, frozen=True):
 
 
 def check_tiering(name: str, configs: Mapping[str, object]) -> None:
-    """Raises InvalidConfigError for topic settings (already parsed; only those that are set) that contradict each other."""
+    """Raises InvalidConfigError for topic settings (already parsed; only those that are set) that contradict each
+    other."""
     table = settings_of(Scope.TOPIC)
 
     def setting(key: str) -> object:

@@ -18,7 +18,7 @@ import numpy as np
 from sparklog.environment.files import File, FileIdentity, FileSystem, RealFiles
 from sparklog.errors import CorruptBatchError, SparklogError
 from sparklog.format.checksum import crc32c
-from sparklog.log.slices import SharedFile
+from sparklog.log.segments.slices import SharedFile
 from sparklog.log.tiering.layout import CHECKSUMS_SUFFIX, PIECE_BYTES, decode_checksums, object_name
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.state import RemoteSegmentMetadata
@@ -171,7 +171,8 @@ class ReadCache:
             self._files.remove(self.directory / name)
 
     def make_room(self, cached: CachedFile, size_bytes: int) -> None:
-        """`size_bytes` are about to be written to `cached`. The file itself starts anew only if it alone is too much."""
+        """`size_bytes` are about to be written to `cached`. The file itself starts anew only if it alone is too
+        much."""
         with self._lock:
             key = cached._segment.id
             own = self._entries.get(key)

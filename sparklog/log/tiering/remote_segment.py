@@ -7,16 +7,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from sparklog.environment.files import RealFiles
-from sparklog.errors import CorruptBatchError, LogCorruptError, RemoteStorageError
+from sparklog.errors import CorruptBatchError, RemoteStorageError
 from sparklog.format import offset_index, time_index
 from sparklog.format.offset_index import decode_offset_index
 from sparklog.format.segment import SegmentInfo, decode_seal
 from sparklog.format.time_index import decode_time_index
 from sparklog.log.model import LogOwner
-from sparklog.log.segment import LogSegment
-from sparklog.log.segment_indexes import SegmentIndexes
-from sparklog.log.segment_view import SegmentEnd
-from sparklog.log.slices import SharedFile
+from sparklog.log.segments.indexes import SegmentIndexes
+from sparklog.log.segments.slices import SharedFile
+from sparklog.log.segments.view import SegmentEnd, SegmentView
 from sparklog.log.tiering.layout import object_name
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.read_cache import CachedFile, ReadCache
@@ -24,8 +23,8 @@ from sparklog.log.tiering.state import RemoteSegmentMetadata
 
 
 class RemoteAccess(Struct, frozen=True):
-    """How a broker reads and writes its tier. Without a store (`remote.log.storage.url` is empty) nothing is copied, and
-    reading what was copied before raises RemoteStorageError."""
+    """How a broker reads and writes its tier. Without a store (`remote.log.storage.url` is empty) nothing is copied,
+    and reading what was copied before raises RemoteStorageError."""
 
     store: ObjectStore | None = None
     cache: ReadCache | None = None
@@ -52,9 +51,9 @@ class RemoteAccess(Struct, frozen=True):
             self.cache.forget(segment.id)
 
 
-class RemoteLogSegment(LogSegment):
-    """Sealed, never written to, never renamed. Reading may wait for the object store, so never on an event loop; what the
-    metadata says (offsets, sizes, largest timestamp) does not."""
+class RemoteLogSegment(SegmentView):
+    """Sealed; there is no way to write to it, or to rename it. Reading may wait for the object store, so never on an
+    event loop; what the metadata says (offsets, sizes, largest timestamp) does not."""
 
     is_remote = True
 
@@ -70,7 +69,6 @@ class RemoteLogSegment(LogSegment):
         )
         self.metadata = segment
         self.is_sealed = True
-        self.has_gaps = True  # nothing is appended to it
         self.append_time_ms = segment.append_time_ms
         self._access = access
 
@@ -101,9 +99,6 @@ class RemoteLogSegment(LogSegment):
 
     def close_handle(self) -> None:
         """The cache has the file."""
-
-    def hold_for_sync(self) -> list[SharedFile]:
-        return []
 
     def _load_indexes(self) -> SegmentIndexes:
         """From the objects; they are checked, so that they cannot be insane."""
@@ -148,9 +143,3 @@ class RemoteLogSegment(LogSegment):
     def delete(self) -> None:
         """Forgets what was read of it; the objects go with the next round of tiering (`tier_run.py`)."""
         self._access.forget(self.metadata)
-
-    def move(self, path: Path) -> None:
-        raise LogCorruptError(f"{self.path} is in the object store, it cannot be renamed to {path}")
-
-    def unseal(self) -> None:
-        raise LogCorruptError(f"{self.path} is in the object store, it cannot be written to")

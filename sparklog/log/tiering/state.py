@@ -37,10 +37,10 @@ class ObjectInfo(Struct, frozen=True, array_like=True):
 
 
 class RemoteSegmentMetadata(Struct, frozen=True):
-    """A finished copy. `prefix`: its folder below the storage's root; `objects` by file name; `checksum_bytes`: the objects
-    are read in pieces of this size, each with a checksum of its own. [`data_position`, `data_end`) are the batches.
-    `leader_epochs`: pairs (epoch, first offset) that the segment lies in; `aborted`: the aborted transactions whose markers
-    are in it (`sparklog.log.transactions.AbortedEntry`)."""
+    """A finished copy. `prefix`: its folder below the storage's root; `objects` by file name; `checksum_bytes`: the
+    objects are read in pieces of this size, each with a checksum of its own. [`data_position`, `data_end`) are the
+    batches. `leader_epochs`: pairs (epoch, first offset) that the segment lies in; `aborted`: the aborted transactions
+    whose markers are in it (`sparklog.log.producers.transactions.AbortedEntry`)."""
 
     id: str
     prefix: str
@@ -107,8 +107,9 @@ class DeleteFinished(Struct, frozen=True, tag="delete-finished"):
 
 
 class LocalStart(Struct, frozen=True, tag="local-start"):
-    """Local segments wholly below the offset are read from the store; their files may be gone. `producers`: what is known
-    of the producers there (`sparklog.log.partition_producers`), since nobody reads the batches below again."""
+    """Local segments wholly below the offset are read from the store; their files may be gone. `producers`: what is
+    known of the producers there (`sparklog.log.producers.partition_producers`), since nobody reads the batches below
+    again."""
 
     offset: int
     producers: bytes = b""

@@ -23,7 +23,7 @@ from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
 from sparklog.format.checksum import crc32c
 from sparklog.format.segment import SealedBlocks, decode_seal
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.segment import LogSegment
+from sparklog.log.segments.segment import LogSegment
 from sparklog.log.tiering.columns import encode_columns
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.layout import (
@@ -217,7 +217,7 @@ def _release(log: PartitionLog, clock: Clock) -> int:
         if copy is None or copy.next_offset != segment.next_offset:
             break
         old.append(segment)
-    if old and log.release_local(old, [log.tier.segment(by_base[s.base_offset]) for s in old]):
+    if old and log.replacement.release_local(old, [log.tier.segment(by_base[s.base_offset]) for s in old]):
         logger.info(
             "partition %s: %d segments are no longer local, the local log begins at %d",
             log.owner.topic_partition, len(old), log.local_log_start_offset,
@@ -259,8 +259,8 @@ def _delete_copy(
 
 
 def delete_all(files: FileSystem, directory: Path, store: ObjectStore, stop: Stop = go_on) -> int:
-    """Deletes everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; returns how
-    many copies. Raises RemoteStorageError, StorageError, LogCorruptError."""
+    """Deletes everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; returns
+    how many copies. Raises RemoteStorageError, StorageError, LogCorruptError."""
     journal = Journal(files, directory)
     copies = list(journal.state.copies.values())
     try:

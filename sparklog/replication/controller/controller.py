@@ -15,8 +15,8 @@
 
 One write is under way at a time. Events that come meanwhile wait and are then taken together, so that a thousand
 proposals cost a few writes. Nobody is answered from what is not stored. A large change is stored in several writes,
-partitions first: the brokers' epochs, which say that the change has been made, come last, so that a controller that takes
-over in between makes the rest of it.
+partitions first: the brokers' epochs, which say that the change has been made, come last, so that a controller that
+takes over in between makes the rest of it.
 """
 
 from __future__ import annotations
@@ -305,7 +305,8 @@ class Controller:
         return tuple(results)
 
     def _shut_down(self, draft: Draft, request: ControlledShutdown) -> int:
-        """Leadership moves to members of the ISR only; then the broker leaves the ISRs. What nobody else can lead stays."""
+        """Leadership moves to members of the ISR only; then the broker leaves the ISRs. What nobody else can lead
+        stays."""
         broker = self._check_life(draft, request.broker_id, request.broker_epoch)
         draft.brokers[broker.broker_id] = replace(broker, is_stopping=True)
         left = 0

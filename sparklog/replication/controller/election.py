@@ -3,8 +3,8 @@
 A leader is, in this order:
 
 1. the first replica in the order of the assignment that can lead and is in the ISR;
-2. one that is an eligible leader (KIP-966): it left the ISR while this was below min.insync.replicas, so that nothing can
-   have been committed without it;
+2. one that is an eligible leader (KIP-966): it left the ISR while this was below min.insync.replicas, so that nothing
+   can have been committed without it;
 3. only with `unclean.leader.election.enable`: the last leader, else the first replica that can lead. ISR = {it}, and
    `recovering` until it has noticed.
 
@@ -93,8 +93,8 @@ def _led_by(partition: PartitionImage, leader: int) -> PartitionImage:
 
 
 def start_reassignment(partition: PartitionImage, target: Sequence[int]) -> PartitionImage:
-    """The assignment becomes old and new together; the steps after it are `finish_reassignment`'s. A second one replaces
-    the first: what that has added and this one does not name is removed."""
+    """The assignment becomes old and new together; the steps after it are `finish_reassignment`'s. A second one
+    replaces the first: what that has added and this one does not name is removed."""
     old = tuple(r for r in partition.replicas if r not in target)
     settled_ones = [r for r in partition.replicas if r not in partition.adding]
     return replace(

@@ -29,8 +29,8 @@ class Safeguards:
     """Only tests turn one off, to show that they would notice."""
 
     proposal_epoch_check: bool = True
-    """Only the leader of the current leader epoch proposes, and its proposal counts for the partition epoch it was made of
-    only (compare and set, KIP-497)."""
+    """Only the leader of the current leader epoch proposes, and its proposal counts for the partition epoch it was
+    made of only (compare and set, KIP-497)."""
     member_epoch_check: bool = True
     """Who joins an ISR is alive in the very life that was in sync (KIP-841, KIP-903)."""
     unclean_restart_forgets: bool = True
@@ -125,7 +125,8 @@ class AlterPartition(Struct, frozen=True):
 
 
 class ControlledShutdown(Struct, frozen=True):
-    """A broker wants to stop. The answer is the number of partitions that it still leads: it asks until there are none."""
+    """A broker wants to stop. The answer is the number of partitions that it still leads: it asks until there are
+    none."""
 
     token: Hashable
     broker_id: int

@@ -1,8 +1,8 @@
 """On which brokers the replicas of new partitions go: round robin, racks alternating (KIP-36).
 
-Partition p's first replica is on broker (p + start) mod n, the others at a distance that grows by one with every round over
-the brokers, so that the load of one that fails is spread over many. With racks the brokers are taken from rack to rack, and
-no rack gets a second replica while another has none.
+Partition p's first replica is on broker (p + start) mod n, the others at a distance that grows by one with every round
+over the brokers, so that the load of one that fails is spread over many. With racks the brokers are taken from rack to
+rack, and no rack gets a second replica while another has none.
 """
 
 from __future__ import annotations

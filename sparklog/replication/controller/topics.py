@@ -36,7 +36,8 @@ def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
 
 
 def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
-    """Raises UnknownTopicOrPartitionError, InvalidPartitionsError (there are as many already), and as `create_topic`."""
+    """Raises UnknownTopicOrPartitionError, InvalidPartitionsError (there are as many already), and as
+    `create_topic`."""
     topic = draft.topic(request.topic)
     there = len(topic.partitions)
     if request.partitions <= there:

@@ -2,22 +2,26 @@
 
 | event | effects |
 |---|---|
-| `become` | BeginEpoch at the log end; followers' caught-up time = now; until the high watermark has reached that offset, `latest_offset` raises OFFSET_NOT_AVAILABLE (KIP-207) |
-| FollowerFetch | epoch checks, then FetchRefused, FetchDiverging (changes nothing) or FetchAccepted; log end and caught-up time of the follower; perhaps SetHighWatermark with Acknowledge, ProposeIsr (expand) |
+| `become` | BeginEpoch at the log end; followers' caught-up time = now |
+| FollowerFetch | epoch checks, then FetchRefused, FetchDiverging (changes nothing) or FetchAccepted |
+| | accepted: the follower's log end and caught-up time; SetHighWatermark, Acknowledge, ProposeIsr (expand) |
 | Appended | SetHighWatermark, Acknowledge |
 | WaitForReplicas | Acknowledge at once, or when the high watermark is there; Refuse |
 | Tick | ProposeIsr (shrink); a proposal without an answer again |
 | AlterAnswered | the proposal is committed, given up (INELIGIBLE, NOT_ATTEMPTED), or stays pending |
-| ImageChanged | the newer state is committed and the proposal is void; re-election: BeginEpoch; another leader: as Resigned |
+| ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; another leader: as Resigned |
 | Resigned | Refuse for every waiter, with the new leader (KIP-951) |
+
+Until the high watermark has reached the offset at which the epoch began, `latest_offset` raises OFFSET_NOT_AVAILABLE
+(KIP-207).
 
 High watermark: the smallest log end of the *maximal* ISR: committed members and proposed ones. A member that is to go
 counts until the controller has confirmed it, one that is to come counts from the proposal on (KIP-497). It never goes
 back, and stands still while the committed ISR is below min.insync.replicas (KIP-966), because the controller keeps who
 leaves such an ISR as an eligible leader.
 
-At most one proposal is under way. Its outcome may be unknown: it is made again, and it is void as soon as a newer partition
-epoch is seen, for the controller accepts it for its own partition epoch only.
+At most one proposal is under way. Its outcome may be unknown: it is made again, and it is void as soon as a newer
+partition epoch is seen, for the controller accepts it for its own partition epoch only.
 """
 
 from __future__ import annotations

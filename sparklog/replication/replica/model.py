@@ -1,8 +1,8 @@
 """The words of a partition's replicas: events, effects, and the rules that tests can switch off.
 
 A handler changes the state in memory at once and returns effects. The shell carries them out in their order, each one
-completely, before it reports the next event: with `flush.mode=group` an AppendReplica is on the disk when it is done, or
-acks=all would not be durable.
+completely, before it reports the next event: with `flush.mode=group` an AppendReplica is on the disk when it is done,
+or acks=all would not be durable.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 
 
 class ReplicaLog(Protocol):
-    """What the rules read of the log. `durable_end_offset`: what may be acknowledged; with `flush.mode=group` it ends where
-    the last fsync did, else at the log end."""
+    """What the rules read of the log. `durable_end_offset`: what may be acknowledged; with `flush.mode=group` it ends
+    where the last fsync did, else at the log end."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -77,7 +77,8 @@ ALL_SAFEGUARDS = Safeguards()
 
 
 class FollowerFetch(Struct, frozen=True):
-    """A follower asks for `fetch_offset`, so it has everything below. `last_epoch`: of its last record, -1 without any."""
+    """A follower asks for `fetch_offset`, so it has everything below. `last_epoch`: of its last record, -1 without
+    any."""
 
     token: Hashable
     replica_id: int
@@ -160,8 +161,8 @@ class SetHighWatermark(Struct, frozen=True):
 
 
 class ProposeIsr(Struct, frozen=True):
-    """Asks the controller. `isr`: (id, broker epoch); the epoch is -1 for members that are in it already and have not been
-    heard of. `recovering` False also says that an unclean election has been followed up."""
+    """Asks the controller. `isr`: (id, broker epoch); the epoch is -1 for members that are in it already and have not
+    been heard of. `recovering` False also says that an unclean election has been followed up."""
 
     leader_epoch: int
     partition_epoch: int
@@ -220,8 +221,8 @@ LeaderEffect = (
 
 
 class Fetch(Struct, frozen=True):
-    """Asks the leader, not before `at_ms`. `number`: of the fetch, so that its answer is known. When it is sent, the last
-    epoch is `Follower.last_epoch()`, the log start the log's."""
+    """Asks the leader, not before `at_ms`. `number`: of the fetch, so that its answer is known. When it is sent, the
+    last epoch is `Follower.last_epoch()`, the log start the log's."""
 
     number: int
     leader: int

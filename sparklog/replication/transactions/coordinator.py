@@ -1,8 +1,8 @@
 """The coordinator of the transactional ids of one partition of `__transaction_state`: a pure state machine.
 
-It is made, given every record of the partition (`replay`), told that this was all (`loaded`), and then asked (`handle`).
-What a call returns is carried out as `model` says: first the records, then the actions. A request that has to wait for the
-end of a transaction is kept here and answered with the completion.
+It is made, given every record of the partition (`replay`), told that this was all (`loaded`), and then asked
+(`handle`). What a call returns is carried out as `model` says: first the records, then the actions. A request that has
+to wait for the end of a transaction is kept here and answered with the completion.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from sparklog.replication.transactions.model import (
     Answer,
     Effects,
     EndShared,
-    Identity,
     IdReserve,
     Join,
-    Limits,
     Marker,
     Refuse,
     Renew,
     Request,
     Safeguards,
+    TransactionLimits,
     WriteMarkers,
     is_shared,
 )
 from sparklog.replication.transactions.plain import PlainTransactions
 from sparklog.replication.transactions.shared import SharedTransactions
-from sparklog.types import TopicPartition
+from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
 WAITING_MAX = 10_000
 """Requests that wait for one transaction's end: as many as a large job has tasks."""
@@ -41,9 +40,11 @@ EXPIRY_INTERVAL_MS = 60_000
 class Coordinator:
     """See the module."""
 
-    def __init__(self, ids: IdReserve, limits: Limits | None = None, safeguards: Safeguards | None = None) -> None:
+    def __init__(
+        self, ids: IdReserve, limits: TransactionLimits | None = None, safeguards: Safeguards | None = None
+    ) -> None:
         self._safeguards = safeguards if safeguards is not None else Safeguards()
-        rules = ids, limits if limits is not None else Limits(), self._safeguards
+        rules = ids, limits if limits is not None else TransactionLimits(), self._safeguards
         self._plain = PlainTransactions(*rules)
         self._shared = SharedTransactions(*rules)
         self._missing: dict[str, set[Marker]] = {}
@@ -94,8 +95,8 @@ class Coordinator:
         return effects
 
     def tick(self, now_ms: int, expiry_ms: int | None = None) -> Effects:
-        """Time has passed: aborts what is too old, forgets what has not been used for long (by the time `expiry_ms`, which
-        has no jumps; None: `now_ms`)."""
+        """Time has passed: aborts what is too old, forgets what has not been used for long (by the time `expiry_ms`,
+        which has no jumps; None: `now_ms`)."""
         effects = Effects()
         self._plain.time_out(now_ms, effects)
         self._shared.time_out(now_ms, effects)
@@ -115,7 +116,7 @@ class Coordinator:
 
     # -- what there is
 
-    def stale(self, transactional_id: str, identity: Identity) -> SparklogError:
+    def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
         """Why a partition has refused a batch of `identity` as too old: the error for the producer."""
         return self._rules(transactional_id).stale(transactional_id, identity)
 
@@ -147,7 +148,7 @@ class Coordinator:
         yield from self._shared.producers()
 
     def numbers(self) -> Iterator[int]:
-        """All producer ids and tickets that the records name: they were drawn."""
+        """All producer ids and fencing tokens that the records name: they were drawn."""
         yield from self._plain.numbers()
         yield from self._shared.numbers()
 

@@ -1,7 +1,8 @@
-"""The life of a transaction with one participant or many: open, decided, all markers in; and of the id it is opened under.
+"""The life of a transaction with one participant or many: open, decided, all markers in; and of the id it is opened
+under.
 
-Who takes part, under which identities, and who may decide is the policy of `plain` (one producer under its transactional id) and
-`shared` (many, for one version of an application).
+Who takes part, under which identities, and who may decide is the policy of `plain` (one producer under its
+transactional id) and `shared` (many, for one version of an application).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from sparklog.replication.transactions.model import (
     Abort,
     Effects,
     IdReserve,
-    Limits,
     Marker,
     Result,
     Safeguards,
     State,
+    TransactionLimits,
     prepared,
 )
 from sparklog.types import TopicPartition
@@ -51,7 +52,7 @@ E = TypeVar("E", bound=Entry)
 class TransactionMachine(ABC, Generic[E]):
     """All ids of one policy in one coordinator."""
 
-    def __init__(self, ids: IdReserve, limits: Limits, safeguards: Safeguards) -> None:
+    def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         self._ids = ids
         self._limits = limits
         self._safeguards = safeguards

@@ -1,9 +1,9 @@
 """The words of the transaction coordinator: states, requests, and the effects of handling one.
 
-A handler changes the state in memory at once and says what has to follow: `records` are appended to the state topic, and
-`actions` are carried out when these records, and all that were given out before them, are durable. So whatever anybody
-is told, or any partition has a marker for, is in the log. When an append fails, the coordinator is thrown away and made
-anew from the log.
+A handler changes the state in memory at once and says what has to follow: `records` are appended to the state topic,
+and `actions` are carried out when these records, and all that were given out before them, are durable. So whatever
+anybody is told, or any partition has a marker for, is in the log. When an append fails, the coordinator is thrown away
+and made anew from the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from sparklog.errors import ConcurrentTransactionsError, InvalidRequestError, SparklogError
-from sparklog.types import SHARED_PREFIX, TopicPartition
+from sparklog.types import SHARED_PREFIX, ProducerIdAndEpoch, TopicPartition
 
 CLIENT_EPOCH_MAX = 32_765
 """The largest epoch a producer is given: its marker has the next one, and 32,767 is never used (KIP-890)."""
@@ -70,8 +70,8 @@ class Safeguards:
 
     epoch_check: bool = True
     """Requests with an epoch that is no longer the producer's are refused."""
-    winners_list: bool = True
-    """Only what the winners wrote is committed."""
+    committed_participants_only: bool = True
+    """Only what the committed participants wrote is committed."""
     run_fence: bool = True
     """A newer run of an application ends what the older one has open, and refuses it from then on."""
     committed_version_check: bool = True
@@ -80,7 +80,7 @@ class Safeguards:
     """A transaction is complete when all markers are in, not before."""
 
 
-class Limits(Struct, frozen=True):
+class TransactionLimits(Struct, frozen=True):
     """Settings of the broker. `ids_max`: of each kind, in one partition of the state topic."""
 
     timeout_max_ms: int = 900_000
@@ -154,7 +154,7 @@ class Join(NamedTuple):
     transactional_id: str
     version: int
     run_id: str
-    ticket: int
+    fencing_token: int
     timeout_ms: int
     lease_ms: int = 0
 
@@ -165,9 +165,9 @@ class EndShared(NamedTuple):
     transactional_id: str
     version: int
     run_id: str
-    ticket: int
+    fencing_token: int
     commit: bool
-    winners: frozenset[int] = frozenset()
+    committed_participants: frozenset[int] = frozenset()
     input: str = ""
 
 
@@ -192,17 +192,10 @@ Request = InitProducer | AddPartitions | End | Join | EndShared | Renew | Abort
 # -- answers and effects
 
 
-class Identity(NamedTuple):
-    """Who a producer is from now on; its sequences begin at 0."""
-
-    producer_id: int
-    producer_epoch: int
-
-
 class Joined(NamedTuple):
     """`identity` None: the version has been committed, there is nothing to write."""
 
-    identity: Identity | None
+    identity: ProducerIdAndEpoch | None
 
 
 class Renewed(NamedTuple):
@@ -221,12 +214,12 @@ class Marker(NamedTuple):
     commit: bool
 
 
-Result = Identity | Joined | Renewed | bool | int
+Result = ProducerIdAndEpoch | Joined | Renewed | bool | int
 
 
 class Answer(NamedTuple):
-    """Identity (InitProducer, End), Joined (Join), Renewed (Renew), whether it is committed (EndShared), the number of
-    markers (Abort), or True (AddPartitions)."""
+    """ProducerIdAndEpoch (InitProducer, End), Joined (Join), Renewed (Renew), whether it is committed (EndShared), the
+    number of markers (Abort), or True (AddPartitions)."""
 
     token: Hashable
     result: Result

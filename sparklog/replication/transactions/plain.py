@@ -1,7 +1,7 @@
 """Transactions of one producer each, under its transactional id (KIP-98, KIP-360, KIP-890 second form).
 
-Every end raises the epoch, so that whatever comes late from the transaction before (a batch, an END_TXN) has an older one
-and is refused. `previous` is the identity before: an END_TXN that is repeated with it gets the same answer.
+Every end raises the epoch, so that whatever comes late from the transaction before (a batch, an END_TXN) has an older
+one and is refused. `previous` is the identity before: an END_TXN that is repeated with it gets the same answer.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ from sparklog.replication.transactions.model import (
     AddPartitions,
     Effects,
     End,
-    Identity,
     InitProducer,
     Result,
     State,
     check_name,
 )
-from sparklog.types import TopicPartition
+from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
-NOBODY = Identity(NO_ID, NO_ID)
+NOBODY = ProducerIdAndEpoch(NO_ID, NO_ID)
 IDLE_LOOK_MAX = 100
 """Among how many of the ids that were used longest ago one without a transaction is looked for."""
 
@@ -49,10 +48,10 @@ class _Plain(Struct):
     """One transactional id. `next_producer_id`: the id that follows this one, whose epochs are used up."""
 
     transactional_id: str
-    identity: Identity
+    identity: ProducerIdAndEpoch
     timeout_ms: int
     state: State = State.EMPTY
-    previous: Identity = NOBODY
+    previous: ProducerIdAndEpoch = NOBODY
     next_producer_id: int = NO_ID
     started_ms: int = -1
     updated_ms: int = -1
@@ -84,10 +83,10 @@ class _Plain(Struct):
     def of(cls, transactional_id: str, value: records.PlainValue) -> _Plain:
         return cls(
             transactional_id,
-            Identity(value.producer_id, value.producer_epoch),
+            ProducerIdAndEpoch(value.producer_id, value.producer_epoch),
             value.timeout_ms,
             State(value.state),
-            Identity(value.previous_producer_id, value.previous_epoch),
+            ProducerIdAndEpoch(value.previous_producer_id, value.previous_epoch),
             value.next_producer_id,
             value.started_ms,
             value.updated_ms,
@@ -96,8 +95,8 @@ class _Plain(Struct):
 
 
 class PlainTransactions(TransactionMachine[_Plain]):
-    """All transactional ids of one coordinator. `handle` gives the answer, None to wait until the transaction has ended,
-    or raises the error to answer with."""
+    """All transactional ids of one coordinator. `handle` gives the answer, None to wait until the transaction has
+    ended, or raises the error to answer with."""
 
     def replay(self, transactional_id: str, value: records.PlainValue | None) -> None:
         """A record of the state topic."""
@@ -129,13 +128,13 @@ class PlainTransactions(TransactionMachine[_Plain]):
                 f"transaction timeout {request.timeout_ms} ms: the broker allows {self._limits.timeout_max_ms} "
                 f"(transaction.max.timeout.ms)"
             )
-        expected = Identity(request.producer_id, request.producer_epoch)
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         found = self._by_id.get(request.transactional_id)
         if found is None:
             if expected.producer_id != NO_ID:
                 raise self._unknown(request.transactional_id, expected.producer_id)
             check_name("a transactional id", request.transactional_id, TRANSACTIONAL_ID_CHARS_MAX)
-            found = _Plain(request.transactional_id, Identity(self._ids.require(), 0), request.timeout_ms)
+            found = _Plain(request.transactional_id, ProducerIdAndEpoch(self._ids.require(), 0), request.timeout_ms)
             self._make_room(effects)
             self._by_id[request.transactional_id] = found
             return self._begin(found, request, found.identity, NOBODY, now_ms, effects)
@@ -150,7 +149,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
             return found.identity  # the answer before was lost
         exhausted = found.identity.producer_epoch >= CLIENT_EPOCH_MAX
         identity = (
-            Identity(self._ids.require(), 0)
+            ProducerIdAndEpoch(self._ids.require(), 0)
             if exhausted
             else found.identity._replace(producer_epoch=found.identity.producer_epoch + 1)
         )
@@ -169,8 +168,14 @@ class PlainTransactions(TransactionMachine[_Plain]):
         )
 
     def _begin(
-        self, found: _Plain, request: InitProducer, identity: Identity, before: Identity, now_ms: int, effects: Effects
-    ) -> Identity:
+        self,
+        found: _Plain,
+        request: InitProducer,
+        identity: ProducerIdAndEpoch,
+        before: ProducerIdAndEpoch,
+        now_ms: int,
+        effects: Effects,
+    ) -> ProducerIdAndEpoch:
         found.identity, found.previous = identity, before
         found.state, found.timeout_ms = State.EMPTY, request.timeout_ms
         found.started_ms = -1
@@ -179,7 +184,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return identity
 
     def _add(self, request: AddPartitions, now_ms: int, effects: Effects) -> Result:
-        found = self._current(request.transactional_id, Identity(request.producer_id, request.producer_epoch))
+        found = self._current(request.transactional_id, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
         if found.state.is_prepared:
             raise ConcurrentTransactionsError(f"transaction {found.transactional_id!r} is being ended; try again")
         if found.state is not State.ONGOING:
@@ -192,7 +197,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return True
 
     def _end(self, request: End, now_ms: int, effects: Effects) -> Result | None:
-        sender = Identity(request.producer_id, request.producer_epoch)
+        sender = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         found = self._by_id.get(request.transactional_id)
         repeated = found is not None and (sender == found.previous or not self._safeguards.epoch_check)
         if found is not None and repeated and (found.state.is_commit or found.state.is_abort):
@@ -236,7 +241,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         found.partitions.clear()
         found.started_ms = -1
         if found.next_producer_id != NO_ID:
-            found.identity, found.next_producer_id = Identity(found.next_producer_id, 0), NO_ID
+            found.identity, found.next_producer_id = ProducerIdAndEpoch(found.next_producer_id, 0), NO_ID
 
     def _is_overdue(self, found: _Plain, now_ms: int) -> bool:
         """At the end of an id's epochs the next tick has a producer id."""
@@ -248,7 +253,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
 
     # -- what there is
 
-    def stale(self, transactional_id: str, identity: Identity) -> SparklogError:
+    def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
         """Why a partition has refused a batch of `identity` as too old."""
         found = self._by_id.get(transactional_id)
         if found is None:
@@ -276,7 +281,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
 
     # -- checks
 
-    def _current(self, transactional_id: str, sender: Identity) -> _Plain:
+    def _current(self, transactional_id: str, sender: ProducerIdAndEpoch) -> _Plain:
         found = self._by_id.get(transactional_id)
         if found is None or (
             sender.producer_id not in (found.identity.producer_id, found.previous.producer_id)
@@ -292,7 +297,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return InvalidProducerIdMappingError(f"there is no transactional id {transactional_id!r}{of}: initialise first")
 
     @staticmethod
-    def _fenced(found: _Plain, sender: Identity) -> SparklogError:
+    def _fenced(found: _Plain, sender: ProducerIdAndEpoch) -> SparklogError:
         if sender.producer_id == found.identity.producer_id and sender.producer_epoch > found.identity.producer_epoch:
             return InvalidProducerEpochError(
                 f"producer {sender.producer_id} has epoch {found.identity.producer_epoch}, the request says {sender.producer_epoch}"

@@ -5,16 +5,16 @@ Keys and values are MessagePack arrays that begin with a version number (0)::
     key                          value
     [0, "plain", id]             [0, state, producer_id, producer_epoch, previous_producer_id, previous_epoch,
                                   next_producer_id, timeout_ms, started_ms, updated_ms, partitions]
-    [0, "shared", id]            [0, last_committed_version, run_id, ticket, [older run_id, …], updated_ms,
-                                  null | [version, run_id, ticket, state, started_ms, timeout_ms, [winner, …],
-                                          input, lease_ms],
+    [0, "shared", id]            [0, last_committed_version, run_id, fencing_token, [older run_id, …], updated_ms,
+                                  null | [version, run_id, fencing_token, state, started_ms, timeout_ms,
+                                          [committed producer_id, …], input, lease_ms],
                                   last_committed_input]
-    [0, "participant", id, pid]  [0, version, ticket, partitions]
+    [0, "participant", id, pid]  [0, version, fencing_token, partitions]
 
 `state` is a number of `State`, `partitions` [[topic, [partition, …]], …]. A participant belongs to the transaction with
-its version and ticket, and is deleted (null) in the batch that completes it. `run_id` and `ticket` of a shared id are
-those of its newest run, inside the brackets those of the run that opened the transaction. `input` is the application's own
-account of what it commits; in records of older brokers it and `lease_ms` are missing ("", 0).
+its version and fencing token, and is deleted (null) in the batch that completes it. `run_id` and `fencing_token` of a
+shared id are those of its newest run, inside the brackets those of the run that opened the transaction. `input` is the
+application's own account of what it commits; in records of older brokers it and `lease_ms` are missing ("", 0).
 
 The batch's CRC covers a record. Without the topic the broker knows of no transaction: what is open in a partition stays
 open until `sparklog transaction abort` ends it there, and committed versions could be committed again.
@@ -56,11 +56,11 @@ class SharedTransactionValue(msgspec.Struct, array_like=True):
 
     version: int
     run_id: str
-    ticket: int
+    fencing_token: int
     state: int
     started_ms: int
     timeout_ms: int
-    winners: list[int]
+    committed_participants: list[int]
     input: str = ""
     lease_ms: int = 0
 
@@ -71,7 +71,7 @@ class SharedValue(msgspec.Struct, array_like=True):
     format: int
     last_committed_version: int
     run_id: str
-    ticket: int
+    fencing_token: int
     older_runs: list[str]
     updated_ms: int
     transaction: SharedTransactionValue | None
@@ -83,7 +83,7 @@ class ParticipantValue(msgspec.Struct, array_like=True):
 
     format: int
     version: int
-    ticket: int
+    fencing_token: int
     partitions: Partitions
 
 

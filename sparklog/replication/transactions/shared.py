@@ -1,8 +1,9 @@
 """Transactions of many participants, for Spark: one per application and version, with one decision for all of them.
 
-Who takes part gets a producer id of its own, which is used once: epoch 0 writes, the marker has epoch 1. The decision names
-the winners; what the others wrote is aborted. A *run* is one life of the application's driver, known by its run id; its
-tickets order it among the others. A newer run fences the older ones for good, also if one draws a new ticket later.
+Who takes part gets a producer id of its own, which is used once: epoch 0 writes, the marker has epoch 1. The decision
+names the committed participants; what the others wrote is aborted. A *run* is one life of the application's driver,
+known by its run id; its fencing tokens order it among the others. A newer run fences the older ones for good, also if
+one draws a new fencing token later.
 """
 
 from __future__ import annotations
@@ -30,24 +31,23 @@ from sparklog.replication.transactions.model import (
     AddPartitions,
     Effects,
     EndShared,
-    Identity,
     IdReserve,
     Join,
     Joined,
-    Limits,
     Renew,
     Renewed,
     Result,
     Safeguards,
     State,
+    TransactionLimits,
     check_name,
 )
-from sparklog.types import PRODUCER_ID_END, SHARED_PREFIX, UNNAMED_APP_PREFIX, TopicPartition
+from sparklog.types import PRODUCER_ID_END, SHARED_PREFIX, UNNAMED_APP_PREFIX, ProducerIdAndEpoch, TopicPartition
 
 EPOCH = 0
 MARKER_EPOCH = 1
 OLDER_RUNS_MAX = 16
-"""Runs that are remembered as fenced; others are known by their tickets."""
+"""Runs that are remembered as fenced; others are known by their fencing tokens."""
 UNNAMED_EXPIRATION_MS = 3_600_000
 """For applications that write once (`UNNAMED_APP_PREFIX`), or every batch write would be remembered for months."""
 NEVER = -1
@@ -59,11 +59,11 @@ class _Transaction(Struct):
 
     version: int
     run_id: str
-    ticket: int
+    fencing_token: int
     started_ms: int
     timeout_ms: int
     state: State = State.ONGOING
-    winners: frozenset[int] = frozenset()
+    committed_participants: frozenset[int] = frozenset()
     participants: dict[int, set[TopicPartition]] = field(default_factory=dict)
     input: str = ""
     lease_ms: int = 0
@@ -84,11 +84,12 @@ class _Transaction(Struct):
 
 
 class _Application(Struct):
-    """`run_id` and `ticket`: the newest run there was; `older_runs`: those it and its predecessors have fenced."""
+    """`run_id` and `fencing_token`: the newest run there was; `older_runs`: those it and its predecessors have
+    fenced."""
 
     transactional_id: str
     run_id: str = ""
-    ticket: int = NO_ID
+    fencing_token: int = NO_ID
     older_runs: tuple[str, ...] = ()
     last_committed_version: int = NEVER
     updated_ms: int = -1
@@ -122,7 +123,7 @@ class _Application(Struct):
             records.VERSION,
             self.last_committed_version,
             self.run_id,
-            self.ticket,
+            self.fencing_token,
             list(self.older_runs),
             self.updated_ms,
             None
@@ -130,11 +131,11 @@ class _Application(Struct):
             else records.SharedTransactionValue(
                 t.version,
                 t.run_id,
-                t.ticket,
+                t.fencing_token,
                 int(t.state),
                 t.started_ms,
                 t.timeout_ms,
-                sorted(t.winners),
+                sorted(t.committed_participants),
                 t.input,
                 t.lease_ms,
             ),
@@ -147,7 +148,7 @@ class _Application(Struct):
 
     def participant_record(self, transaction: _Transaction, producer_id: int) -> tuple[bytes, bytes]:
         packed = records.pack_partitions(transaction.participants[producer_id])
-        value = records.ParticipantValue(records.VERSION, transaction.version, transaction.ticket, packed)
+        value = records.ParticipantValue(records.VERSION, transaction.version, transaction.fencing_token, packed)
         return self.participant_key(producer_id), records.encode_value(value)
 
 
@@ -155,7 +156,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     """All applications of one coordinator. `handle` gives the answer, None to wait until the transaction under way has
     ended, or raises the error to answer with."""
 
-    def __init__(self, ids: IdReserve, limits: Limits, safeguards: Safeguards) -> None:
+    def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         super().__init__(ids, limits, safeguards)
         self._replayed: dict[tuple[str, int], records.ParticipantValue] = {}
 
@@ -170,7 +171,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         self._by_id[transactional_id] = _Application(
             transactional_id,
             value.run_id,
-            value.ticket if value.ticket < PRODUCER_ID_END else NO_ID,  # else no run could ever follow
+            value.fencing_token if value.fencing_token < PRODUCER_ID_END else NO_ID,  # else no run could ever follow
             tuple(value.older_runs),
             value.last_committed_version,
             value.updated_ms,
@@ -179,11 +180,11 @@ class SharedTransactions(TransactionMachine[_Application]):
             else _Transaction(
                 t.version,
                 t.run_id,
-                t.ticket,
+                t.fencing_token,
                 t.started_ms,
                 t.timeout_ms,
                 State(t.state),
-                frozenset(t.winners),
+                frozenset(t.committed_participants),
                 input=t.input,
                 lease_ms=t.lease_ms,
             ),
@@ -204,7 +205,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         for (transactional_id, producer_id), value in self._replayed.items():
             app = self._by_id.get(transactional_id)
             t = None if app is None else app.transaction
-            if t is not None and (t.version, t.ticket) == (value.version, value.ticket):
+            if t is not None and (t.version, t.fencing_token) == (value.version, value.fencing_token):
                 t.participants[producer_id] = records.unpack_partitions(value.partitions)
         for app in self._by_id.values():
             if app.transaction is not None:
@@ -245,7 +246,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         if request.version < t.version and request.run_id == t.run_id:
             raise ProducerFencedError(f"{_of(app, request)}: the run has gone on to version {t.version}")
         if not t.is_open:
-            if t.is_of(request) and t.state.is_abort and request.ticket <= t.ticket:
+            if t.is_of(request) and t.state.is_abort and request.fencing_token <= t.fencing_token:
                 raise _aborted(app, request)
             return self._open(app, request, now_ms, effects)
         if request.version > t.version:  # the run has given up the version before
@@ -259,7 +260,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         t = _Transaction(
             request.version,
             request.run_id,
-            request.ticket,
+            request.fencing_token,
             now_ms,
             request.timeout_ms,
             lease_ms=request.lease_ms,
@@ -269,7 +270,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         app.transaction = t
         self._save(app, now_ms, effects)
         effects.records.append(app.participant_record(t, producer_id))
-        return Joined(Identity(producer_id, EPOCH))
+        return Joined(ProducerIdAndEpoch(producer_id, EPOCH))
 
     def _participate(self, app: _Application, t: _Transaction, effects: Effects) -> Joined:
         if len(t.participants) >= self._limits.participants_max:
@@ -279,7 +280,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         producer_id = self._ids.require()
         t.participants[producer_id] = set()
         effects.records.append(app.participant_record(t, producer_id))
-        return Joined(Identity(producer_id, EPOCH))
+        return Joined(ProducerIdAndEpoch(producer_id, EPOCH))
 
     def _end(self, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
         app = self._application(request)
@@ -296,13 +297,13 @@ class SharedTransactions(TransactionMachine[_Application]):
         if request.version <= app.last_committed_version and self._safeguards.committed_version_check:
             return True
         if t is not None and t.is_open and t.is_of(request):
-            unknown = sorted(request.winners - t.participants.keys())
+            unknown = sorted(request.committed_participants - t.participants.keys())
             if request.commit and unknown:
                 raise InvalidProducerIdMappingError(
                     f"{_of(app, request)}: {unknown[:5]} do not take part in it (they belong to an attempt that was aborted)"
                 )
             t.input = request.input
-            self._decide(app, request.winners, now_ms, effects, commit=request.commit)
+            self._decide(app, request.committed_participants, now_ms, effects, commit=request.commit)
             return None
         if t is not None and request.run_id == t.run_id and request.version < t.version:
             raise ProducerFencedError(f"{_of(app, request)}: the run has gone on to version {t.version}")
@@ -316,13 +317,15 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def _end_nothing(self, app: _Application, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
         """Nobody has joined: what is decided is noted, so that who comes late does not open it."""
-        if request.commit and request.winners:
+        if request.commit and request.committed_participants:
             raise _aborted(app, request)
         t = app.transaction
         if t is not None and t.is_open:  # an older version of the same run
             self._abort_open(app, now_ms, effects)
             return None
-        app.transaction = _Transaction(request.version, request.run_id, request.ticket, now_ms, 0, input=request.input)
+        app.transaction = _Transaction(
+            request.version, request.run_id, request.fencing_token, now_ms, 0, input=request.input
+        )
         self._decide(app, frozenset(), now_ms, effects, commit=request.commit)
         return None
 
@@ -330,7 +333,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         app = self._by_id.get(request.transactional_id)
         t = None if app is None else app.transaction
         if app is None or t is None or request.producer_id not in t.participants or request.producer_epoch != EPOCH:
-            raise self.stale(request.transactional_id, Identity(request.producer_id, request.producer_epoch))
+            raise self.stale(request.transactional_id, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
         if not t.is_open:
             raise InvalidTxnStateError(f"version {t.version} of application {app.name!r} is being ended")
         known = t.participants[request.producer_id]
@@ -371,35 +374,35 @@ class SharedTransactions(TransactionMachine[_Application]):
         if not self._safeguards.run_fence:
             return False
         if request.run_id == app.run_id:
-            if t is not None and t.is_of(request) and request.ticket < t.ticket:
+            if t is not None and t.is_of(request) and request.fencing_token < t.fencing_token:
                 raise ProducerFencedError(f"{_of(app, request)}: a newer attempt has taken over")
-            app.ticket = max(app.ticket, request.ticket)
+            app.fencing_token = max(app.fencing_token, request.fencing_token)
         else:
-            if request.run_id in app.older_runs or request.ticket <= app.ticket:
+            if request.run_id in app.older_runs or request.fencing_token <= app.fencing_token:
                 raise ProducerFencedError(f"{_of(app, request)}: a newer run has taken over ({app.run_id})")
             if app.run_id:
                 app.older_runs = (*app.older_runs, app.run_id)[-OLDER_RUNS_MAX:]
-            app.run_id, app.ticket = request.run_id, request.ticket
+            app.run_id, app.fencing_token = request.run_id, request.fencing_token
             self._save(app, now_ms, effects)
         return t is not None and t.run_id != request.run_id
 
     # -- decisions
 
     def _decide(
-        self, app: _Application, winners: frozenset[int], now_ms: int, effects: Effects, *, commit: bool
+        self, app: _Application, committed_participants: frozenset[int], now_ms: int, effects: Effects, *, commit: bool
     ) -> None:
         t = app.transaction
         assert t is not None
-        t.winners = winners if commit else frozenset()
-        if not self._safeguards.winners_list and commit:
-            t.winners = frozenset(t.participants)
+        t.committed_participants = committed_participants if commit else frozenset()
+        if not self._safeguards.committed_participants_only and commit:
+            t.committed_participants = frozenset(t.participants)
         self._decided(app, now_ms, effects, commit=commit)
 
     def _abort_open(self, app: _Application, now_ms: int, effects: Effects) -> None:
         self._decide(app, frozenset(), now_ms, effects, commit=False)
 
     def _marker(self, app: _Application, producer_id: int) -> tuple[int, bool]:
-        return MARKER_EPOCH, app.transaction is not None and producer_id in app.transaction.winners
+        return MARKER_EPOCH, app.transaction is not None and producer_id in app.transaction.committed_participants
 
     def _completed(self, app: _Application, effects: Effects) -> None:
         t = app.transaction
@@ -408,7 +411,7 @@ class SharedTransactions(TransactionMachine[_Application]):
             app.last_committed_version, app.last_committed_input = t.version, t.input
         effects.records += [(app.participant_key(producer_id), None) for producer_id in t.participants]
         t.participants.clear()
-        t.winners = frozenset()
+        t.committed_participants = frozenset()
 
     def _is_overdue(self, app: _Application, now_ms: int) -> bool:
         return app.transaction is not None and app.transaction.is_overdue(now_ms)
@@ -420,7 +423,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     # -- what there is
 
-    def stale(self, transactional_id: str, identity: Identity) -> SparklogError:
+    def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
         """Why a partition has refused a batch of a participant as too old."""
         app = self._by_id.get(transactional_id)
         if app is None or app.transaction is None:
@@ -452,9 +455,9 @@ class SharedTransactions(TransactionMachine[_Application]):
         return app.last_committed_version, app.last_committed_input
 
     def numbers(self) -> Iterator[int]:
-        """All producer ids and tickets."""
+        """All producer ids and fencing tokens."""
         for app in self._by_id.values():
-            yield app.ticket
+            yield app.fencing_token
             if app.transaction is not None:
                 yield from app.transaction.participants
 

@@ -60,8 +60,8 @@ def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
 
 
 def through_nothing(context: Context, *, rate: int) -> Measurement:
-    """A query whose source makes as many rows of nothing and whose sink only notes how late they are, beside the sender of
-    `through_spark`: what a source and a sink have to do comes on top. The value is the micro-batch's."""
+    """A query whose source makes as many rows of nothing and whose sink only notes how late they are, beside the
+    sender of `through_spark`: what a source and a sink have to do comes on top. The value is the micro-batch's."""
     server = context.broker
     delays = context.scratch / f"delays-{uuid.uuid4().hex}"
     source = {"format": CEILING, "options": {"rate": str(rate), "ddl": "key binary, value binary"}}
@@ -77,8 +77,8 @@ def through_nothing(context: Context, *, rate: int) -> Measurement:
 
 
 def _percentiles(delays: np.ndarray) -> dict[str, float]:
-    """Not of the first rows, which warm up, nor of the last second's: some of them have not come. A run that is too short has
-    none."""
+    """Not of the first rows, which warm up, nor of the last second's: some of them have not come. A run that is too
+    short has none."""
     due_ns, delay_ns = delays[:, 0], delays[:, 1]
     warm_ns, end_ns = due_ns.min() + WARM_UP_SECONDS * 10**9, due_ns.max() - 10**9
     counted = delay_ns[(due_ns >= warm_ns) & (due_ns < end_ns)]

@@ -79,7 +79,8 @@ def perf_test(
 
 
 def raw_write(context: Context, *, value_bytes: int, records: int) -> Measurement:
-    """As many bytes of values, written to new files in MiB by a loop that does nothing else: what the page cache takes."""
+    """As many bytes of values, written to new files in MiB by a loop that does nothing else: what the page cache
+    takes."""
     count = context.records(records)
     directory = context.scratch / "raw-write"
     return measured(

@@ -23,7 +23,8 @@ from .row import CONNECTOR, Row, at_least
 
 SCAN_RECORDS = 5_000_000
 STREAM_RECORDS = 10_000_000
-"""Twice what the scans read: a stream has its start and its commits beside, and the topics are those of consume-100b."""
+"""Twice what the scans read: a stream has its start and its commits beside, and the topics are those of
+consume-100b."""
 WRITE_RECORDS = 5_000_000
 """So that a job's start counts less; twice as many would fill the cache of a 4 GiB driver."""
 FLIGHT_COPIES = 12
@@ -121,7 +122,8 @@ def ceiling_files(context: Context, name: str, make: Callable[[], Sequence[Itera
 
 
 def envelope_files(context: Context, records: int, *, columns: Sequence[str] = ()) -> str:
-    """`records` of 100 bytes in the columns that the source has (or some), a file for each of the topic's partitions."""
+    """`records` of 100 bytes in the columns that the source has (or some), a file for each of the topic's
+    partitions."""
     values = pa.array(read_payloads(context.payload(100))[:CEILING_BATCH_ROWS], pa.binary())
 
     def batches(partition: int) -> Iterator[pa.RecordBatch]:

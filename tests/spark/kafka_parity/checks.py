@@ -13,7 +13,8 @@ class Differs(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """One check of a case on one system: what was found, in full and in a few words, and the reason if it may differ."""
+    """One check of a case on one system: what was found, in full and in a few words, and the reason if it may
+    differ."""
 
     case: str
     check: str
@@ -24,8 +25,8 @@ class Seen(NamedTuple):
 
 
 class Checks:
-    """The checks of one case on one system. `kafka` is what Kafka does, `differs` what sparklog does where it is something else:
-    both are held against what happens."""
+    """The checks of one case on one system. `kafka` is what Kafka does, `differs` what sparklog does where it is
+    something else: both are held against what happens."""
 
     def __init__(self, case: str, system: str) -> None:
         self.case = case

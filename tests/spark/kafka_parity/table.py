@@ -38,8 +38,8 @@ def summary(seen: Sequence[Seen]) -> str:
 
 
 def remember(seen: Sequence[Seen], directory: Path, *, whole: bool) -> list[Seen]:
-    """Keeps what was seen, for a run of the other system alone; what is known of both then. A run of some cases adds to what
-    is kept, a `whole` one takes its place."""
+    """Keeps what was seen, for a run of the other system alone; what is known of both then. A run of some cases adds
+    to what is kept, a `whole` one takes its place."""
     directory.mkdir(parents=True, exist_ok=True)
     result = []  # type: ignore[var-annotated]
     for system in ("sparklog", "kafka"):

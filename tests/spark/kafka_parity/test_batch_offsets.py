@@ -32,7 +32,8 @@ def offsets(topic: str, *of_partitions: int) -> str:
 
 
 def timed(system: System) -> tuple[str, list[int]]:
-    """0 to 9, 10 to 19, 20 to 29 in three partitions by turns, with timestamps one second apart; those, and one later."""
+    """0 to 9, 10 to 19, 20 to 29 in three partitions by turns, with timestamps one second apart; those, and one
+    later."""
     topic = unused_name()
     system.create_topic(topic, 3)
     first = int(time.time() * 1000) - 5000

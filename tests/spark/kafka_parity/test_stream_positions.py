@@ -1,4 +1,5 @@
-"""Streams: where a new query begins, per way of subscribing, and how it goes on after stops, restarts and new partitions."""
+"""Streams: where a new query begins, per way of subscribing, and how it goes on after stops, restarts and new
+partitions."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def test_from_specific_offsets(way: str, system: System, jobs: Jobs, check: Chec
 
 
 def timed(system: System) -> tuple[str, int]:
-    """A record at a first and at a second time in four partitions, in the fifth one at the first time alone; the second."""
+    """A record at a first and at a second time in four partitions, in the fifth one at the first time alone; the
+    second."""
     topic = unused_name()
     system.create_topic(topic, 5)
     second = int(time.time() * 1000) - 4000

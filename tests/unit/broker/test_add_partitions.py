@@ -41,7 +41,7 @@ def test_a_schema_changed_at_the_same_time_is_that_of_the_new_partitions(tmp_pat
         rows = pa.record_batch({"a": [1], "b": [2]}, schema=topic.schemas[topic.schema_id])
         for number in range(3):
             batch = encode_batch(rows, schema_id=topic.schema_id, min_timestamp_ms=0, max_timestamp_ms=0)
-            assert broker.partitions.get("t", number).log.append(bytearray(batch)).base_offset == 0
+            assert broker.partitions.get("t", number).log.appender.append(bytearray(batch)).base_offset == 0
 
     run(tmp_path, scenario)
     run(tmp_path, lambda broker: _has(broker, 3))

@@ -60,7 +60,7 @@ def cleaner(logs: Logs, clock: Clock, loop: asyncio.AbstractEventLoop | None = N
 def fill(log: PartitionLog, rows: int = 2) -> None:
     for i in range(rows):
         append_rows(log, [(b"k", b"%d" % i)])
-    log.begin_segment()
+    log.appender.begin_segment()
 
 
 def damage(log: PartitionLog) -> None:
@@ -116,7 +116,7 @@ def test_a_log_that_fails_waits_and_the_others_go_on(tmp_path: Path, caplog: pyt
 def test_a_full_disk_is_tried_again_for_ever(tmp_path: Path) -> None:
     logs, clock = Logs(tmp_path, "t"), Clock()
     fill(logs["t"])
-    files: Any = logs["t"]._files
+    files: Any = logs["t"]._state.files
     files.free_bytes = 10
     worker = cleaner(logs, clock)
     for _ in range(3 * FAILURES_MAX):

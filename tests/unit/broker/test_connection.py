@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparklog_broker.network.connection import READ_AHEAD_BYTES, Connection, Limits, State
+from sparklog_broker.network.connection import READ_AHEAD_BYTES, Connection, ConnectionLimits, State
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.out_queue import OutQueue
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
@@ -54,7 +54,9 @@ class FileRange:
 class Peer:
     """The client's end, and the connection under test."""
 
-    def __init__(self, answer: Any, *, limits: Limits | None = None, budget_bytes: int = 64 * MIB, **more: Any) -> None:
+    def __init__(
+        self, answer: Any, *, limits: ConnectionLimits | None = None, budget_bytes: int = 64 * MIB, **more: Any
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         ours, self.sock = socket.socketpair()
         self.sock.setblocking(False)
@@ -65,7 +67,7 @@ class Peer:
             ours,
             loop=self.loop,
             answer=answer,
-            limits=limits or Limits(8 * MIB, 60.0, 60.0, 60.0),
+            limits=limits or ConnectionLimits(8 * MIB, 60.0, 60.0, 60.0),
             budget=self.budget,
             buffers=more.pop("buffers", ReceiveBuffers(16 * MIB)),
             unread=self.unread,
@@ -331,7 +333,9 @@ def test_complete_requests_of_a_peer_that_has_closed_are_processed() -> None:
 @pytest.mark.parametrize("sent", [1, 15, 16, 18])
 def test_a_stall_in_the_middle_of_a_frame_ends_it(sent: int) -> None:
     async def scenario() -> None:
-        async with peer(echo, limits=Limits(MIB, read_timeout_s=0.2, idle_timeout_s=60, write_timeout_s=60)) as p:
+        async with peer(
+            echo, limits=ConnectionLimits(MIB, read_timeout_s=0.2, idle_timeout_s=60, write_timeout_s=60)
+        ) as p:
             p.connection.check_deadlines(p.loop.time() + 5)
             assert p.connection.state is State.OPEN, "nothing has begun: that is idle, not stalled"
             await p.send(request(1)[:sent])
@@ -347,7 +351,9 @@ def test_a_stall_in_the_middle_of_a_frame_ends_it(sent: int) -> None:
 
 def test_a_byte_now_and_then_is_a_stall_too() -> None:
     async def scenario() -> None:
-        async with peer(echo, limits=Limits(MIB, read_timeout_s=0.05, idle_timeout_s=60, write_timeout_s=60)) as p:
+        async with peer(
+            echo, limits=ConnectionLimits(MIB, read_timeout_s=0.05, idle_timeout_s=60, write_timeout_s=60)
+        ) as p:
             await p.send(encode_request(3, 0, 1, b"", 100_000))
             with contextlib.suppress(ConnectionError):
                 for _ in range(2000):
@@ -369,7 +375,7 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not() -> None:
             await gate.wait()
             return await echo(prefix, body, connection)
 
-        async with peer(gated, limits=Limits(MIB, 60, idle_timeout_s=5, write_timeout_s=60)) as p:
+        async with peer(gated, limits=ConnectionLimits(MIB, 60, idle_timeout_s=5, write_timeout_s=60)) as p:
             await p.send(request(1))
             await p.until(lambda: p.connection.busy)
             p.connection.check_deadlines(p.loop.time() + 100)
@@ -434,7 +440,7 @@ def test_slices_are_released_when_the_peer_does_not_take_them(tmp_path: Path) ->
         async def sends(prefix: RequestPrefix, *_: Any) -> Reply:
             return Reply([encode_response(3, 0, 1, b"", 9 * MIB), *slices])
 
-        async with peer(sends, limits=Limits(MIB, 60, idle_timeout_s=5, write_timeout_s=60)) as p:
+        async with peer(sends, limits=ConnectionLimits(MIB, 60, idle_timeout_s=5, write_timeout_s=60)) as p:
             await p.send(request(1))
             await p.receive(PREFIX_BYTES)
             p.connection.check_deadlines(p.loop.time() + 6)
@@ -581,7 +587,7 @@ def test_an_answer_that_is_not_read_in_time() -> None:
         async def sends(prefix: RequestPrefix, body: memoryview, _: Connection) -> Reply:
             return Reply([encode_response(prefix.api, 0, 1, bytes(8 * MIB))])
 
-        limits = Limits(MIB, 60, idle_timeout_s=60, write_timeout_s=5)
+        limits = ConnectionLimits(MIB, 60, idle_timeout_s=60, write_timeout_s=5)
         async with peer(sends, limits=limits) as p:
             await p.send(request(1))
             await p.until(lambda: len(p.unread) == 1)

@@ -43,9 +43,9 @@ def used(root: Path, setting: str) -> Path:
         broker = Broker.open(config, asyncio.get_running_loop())
         await broker.topics.create(TopicSpec("events", 2, configs={"cleanup.policy": "compact"}))
         log = broker.partitions.get("events", 0).log
-        log.append(records(3))
-        log.begin_segment()
-        log.append(records(3))
+        log.appender.append(records(3))
+        log.appender.begin_segment()
+        log.appender.append(records(3))
         await broker.close()
 
     asyncio.run(scenario())

@@ -148,7 +148,7 @@ def test_rolled_segments_and_flush_ms_are_looked_after(
     async def scenario(broker: Broker, context: RequestContext) -> None:
         await append(context)
         await append(context, 1)
-        broker.partitions.get("t", 0).log.roll()
+        broker.partitions.get("t", 0).log.appender.roll()
         for number in (0, 1):  # the rolled one at once, the other because of flush.ms
             log = broker.partitions.get("t", number).log
             while log.flushed_offset < 10:

@@ -1,4 +1,5 @@
-"""The group coordinator in a broker without sockets: durable before it answers, read again after a restart or a failure."""
+"""The group coordinator in a broker without sockets: durable before it answers, read again after a restart or a
+failure."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from sparklog.errors import (
     StorageFullError,
     UnknownMemberIdError,
 )
-from sparklog.log.partition_log import PartitionLog
+from sparklog.log.appends.log_appender import LogAppender
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as m
 from sparklog.protocol.messages import Api
@@ -170,8 +171,7 @@ def test_an_answer_waits_for_the_high_watermark(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         assert not waiting.done()
         assert not asked.done(), "it would tell what a restart could take back"
-        partition.log.raise_high_watermark(partition.replicas.on_follower_fetch(1, partition.log.log_end_offset))
-        broker.partitions.produces.check(partition.key)
+        partition.on_follower_fetch(1, partition.log.log_end_offset)
         assert await waiting == [0]
         assert await asked == {0: (5, "note 0")}
 
@@ -184,17 +184,17 @@ def test_a_failed_append_takes_the_change_back(
 ) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         assert await commit(context, "", -1, (0, 5)) == [0]
-        append = PartitionLog.append_internal
+        append = LogAppender.append_internal
 
         def full(*_: object, **__: Any) -> None:
             raise failure("it does not work")
 
-        monkeypatch.setattr(PartitionLog, "append_internal", full)
+        monkeypatch.setattr(LogAppender, "append_internal", full)
         first = asyncio.ensure_future(commit(context, "", -1, (0, 6)))
         second = asyncio.ensure_future(commit(context, "", -1, (1, 6)))
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
         assert all(isinstance(o, SparklogError) and o.retriable for o in outcomes), outcomes
-        monkeypatch.setattr(PartitionLog, "append_internal", append)
+        monkeypatch.setattr(LogAppender, "append_internal", append)
         await ready(broker)
         assert await fetched(broker) == {0: (5, "note 0")}
         assert await commit(context, "", -1, (0, 7)) == [0]
@@ -230,18 +230,17 @@ def test_compaction_keeps_what_a_restart_needs(tmp_path: Path, monkeypatch: pyte
         groups = broker.groups
         number = groups.partition_of("g").number
         log = broker.partitions.get(CONSUMER_OFFSETS_TOPIC, number).log
-        partition = broker.partitions.get(CONSUMER_OFFSETS_TOPIC, number)
         for producer_id, offset_of in ((7, 0), (8, 1), (9, 2)):
             if producer_id == 9:
                 await beat(context, "a", 0)
                 await beat(context, "a", -1)
-                log.begin_segment()  # what is open is not compacted
+                log.appender.begin_segment()  # what is open is not compacted
             request = m.TxnOffsetCommitRequest("x", producer_id, 0, "g", [m.CommittedOffset("t", offset_of, 99)])
             await groups.commit(request, Producer(producer_id, 0))
             if producer_id != 9:
-                log.append_marker(producer_id, 1, 0, commit=producer_id == 8, leader_epoch=0)
+                log.appender.append_marker(producer_id, 1, 0, commit=producer_id == 8, leader_epoch=0)
                 groups.on_offsets_marker(number, producer_id, producer_id == 8)
-                log.raise_high_watermark(partition.replicas.on_append(log.log_end_offset))
+                log.raise_high_watermark(log.log_end_offset)
         await beat(context, "b", 0)
         assert {p: o for p, (o, _) in (await fetched(broker)).items()} == {0: 29, 1: 99, 2: 29}
         before = log.size_bytes

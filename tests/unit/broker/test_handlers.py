@@ -19,7 +19,7 @@ from sparklog_broker.partitions import appender
 from sparklog_broker.partitions.partition import Partition
 
 from sparklog.errors import ERRORS, RequestTimedOutError, StorageFullError, UnknownServerError
-from sparklog.log.partition_log import PartitionLog
+from sparklog.log.appends.log_appender import LogAppender
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.messages import (
     FetchPartition,
@@ -85,8 +85,7 @@ def test_acks_all_waits_for_the_in_sync_replicas(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         assert (partition.log.log_end_offset, partition.log.high_watermark) == (10, 0)
         assert not (await read(context)).payload, "what is not replicated is not visible"
-        partition.log.raise_high_watermark(partition.replicas.on_follower_fetch(1, 10))
-        broker.partitions.produces.check(partition.key)
+        partition.on_follower_fetch(1, 10)
         assert [r.base_offset for r in await waiting] == [0]
 
     run(tmp_path, scenario)
@@ -128,15 +127,15 @@ def test_appends_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_small_appends_do_not_overtake_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a partition's thread has something of it, the event loop must not append to it."""
     gate, appended_by = threading.Event(), []
-    original = PartitionLog.append
+    original = LogAppender.append
 
-    def slow(self: PartitionLog, payload: memoryview, **more: Any) -> Any:
+    def slow(self: LogAppender, payload: memoryview, **more: Any) -> Any:
         appended_by.append(threading.current_thread().name)
         if len(appended_by) == 1:
             gate.wait(10)
         return original(self, payload, **more)
 
-    monkeypatch.setattr(PartitionLog, "append", slow)
+    monkeypatch.setattr(LogAppender, "append", slow)
     monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", 0)
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
@@ -235,14 +234,14 @@ def test_slices_are_released_when_warming_is_cancelled(tmp_path: Path, monkeypat
 def test_a_failing_append_is_its_partitions_own_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception, told: type[Exception], caplog: Any
 ) -> None:
-    original = PartitionLog.append
+    original = LogAppender.append
 
-    def failing(self: PartitionLog, payload: memoryview, **more: Any) -> Any:
-        if self.owner.partition == 0:
+    def failing(self: LogAppender, payload: memoryview, **more: Any) -> Any:
+        if self._state.owner.partition == 0:
             raise raised
         return original(self, payload, **more)
 
-    monkeypatch.setattr(PartitionLog, "append", failing)
+    monkeypatch.setattr(LogAppender, "append", failing)
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
         for _ in range(3):

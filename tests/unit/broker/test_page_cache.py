@@ -14,7 +14,7 @@ from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog.environment.executors import ThreadExecutors
 from sparklog.environment.files import RealFiles
 from sparklog.errors import StorageError
-from sparklog.log.slices import FileSlice, SharedFile
+from sparklog.log.segments.slices import FileSlice, SharedFile
 
 SIZE = 3 * 1024 * 1024 + 17
 

@@ -19,9 +19,10 @@ from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions import appender
 
 from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, iterate_batches
-from sparklog.log import reading
+from sparklog.log.appends.log_appender import LogAppender
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
+from sparklog.log.reading import ranges as reading
 from sparklog.protocol.messages import (
     AbortedRange,
     FetchPartition,
@@ -46,14 +47,14 @@ ABORTED = AbortedRange(7, 10, 20)
 def write(broker: Broker, producer_id: int, rows: int) -> None:
     """A batch of a transaction in t-0, as the PRODUCE handler appends it."""
     partition = broker.partitions.get("t", 0)
-    guard = partition.log.begin_verification(producer_id, 0)
+    guard = partition.log.appender.begin_verification(producer_id, 0)
     batch = produced(producer_id, 0, rows=rows, transactional=True)
-    partition.on_appended(partition.log.append(batch, guard=guard))
+    partition.on_appended(partition.log.appender.append(batch, guard=guard))
 
 
 def end(broker: Broker, producer_id: int, *, commit: bool) -> AppendInfo:
     partition = broker.partitions.get("t", 0)
-    info = partition.log.append_marker(producer_id, 1, 0, commit=commit)
+    info = partition.log.appender.append_marker(producer_id, 1, 0, commit=commit)
     partition.on_appended(info)
     return info
 
@@ -61,7 +62,7 @@ def end(broker: Broker, producer_id: int, *, commit: bool) -> AppendInfo:
 def fill(broker: Broker) -> PartitionLog:
     """0-9 plain, 10-19 aborted with its marker at 20, 21-30 committed with its marker at 31, 32-41 open."""
     partition = broker.partitions.get("t", 0)
-    partition.on_appended(partition.log.append(produced(-1, -1, rows=10, epoch=-1)))
+    partition.on_appended(partition.log.appender.append(produced(-1, -1, rows=10, epoch=-1)))
     write(broker, 7, 10)
     end(broker, 7, commit=False)
     write(broker, 8, 10)
@@ -213,8 +214,8 @@ def test_an_answer_has_so_many_files_at_most(tmp_path: Path, monkeypatch: pytest
     async def scenario(broker: Broker, context: RequestContext) -> None:
         partition = broker.partitions.get("t", 0)
         for _ in range(5):
-            partition.on_appended(partition.log.append(produced(-1, -1, rows=10, epoch=-1)))
-            partition.log.roll()
+            partition.on_appended(partition.log.appender.append(produced(-1, -1, rows=10, epoch=-1)))
+            partition.log.appender.roll()
         bases = []
         for start in (0, 20, 40, 50):
             request = LocateSegmentsRequest("t", 0, start, 100, READ_UNCOMMITTED)
@@ -229,18 +230,19 @@ def test_an_answer_has_so_many_files_at_most(tmp_path: Path, monkeypatch: pytest
 def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One partition's marker takes long to be written; another producer's records push the high watermarks on meanwhile."""
+    """One partition's marker takes long to be written; another producer's records push the high watermarks on
+    meanwhile."""
     tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
     gate, entered = threading.Event(), threading.Event()
-    original = PartitionLog.append_marker
+    original = LogAppender.append_marker
 
-    def slow(self: PartitionLog, *args: Any, **named: Any) -> AppendInfo:
-        if self.directory.name == "t-1":
+    def slow(self: LogAppender, *args: Any, **named: Any) -> AppendInfo:
+        if self._state.directory.name == "t-1":
             entered.set()
             assert gate.wait(20)
         return original(self, *args, **named)
 
-    monkeypatch.setattr(PartitionLog, "append_marker", slow)
+    monkeypatch.setattr(LogAppender, "append_marker", slow)
     monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", 0)
 
     async def ends(context: RequestContext) -> list[int]:
@@ -252,8 +254,10 @@ def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
     async def scenario(broker: Broker, context: RequestContext) -> None:
         for tp in tps:
             partition = broker.partitions.get(*tp)
-            guard = partition.log.begin_verification(7, 0)
-            partition.on_appended(partition.log.append(produced(7, 0, rows=10, transactional=True), guard=guard))
+            guard = partition.log.appender.begin_verification(7, 0)
+            partition.on_appended(
+                partition.log.appender.append(produced(7, 0, rows=10, transactional=True), guard=guard)
+            )
         waiting = asyncio.ensure_future(read(context, 0, wait_ms=10_000))
         writing = asyncio.ensure_future(
             MarkerWriter(broker.partitions, broker.appender, broker.groups.on_offsets_marker).write(
@@ -263,7 +267,7 @@ def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
         while not entered.is_set() or broker.partitions.get(*tps[0]).log.log_end_offset < 11:
             await asyncio.sleep(0.001)
         first = broker.partitions.get(*tps[0])
-        first.on_appended(first.log.append(produced(-1, -1, rows=5, epoch=-1)))
+        first.on_appended(first.log.appender.append(produced(-1, -1, rows=5, epoch=-1)))
         assert first.log.last_stable_offset == 16, "the log knows it, and it is not served yet"
         assert await ends(context) == [0, 0]
         assert (await read(context)).length_bytes == 0

@@ -80,10 +80,10 @@ async def fill(broker: Broker, context: RequestContext, number: int, segments: i
     log = broker.partitions.get("t", number).log
     for _ in range(segments + 1):
         if log.size_bytes:
-            log.roll()
+            log.appender.roll()
         request = ProduceRequest(-1, 1000, [ProducePartition("t", number, len(BATCH))])
         await produce(request, memoryview(bytearray(BATCH)), context)
-    log.flush()
+    log.flusher.flush()
 
 
 async def read(context: RequestContext, *parts: tuple[int, int], wait_ms: int = 0, max_bytes: int = 1 << 20) -> Any:
@@ -177,7 +177,7 @@ def test_lookups_that_need_the_store(tmp_path: Path) -> None:
         remote = await locate_remote(LocateRemoteRequest("t", 0, 10, 30), NOTHING, context)
         assert isinstance(remote.message, LocateRemoteResponse)
         assert [decode_segment(s).base_offset for s in remote.message.segments] == [10]
-        broker.partitions.get("t", 0).log.delete_records(15)
+        broker.partitions.get("t", 0).log.retention.delete_records(15)
         with pytest.raises(OffsetOutOfRangeError):
             await locate_remote(LocateRemoteRequest("t", 0, 10, 30), NOTHING, context)
 

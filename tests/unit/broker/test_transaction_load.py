@@ -23,7 +23,8 @@ CLIENTS, TRANSACTIONS = 8, 6
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """Every so often an append to the state topic fails, before or after the batch has got into the log. How often it has."""
+    """Every so often an append to the state topic fails, before or after the batch has got into the log. How often it
+    has."""
     original = InternalTopic.append
     choose = random.Random(7)
     counts: Counter[bool] = Counter()
@@ -72,18 +73,18 @@ async def query(broker: Broker, name: str, expected: Counter[bytes]) -> None:
     """A query of three tasks per version, the second of which loses."""
     app = shared_transactional_id(name)
     for version in range(TRANSACTIONS):
-        ticket = await broker.storage.new_producer_id()
+        fencing_token = await broker.storage.new_producer_id()
 
-        async def task(number: int, version: int = version, ticket: int = ticket) -> int:
-            joined = await persist(lambda: broker.transactions.join(name, version, "run", ticket, 60_000))
+        async def task(number: int, version: int = version, fencing_token: int = fencing_token) -> int:
+            joined = await persist(lambda: broker.transactions.join(name, version, "run", fencing_token, 60_000))
             value = f"{name}-{version}-{number}".encode()
             await persist(lambda: send(broker, app, joined.identity, 0, value, T0, T1))
             return int(joined.identity.producer_id)
 
         ids = await asyncio.gather(*(task(n) for n in range(3)))
         assert await persist(
-            lambda version=version, ticket=ticket, ids=ids: broker.transactions.end_shared(  # type: ignore[misc]
-                name, version, "run", ticket, [ids[0], ids[2]], commit=True
+            lambda version=version, fencing_token=fencing_token, ids=ids: broker.transactions.end_shared(  # type: ignore[misc]
+                name, version, "run", fencing_token, [ids[0], ids[2]], commit=True
             )
         )
         expected.update(f"{name}-{version}-{n}".encode() for n in (0, 2))

@@ -1,4 +1,5 @@
-"""Transactions in a broker without sockets: plain and shared, across restarts, with failing disks and deleted topics."""
+"""Transactions in a broker without sockets: plain and shared, across restarts, with failing disks and deleted
+topics."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import iterate_batches
-from sparklog.log.partition_log import PartitionLog
+from sparklog.log.appends.log_appender import LogAppender
 from sparklog.metadata.producer_ids import BLOCK_IDS
 from sparklog.protocol.messages import ProducePartition, ProduceRequest
 from sparklog.types import TopicPartition, shared_transactional_id
@@ -90,7 +91,7 @@ def test_a_transaction_survives_a_restart(tmp_path: Path) -> None:
     run(tmp_path, first, second)
 
 
-def test_only_the_winners_of_a_shared_transaction_are_committed(tmp_path: Path) -> None:
+def test_only_the_committed_participants_of_a_shared_transaction_are_committed(tmp_path: Path) -> None:
     app = shared_transactional_id("app")
 
     async def scenario(broker: Broker) -> None:
@@ -101,10 +102,10 @@ def test_only_the_winners_of_a_shared_transaction_are_committed(tmp_path: Path) 
         for n, identity in enumerate(ids):
             assert identity is not None
             await send(broker, app, identity, 0, b"%d" % n, T0, T1)
-        winners = [ids[1].producer_id, ids[3].producer_id]  # type: ignore[union-attr]
-        assert await txn.end_shared("app", 0, "run", 5, winners, commit=True)
+        committed_participants = [ids[1].producer_id, ids[3].producer_id]  # type: ignore[union-attr]
+        assert await txn.end_shared("app", 0, "run", 5, committed_participants, commit=True)
         assert visible(broker, T0) == visible(broker, T1) == [b"1", b"3"]
-        assert await txn.end_shared("app", 0, "run", 5, winners, commit=True)
+        assert await txn.end_shared("app", 0, "run", 5, committed_participants, commit=True)
         assert await txn.end_shared("app", 0, "run", 5, [], commit=False), "an abort after the commit changes nothing"
         assert (await txn.join("app", 0, "run2", 9, 60_000)).identity is None
         assert await refused(send(broker, app, ids[0], 1, b"zombie", T0)) is ProducerFencedError  # type: ignore[arg-type]
@@ -144,7 +145,7 @@ def test_joins_at_the_same_time_share_an_append(tmp_path: Path) -> None:
         (n,) = grown
         log = broker.partitions.get("__transaction_state", n).log
         assert log.log_end_offset - before[n] == 50
-        piece = log.read(before[n], 1 << 20)
+        piece = log.reader.read(before[n], 1 << 20)
         assert piece is not None
         batches = len(list(iterate_batches(piece.read())))
         piece.release()
@@ -236,7 +237,7 @@ def test_operators_abort_what_is_open_and_what_hangs(tmp_path: Path) -> None:
         assert visible(broker, T0) == []
         # as a broker without verification would have let it in
         log = log_of(broker, T1)
-        info = log.append_internal(bytearray(rows(b"hangs", (999, 3), 0)))
+        info = log.appender.append_internal(bytearray(rows(b"hangs", (999, 3), 0)))
         broker.partitions.get(*T1).on_appended(info)
         (found,) = [p for p in txn.describe_producers(T1).producers if p.transaction_first_offset >= 0]
         assert (found.producer_id, found.transactional_id) == (999, None)
@@ -248,16 +249,16 @@ def test_operators_abort_what_is_open_and_what_hangs(tmp_path: Path) -> None:
 
 
 def failing_on(monkeypatch: pytest.MonkeyPatch, method: str, topic: str, error: SparklogError) -> list[bool]:
-    """`PartitionLog.<method>` of a topic raises `error` while the list's element is True."""
-    original = getattr(PartitionLog, method)
+    """`LogAppender.<method>` of a topic raises `error` while the list's element is True."""
+    original = getattr(LogAppender, method)
     fails = [False]
 
-    def maybe(self: PartitionLog, *args: Any, **more: Any) -> Any:
-        if self.owner.topic == topic and fails[0]:
+    def maybe(self: LogAppender, *args: Any, **more: Any) -> Any:
+        if self._state.owner.topic == topic and fails[0]:
             raise error
         return original(self, *args, **more)
 
-    monkeypatch.setattr(PartitionLog, method, maybe)
+    monkeypatch.setattr(LogAppender, method, maybe)
     return fails
 
 
@@ -368,14 +369,14 @@ def test_a_decision_about_a_durable_topic_is_on_the_disk_before_its_markers(tmp_
             log for n in range(8) if (log := log_of(broker, TopicPartition("__transaction_state", n))).log_end_offset
         ]
         seen: list[int] = []
-        original = PartitionLog.append_marker
+        original = LogAppender.append_marker
 
-        def noting(self: PartitionLog, *args: Any, **more: Any) -> Any:
+        def noting(self: LogAppender, *args: Any, **more: Any) -> Any:
             seen.append(state.log_end_offset - state.flushed_offset)
             return original(self, *args, **more)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PartitionLog, "append_marker", noting)
+            patch.setattr(LogAppender, "append_marker", noting)
             await txn.end("id", *me, commit=True)
         assert visible(broker, T0) == [b"a"]
         assert (seen == [0]) is (mode == "group")
@@ -387,7 +388,7 @@ def test_what_the_state_topic_has_lost_is_aborted_at_the_start(tmp_path: Path) -
     async def first(broker: Broker) -> None:
         for producer in ((900, 0), (901, 5)):
             log = log_of(broker, T1)
-            broker.partitions.get(*T1).on_appended(log.append_internal(bytearray(rows(b"lost", producer, 0))))
+            broker.partitions.get(*T1).on_appended(log.appender.append_internal(bytearray(rows(b"lost", producer, 0))))
         me = await broker.transactions.init_producer_id("id", 60_000)
         await send(broker, "id", me, 0, b"known", T0, T1)
 
@@ -403,7 +404,8 @@ def test_what_the_state_topic_has_lost_is_aborted_at_the_start(tmp_path: Path) -
 
 
 def test_a_metadata_store_from_an_older_copy_issues_no_id_twice(tmp_path: Path) -> None:
-    """What logs and the state topic name is in use; a ticket that is newer than all that were drawn would fence for ever."""
+    """What logs and the state topic name is in use. A fencing token newer than all that were drawn would fence for
+    ever."""
     store = tmp_path / "data" / "metadata.db"
     used: list[int] = []
 
@@ -413,15 +415,15 @@ def test_a_metadata_store_from_an_older_copy_issues_no_id_twice(tmp_path: Path) 
 
     async def second(broker: Broker) -> None:
         used.extend([await broker.storage.new_producer_id() for _ in range(2 * BLOCK_IDS)][-1:])
-        log_of(broker, T0).append(produced(used[0], 0), issued=broker.storage.producer_ids.is_issued)
+        log_of(broker, T0).appender.append(produced(used[0], 0), issued=broker.storage.producer_ids.is_issued)
         used.append(await broker.storage.new_producer_id())
         await broker.transactions.join("app", 1, "run2", used[1], 60_000)
 
     async def restored(broker: Broker) -> None:
         await broker.transactions.loaded()
         assert await broker.storage.new_producer_id() > used[1] > used[0]
-        ticket = await broker.storage.new_producer_id()
-        assert (await broker.transactions.join("app", 1, "run3", ticket, 60_000)).identity is not None
+        fencing_token = await broker.storage.new_producer_id()
+        assert (await broker.transactions.join("app", 1, "run3", fencing_token, 60_000)).identity is not None
 
     run(tmp_path, first, second)
     shutil.copy(tmp_path / "copy", store)

@@ -24,13 +24,13 @@ from sparklog.protocol.messages import ProducePartition, ProduceRequest, Produce
 from sparklog.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-TICKETS = 12
+FENCING_TOKENS = 12
 Scenario = Callable[[Broker], Coroutine[Any, Any, None]]
 
 
 def run(tmp_path: Path, *scenarios: Scenario, environment: Environment | None = None, **settings: Any) -> None:
     """Runs each scenario with a broker of its own on the same directory, where there is the topic `t` with two
-    partitions, and the tickets below TICKETS are drawn."""
+    partitions, and the fencing tokens below FENCING_TOKENS are drawn."""
 
     async def one(scenario: Scenario) -> None:
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
@@ -40,7 +40,7 @@ def run(tmp_path: Path, *scenarios: Scenario, environment: Environment | None = 
         try:
             with contextlib.suppress(TopicAlreadyExistsError):
                 await broker.topics.create(TopicSpec("t", 2))
-                for _ in range(TICKETS):
+                for _ in range(FENCING_TOKENS):
                     await broker.storage.new_producer_id()
             await asyncio.wait_for(scenario(broker), 30)
         finally:
@@ -107,7 +107,7 @@ def visible(broker: Broker, tp: TopicPartition) -> list[bytes]:
     found: list[bytes] = []
     offset = log.log_start_offset
     while offset < end:
-        piece = log.read(offset, 1 << 20, end=end)
+        piece = log.reader.read(offset, 1 << 20, end=end)
         assert piece is not None
         data = piece.read()
         offset = piece.next_offset

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparklog.client.cluster import forget
-from sparklog.client.consumer import Consumer
+from sparklog.client.consumer.consumer import Consumer
+from sparklog.client.net.cluster import forget
 from tests.unit.client.fake_broker import FakeBroker
 
 
@@ -37,7 +37,7 @@ def local_read(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     """The module's consumers read with local.read=auto, what is behind the first batch from the fakes' files, and with
     local.read=off."""
     if request.param == "auto":
-        monkeypatch.setattr("sparklog.client.fetcher.PROBE_BYTES", 1)
+        monkeypatch.setattr("sparklog.client.consumer.fetch_request.PROBE_BYTES", 1)
         monkeypatch.setattr(FakeBroker, "data_dir", tmp_path)
     monkeypatch.setattr(request.module, "Consumer", partial(Consumer, local_read=request.param))
     return str(request.param)

@@ -22,7 +22,7 @@ from sparklog.format.batch import (
     stamp_batch,
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.log.producers import ProducerStates
+from sparklog.log.producers.states import ProducerStates
 from sparklog.protocol import frames
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
@@ -41,8 +41,9 @@ Hook = Callable[[Api, Any], "str | int | None"]
 
 
 class FakeBroker:
-    """`hook(api, message)` runs before each request: None answers it, a code answers with that error for the request (for
-    PRODUCE and FETCH: for each partition), DROP and SILENT as they say. With `data_dir` it offers its log as files there."""
+    """`hook(api, message)` runs before each request: None answers it, a code answers with that error for the request
+    (for PRODUCE and FETCH: for each partition), DROP and SILENT as they say. With `data_dir` it offers its log as
+    files there."""
 
     data_dir: Path | None = None
 

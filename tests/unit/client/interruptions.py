@@ -24,8 +24,8 @@ def stop() -> None:
 def interrupted_at(
     line: int, modules: tuple[str, ...], *, but: tuple[str, ...] = (), by: Callable[[], None] = stop
 ) -> Iterator[list[bool]]:
-    """Calls `by` at the `line`-th line of these modules that is reached, not counting those `but`. Yields a list that is not
-    empty if that many were."""
+    """Calls `by` at the `line`-th line of these modules that is reached, not counting those `but`. Yields a list that
+    is not empty if that many were."""
     left = line
     reached: list[bool] = []
 

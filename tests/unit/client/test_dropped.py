@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sparklog import Consumer, Producer, TopicPartition
-from sparklog.client.futures import RecordFuture
+from sparklog.client.producer.futures import RecordFuture
 from sparklog.errors import ClosedError
 from sparklog.format.batch import iterate_batches
 from sparklog.protocol.messages import Api

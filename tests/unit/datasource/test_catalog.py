@@ -9,11 +9,11 @@ import pytest
 from pyspark_sparklog.catalog import Catalog
 from pyspark_sparklog.planning import Extent
 
-from sparklog.client.cluster import forget
+from sparklog.client.net.cluster import forget
 from sparklog.protocol.messages import Api
 from sparklog.types import READ_COMMITTED, TopicPartition
 from tests.unit.client.fake_broker import FakeBroker
-from tests.unit.client.test_consumer import fill
+from tests.unit.client.support import fill
 
 TP0 = TopicPartition("events", 0)
 

@@ -1,4 +1,5 @@
-"""Batches of the log that are decoded together, and get their other columns together, give the rows that each alone would."""
+"""Batches of the log that are decoded together, and get their other columns together, give the rows that each alone
+would."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from pyspark_sparklog.assembly import ROWS_TARGET, BatchAssembler
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, full_schema, project, select
 
-from sparklog.client.cluster import TopicInfo
-from sparklog.client.consumed import ConsumedBatch, Projection, decode_batches
-from sparklog.client.encoding import envelope_batch
-from sparklog.client.isolation import Aborted
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.producer.encoding import envelope_batch
+from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_batches
+from sparklog.client.reading.isolation import Aborted
 from sparklog.errors import CorruptBatchError, SchemaMismatchError
 from sparklog.format.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,

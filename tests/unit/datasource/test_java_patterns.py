@@ -1,4 +1,5 @@
-"""Java's regular expressions: what java.util.regex of Java 17 found (Matcher.find), recorded in java_patterns.json, is found."""
+"""Java's regular expressions: what java.util.regex of Java 17 found (Matcher.find), recorded in java_patterns.json, is
+found."""
 
 from __future__ import annotations
 

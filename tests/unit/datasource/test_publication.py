@@ -19,7 +19,7 @@ from pyspark_sparklog.publication import (
     stream_publisher,
 )
 
-from sparklog.client.shared_transaction import Ended, LastCommit, Participant, SharedTransaction
+from sparklog.client.transactions.shared_transaction import Ended, LastCommit, Participant, SharedTransaction
 from sparklog.errors import (
     BrokerNotAvailableError,
     ProducerFencedError,
@@ -45,15 +45,15 @@ class Coordinator:
     """Answers as it is told to, and notes what it was asked."""
 
     def __init__(self) -> None:
-        self.tickets = 40
+        self.fencing_tokens = 40
         self.asked: list[Any] = []
         self.kept: list[SharedTransaction] = []
         self.lease_ms = 0
         self.answer: Any = Ended(True, LastCommit(7, ""))
 
-    def draw_ticket(self, cluster: Any, policy: Any) -> int:
-        self.tickets += 1
-        return self.tickets
+    def draw_fencing_token(self, cluster: Any, policy: Any) -> int:
+        self.fencing_tokens += 1
+        return self.fencing_tokens
 
     def join(
         self, cluster: Any, transaction: SharedTransaction, *, timeout_ms: int, lease_ms: int = 0, policy: Any
@@ -67,12 +67,12 @@ class Coordinator:
         transaction: SharedTransaction,
         *,
         committed: bool,
-        winners: Any = (),
+        committed_participants: Any = (),
         made_of: str = "",
         policy: Any,
     ) -> Any:
         self.made_of = made_of
-        self.asked.append(("commit" if committed else "abort", transaction, tuple(winners)))
+        self.asked.append(("commit" if committed else "abort", transaction, tuple(committed_participants)))
         return self._answer()
 
     def keep(self, bootstrap_servers: str, transaction: SharedTransaction, wait_ms: int) -> int:
@@ -88,7 +88,7 @@ class Coordinator:
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     made = Coordinator()
-    monkeypatch.setattr(publication, "draw_ticket", made.draw_ticket)
+    monkeypatch.setattr(publication, "draw_fencing_token", made.draw_fencing_token)
     monkeypatch.setattr(publication, "join_shared_transaction", made.join)
     monkeypatch.setattr(publication, "end_shared_transaction", made.end)
     monkeypatch.setattr(publication, "lease_keepers", made)
@@ -103,7 +103,7 @@ def batch(**options: str) -> Publisher:
     return batch_publisher(parse_sink_options(WRITE | options, streaming=False))
 
 
-def test_the_winners_are_the_attempts_that_spark_names() -> None:
+def test_the_committed_participants_are_the_attempts_that_spark_names() -> None:
     assert ending_of([wrote(3), EMPTY, wrote(5)]) == Ending(BATCH, (3, 5))
 
 
@@ -112,7 +112,7 @@ def test_a_batch_without_rows_is_ended_all_the_same() -> None:
     assert ending_of([EMPTY, EMPTY]) == Ending(BATCH, ())
 
 
-def test_a_batch_that_was_committed_before_is_ended_without_winners() -> None:
+def test_a_batch_that_was_committed_before_is_ended_without_committed_participants() -> None:
     """The coordinator tells what it was made of."""
     assert ending_of([BEFORE, EMPTY]) == Ending(BATCH, ())
     assert ending_of([wrote(3), BEFORE]) == Ending(BATCH, (3,)), "the coordinator decides"
@@ -138,7 +138,7 @@ def test_every_task_must_have_reported() -> None:
 def test_a_micro_batch_is_known_by_query_and_batch(coordinator: Coordinator) -> None:
     publisher: Publisher = pickle.loads(pickle.dumps(streaming()))
     assert publisher.transaction_of(PLACE) == ("query", 7, "run", 41)
-    assert streaming().transaction_of(PLACE) == ("query", 7, "run", 42), "later runs have larger tickets"
+    assert streaming().transaction_of(PLACE) == ("query", 7, "run", 42), "later runs have larger fencing tokens"
     with pytest.raises(SparklogError, match="at-least-once"):
         publisher.transaction_of(TaskPlace("", "", -1, 0, 0))
 
@@ -175,7 +175,7 @@ def test_a_batch_write_with_a_lease_has_no_timeout_but_the_one_that_is_given(
 
 def test_at_least_once_asks_the_coordinator_nothing(coordinator: Coordinator) -> None:
     publisher = streaming(**{"sparklog.delivery.guarantee": "at-least-once"})
-    assert coordinator.tickets == 40
+    assert coordinator.fencing_tokens == 40
     assert publisher.transaction_of(PLACE) is None
     publisher.commit([SinkCommitMessage(PLACE, rows=3)])
     publisher.abort([None, SinkCommitMessage(PLACE, rows=3)])
@@ -273,25 +273,25 @@ def test_an_abort_without_a_message_goes_by_the_run_that_has_committed_last(coor
     stream_publisher(options, "").abort([None], 8)
     last = stream_publisher(options, "/c")
     last.abort([None], 8)
-    assert coordinator.asked[1:] == [("abort", ("query", 8, "run", last.ticket), ())]
+    assert coordinator.asked[1:] == [("abort", ("query", 8, "run", last.fencing_token), ())]
 
 
-def test_who_only_ends_a_batch_draws_no_ticket_until_it_needs_one(coordinator: Coordinator) -> None:
+def test_who_only_ends_a_batch_draws_no_fencing_token_until_it_needs_one(coordinator: Coordinator) -> None:
     options = parse_sink_options(WRITE, streaming=True)
     ends = stream_publisher(options, "/ended", ends_only=True)
     ends.commit([wrote(5), EMPTY])
     ends.abort([wrote(5)])
-    assert (ends.ticket, coordinator.tickets) == (None, 40)
+    assert (ends.fencing_token, coordinator.fencing_tokens) == (None, 40)
     assert coordinator.asked == [("commit", BATCH, (5,)), ("abort", BATCH, ())]
     ends.abort([None], 8)
     assert coordinator.asked[2:] == [("abort", ("query", 8, "run", 41), ())], (
-        "a ticket later than that of the batch's tasks"
+        "a fencing token later than that of the batch's tasks"
     )
     with pytest.raises(SparklogError, match="made to end a batch"):
         ends.transaction_of(PLACE)
 
 
-def test_an_abort_that_gets_no_ticket_raises_nothing(
+def test_an_abort_that_gets_no_fencing_token_raises_nothing(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends = stream_publisher(parse_sink_options(WRITE, streaming=True), "/away", ends_only=True)
@@ -300,15 +300,15 @@ def test_an_abort_that_gets_no_ticket_raises_nothing(
     def away(cluster: Any, policy: Any) -> int:
         raise BrokerNotAvailableError("no broker")
 
-    monkeypatch.setattr(publication, "draw_ticket", away)
+    monkeypatch.setattr(publication, "draw_fencing_token", away)
     ends.abort([None], 8)
     assert "could not be aborted" in caplog.text and len(coordinator.asked) == 1
 
 
-def test_at_least_once_ends_without_a_ticket(coordinator: Coordinator) -> None:
+def test_at_least_once_ends_without_a_fencing_token(coordinator: Coordinator) -> None:
     options = parse_sink_options(WRITE | {"sparklog.delivery.guarantee": "at-least-once"}, streaming=True)
     stream_publisher(options, ends_only=True).abort([None], 3)
-    assert (coordinator.asked, coordinator.tickets) == ([], 40)
+    assert (coordinator.asked, coordinator.fencing_tokens) == ([], 40)
 
 
 def test_a_batch_write_is_aborted_without_any_message(coordinator: Coordinator) -> None:

@@ -20,7 +20,8 @@ from pyspark_sparklog.reader import RangePartition
 from pyspark_sparklog.schemas import TopicShape, full_schema
 from pyspark_sparklog.stream_reader import SparklogStreamReader
 
-from sparklog.client.cluster import Cluster, TopicInfo
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import (
     DataLossError,
     NonEmptyGroupError,

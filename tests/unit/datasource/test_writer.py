@@ -12,7 +12,7 @@ from pyspark_sparklog.options import parse_sink_options
 from pyspark_sparklog.publication import SinkCommitMessage, TaskPlace
 from pyspark_sparklog.writer import SparklogStreamWriter, stream_writer
 
-from sparklog.client.shared_transaction import Ended, LastCommit, SharedTransaction
+from sparklog.client.transactions.shared_transaction import Ended, LastCommit, SharedTransaction
 from sparklog.errors import InvalidConfigError
 
 GIVEN = {"sparklog.bootstrap.servers": "127.0.0.1:1", "topic": "t", "checkpointLocation": "/c"}
@@ -29,8 +29,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("topic")
         return writer._Kind(envelope=False, keyed=True)
 
-    def draw_ticket(*_: Any) -> int:
-        made.append("ticket")
+    def draw_fencing_token(*_: Any) -> int:
+        made.append("fencing token")
         return 40 + len(made)
 
     def end(*_: Any, **__: Any) -> Ended:
@@ -38,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Ended(True, LastCommit(7, ""))
 
     monkeypatch.setattr(writer, "_check", check)
-    monkeypatch.setattr(publication, "draw_ticket", draw_ticket)
+    monkeypatch.setattr(publication, "draw_fencing_token", draw_fencing_token)
     monkeypatch.setattr(publication, "end_shared_transaction", end)
     return made
 
@@ -51,10 +51,10 @@ def stream_writer_of(source: DefaultSource) -> SparklogStreamWriter:
 
 def test_the_one_that_writes_asks_at_once(asked: list[str]) -> None:
     made = stream_writer_of(DefaultSource(GIVEN))
-    assert asked == ["topic", "ticket"]
+    assert asked == ["topic", "fencing token"]
     task = pickle.loads(pickle.dumps(made))._task
-    assert task == made._task and (task.envelope, task.keyed, task.publisher.ticket) == (False, True, 42)
-    assert asked == ["topic", "ticket"]
+    assert task == made._task and (task.envelope, task.keyed, task.publisher.fencing_token) == (False, True, 42)
+    assert asked == ["topic", "fencing token"]
 
 
 def test_the_one_that_commits_asks_for_nothing_else(asked: list[str]) -> None:
@@ -67,10 +67,10 @@ def test_the_one_that_commits_asks_for_nothing_else(asked: list[str]) -> None:
         sent.streamWriter(VALUE, overwrite=True)
 
 
-def test_should_spark_write_with_it_all_tasks_get_one_ticket(asked: list[str]) -> None:
+def test_should_spark_write_with_it_all_tasks_get_one_fencing_token(asked: list[str]) -> None:
     made = stream_writer(GIVEN, VALUE, overwrite=False, ends_only=True)
     assert asked == []
     first, second = (pickle.loads(pickle.dumps(made)) for _ in range(2))
-    assert asked == ["topic", "ticket"]
-    assert first._task == second._task and first._task.publisher.ticket == 42 and first._task.keyed
+    assert asked == ["topic", "fencing token"]
+    assert first._task == second._task and first._task.publisher.fencing_token == 42 and first._task.keyed
     assert first._task.options == parse_sink_options(GIVEN, streaming=True)

@@ -64,7 +64,8 @@ def buffer_place(data: bytearray, number: int) -> tuple[int, int]:
 
 
 def with_number(data: bytearray, field: int, number: int, value: int) -> bytearray:
-    """With another i64 at `number` of the nodes (field 1: length, nulls, length, ...) or buffers (2: position, length)."""
+    """With another i64 at `number` of the nodes (field 1: length, nulls, length, ...) or buffers (2: position,
+    length)."""
     changed = bytearray(data)
     struct.pack_into("<q", changed, vector_position(changed, field) + 8 * number, value)
     return resealed(changed)

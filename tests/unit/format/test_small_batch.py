@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.client.encoding import envelope_batch
+from sparklog.client.producer.encoding import envelope_batch
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,
@@ -91,8 +91,8 @@ def test_batches_of_other_columns_are_left_to_arrow() -> None:
 @pytest.mark.parametrize("number", range(34))
 @pytest.mark.parametrize("by", [-8, -1, 1, 7, 1 << 20])
 def test_buffers_that_are_elsewhere_are_left_to_arrow(number: int, by: int) -> None:
-    """A buffer that does not begin at a multiple of 8, is too short for the rows, or not within the body; else what is read
-    is what Arrow reads."""
+    """A buffer that does not begin at a multiple of 8, is too short for the rows, or not within the body; else what is
+    read is what Arrow reads."""
     data = encode_small_batch(SmallRows([b"abc", b"defg"], [b"k", b"l"], [1, 2]), 7)
     at = record_batch_position(data) + 8 * number
     value = struct.unpack_from("<q", data, at)[0] + by

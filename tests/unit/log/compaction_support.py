@@ -68,7 +68,7 @@ def open_keyed(
 
 def append_rows(log: PartitionLog, rows: Sequence[Row], first_ms: int = 0, compression: str = "none") -> int:
     """One batch; returns its base offset."""
-    info = log.append(keyed_batch(rows, first_ms, compression))
+    info = log.appender.append(keyed_batch(rows, first_ms, compression))
     log.raise_high_watermark(log.log_end_offset)
     return info.base_offset
 
@@ -76,7 +76,7 @@ def append_rows(log: PartitionLog, rows: Sequence[Row], first_ms: int = 0, compr
 def compact(log: PartitionLog, buffer_bytes: int = BUFFER_BYTES, *, roll: bool = True) -> CompactionResult | None:
     """One run over all that was written; None if nothing is due."""
     if roll:
-        log.begin_segment()
+        log.appender.begin_segment()
     due = due_for_compaction(log)
     return None if due is None else compact_log(due, OffsetMap(buffer_bytes))
 
@@ -85,7 +85,7 @@ def stored(log: PartitionLog, offset: int | None = None, max_bytes: int = 1 << 2
     """Every record a reader gets, from the log start (or `offset`) on."""
     found: list[Stored] = []
     at = log.log_start_offset if offset is None else offset
-    while (piece := log.read(at, max_bytes)) is not None:
+    while (piece := log.reader.read(at, max_bytes)) is not None:
         data = piece.read()
         for position, header in iterate_batches(data):
             batch = data[position : position + header.size_bytes]

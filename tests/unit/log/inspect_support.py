@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sparklog.environment.files import RealFiles
 from sparklog.format.segment import decode_seal
-from sparklog.log.inspect import verify
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.tools.verify import verify
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, append, batch
 

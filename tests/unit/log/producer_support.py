@@ -45,7 +45,7 @@ def produced(
 
 def send(log: PartitionLog, *batches: bytearray) -> AppendInfo:
     """Appends the batches as one payload; everything is below the high watermark then."""
-    info = log.append(bytearray(b"".join(batches)))
+    info = log.appender.append(bytearray(b"".join(batches)))
     log.raise_high_watermark(log.log_end_offset)
     return info
 
@@ -54,15 +54,15 @@ def send_in_transaction(
     log: PartitionLog, producer_id: int, sequence: int, *, epoch: int = 0, rows: int = 1, value: bytes = b"v"
 ) -> AppendInfo:
     """Verifies if need be, and appends one transactional batch."""
-    guard = log.begin_verification(producer_id, epoch)
+    guard = log.appender.begin_verification(producer_id, epoch)
     payload = produced(producer_id, sequence, rows=rows, epoch=epoch, transactional=True, value=value)
-    info = log.append(payload, guard=guard)
+    info = log.appender.append(payload, guard=guard)
     log.raise_high_watermark(log.log_end_offset)
     return info
 
 
 def end(log: PartitionLog, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> AppendInfo:
     """Appends a marker with this (the bumped) epoch."""
-    info = log.append_marker(producer_id, epoch, coordinator_epoch, commit=commit)
+    info = log.appender.append_marker(producer_id, epoch, coordinator_epoch, commit=commit)
     log.raise_high_watermark(log.log_end_offset)
     return info

@@ -109,7 +109,7 @@ def open_log(
 
 def append(log: PartitionLog, *batches: bytearray) -> int:
     """Appends the batches as one payload and commits them; returns the base offset."""
-    info = log.append(bytearray(b"".join(batches)))
+    info = log.appender.append(bytearray(b"".join(batches)))
     log.raise_high_watermark(log.log_end_offset)
     return info.base_offset
 
@@ -118,7 +118,7 @@ def read_all(log: PartitionLog, max_bytes: int = 1 << 20, offset: int | None = N
     """(header, bytes) of every batch from `offset` (default: log start) to the high watermark, checksums verified."""
     offset = log.log_start_offset if offset is None else offset
     found = []
-    while (piece := log.read(offset, max_bytes)) is not None:
+    while (piece := log.reader.read(offset, max_bytes)) is not None:
         data = piece.read()
         assert len(data) == piece.length_bytes
         batches = list(iterate_batches(data))
@@ -146,8 +146,8 @@ def segment_files(directory: Path) -> list[Path]:
 
 
 class LimitedFile:
-    """A file on a disk with `disk.free_bytes` left: a write that does not fit is cut short and raises. What is written over
-    has its room already, as on most file systems."""
+    """A file on a disk with `disk.free_bytes` left: a write that does not fit is cut short and raises. What is written
+    over has its room already, as on most file systems."""
 
     def __init__(self, inner: File, path: Path, disk: LimitedFiles) -> None:
         self._inner, self._path, self._disk = inner, path, disk

@@ -30,7 +30,7 @@ from sparklog.format.batch import (
     iterate_batches,
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.log import append_check
+from sparklog.log.appends import check as append_check
 from sparklog.log.model import AppendInfo
 from tests.unit.log.support import (
     LimitedFiles,
@@ -47,9 +47,9 @@ from tests.unit.log.support import (
 
 def test_offsets_are_dense_and_stamped_in_place(tmp_path: Path) -> None:
     log = open_log(tmp_path, clock=ManualClock(5000))
-    log.append(records(3))
+    log.appender.append(records(3))
     payload = records(2) + records(4)
-    info = log.append(payload, leader_epoch=7)
+    info = log.appender.append(payload, leader_epoch=7)
     assert info == AppendInfo(3, 8, 5000, 2, 6)
     stamped = [h for _, h in iterate_batches(payload)]
     assert [(h.base_offset, h.leader_epoch, h.append_time_ms) for h in stamped] == [(3, 7, 5000), (5, 7, 5000)]
@@ -61,11 +61,11 @@ def test_offsets_are_dense_and_stamped_in_place(tmp_path: Path) -> None:
 def test_append_time_never_goes_back(tmp_path: Path) -> None:
     clock = ManualClock(5000)
     log = open_log(tmp_path, clock=clock)
-    log.append(records(1))
+    log.appender.append(records(1))
     clock.time_ms = 4000
-    assert log.append(records(1)).append_time_ms == 5000
+    assert log.appender.append(records(1)).append_time_ms == 5000
     log.close()
-    assert open_log(tmp_path, clock=clock).append(records(1)).append_time_ms == 5000
+    assert open_log(tmp_path, clock=clock).appender.append(records(1)).append_time_ms == 5000
 
 
 def unknown_schema() -> bytearray:
@@ -109,7 +109,7 @@ def test_a_payload_with_a_bad_batch_is_refused_as_a_whole(
     before = segment_files(tmp_path)[0].read_bytes()
     data = bad()
     with pytest.raises(error):
-        log.append(bytearray(records(2) + data) if data else data)
+        log.appender.append(bytearray(records(2) + data) if data else data)
     assert segment_files(tmp_path)[0].read_bytes() == before
     assert log.log_end_offset == 2
     assert append(log, records(1)) == 2
@@ -117,16 +117,16 @@ def test_a_payload_with_a_bad_batch_is_refused_as_a_whole(
 
 def test_too_large_names_both_sizes(tmp_path: Path) -> None:
     with pytest.raises(MessageTooLargeError, match=r"a batch of \d+ bytes; the topic's max\.message\.bytes is 4096"):
-        open_log(tmp_path, {"max.message.bytes": 4096}).append(records(1, value=b"x" * 5000))
+        open_log(tmp_path, {"max.message.bytes": 4096}).appender.append(records(1, value=b"x" * 5000))
 
 
 def test_log_append_time_needs_the_producers_bit(tmp_path: Path) -> None:
     log = open_log(tmp_path, {"message.timestamp.type": "LogAppendTime"}, clock=ManualClock(77))
     with pytest.raises(InvalidRequestError, match="LogAppendTime"):
-        log.append(records(1))
+        log.appender.append(records(1))
     append(log, records(2, attributes=ATTRIBUTE_LOG_APPEND_TIME))
-    assert log.offset_for_timestamp(77) == (0, 77)
-    assert log.offset_for_timestamp(78) == (-1, -1)
+    assert log.reader.offset_for_timestamp(77) == (0, 77)
+    assert log.reader.offset_for_timestamp(78) == (-1, -1)
 
 
 def test_rolls_before_segment_bytes_is_passed(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_rolls_before_segment_bytes_is_passed(tmp_path: Path) -> None:
     for _ in range(40):
         append(log, records(3))
     assert log.segment_count > 3
-    sizes = [s.end.position for s in log._segments.all]
+    sizes = [s.end.position for s in log.segments]
     assert max(sizes) <= 8192
     assert min(sizes[:-1]) > 8192 - 2 * len(records(3))
     assert len(values(log)) == 120
@@ -144,7 +144,7 @@ def test_one_payload_is_split_over_segments(tmp_path: Path) -> None:
     log = open_log(tmp_path, {"segment.bytes": 8192})
     append(log, *(records(3, value=bytes([i])) for i in range(40)))
     assert log.segment_count > 3
-    assert max(s.end.position for s in log._segments.all) <= 8192
+    assert max(s.end.position for s in log.segments) <= 8192
     assert values(log) == [(i, bytes([i // 3])) for i in range(120)]
 
 
@@ -152,14 +152,14 @@ def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> Non
     log = open_log(tmp_path, {"segment.bytes": 4096})
     for _ in range(3):
         append(log, records(1, value=b"x" * 9000))
-    assert [s.base_offset for s in log._segments.all] == [0, 1, 2]
+    assert [s.base_offset for s in log.segments] == [0, 1, 2]
 
 
 def test_rolls_by_record_time(tmp_path: Path) -> None:
     log = open_log(tmp_path, {"segment.ms": 1000})
     for t in (5000, 6000, 5500, 6001, 7001, 7002):
         append(log, batch([t]))
-    assert [s.base_offset for s in log._segments.all] == [0, 3, 5]
+    assert [s.base_offset for s in log.segments] == [0, 3, 5]
 
 
 def test_time_roll_holds_across_a_clean_restart(tmp_path: Path) -> None:
@@ -180,14 +180,14 @@ def test_rolls_when_the_index_is_full(tmp_path: Path) -> None:
     log = open_log(tmp_path, {"segment.index.bytes": 64, "index.interval.bytes": 1})
     for _ in range(30):
         append(log, records(1))
-    assert [s.base_offset for s in log._segments.all] == [0, 9, 18, 27]
+    assert [s.base_offset for s in log.segments] == [0, 9, 18, 27]
 
 
 def test_rolls_for_another_schema_and_within_one_payload(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, records(2), records(2), records(2, schema_id=2), records(1))
     append(log, records(1))
-    assert [(s.base_offset, s.info.schema_id) for s in log._segments.all] == [(0, 1), (4, 2), (6, 1)]
+    assert [(s.base_offset, s.info.schema_id) for s in log.segments] == [(0, 1), (4, 2), (6, 1)]
     assert [h.schema_id for h, _ in read_all(log)] == [1, 1, 2, 1, 1]
 
 
@@ -196,17 +196,17 @@ def test_rolls_when_a_relative_offset_would_not_fit(tmp_path: Path, monkeypatch:
     log = open_log(tmp_path)
     for _ in range(5):
         append(log, records(4))
-    assert [s.base_offset for s in log._segments.all] == [0, 8, 16]
+    assert [s.base_offset for s in log.segments] == [0, 8, 16]
 
 
 def test_roll_by_hand(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.roll()
+    log.appender.roll()
     append(log, records(1))
-    log.roll()
-    log.roll()
+    log.appender.roll()
+    log.appender.roll()
     append(log, records(1))
-    assert [s.base_offset for s in log._segments.all] == [0, 1]
+    assert [s.base_offset for s in log.segments] == [0, 1]
 
 
 @pytest.mark.parametrize("room", [0, 1, 700, 3000])
@@ -217,7 +217,9 @@ def test_disk_full_takes_the_append_back(tmp_path: Path, room: int) -> None:
     before = {p.name: p.read_bytes() for p in segment_files(tmp_path)}
     files.free_bytes = room
     with pytest.raises(StorageFullError, match="full"):
-        log.append(records(1, value=b"x" * 2000) + records(1, value=b"y" * 3000))  # the second one needs a new segment
+        log.appender.append(
+            records(1, value=b"x" * 2000) + records(1, value=b"y" * 3000)
+        )  # the second one needs a new segment
     assert {p.name: p.read_bytes() for p in segment_files(tmp_path)} == before
     assert log.log_end_offset == 1
     assert values(log) == [(0, b"before")]
@@ -238,16 +240,16 @@ def test_disk_full_at_any_point_of_a_payload_over_three_segments(tmp_path: Path,
     files.free_bytes = room
     payload = b"".join(records(1, first_ms=100 * i, value=bytes([i]) * 1500) for i in range(1, 7))
     with pytest.raises(StorageFullError):
-        log.append(bytearray(payload))
+        log.appender.append(bytearray(payload))
     assert len(segment_files(tmp_path)) == 1
-    assert log.offset_of_max_timestamp() == (1, 51)
+    assert log.reader.offset_of_max_timestamp() == (1, 51)
     files.free_bytes = 1 << 30
     append(log, bytearray(payload))
     reopened = open_log(tmp_path, clean=False)
     for found in (log, reopened):
         assert [o for o, _ in values(found)] == list(range(8))
-        assert found.offset_of_max_timestamp() == (7, 600)
-        assert found.offset_for_timestamp(250) == (4, 300)
+        assert found.reader.offset_of_max_timestamp() == (7, 600)
+        assert found.reader.offset_for_timestamp(250) == (4, 300)
 
 
 def test_what_cannot_be_taken_back_at_once_is_taken_back_later(tmp_path: Path) -> None:
@@ -257,11 +259,11 @@ def test_what_cannot_be_taken_back_at_once_is_taken_back_later(tmp_path: Path) -
     files.free_bytes, files.fail_truncate = 10, True
     for _ in range(2):
         with pytest.raises(StorageUnavailableError, match="not taken back yet"):
-            log.append(records(1))
+            log.appender.append(records(1))
     assert log.write_error is not None
     size = segment_files(tmp_path)[0].stat().st_size
     files.free_bytes, files.fail_truncate = 1 << 30, False
-    log.recover_writes()
+    log.flusher.recover_writes()
     assert log.write_error is None
     assert segment_files(tmp_path)[0].stat().st_size == size - 10
     assert append(log, records(1)) == 1
@@ -275,10 +277,10 @@ def test_when_taking_back_is_in_doubt_the_log_stops(tmp_path: Path) -> None:
     append(log, records(1))
     files.free_bytes, files.fail_sync = 10, True
     with pytest.raises(StorageError, match="could not be taken back"):
-        log.append(records(1))
+        log.appender.append(records(1))
     files.free_bytes, files.fail_sync = 1 << 30, False
     with pytest.raises(StorageError, match="could not be taken back"):
-        log.append(records(1))
+        log.appender.append(records(1))
     assert len(values(log)) == 1
     reopened = open_log(tmp_path, clean=False)
     assert append(reopened, records(1)) == 1
@@ -304,12 +306,12 @@ def test_a_flush_of_rolled_segments_syncs_each_once_and_moves_the_recovery_point
     log = open_log(tmp_path, files=files)
     append(log, records(3))
     files.synced.clear()
-    log.flush(active=False)
+    log.flusher.flush(active=False)
     assert (log.recovery_point, files.synced) == (0, [])
-    log.roll()
+    log.appender.roll()
     append(log, records(2))
-    log.flush(active=False)
-    log.flush(active=False)
+    log.flusher.flush(active=False)
+    log.flusher.flush(active=False)
     assert (log.recovery_point, files.synced) == (3, [*FIRST, f"{5:020d}.snapshot"])
     log.close()
     assert log.recovery_point == 5
@@ -322,12 +324,12 @@ def test_a_flush_syncs_the_active_segment_too_but_only_what_is_new(tmp_path: Pat
     append(log, records(3))
     files.synced.clear()
     assert (log.flushed_offset, log.recovery_point) == (0, 0)
-    log.flush()
-    log.flush()
+    log.flusher.flush()
+    log.flusher.flush()
     assert (log.flushed_offset, log.recovery_point, files.synced) == (3, 3, FIRST[:1])
     append(log, records(2))
     assert (log.flushed_offset, log.recovery_point) == (3, 3)
-    log.flush()
+    log.flusher.flush()
     assert (log.flushed_offset, log.recovery_point, files.synced) == (5, 5, FIRST[:1] * 2)
 
 
@@ -335,14 +337,14 @@ def test_after_a_failed_fsync_nothing_is_appended(tmp_path: Path) -> None:
     files = LimitedFiles()
     log = open_log(tmp_path, files=files)
     append(log, records(3))
-    log.roll()
+    log.appender.roll()
     files.fail_sync = True
     with pytest.raises(StorageError, match="failed fsync"):
-        log.flush()
+        log.flusher.flush()
     files.fail_sync = False
     files.synced.clear()
-    assert not log.flush_if_due()
-    for use in (log.flush, lambda: log.append(records(1)), lambda: log.truncate_to(1)):
+    assert not log.flusher.flush_if_due()
+    for use in (log.flusher.flush, lambda: log.appender.append(records(1)), lambda: log.truncation.truncate_to(1)):
         with pytest.raises(StorageError, match="failed fsync"):
             use()
         assert files.synced == []
@@ -359,15 +361,15 @@ def test_a_closed_or_deleted_log_says_so(tmp_path: Path) -> None:
     log.close()
     log.close()
     with pytest.raises(BrokerShuttingDownError):
-        log.append(records(1))
+        log.appender.append(records(1))
     with pytest.raises(BrokerShuttingDownError):
-        log.read(0, 1)
+        log.reader.read(0, 1)
     log = open_log(tmp_path)
     log.mark_deleted()
     with pytest.raises(UnknownTopicOrPartitionError):
-        log.read(0, 1)
+        log.reader.read(0, 1)
     with pytest.raises(UnknownTopicOrPartitionError):
-        log.append(records(1))
+        log.appender.append(records(1))
 
 
 def test_flush_after_an_append_was_taken_back_over_a_roll(tmp_path: Path) -> None:
@@ -376,9 +378,9 @@ def test_flush_after_an_append_was_taken_back_over_a_roll(tmp_path: Path) -> Non
     append(log, records(1))
     files.free_bytes = 8000
     with pytest.raises(StorageFullError):
-        log.append(bytearray(b"".join(records(1, value=b"x" * 2000) for _ in range(6))))
+        log.appender.append(bytearray(b"".join(records(1, value=b"x" * 2000) for _ in range(6))))
     files.free_bytes = 1 << 30
-    log.flush()
+    log.flusher.flush()
     assert append(log, records(1)) == 1
 
 

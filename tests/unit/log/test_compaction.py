@@ -18,7 +18,7 @@ from sparklog.format.batch import (
 )
 from sparklog.log.compaction.cleaner import due_for_compaction
 from sparklog.log.compaction.policy import CLEANER_POINT_FILE
-from sparklog.log.retention_run import run_retention
+from sparklog.log.retention.run import run_retention
 from sparklog.types import OffsetAndTimestamp
 from tests.unit.log.compaction_support import (
     OWNER,
@@ -83,8 +83,8 @@ def test_the_last_segment_and_what_is_not_committed_are_left_alone(tmp_path: Pat
     log = open_keyed(tmp_path)
     append_rows(log, [(A, b"1"), (A, b"2")])
     assert compact(log, roll=False) is None
-    log.append(keyed_batch([(A, b"3"), (A, b"4")]))
-    log.begin_segment()
+    log.appender.append(keyed_batch([(A, b"3"), (A, b"4")]))
+    log.appender.begin_segment()
     assert due_for_compaction(log) is None  # the segment ends above the high watermark
     log.raise_high_watermark(4)
     compact(log)
@@ -119,9 +119,9 @@ def test_emptied_batches_go_but_a_segment_ends_where_the_next_begins(tmp_path: P
     log = open_keyed(tmp_path)
     for value in range(3):
         append_rows(log, [(A, b"%d" % value), (A, b"%d" % value)])
-    log.begin_segment()
+    log.appender.begin_segment()
     append_rows(log, [(A, b"last")])
-    log.begin_segment()
+    log.appender.begin_segment()
     compact(log)
     assert [(h.base_offset, h.record_count, h.next_offset) for h in headers(log)] == [(6, 1, 7)]
     assert [(s.base_offset, s.next_offset) for s in log.segments] == [(0, 7), (7, 7)]
@@ -139,7 +139,7 @@ def test_an_emptied_segment_keeps_an_empty_batch_for_its_end(tmp_path: Path) -> 
     assert [(h.base_offset, h.record_count, h.next_offset) for h in headers(log)] == [(0, 0, 1), (1, 1, 2)]
     assert [(s.base_offset, s.next_offset) for s in log.segments] == [(0, 1), (1, 2), (2, 2)]
     assert stored(log) == [(1, A, b"y" * 4500)]
-    assert log.offset_of_max_timestamp() == OffsetAndTimestamp(1, 0)
+    assert log.reader.offset_of_max_timestamp() == OffsetAndTimestamp(1, 0)
     append_rows(log, [(B, b"z")])
     compact(log)  # now the two are merged, and the empty batch is not needed any more
     assert [(h.base_offset, h.record_count) for h in headers(log)] == [(1, 1), (2, 1)]
@@ -223,7 +223,7 @@ def test_control_batches_are_kept(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     append_rows(log, [(A, b"1")])
     for epoch in range(2):
-        log.append_marker(7, epoch, 0, commit=True)
+        log.appender.append_marker(7, epoch, 0, commit=True)
     append_rows(log, [(A, b"2")])
     compact(log)
     assert [(h.base_offset, bool(h.attributes & ATTRIBUTE_CONTROL)) for h in headers(log)] == [
@@ -238,7 +238,7 @@ def test_the_last_batch_of_a_producer_stays_even_empty(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     for sequence in range(3):
         data = keyed_batch([(A, b"x")], producer_id=5, producer_epoch=1, base_sequence=sequence)
-        log.append(data)
+        log.appender.append(data)
     log.raise_high_watermark(3)
     append_rows(log, [(A, b"y")])
     compact(log)
@@ -253,7 +253,7 @@ def test_compact_and_delete_together(tmp_path: Path) -> None:
     clock = ManualClock(10 * DAY_MS)
     log = open_keyed(tmp_path, {"cleanup.policy": "compact,delete", "retention.ms": 7 * DAY_MS}, clock=clock)
     append_rows(log, [(A, b"old")], first_ms=DAY_MS)
-    log.begin_segment()
+    log.appender.begin_segment()
     append_rows(log, [(A, b"1"), (B, b"1"), (B, b"2")], first_ms=9 * DAY_MS)
     run_retention({OWNER.topic_partition: log}, lambda: None)
     assert log.log_start_offset == 1
@@ -271,7 +271,7 @@ def test_segments_that_retention_takes_during_a_run_are_not_brought_back(tmp_pat
 
     log = open_keyed(tmp_path, {"cleanup.policy": "compact,delete"})
     append_rows(log, [(A, b"1"), (A, b"2")])
-    log.begin_segment()
+    log.appender.begin_segment()
     due = due_for_compaction(log)
     assert due is not None
     calls = 0
@@ -280,8 +280,8 @@ def test_segments_that_retention_takes_during_a_run_are_not_brought_back(tmp_pat
         nonlocal calls
         calls += 1
         if calls == 2:
-            log.delete_records(-1)
-            log.drop_below_log_start()
+            log.retention.delete_records(-1)
+            log.retention.drop_below_log_start()
 
     result = compact_log(due, OffsetMap(1 << 12), interfere)
     assert not result.complete
@@ -293,7 +293,7 @@ def test_segments_that_retention_takes_during_a_run_are_not_brought_back(tmp_pat
 def test_a_damaged_batch_is_not_copied(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     append_rows(log, [(A, b"1"), (A, b"2")])
-    log.begin_segment()
+    log.appender.begin_segment()
     path = log.directory / "00000000000000000000.arrow"
     data = bytearray(path.read_bytes())
     position = log.segments[0].end.position - 20
@@ -311,7 +311,7 @@ def test_a_full_disk_leaves_everything_as_it_was(tmp_path: Path) -> None:
     log = open_keyed(tmp_path, files=files)
     for i in range(3):
         append_rows(log, [(A, b"%d" % i * 2000), (b"%d" % i, b"x" * 2000)])
-    log.begin_segment()
+    log.appender.begin_segment()
     before, names = stored(log), files_of(log)
     files.free_bytes = 3000
     with pytest.raises(StorageFullError):
@@ -345,7 +345,7 @@ def test_stamps_do_not_change_under_compaction(tmp_path: Path) -> None:
     compact(log)
     first = [data for _, data in read_all(log)]
     append_rows(log, [(C, b"1")])
-    log.begin_segment()
+    log.appender.begin_segment()
     append_rows(log, [(C, b"2")])
     compact(log)
     assert [data for _, data in read_all(log)][:2] == first
@@ -369,7 +369,7 @@ def test_nothing_is_appended_to_a_compacted_segment(tmp_path: Path) -> None:
     append_rows(log, [(A, b"1"), (A, b"2")])
     compact(log)
     append_rows(log, [(B, b"1")])
-    log.truncate_to(2)
+    log.truncation.truncate_to(2)
     assert append_rows(log, [(C, b"1")]) == 2
     assert stored(log) == [(1, A, b"2"), (2, C, b"1")]
     log.close()

@@ -63,12 +63,12 @@ def test_a_crash_at_every_call(tmp_path: Path, splitting: bool) -> None:
     settings: dict[str, Any] = {"segment.bytes": 22_500} if splitting else ROLLING
     log = open_keyed(live, settings, files=files)
     model = small_rows(log) if splitting else fill(log)
-    log.begin_segment()
+    log.appender.begin_segment()
     end = log.log_end_offset
     before = stored(log)
     files.recording = True
     result = compact(log, roll=False)
-    log.remove_dropped()
+    log.retention.remove_dropped()
     files.stop()
     assert result is not None and result.rows_removed
     assert stored(log) != before
@@ -153,7 +153,7 @@ def test_a_disk_that_fails_at_any_call_loses_nothing(tmp_path: Path, splitting: 
         directory = tmp_path / str(fail_at)
         log = open_keyed(directory, settings, files=files)
         model = small_rows(log) if splitting else fill(log, 3)
-        log.begin_segment()
+        log.appender.begin_segment()
         end = log.log_end_offset
         files.fail_from, files.fail_times = files.calls + 1 + fail_at, fail_times
         try:
@@ -197,7 +197,7 @@ def test_a_file_left_by_a_failed_run_does_not_make_the_next_one_look_unfinished(
     files: CrashPoints[int] = CrashPoints(live, tmp_path / "copies", lambda: 0)
     log = open_keyed(live, {"segment.bytes": 22_500}, files=files)
     model = small_rows(log)
-    log.begin_segment()
+    log.appender.begin_segment()
     end = log.log_end_offset
     (log.directory / "00000000000000000100.arrow.cleaned").write_bytes(b"left")
     files.recording = True

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from sparklog.client.encoding import envelope_batch
+from sparklog.client.producer.encoding import envelope_batch
 from sparklog.format.batch import decode_header, iterate_batches
 from sparklog.format.packed_batch import compression_of_batch
 from sparklog.types import OffsetAndTimestamp
@@ -53,13 +53,13 @@ def test_packed_batches_stay_uncompressed(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     for first in (0, 200):
         keys: list[bytes | None] = [b"%d" % i for i in range(first, first + 300)]
-        log.append(packed(envelope_batch([b"v%d" % first] * 300, keys, None, np.full(300, 1000 * first))))
+        log.appender.append(packed(envelope_batch([b"v%d" % first] * 300, keys, None, np.full(300, 1000 * first))))
     log.raise_high_watermark(log.log_end_offset)
     before = last_values(stored(log))
     compact(log)
     assert last_values(stored(log)) == before
     assert len(stored(log)) == 500
-    held = log.read(0, 1 << 20)
+    held = log.reader.read(0, 1 << 20)
     assert held is not None
     data = held.read()
     compressions = [compression_of_batch(data[at : at + h.size_bytes]) for at, h in iterate_batches(data)]
@@ -72,14 +72,14 @@ def test_small_segments_are_merged_and_the_old_files_go(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     for i in range(6):
         append_rows(log, [(A, b"%d" % i), (b"k%d" % i, b"x")])
-        log.begin_segment()
+        log.appender.begin_segment()
     assert log.segment_count == 7
-    held = log.read(0, 1)
+    held = log.reader.read(0, 1)
     assert held is not None
     compact(log)
     assert log.segment_count == 2
     assert sum(name.endswith(".deleted") for name in files_of(log)) == 6
-    assert log.remove_dropped() == 6
+    assert log.retention.remove_dropped() == 6
     assert [n for n in files_of(log) if ".arrow." in n] == []
     rows, _ = held.read(), held.release()
     assert decode_header(rows).base_offset == 0
@@ -109,12 +109,12 @@ def test_a_segment_that_was_opened_before_still_reads_its_own_file(tmp_path: Pat
     """A reader that has found its segment just before the swap opens the file after it."""
     log = open_keyed(tmp_path, {"file.delete.delay.ms": 60_000})
     append_rows(log, [(A, b"1"), (A, b"2")])
-    log.begin_segment()
+    log.appender.begin_segment()
     old = log.segments[0]
     old.close_handle()
     compact(log)
     assert [header.record_count for _, header in old.headers_from(None)] == [2]
-    assert log.locate(0, 2)[0].first_offset == 0
+    assert log.reader.locate(0, 2)[0].first_offset == 0
     log.close()
 
 
@@ -123,11 +123,11 @@ def test_lookups_by_time_see_only_what_is_left(tmp_path: Path) -> None:
     append_rows(log, [(A, b"1"), (B, b"1"), (C, b"1")], first_ms=1000)
     append_rows(log, [(C, b"2"), (B, b"2")], first_ms=500)
     compact(log)
-    assert log.offset_for_timestamp(0) == OffsetAndTimestamp(0, 1000)
-    assert log.offset_for_timestamp(1001) == OffsetAndTimestamp(-1, -1)
-    assert log.offset_of_max_timestamp() == OffsetAndTimestamp(0, 1000)
+    assert log.reader.offset_for_timestamp(0) == OffsetAndTimestamp(0, 1000)
+    assert log.reader.offset_for_timestamp(1001) == OffsetAndTimestamp(-1, -1)
+    assert log.reader.offset_of_max_timestamp() == OffsetAndTimestamp(0, 1000)
     append_rows(log, [(A, b"2")], first_ms=100)
     compact(log)
-    assert log.offset_for_timestamp(501) == OffsetAndTimestamp(4, 501)
-    assert log.offset_of_max_timestamp() == OffsetAndTimestamp(4, 501)
+    assert log.reader.offset_for_timestamp(501) == OffsetAndTimestamp(4, 501)
+    assert log.reader.offset_of_max_timestamp() == OffsetAndTimestamp(4, 501)
     log.close()

@@ -43,7 +43,7 @@ OPEN_CONFIG = open_log.__globals__["LogConfig"].from_settings({})
 def append_typed(log: PartitionLog, rows: list[tuple[object, ...]]) -> None:
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(TYPED)]
     data = encode_batch(pa.record_batch(columns, schema=TYPED), schema_id=1, min_timestamp_ms=0, max_timestamp_ms=0)
-    log.append(bytearray(data))
+    log.appender.append(bytearray(data))
     log.raise_high_watermark(log.log_end_offset)
 
 

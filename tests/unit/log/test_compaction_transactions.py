@@ -55,7 +55,7 @@ def test_aborted_rows_go_and_delete_no_committed_ones(tmp_path: Path, clock: Man
 def test_a_marker_goes_after_its_data_and_the_horizon(tmp_path: Path, clock: ManualClock) -> None:
     log = open_keyed(tmp_path, SETTINGS, clock=clock)
     fill(log)
-    assert log.expire_producers(clock.time_ms + 2 * DAY_MS) == 2
+    assert log.appender.expire_producers(clock.time_ms + 2 * DAY_MS) == 2
     assert compact(log) is not None  # data go, markers have no horizon yet
     assert (stored(log), markers(log)) == ([(3, b"k", b"committed"), (5, b"other", b"other")], [2, 4])
     send(log, produced(-1, -1, epoch=-1, key=b"more"))
@@ -81,7 +81,7 @@ def test_a_committed_marker_goes_when_newer_records_have_replaced_its_data(tmp_p
     log = open_keyed(tmp_path, SETTINGS, clock=clock)
     fill(log)
     send(log, produced(-1, -1, epoch=-1, value=b"newer"))
-    assert log.expire_producers(clock.time_ms + 2 * DAY_MS) == 2
+    assert log.appender.expire_producers(clock.time_ms + 2 * DAY_MS) == 2
     compact(log)
     send(log, produced(-1, -1, epoch=-1, key=b"more"))
     compact(log)
@@ -144,10 +144,10 @@ def test_what_is_left_of_an_aborted_transaction_opens_none(tmp_path: Path, clock
     """All of the log is replayed, and a batch that has lost its rows comes before a marker that is gone."""
     log = open_keyed(tmp_path, SETTINGS, clock=clock)
     send_in_transaction(log, 7, 0, value=b"aborted")
-    log.begin_segment()
+    log.appender.begin_segment()
     end(log, 7, 1, commit=False)
-    log.begin_segment()
-    assert log.expire_producers(clock.time_ms + 2 * DAY_MS) == 1
+    log.appender.begin_segment()
+    assert log.appender.expire_producers(clock.time_ms + 2 * DAY_MS) == 1
     for _ in range(4):
         compact(log, roll=False)
         clock.time_ms += 1000
@@ -164,7 +164,7 @@ def test_merged_segments_have_one_file_of_aborted_transactions(tmp_path: Path, c
     for n in range(4):
         send_in_transaction(log, 7, 0, epoch=n)
         end(log, 7, n + 1, commit=False)
-        log.begin_segment()
+        log.appender.begin_segment()
     aborted = log.aborted_transactions(0, 8)
     compact(log, roll=False)
     names = [p.name for p in (tmp_path / OWNER.directory_name).glob("*.txnindex")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparklog.log.flushing import FlushPolicy
+from sparklog.log.durability.flushing import FlushPolicy
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import LimitedFiles, ManualClock, open_log, records
 
@@ -18,15 +18,15 @@ def opened(
 ) -> tuple[PartitionLog, list[str]]:
     files = LimitedFiles()
     log = open_log(tmp_path, settings, files=files, clock=clock)
-    log.append(records(1))  # with the first one the leader epoch is written, too
-    log.flush()
+    log.appender.append(records(1))  # with the first one the leader epoch is written, too
+    log.flusher.flush()
     files.synced.clear()
     return log, files.synced
 
 
 def append(log: PartitionLog, count: int) -> None:
-    info = log.append(records(count))
-    log.make_durable(info.last_offset + 1)
+    info = log.appender.append(records(count))
+    log.flusher.make_durable(info.last_offset + 1)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_by_default_nothing_waits(tmp_path: Path) -> None:
     log, synced = opened(tmp_path, {})
     append(log, 50)
     assert (synced, log.flushed_offset) == ([], 1)
-    assert not log.flush_if_due()
+    assert not log.flusher.flush_if_due()
 
 
 def test_in_group_mode_an_append_is_on_the_disk(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_in_group_mode_an_append_is_on_the_disk(tmp_path: Path) -> None:
 
 def test_appends_that_wait_share_one_fsync(tmp_path: Path) -> None:
     log, synced = opened(tmp_path, {"flush.mode": "group"})
-    ends = [log.append(records(2)).last_offset + 1 for _ in range(20)]
+    ends = [log.appender.append(records(2)).last_offset + 1 for _ in range(20)]
     for end in ends:
-        log.make_durable(end)
+        log.flusher.make_durable(end)
     assert (log.flushed_offset, len(synced)) == (41, 1)
 
 
@@ -75,8 +75,8 @@ def test_who_waits_for_a_running_fsync_does_not_repeat_it(tmp_path: Path) -> Non
 
     files = SlowFiles()
     log = open_log(tmp_path, {"flush.mode": "group"}, files=files)
-    end = log.append(records(2)).last_offset + 1
-    segment = log._segments.all[0]
+    end = log.appender.append(records(2)).last_offset + 1
+    segment = log.local_segments[0]
     original = segment.hold_for_sync
 
     def slow() -> object:
@@ -86,7 +86,7 @@ def test_who_waits_for_a_running_fsync_does_not_repeat_it(tmp_path: Path) -> Non
 
     segment.hold_for_sync = slow  # type: ignore[method-assign, assignment]
     files.synced.clear()
-    threads = [threading.Thread(target=log.make_durable, args=(end,)) for _ in range(4)]
+    threads = [threading.Thread(target=log.flusher.make_durable, args=(end,)) for _ in range(4)]
     threads[0].start()
     assert started.wait(10)
     for thread in threads[1:]:
@@ -113,24 +113,24 @@ def test_flush_ms_counts_from_the_first_record_that_waits(tmp_path: Path) -> Non
     clock = ManualClock()
     log, synced = opened(tmp_path, {"flush.ms": 100}, clock)
     clock.time_ms += 1000
-    assert not log.flush_if_due()  # nothing waits
+    assert not log.flusher.flush_if_due()  # nothing waits
     append(log, 1)
     clock.time_ms += 60
     append(log, 1)
-    assert not log.flush_if_due()
+    assert not log.flusher.flush_if_due()
     clock.time_ms += 40
-    assert log.flush_if_due()
+    assert log.flusher.flush_if_due()
     assert (len(synced), log.flushed_offset) == (1, 3)
-    assert not log.flush_if_due()
+    assert not log.flusher.flush_if_due()
 
 
 def test_rolled_segments_are_synced_soon_the_active_one_is_not(tmp_path: Path) -> None:
     log, synced = opened(tmp_path, {})
     append(log, 1)
-    assert not log.flush_if_due()
-    log.roll()
+    assert not log.flusher.flush_if_due()
+    log.appender.roll()
     append(log, 3)
-    assert log.flush_if_due()
+    assert log.flusher.flush_if_due()
     assert synced == [*(f"{0:020d}.{ending}" for ending in ("arrow", "index", "timeindex")), f"{5:020d}.snapshot"]
     assert (log.flushed_offset, log.recovery_point, log.log_end_offset) == (2, 2, 5)
 
@@ -148,10 +148,10 @@ def test_settings_can_be_changed_while_running(tmp_path: Path) -> None:
 def test_a_segment_that_goes_while_it_is_flushed_does_no_harm(tmp_path: Path) -> None:
     log, _ = opened(tmp_path, {"file.delete.delay.ms": 0, "retention.bytes": 0})
     append(log, 3)
-    log.roll()
+    log.appender.roll()
     append(log, 3)
     log.raise_high_watermark(log.log_end_offset)
-    segment = log._segments.all[0]
+    segment = log.local_segments[0]
     original = segment.hold_for_sync
 
     def hold() -> object:
@@ -160,5 +160,5 @@ def test_a_segment_that_goes_while_it_is_flushed_does_no_harm(tmp_path: Path) ->
         return held
 
     segment.hold_for_sync = hold  # type: ignore[method-assign, assignment]
-    log.flush()
+    log.flusher.flush()
     assert log.flushed_offset == 7

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from sparklog.environment.files import RealFiles
 from sparklog.errors import StorageFullError
-from sparklog.log.expiry_clock import EXPIRY_CLOCK_FILE, ClockState, ExpiryClock, advanced, resumed
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.retention_run import held_back, run_retention
+from sparklog.log.retention.expiry_clock import EXPIRY_CLOCK_FILE, ClockState, ExpiryClock, advanced, resumed
+from sparklog.log.retention.run import held_back, run_retention
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, ManualClock, append, records
 
@@ -139,13 +139,13 @@ def test_after_a_jump_retention_and_producers_wait(tmp_path: Path) -> None:
     log = manager.get(tp)
     for _ in range(3):
         append(log, records(3, first_ms=NOW_MS))
-        log.begin_segment()
+        log.appender.begin_segment()
     clock.time_ms += 8 * DAY_MS
     assert run_retention(manager.logs, manager.checkpoint).raised == []
     assert held_back(manager.logs)[:2] == (1, 3)
     assert held_back(manager.logs).size_bytes > 0
     manager.expiry_clock = clock
-    log._expiry_clock = clock  # it has caught up
+    log._state.expiry_clock = clock  # it has caught up
     assert held_back(manager.logs) == (0, 0, 0)
     assert run_retention(manager.logs, manager.checkpoint).raised == [tp]
     assert log.log_start_offset == 9

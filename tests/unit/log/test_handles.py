@@ -14,7 +14,7 @@ from sparklog.environment.files import File, RealFiles
 from sparklog.log.log_manager import LogManager
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.slices import HandleCache, SharedFile
+from sparklog.log.segments.slices import HandleCache, SharedFile
 from tests.unit.log.support import OWNER, SCHEMAS, ManualClock, append, read_all, records, values
 from tests.unit.log.test_log_manager import E0, spec
 
@@ -86,7 +86,7 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
 
 
 def read_one(log: PartitionLog, offset: int) -> None:
-    piece = log.read(offset, 1)
+    piece = log.reader.read(offset, 1)
     assert piece is not None
     piece.release()
 
@@ -94,7 +94,7 @@ def read_one(log: PartitionLog, offset: int) -> None:
 def test_a_file_in_use_stays_open_beyond_the_limit(tmp_path: Path) -> None:
     files = CountedFiles()
     log = many_segments(tmp_path, files, 4, 20)
-    pieces = [log.read(offset, 1) for offset in range(20)]
+    pieces = [log.reader.read(offset, 1) for offset in range(20)]
     assert len(files.open_now) == 20
     for piece in pieces:
         assert piece is not None
@@ -119,7 +119,7 @@ def test_an_active_segment_whose_file_was_closed_goes_on(tmp_path: Path) -> None
             assert len(files.open_now) == 1
     for log in manager.logs.values():
         assert len(values(log)) == 6
-        log.flush()
+        log.flusher.flush()
     assert manager.close()
     assert not files.open_now
     manager = LogManager(tmp_path)
@@ -132,7 +132,7 @@ def test_an_active_segment_whose_file_was_closed_goes_on(tmp_path: Path) -> None
 def test_a_deleted_segment_can_be_read_to_the_end(tmp_path: Path) -> None:
     files = CountedFiles()
     log = many_segments(tmp_path, files, 2, 6)
-    piece = log.read(3, 1)
+    piece = log.reader.read(3, 1)
     assert piece is not None
     log.mark_deleted()
     assert len(files.open_now) == 1
@@ -219,7 +219,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 from sparklog_broker.descriptors import share_out
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.slices import HandleCache
+from sparklog.log.segments.slices import HandleCache
 from tests.unit.log.support import SCHEMAS, LimitedFiles, append, records, values
 
 config = LogConfig.from_settings({"segment.bytes": 4096})
@@ -238,7 +238,7 @@ for turn in range(2):
     for log in manager.logs.values():
         log.raise_high_watermark(log.log_end_offset)
         assert (log.segment_count, len(values(log))) == (400, 400)
-        held += [log.read(offset, 1) for offset in range(0, 400, 40)]
+        held += [log.reader.read(offset, 1) for offset in range(0, 400, 40)]
     assert len(os.listdir("/proc/self/fd")) < 900
     assert all(len(piece.read()) == piece.length_bytes for piece in held)
     for piece in held:

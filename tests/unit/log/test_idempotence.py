@@ -13,10 +13,10 @@ from sparklog.errors import (
     InvalidRequestError,
     OutOfOrderSequenceError,
 )
+from sparklog.log.appends.segment_writer import SegmentWriter
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.producers import EPOCHS_AHEAD_MAX, SEQUENCE_MAX
-from sparklog.log.segment_writer import SegmentWriter
+from sparklog.log.producers.states import EPOCHS_AHEAD_MAX, SEQUENCE_MAX
 from tests.unit.log.compaction_support import compact, open_keyed
 from tests.unit.log.producer_support import end, produced, send, send_in_transaction
 from tests.unit.log.support import ManualClock, open_log, read_all, records
@@ -145,7 +145,7 @@ def test_expired_producers_are_forgotten(tmp_path: Path) -> None:
     send(log, produced(7, 0))
     clock.time_ms = 2000
     send(log, produced(8, 0))
-    assert log.expire_producers(2500, 1000) == 1
+    assert log.appender.expire_producers(2500, 1000) == 1
     assert [p.producer_id for p in log.producers()] == [8]
     send(log, produced(7, 5))
 
@@ -153,7 +153,7 @@ def test_expired_producers_are_forgotten(tmp_path: Path) -> None:
 def test_truncation_takes_the_producers_back(log: PartitionLog) -> None:
     for n in range(8):
         send(log, produced(7, n))
-    log.truncate_to(6)
+    log.truncation.truncate_to(6)
     assert send(log, produced(7, 5)).duplicate
     assert send(log, produced(7, 1)).base_offset == 1
     assert not send(log, produced(7, 6)).duplicate
@@ -166,14 +166,14 @@ def test_a_producer_id_that_was_never_issued_leaves_nothing(log: PartitionLog) -
     for producer_id, transactional in ((10, False), (2**63 - 1, False), (10, True)):
         payload = produced(producer_id, 0, epoch=32_767, transactional=transactional)
         with pytest.raises(InvalidProducerIdMappingError, match="never issued"):
-            log.append(payload, issued=range(10).__contains__)
+            log.appender.append(payload, issued=range(10).__contains__)
     assert (log.producers(), log.log_end_offset) == ([], 0)
-    log.append(produced(9, 0), issued=range(10).__contains__)
+    log.appender.append(produced(9, 0), issued=range(10).__contains__)
 
 
 def test_who_is_known_needs_not_be_known_elsewhere(log: PartitionLog) -> None:
     send(log, produced(7, 0))
-    log.append(produced(7, 1), issued=lambda _: False)
+    log.appender.append(produced(7, 1), issued=lambda _: False)
 
 
 def test_an_epoch_that_no_producer_can_have_come_to_is_refused(log: PartitionLog) -> None:
@@ -197,9 +197,9 @@ def test_another_batch_under_the_same_sequence_is_no_repetition(tmp_path: Path, 
         log.close(seal=clean)
         log = open_log(tmp_path, clean=clean)
     with pytest.raises(OutOfOrderSequenceError, match="another batch with sequence 0 is stored at offset 0"):
-        log.append(produced(7, 0, value=b"own"))
-    assert log.append(produced(7, 0, value=b"foreign")).duplicate
-    log.append(produced(7, 0, epoch=1, value=b"own"))
+        log.appender.append(produced(7, 0, value=b"own"))
+    assert log.appender.append(produced(7, 0, value=b"foreign")).duplicate
+    log.appender.append(produced(7, 0, epoch=1, value=b"own"))
 
 
 def test_a_batch_that_was_compacted_is_recognised_by_its_sequence(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_batch_that_was_compacted_is_recognised_by_its_sequence(tmp_path: Path
     for path in tmp_path.rglob("*.snapshot"):
         path.unlink()
     log = open_keyed(tmp_path, clean=False)
-    assert log.append(batch).duplicate
+    assert log.appender.append(batch).duplicate
 
 
 # --- how many ---

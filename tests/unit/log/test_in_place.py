@@ -13,10 +13,10 @@ import pytest
 
 from sparklog.environment.files import FileIdentity, RealFiles
 from sparklog.errors import DataDirLockedError, StorageError, StorageUnavailableError
-from sparklog.log.log_directory import take_lock
+from sparklog.log.directories.log_directory import take_lock
+from sparklog.log.directories.watched_files import LOOK_AGE_S_MAX, PROBE_FILE, DirectoryHealth, WatchedFiles
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.watched_files import LOOK_AGE_S_MAX, PROBE_FILE, DirectoryHealth, WatchedFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, append, records
 
@@ -66,13 +66,13 @@ def test_what_is_exchanged_is_noticed_after_an_append(tmp_path: Path, name: str)
     manager = started(data)
     append(manager.get(TP), records(3))
     manager.look(data)
-    assert not manager.failed_directories
+    assert not manager.directories.failed
     REPLACEMENTS[name](data)
     append(manager.get(TP), records(1))  # within the second
     manager.look(data)
-    assert list(manager.failed_directories) == [data]
+    assert list(manager.directories.failed) == [data]
     with pytest.raises(StorageError, match="has failed"):
-        manager.get(TP).append(records(1))
+        manager.get(TP).appender.append(records(1))
     before = {p: p.read_bytes() for p in data.rglob("*") if p.is_file()}
     assert not manager.close()
     assert {p: p.read_bytes() for p in data.rglob("*") if p.is_file()} == before, "nothing is written into the new one"
@@ -88,11 +88,11 @@ def test_an_append_to_a_log_that_nobody_has_looked_at_for_long_looks_itself(
     REPLACEMENTS[name](data)
     later_s = time.monotonic() + LOOK_AGE_S_MAX + 0.1
     monkeypatch.setattr(time, "monotonic", lambda: later_s)
-    for directory in manager._directories:
+    for directory in manager.directories.all:
         directory.health._now_s = lambda: later_s
     with pytest.raises(StorageError):
-        manager.get(TP).append(records(1))
-    assert list(manager.failed_directories) == [data]
+        manager.get(TP).appender.append(records(1))
+    assert list(manager.directories.failed) == [data]
     manager.close()
 
 
@@ -103,8 +103,8 @@ def test_a_segment_that_is_opened_again_must_be_the_same_file(tmp_path: Path) ->
     log.segments[0].close_handle()  # as when many others are used
     exchange(tmp_path / "events-0" / f"{0:020d}.arrow")
     with pytest.raises(StorageError, match="another one"):
-        log.append(records(1))
-    assert manager.failed_directories
+        log.appender.append(records(1))
+    assert manager.directories.failed
     manager.close()
 
 
@@ -114,7 +114,7 @@ def test_no_new_segment_is_made_in_a_directory_that_was_exchanged(tmp_path: Path
     append(manager.get(TP), records(3))
     replace_by_copy(data / "events-0")
     with pytest.raises(StorageError, match="another one"):
-        manager.get(TP).begin_segment()
+        manager.get(TP).appender.begin_segment()
     assert sorted(p.name for p in (data / "events-0").glob("*.arrow")) == [f"{0:020d}.arrow"]
     manager.close()
 
@@ -127,7 +127,7 @@ def test_moving_away_and_back_is_no_exchange(tmp_path: Path) -> None:
     (tmp_path / "away").rename(data)
     append(manager.get(TP), records(1))
     manager.look(data)
-    assert not manager.failed_directories
+    assert not manager.directories.failed
     assert manager.close()
 
 
@@ -136,26 +136,26 @@ def test_deleting_compacting_and_rolling_is_no_exchange(tmp_path: Path) -> None:
     log = manager.get(TP)
     for _ in range(3):
         append(log, records(3))
-        log.begin_segment()
+        log.appender.begin_segment()
     manager.look(tmp_path)
     append(log, records(3))
-    log.delete_records(9)
-    log.drop_below_log_start()
+    log.retention.delete_records(9)
+    log.retention.drop_below_log_start()
     manager.look(tmp_path)
     append(log, records(3))
     manager.delete_partition(TP)
-    log.look()
-    assert not manager.failed_directories
+    log.flusher.look()
+    assert not manager.directories.failed
     assert manager.close()
 
 
 def test_a_data_directory_beside_the_log_directories_is_looked_at(tmp_path: Path) -> None:
     data = tmp_path / "data"
     manager = LogManager(data, log_dirs=[tmp_path / "a"])
-    manager.look_at_data_dir()
+    manager.directories.look_at_data_dir()
     replace_by_copy(data)
     with pytest.raises(StorageError, match="lock is another one"):
-        manager.look_at_data_dir()
+        manager.directories.look_at_data_dir()
     manager.close()
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sparklog.log.inspect import partition_directories, verify
 from sparklog.log.log_manager import LogManager
+from sparklog.log.tools.verify import partition_directories, verify
 from tests.unit.log.inspect_support import (
     found,
     points,

@@ -20,7 +20,7 @@ FILE = Path("events-0") / LEADER_EPOCHS_FILE
 
 
 def append(log: PartitionLog, count: int, epoch: int) -> None:
-    log.append(records(count), leader_epoch=epoch)
+    log.appender.append(records(count), leader_epoch=epoch)
     log.raise_high_watermark(log.log_end_offset)
 
 
@@ -129,15 +129,15 @@ def test_a_log_notes_an_epoch_before_its_first_record_is_written(tmp_path: Path)
     assert decode_epochs((tmp_path / FILE).read_bytes()) == [(1, 0), (5, 5)]
     assert [log.end_offset_for(e) for e in (0, 1, 4, 5, 6)] == [(0, 0), (1, 5), (1, 5), (5, 9), (-1, -1)]
     with pytest.raises(FencedLeaderEpochError, match="leader epoch 4 is over"):
-        log.append(records(1), leader_epoch=4)
+        log.appender.append(records(1), leader_epoch=4)
     assert log.log_end_offset == 9
     files.free_bytes = 10  # not even the epoch can be written
     with pytest.raises(StorageFullError):
-        log.append(records(1), leader_epoch=6)
+        log.appender.append(records(1), leader_epoch=6)
     assert (log.leader_epoch, log.log_end_offset) == (5, 9)
     files.free_bytes = 300  # the epoch can, the record cannot: an epoch without records
     with pytest.raises(StorageFullError):
-        log.append(records(1), leader_epoch=6)
+        log.appender.append(records(1), leader_epoch=6)
     assert log.end_offset_for(5) == (5, 9)
     files.free_bytes = 1 << 30
     append(log, 1, 8)
@@ -179,8 +179,8 @@ def test_a_damaged_epoch_in_a_batch_is_not_believed(tmp_path: Path) -> None:
     append(log, 3, 2)
     (path,) = (tmp_path / "events-0").glob("*.arrow")
     data = bytearray(path.read_bytes())
-    header = decode_header(data, log._segments.all[0].data_position)
-    stamp_batch(data, log._segments.all[0].data_position, header, base_offset=0, leader_epoch=9000, append_time_ms=0)
+    header = decode_header(data, log.segments[0].data_position)
+    stamp_batch(data, log.segments[0].data_position, header, base_offset=0, leader_epoch=9000, append_time_ms=0)
     path.write_bytes(data)
     log = open_log(tmp_path, clean=False)
     assert (log.leader_epoch, log.end_offset_for(0)) == (2, (0, 3))
@@ -191,7 +191,7 @@ def test_deleting_records_forgets_their_epochs(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for epoch in (0, 1, 2):
         append(log, 4, epoch)
-    log.delete_records(6)
+    log.retention.delete_records(6)
     assert log.end_offset_for(0) == (0, 6)
     assert log.end_offset_for(1) == (1, 8)
     log.close()

@@ -14,8 +14,8 @@ import pytest
 
 from sparklog.environment.files import SHORTAGE_ERRNOS, File, RealFiles, storage_error
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
+from sparklog.log.directories.watched_files import DISK_ERRNOS
 from sparklog.log.log_manager import LogManager
-from sparklog.log.watched_files import DISK_ERRNOS
 from sparklog.types import TopicPartition
 from tests.unit.log.support import append, records, values
 from tests.unit.log.test_log_manager import kill, spec
@@ -129,7 +129,7 @@ def test_only_the_unclean_directory_is_checked(tmp_path: Path) -> None:
     assert started(tmp_path).close()
     (tmp_path / "b" / "clean-shutdown").unlink()
     manager = started(tmp_path)
-    assert [d.started_clean for d in manager._directories] == [True, False]
+    assert [d.started_clean for d in manager.directories.all] == [True, False]
     assert not manager.started_clean
     manager.close()
 
@@ -205,17 +205,17 @@ def test_a_failing_disk_takes_only_its_partitions(tmp_path: Path, operation: str
     manager.on_directory_failure = lambda: called.append(1)
     for tp in TPS:
         append(manager.get(tp), records(3))
-        manager.get(tp).roll()
+        manager.get(tp).appender.roll()
     manager.checkpoint()
     files.broken[tmp_path / "a"] = number
     files.operations = {operation}
     with pytest.raises(StorageError):
         if operation == "write":
-            manager.get(TPS[0]).append(records(3))
+            manager.get(TPS[0]).appender.append(records(3))
         elif operation == "sync":
-            manager.get(TPS[0]).flush()
+            manager.get(TPS[0]).flusher.flush()
         else:
-            piece = manager.get(TPS[0]).read(0, 1 << 20)
+            piece = manager.get(TPS[0]).reader.read(0, 1 << 20)
             assert piece is not None
             try:
                 piece.read()
@@ -225,7 +225,7 @@ def test_a_failing_disk_takes_only_its_partitions(tmp_path: Path, operation: str
     # nothing below it is touched any more, also by what has its files open
     tried = len(files.attempts)
     with pytest.raises(StorageError, match=r"log directory .*/a has failed and is not used any more \(cannot .*repair"):
-        manager.get(TPS[2]).append(records(1))
+        manager.get(TPS[2]).appender.append(records(1))
     assert manager.has_unsettled_failures
     (failure,) = manager.settle_failures()
     assert (failure.path, failure.partitions) == (tmp_path / "a", (TPS[0], TPS[2]))
@@ -254,13 +254,17 @@ def test_the_log_of_a_failed_directory_is_offline_for_who_holds_it(tmp_path: Pat
     manager = started(tmp_path, files=files)
     log = manager.get(TPS[0])
     append(log, records(3))
-    piece = log.read(0, 1 << 20)
+    piece = log.reader.read(0, 1 << 20)
     assert piece is not None
     files.broken[tmp_path / "a"] = errno.EIO
     with pytest.raises(StorageError):
-        log.append(records(3))
+        log.appender.append(records(3))
     manager.settle_failures()
-    for use in (lambda: log.read(0, 1), lambda: log.append(records(1)), lambda: log.locate(0, 3)):
+    for use in (
+        lambda: log.reader.read(0, 1),
+        lambda: log.appender.append(records(1)),
+        lambda: log.reader.locate(0, 3),
+    ):
         with pytest.raises(StorageError, match=r"log directory .* has failed"):
             use()
     piece.release()
@@ -273,8 +277,8 @@ def test_what_is_not_the_disks_fault_leaves_the_directory_alone(tmp_path: Path, 
     manager = started(tmp_path, files=files)
     files.broken[tmp_path / "a" / "events-0"] = number  # one partition's files only
     with pytest.raises((StorageError, StorageFullError)):
-        manager.get(TPS[0]).append(records(3))
-    assert not manager.failed_directories
+        manager.get(TPS[0]).appender.append(records(3))
+    assert not manager.directories.failed
     append(manager.get(TPS[2]), records(3))
     files.broken.clear()
     append(manager.get(TPS[0]), records(3))
@@ -288,8 +292,8 @@ def test_a_directory_that_refuses_everything_has_failed(tmp_path: Path, number: 
     files.broken[tmp_path / "a"] = number
     files.operations = {"open", "write"}
     with pytest.raises(StorageError):
-        manager.get(TPS[0]).append(records(3))
-    assert list(manager.failed_directories) == [tmp_path / "a"]
+        manager.get(TPS[0]).appender.append(records(3))
+    assert list(manager.directories.failed) == [tmp_path / "a"]
     manager.close()
 
 
@@ -447,7 +451,7 @@ def test_a_full_disk_gets_no_new_partition(tmp_path: Path, caplog: pytest.LogCap
     manager.create_partition(FOUR[0])
     assert places(tmp_path) == {"a": [], "b": ["events-0"]}
     assert "events-0 cannot be made in" in caplog.text
-    assert not manager.failed_directories
+    assert not manager.directories.failed
     with pytest.raises(StorageFullError):
         manager.checkpoint()
     assert "events-0" in (tmp_path / "b" / "recovery-points.json").read_text(), "the other one's is written"

@@ -40,7 +40,7 @@ def started(data_dir: Path, *specs: PartitionSpec, files: LimitedFiles | None = 
 
 def kill(manager: LogManager) -> None:
     """Ends it as kill -9 does: nothing is written, the lock is gone."""
-    manager._unlock()
+    manager.directories.unlock()
 
 
 E0, E1 = TopicPartition("events", 0), TopicPartition("events", 1)
@@ -185,7 +185,7 @@ def test_create_and_delete(tmp_path: Path) -> None:
     log = manager.create_partition(spec("other"))
     assert manager.create_partition(spec("other")) is log
     append(log, records(3))
-    piece = log.read(0, 1 << 20)
+    piece = log.reader.read(0, 1 << 20)
     assert piece is not None
     manager.delete_partition(TopicPartition("other", 0))
     manager.delete_partition(TopicPartition("other", 0))
@@ -241,7 +241,7 @@ def test_flush_goes_on_past_a_failing_log(tmp_path: Path, caplog: pytest.LogCapt
     manager = started(tmp_path, files=files)
     for tp in (E0, E1):
         append(manager.get(tp), records(5))
-        manager.get(tp).roll()
+        manager.get(tp).appender.roll()
     files.fail_sync = True
     manager.flush()
     assert caplog.text.count("cannot be flushed") == 2

@@ -1,4 +1,5 @@
-"""Batches whose checksum is right and whose body lies: not appended; where they are in a file, found, set aside, not copied."""
+"""Batches whose checksum is right and whose body lies: not appended; where they are in a file, found, set aside, not
+copied."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError, LogCorruptError, MessageTooLargeError
 from sparklog.format.batch import ProducerFields, decode_header, stamp_batch, write_producer_fields
 from sparklog.format.segment import decode_head, encode_head
-from sparklog.log.append_check import INFLATED_PER_WRITTEN, work_bytes
-from sparklog.log.inspect import verify
-from sparklog.log.inspect_segment import check_segment
-from sparklog.log.repair import repair
+from sparklog.log.appends.check import INFLATED_PER_WRITTEN, work_bytes
+from sparklog.log.tools.repair import repair
+from sparklog.log.tools.verify import verify
+from sparklog.log.tools.verify_segment import check_segment
 from tests.unit.format.lies import all_lies, bomb, encoded, envelope, with_offset, with_rows
 from tests.unit.log.compaction_support import OWNER as KEYED
 from tests.unit.log.compaction_support import compact, keyed_batch, open_keyed
@@ -32,7 +33,7 @@ def test_lies_are_not_appended(tmp_path: Path, name: str) -> None:
     append(log, records(3))
     for payload in (FEW[name], records(2) + FEW[name], SMALL_LIE):
         with pytest.raises(CorruptBatchError, match="does not fit the topic's schema"):
-            log.append(bytearray(payload))
+            log.appender.append(bytearray(payload))
     assert [o for o, _ in values(log)] == [0, 1, 2]
     assert log.log_end_offset == 3
     append(log, bytearray(encoded(envelope())))
@@ -47,9 +48,9 @@ def test_a_bomb_is_too_large(tmp_path: Path) -> None:
     with pytest.raises(
         MessageTooLargeError, match=r"decompressed, at most 8388608 bytes.*max\.message\.inflated\.ratio"
     ):
-        log.append(data)
+        log.appender.append(data)
     assert pa.total_allocated_bytes() - before < 1 << 20
-    assert log.append(bomb(7 << 20)).record_count == 1
+    assert log.appender.append(bomb(7 << 20)).record_count == 1
     log.close()
 
 
@@ -68,7 +69,7 @@ def planted(directory: Path, *lies: bytearray, sealed: bool = True) -> Path:
     log = open_log(directory)
     append(log, records(3))
     for lie in lies:
-        log.append_internal(bytearray(lie))  # the broker trusts what it has written itself
+        log.appender.append_internal(bytearray(lie))  # the broker trusts what it has written itself
     append(log, records(2), records(2))
     log.close(seal=sealed)
     return segment_files(directory)[0]
@@ -133,9 +134,9 @@ def test_repair_does_not_take_a_wrong_head_for_lying_batches(tmp_path: Path) -> 
 def test_compaction_stops_with_the_file_and_the_offset(tmp_path: Path, name: str) -> None:
     log = open_keyed(tmp_path)
     append(log, keyed_batch([(b"a", b"1"), (b"b", b"2")]))
-    log.append_internal(bytearray(FEW.get(name, SMALL_LIE)))
+    log.appender.append_internal(bytearray(FEW.get(name, SMALL_LIE)))
     append(log, keyed_batch([(b"a", b"3")]))
-    log.roll()
+    log.appender.roll()
     append(log, keyed_batch([(b"c", b"4")]))
     files = {p.name: p.read_bytes() for p in (tmp_path / KEYED.directory_name).glob("*.arrow")}
     with pytest.raises(
@@ -149,8 +150,8 @@ def test_compaction_stops_with_the_file_and_the_offset(tmp_path: Path, name: str
 def test_compaction_meets_a_schema_that_the_topic_does_not_have(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     append(log, keyed_batch([(b"a", b"1")]))
-    log.append_internal(keyed_batch([(b"a", b"2")]))
-    log.roll()
+    log.appender.append_internal(keyed_batch([(b"a", b"2")]))
+    log.appender.roll()
     append(log, keyed_batch([(b"a", b"3")]))
     name_another_schema(tmp_path / KEYED.directory_name, 1)
     with pytest.raises(
@@ -175,9 +176,9 @@ def name_another_schema(directory: Path, batch: int) -> None:
 
 def test_compaction_does_not_inflate_bombs(tmp_path: Path) -> None:
     log = open_keyed(tmp_path, {"max.message.bytes": 1 << 20, "max.message.inflated.ratio": 2})
-    log.append_internal(bomb(64 << 20))
+    log.appender.append_internal(bomb(64 << 20))
     append(log, keyed_batch([(b"a", b"3")]))
-    log.roll()
+    log.appender.roll()
     append(log, keyed_batch([(b"a", b"4")]))
     before = pa.total_allocated_bytes()
     with pytest.raises(LogCorruptError, match=r"position .*at most 2097152 bytes"):
@@ -189,9 +190,9 @@ def test_compaction_does_not_inflate_bombs(tmp_path: Path) -> None:
 def test_lookups_by_time_meet_a_lie(tmp_path: Path) -> None:
     good = encoded(envelope())
     log = open_log(tmp_path)
-    log.append_internal(with_rows(good, 2**31 - 1))
+    log.appender.append_internal(with_rows(good, 2**31 - 1))
     log.raise_high_watermark(log.log_end_offset)
-    for look in (lambda: log.offset_for_timestamp(0), log.offset_of_max_timestamp):
+    for look in (lambda: log.reader.offset_for_timestamp(0), log.reader.offset_of_max_timestamp):
         with pytest.raises(CorruptBatchError, match=r"\.arrow, position \d+: the batch at offset 0"):
             look()
     log.close()
@@ -202,7 +203,7 @@ def test_lookups_by_time_meet_a_schema_that_the_topic_does_not_have(tmp_path: Pa
     append(log, records(3))
     log.raise_high_watermark(log.log_end_offset)
     name_another_schema(tmp_path / "events-0", 0)
-    for look in (lambda: log.offset_for_timestamp(0), log.offset_of_max_timestamp):
+    for look in (lambda: log.reader.offset_for_timestamp(0), log.reader.offset_of_max_timestamp):
         with pytest.raises(CorruptBatchError, match=r"position \d+: the batch at offset 0: it names schema 77"):
             look()
     log.close()

@@ -1,4 +1,5 @@
-"""What was there and is gone is missed: a log never comes back shorter without a word, and what is not its own never counts."""
+"""What was there and is gone is missed: a log never comes back shorter without a word, and what is not its own never
+counts."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from sparklog.format.checkpoint import RECOVERY_POINTS_FILE
 from sparklog.format.segment import segment_name
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.repair import repair
+from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, append, records, values
@@ -45,14 +46,14 @@ def filled(data: Path, *, segments: int, files: FileSystem | None = None) -> Log
     log = manager.get(E0)
     for i in range(segments):
         if i:
-            log.roll()
+            log.appender.roll()
         append(log, records(3))
     return manager
 
 
 def kill(manager: LogManager) -> None:
     """As kill -9: nothing is written, the lock is gone."""
-    manager._unlock()
+    manager.directories.unlock()
 
 
 @pytest.mark.parametrize("segments", [1, 2, 3])

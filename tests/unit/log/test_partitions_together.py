@@ -60,9 +60,9 @@ def test_the_first_append_to_partitions_made_together_writes_no_epoch(tmp_path: 
     paths = {p: next(tmp_path.glob(f"*/other-{p}")) / LEADER_EPOCHS_FILE for p in range(3)}
     before = {p: path.stat().st_ino for p, path in paths.items()}  # replaced, the file would be another one
     for partition, epoch in enumerate((0, 0, 4)):
-        manager.get(TopicPartition("other", partition)).append(records(3), leader_epoch=epoch)
+        manager.get(TopicPartition("other", partition)).appender.append(records(3), leader_epoch=epoch)
     assert [paths[p].stat().st_ino == before[p] for p in range(3)] == [True, True, False]
-    manager.get(TopicPartition("other", 1)).append(records(3), leader_epoch=5)
+    manager.get(TopicPartition("other", 1)).appender.append(records(3), leader_epoch=5)
     kill(manager)
     again = started(tmp_path, specs=specs)  # type: ignore[arg-type]
     found = [again.get(TopicPartition("other", p)) for p in range(3)]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sparklog.errors import StorageFullError
-from sparklog.log import partition_producers
-from sparklog.log.inspect import verify
 from sparklog.log.partition_log import PartitionLog
+from sparklog.log.producers import partition_producers
+from sparklog.log.tools.verify import verify
 from tests.unit.log.producer_support import end, produced, send, send_in_transaction
 from tests.unit.log.support import ManualClock, open_log, records
 
@@ -35,7 +35,7 @@ def state(log: PartitionLog) -> tuple[object, ...]:
         log.producers(),
         log.last_stable_offset,
         log.aborted_transactions(0, log.log_end_offset),
-        sorted(log._producers.states),
+        sorted(log._state.producers.states),
     )
 
 
@@ -59,7 +59,7 @@ def test_a_start_after_a_crash_reads_only_what_is_behind_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(tmp_path)
-    expected, newest = state(log), log._producer_files.newest_snapshot
+    expected, newest = state(log), log._state.producer_files.newest_snapshot
     log.close(seal=False)
     applied = []
     original = partition_producers.PartitionProducers._apply
@@ -119,7 +119,7 @@ def test_a_snapshot_beyond_the_end_is_not_believed(tmp_path: Path) -> None:
     log.close()
     snapshot = files_of(tmp_path, ".snapshot")[-1].read_bytes()
     log = open_log(tmp_path, SMALL)
-    cut = log.truncate_to(log.log_end_offset - 4)
+    cut = log.truncation.truncate_to(log.log_end_offset - 4)
     expected = state(log)
     log.close(seal=False)
     path = tmp_path / "events-0" / f"{cut + 4:020d}.snapshot"
@@ -135,7 +135,7 @@ def test_what_a_truncation_cut_off_does_not_come_back(tmp_path: Path) -> None:
     end(log, 7, 1, commit=False)
     log.close()
     log = open_log(tmp_path, SMALL)
-    log.truncate_to(1)
+    log.truncation.truncate_to(1)
     end(log, 7, 1, commit=True)  # decided the other way
     send(log, records(3))
     expected = state(log)
@@ -148,10 +148,10 @@ def test_what_a_truncation_cut_off_does_not_come_back(tmp_path: Path) -> None:
 
 def test_producers_survive_their_batches(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.delete_records(log.last_stable_offset)
+    log.retention.delete_records(log.last_stable_offset)
     before = log.producers()
-    assert log.drop_below_log_start() > 0
-    log.remove_dropped()
+    assert log.retention.drop_below_log_start() > 0
+    log.retention.remove_dropped()
     assert log.producers() == before
     assert log.aborted_transactions(0, log.log_end_offset) == []
     start = log.log_start_offset
@@ -167,9 +167,9 @@ def test_retention_of_everything_keeps_the_producers(tmp_path: Path) -> None:
     log = open_log(tmp_path, SMALL | {"retention.ms": 1000}, clock=clock)
     send(log, produced(1, 0))
     clock.time_ms += 10_000
-    assert log.retain().count == 1
-    log.drop_below_log_start()
-    log.remove_dropped()
+    assert log.retention.retain().count == 1
+    log.retention.drop_below_log_start()
+    log.retention.remove_dropped()
     log.close(seal=False)
     log = open_log(tmp_path, SMALL, clean=False, log_start_offset=1, high_watermark=1, recovery_point=1)
     assert send(log, produced(1, 0)).duplicate
@@ -178,15 +178,15 @@ def test_retention_of_everything_keeps_the_producers(tmp_path: Path) -> None:
 
 def test_an_emptied_log_forgets_all(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.delete_records(20)
-    log.truncate_to(10)  # below the log start
+    log.retention.delete_records(20)
+    log.truncation.truncate_to(10)  # below the log start
     assert state(log) == ([], 10, [], [])
     assert [p.name for p in files_of(tmp_path, ".snapshot")] == [f"{10:020d}.snapshot"]
     assert files_of(tmp_path, ".txnindex") == []
 
 
 def test_a_full_disk_costs_only_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sparklog.log import producer_files
+    from sparklog.log.producers import files as producer_files
 
     log = filled(tmp_path)
 
@@ -195,7 +195,7 @@ def test_a_full_disk_costs_only_the_snapshot(tmp_path: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(producer_files, "write_whole", full)
-        log.roll()
+        log.appender.roll()
         send(log, produced(1, 7))
         send(log, produced(1, 8))
         expected = state(log)

@@ -37,7 +37,7 @@ def test_every_offset_and_limit_gives_whole_batches(tmp_path: Path) -> None:
 def test_sealed_reopened_and_unsealed_segments_read_alike(tmp_path: Path) -> None:
     log = filled(tmp_path)
     expected = read_all(log)
-    log.roll()
+    log.appender.roll()
     assert read_all(log) == expected
     log.close()
     log = open_log(tmp_path)
@@ -49,7 +49,7 @@ def test_sealed_reopened_and_unsealed_segments_read_alike(tmp_path: Path) -> Non
 
 def test_a_sealed_segment_is_looked_up_with_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(tmp_path, **{"index.interval.bytes": 1})
-    log.roll()
+    log.appender.roll()
     expected = read_all(log, 1)  # loads the indexes
     reads: list[int] = []
     read = RealFile.read
@@ -61,7 +61,7 @@ def test_a_sealed_segment_is_looked_up_with_one_read(tmp_path: Path, monkeypatch
     monkeypatch.setattr(RealFile, "read", noted)
     for header, _ in expected:
         reads.clear()
-        found = log.read(header.base_offset, 1)  # the batch is larger: it is found, measured, and given whole
+        found = log.reader.read(header.base_offset, 1)  # the batch is larger: it is found, measured, and given whole
         assert found is not None
         found.release()
         assert reads == [found.position]
@@ -70,37 +70,37 @@ def test_a_sealed_segment_is_looked_up_with_one_read(tmp_path: Path, monkeypatch
 
 def test_nothing_yet_and_out_of_range(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert log.read(0, 100) is None
+    assert log.reader.read(0, 100) is None
     append(log, records(5))
-    assert log.read(5, 100) is None
+    assert log.reader.read(5, 100) is None
     with pytest.raises(OffsetOutOfRangeError, match="offset 6 of events-0 is out of range: the log goes from 0 to 5"):
-        log.read(6, 100)
+        log.reader.read(6, 100)
     with pytest.raises(OffsetOutOfRangeError, match="offset -1"):
-        log.read(-1, 100)
+        log.reader.read(-1, 100)
     with pytest.raises(OffsetOutOfRangeError):
-        log.locate(6, 7)
+        log.reader.locate(6, 7)
 
 
 def test_reads_end_at_the_high_watermark(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for _ in range(4):
-        log.append(records(10))
-    assert log.read(0, 1 << 20) is None
-    assert log.locate(0, 40) == []
-    assert log.bytes_available(0) == 0
+        log.appender.append(records(10))
+    assert log.reader.read(0, 1 << 20) is None
+    assert log.reader.locate(0, 40) == []
+    assert log.reader.bytes_available(0) == 0
     log.raise_high_watermark(20)
     assert read_all(log)[-1][0].next_offset == 20
-    assert log.read(25, 1 << 20) is None
-    assert log.bytes_available(0) == 2 * len(records(10))
+    assert log.reader.read(25, 1 << 20) is None
+    assert log.reader.bytes_available(0) == 2 * len(records(10))
     log.raise_high_watermark(10)
     assert log.high_watermark == 20
     log.raise_high_watermark(35)  # inside a batch: that batch is not served
     assert read_all(log)[-1][0].next_offset == 30
-    assert log.read(31, 1 << 20) is None
+    assert log.reader.read(31, 1 << 20) is None
     log.raise_high_watermark(10**9)
     assert log.high_watermark == 40
-    log.roll()
-    log._offsets.high_watermark = 35
+    log.appender.roll()
+    log._state.offsets.high_watermark = 35
     assert read_all(log)[-1][0].next_offset == 30
 
 
@@ -109,22 +109,22 @@ def test_min_one_batch_can_be_waived(tmp_path: Path) -> None:
     append(log, records(10), records(10))
     size = len(records(10))
     for _ in ("active", "sealed"):
-        assert log.read(0, size - 1, min_one_batch=False) is None
-        piece = log.read(0, size, min_one_batch=False)
+        assert log.reader.read(0, size - 1, min_one_batch=False) is None
+        piece = log.reader.read(0, size, min_one_batch=False)
         assert piece is not None
         assert (piece.length_bytes, piece.next_offset) == (size, 10)
         piece.release()
-        log.roll()
+        log.appender.roll()
 
 
 def test_a_slice_outlives_roll_close_and_deletion(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, records(3))
-    piece, other = log.read(0, 1 << 20), log.read(0, 1 << 20)
+    piece, other = log.reader.read(0, 1 << 20), log.reader.read(0, 1 << 20)
     assert piece is not None
     assert other is not None
     assert piece.is_tail
-    log.roll()
+    log.appender.roll()
     log.mark_deleted()
     segment_files(tmp_path)[0].unlink()
     assert [h.record_count for _, h in iterate_batches(piece.read())] == [3]
@@ -146,7 +146,7 @@ def test_is_tail_means_appended_by_this_process(tmp_path: Path) -> None:
     for _ in range(2):
         append(log, records(3))
     for offset in (0, 3, 6):
-        piece = log.read(offset, 1)
+        piece = log.reader.read(offset, 1)
         assert piece is not None
         tails.append(piece.is_tail)
         piece.release()
@@ -156,7 +156,7 @@ def test_is_tail_means_appended_by_this_process(tmp_path: Path) -> None:
 def test_locate_covers_exactly_the_wanted_batches(tmp_path: Path) -> None:
     log = filled(tmp_path)
     for start, end in [(0, 180), (1, 2), (17, 120), (100, 100), (179, 500), (0, 1)]:
-        ranges = log.locate(start, end)
+        ranges = log.reader.locate(start, end)
         found = []
         for r in ranges:
             data = Path(r.path).read_bytes()[r.start_position : r.end_position]
@@ -165,8 +165,8 @@ def test_locate_covers_exactly_the_wanted_batches(tmp_path: Path) -> None:
             h for h, _ in read_all(log) if h.next_offset > start and h.base_offset < min(end, 180) and start < end
         ]
         assert found == expected
-    assert [r.base_offset for r in log.locate(0, 180)] == [s.base_offset for s in log._segments.all]
-    assert {r.schema_id for r in log.locate(0, 180)} == {1}
+    assert [r.base_offset for r in log.reader.locate(0, 180)] == [s.base_offset for s in log.segments]
+    assert {r.schema_id for r in log.reader.locate(0, 180)} == {1}
 
 
 def test_bytes_available_is_near_the_truth(tmp_path: Path) -> None:
@@ -174,17 +174,17 @@ def test_bytes_available_is_near_the_truth(tmp_path: Path) -> None:
     sizes = {h.base_offset: len(data) for h, data in read_all(log)}
     for offset in range(0, 181, 9):
         truth = sum(size for base, size in sizes.items() if base >= offset)
-        assert abs(log.bytes_available(offset) - truth) <= 2000 + 2 * max(sizes.values())
-    assert log.bytes_available(180) == 0
-    assert log.bytes_available(179) > 0
-    assert log.bytes_available(0) == sum(sizes.values()) == log.size_bytes
+        assert abs(log.reader.bytes_available(offset) - truth) <= 2000 + 2 * max(sizes.values())
+    assert log.reader.bytes_available(180) == 0
+    assert log.reader.bytes_available(179) > 0
+    assert log.reader.bytes_available(0) == sum(sizes.values()) == log.size_bytes
 
 
 @pytest.mark.parametrize("name", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "garbage", "zeros", "odd length", "other batch", "other offset"])
 def test_a_damaged_index_is_rebuilt(tmp_path: Path, name: str, damage: str) -> None:
     log = filled(tmp_path)
-    expected, latest = read_all(log), log.offset_of_max_timestamp()
+    expected, latest = read_all(log), log.reader.offset_of_max_timestamp()
     log.close()
     for path in (tmp_path / "events-0").glob(f"*{name}"):
         data = bytearray(path.read_bytes())
@@ -209,7 +209,7 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, name: str, damage: str) -> N
     for header, _ in expected:
         found = read_all(log, 1, header.last_offset)[0][0]
         assert found == header
-    assert log.offset_of_max_timestamp() == latest
+    assert log.reader.offset_of_max_timestamp() == latest
     for path in segment_files(tmp_path):
         assert path.with_suffix(name).exists()
 
@@ -238,7 +238,7 @@ def test_readers_beside_a_writer(tmp_path: Path) -> None:
         try:
             offset = 0
             while not (stop.is_set() and offset >= log.high_watermark):
-                piece = log.read(offset, 3000)
+                piece = log.reader.read(offset, 3000)
                 if piece is None:
                     offset = offset if not stop.is_set() else log.high_watermark
                     continue
@@ -256,7 +256,7 @@ def test_readers_beside_a_writer(tmp_path: Path) -> None:
     for i in range(400):
         append(log, records(1 + i % 4))
         if i % 50 == 0:
-            log.roll()
+            log.appender.roll()
     stop.set()
     for thread in threads:
         thread.join(60)

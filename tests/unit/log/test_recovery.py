@@ -163,7 +163,7 @@ def test_an_earlier_segment_without_footer_is_sealed(tmp_path: Path) -> None:
     append(log, records(3))
     (path,) = segment_files(tmp_path)
     data = path.read_bytes()
-    log.roll()
+    log.appender.roll()
     sealed = path.read_bytes()
     append(log, records(2))
     expected = read_all(log)
@@ -180,7 +180,7 @@ def test_a_gap_or_overlap_takes_the_log_offline_untouched(tmp_path: Path, clean:
     log = open_log(tmp_path)
     for _ in range(3):
         append(log, records(3))
-        log.roll()
+        log.appender.roll()
     paths = segment_files(tmp_path)
     saved = tmp_path / "saved"
     shutil.copytree(paths[0].parent, saved)
@@ -203,11 +203,11 @@ def test_a_gap_or_overlap_takes_the_log_offline_untouched(tmp_path: Path, clean:
 def test_the_head_of_a_file_a_crash_left_is_removed_at_every_length(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, records(3))
-    log.roll()
+    log.appender.roll()
     before = segment_files(tmp_path)
     append(log, records(1))
     new = segment_files(tmp_path)[-1]
-    head = new.read_bytes()[: log._segments.all[-1].data_position]
+    head = new.read_bytes()[: log.segments[-1].data_position]
     for size in range(len(head)):
         new.write_bytes(head[:size])
         log = open_log(tmp_path, clean=False)
@@ -224,7 +224,7 @@ def test_the_head_of_a_file_a_crash_left_is_removed_at_every_length(tmp_path: Pa
     new.write_bytes(head)  # the same, and the next batch has another schema
     log = open_log(tmp_path, clean=False)
     assert append(log, records(2, schema_id=2)) == 3
-    assert [s.base_offset for s in log._segments.all] == [0, 3]
+    assert [s.base_offset for s in log.segments] == [0, 3]
     assert [o for o, _ in values(open_log(tmp_path, clean=False))] == list(range(5))
 
 

@@ -77,11 +77,11 @@ def test_a_sealed_last_segment_on_the_disk_is_not_read(tmp_path: Path) -> None:
 def test_only_what_may_not_be_on_the_disk_is_fsynced_again(tmp_path: Path) -> None:
     crashed(tmp_path)
     log = open_log(tmp_path, clean=False, recovery_point=4)
-    assert [s.base_offset for s in log._dirty.segments] == [4]
+    assert [s.base_offset for s in log._state.writer.dirty.segments] == [4]
     log = open_log(tmp_path, clean=False, recovery_point=1)
-    assert [s.base_offset for s in log._dirty.segments] == [0, 2, 4]
-    log.flush()
-    assert (log.recovery_point, log._dirty.segments) == (6, [])
+    assert [s.base_offset for s in log._state.writer.dirty.segments] == [0, 2, 4]
+    log.flusher.flush()
+    assert (log.recovery_point, log._state.writer.dirty.segments) == (6, [])
 
 
 def several(tmp_path: Path) -> list[Path]:
@@ -89,7 +89,7 @@ def several(tmp_path: Path) -> list[Path]:
     log = open_log(tmp_path)
     for _ in range(3):
         append(log, records(3))
-        log.roll()
+        log.appender.roll()
     log = open_log(tmp_path, clean=False)
     return segment_files(tmp_path)
 
@@ -159,7 +159,7 @@ def test_index_files_behind_the_recovery_point_are_written_again(tmp_path: Path)
             other = path.with_suffix(ending)
             other.write_bytes(other.read_bytes()[: 2 * (8 if ending == ".index" else 12)])  # sane, but not whole
     log = open_log(tmp_path, {"index.interval.bytes": 1}, clean=False)
-    assert [log.offset_for_timestamp(t * 10).offset for t in range(20)] == list(range(20))
+    assert [log.reader.offset_for_timestamp(t * 10).offset for t in range(20)] == list(range(20))
 
 
 def test_a_damaged_footer_does_not_stop_appends(tmp_path: Path) -> None:

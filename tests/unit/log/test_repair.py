@@ -13,7 +13,8 @@ from sparklog.format.batch import iterate_batches
 from sparklog.format.checkpoint import RECOVERY_POINTS_FILE, PartitionPoints, RecoveryPoints, encode
 from sparklog.format.gaps import GAPS_FILE
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.repair import RepairReport, repair
+from sparklog.log.tools.repair import RepairReport, repair
+from tests.unit.log.producer_support import end, produced, send, send_in_transaction
 from tests.unit.log.support import OWNER, SCHEMAS, append, open_log, read_all, records, segment_files
 
 FILES = RealFiles()
@@ -25,7 +26,7 @@ def run(tmp_path: Path, *, dry_run: bool = False) -> RepairReport:
 
 def offsets(log: PartitionLog) -> list[int]:
     found, offset = [], log.log_start_offset
-    while (piece := log.read(offset, 1 << 20)) is not None:
+    while (piece := log.reader.read(offset, 1 << 20)) is not None:
         found += [o for _, h in iterate_batches(piece.read()) for o in range(h.base_offset, h.next_offset)]
         offset = piece.next_offset
         piece.release()
@@ -37,7 +38,7 @@ def one_segment(tmp_path: Path, *, sealed: bool) -> tuple[Path, list[int]]:
     log = open_log(tmp_path)
     for _ in range(5):
         append(log, records(3))
-    segment = log._segments.all[0]
+    segment = log.segments[0]
     positions = [segment.find(o).position for o in range(0, 15, 3)] + [segment.end.position]
     if sealed:
         log.close()
@@ -80,9 +81,9 @@ def test_a_damaged_batch_is_put_aside_and_the_others_keep_their_offsets(tmp_path
     log.close()
     log = open_log(tmp_path)
     assert offsets(log)[-2:] == [15, 16]
-    assert [r.base_offset for r in log.locate(0, 17)] == [0, 15]
+    assert [r.base_offset for r in log.reader.locate(0, 17)] == [0, 15]
     # a reader whose next offset is missing gets the next one there is
-    piece = log.read(4, 1)
+    piece = log.reader.read(4, 1)
     assert piece is not None
     assert (piece.base_offset, piece.next_offset) == (6, 9)
     piece.release()
@@ -110,10 +111,10 @@ def test_the_log_end_does_not_go_back_below_what_was_on_the_disk(tmp_path: Path)
     assert run(tmp_path).gaps == [(12, 15)]
     log = open_log(tmp_path, clean=False, recovery_point=15, high_watermark=15)
     assert (log.log_end_offset, offsets(log)) == (15, list(range(12)))
-    assert log.read(12, 1) is None
-    assert log.bytes_available(12) == 0
+    assert log.reader.read(12, 1) is None
+    assert log.reader.bytes_available(12) == 0
     assert append(log, records(1)) == 15
-    piece = log.read(12, 1)
+    piece = log.reader.read(12, 1)
     assert piece is not None
     assert piece.base_offset == 15
     piece.release()
@@ -143,27 +144,27 @@ def test_a_lost_segment_leaves_a_gap(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for _ in range(3):
         append(log, records(3))
-        log.roll()
+        log.appender.roll()
     log.close()
     segment_files(tmp_path)[1].unlink()
     assert run(tmp_path).gaps == [(3, 6)]
     for clean in (True, False):
         log = open_log(tmp_path, clean=clean, recovery_point=9)
         assert offsets(log) == [0, 1, 2, 6, 7, 8]
-        piece = log.read(3, 1)
+        piece = log.reader.read(3, 1)
         assert piece is not None
         assert piece.base_offset == 6
         piece.release()
-        assert log.bytes_available(4) > 0
-        assert len(log.locate(4, 9)) == 1
-        assert log.offset_for_timestamp(0).offset == 0
+        assert log.reader.bytes_available(4) > 0
+        assert len(log.reader.locate(4, 9)) == 1
+        assert log.reader.offset_for_timestamp(0).offset == 0
 
 
 def test_a_segment_without_any_good_batch_goes(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for _ in range(3):
         append(log, records(3))
-        log.roll()
+        log.appender.roll()
     log.close()
     path = segment_files(tmp_path)[1]
     damaged = bytes(path.stat().st_size)
@@ -235,7 +236,7 @@ def test_segments_without_a_batch_in_a_row_are_one_gap(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for _ in range(5):
         append(log, records(3))
-        log.roll()
+        log.appender.roll()
     log.close()
     files = segment_files(tmp_path)
     for path in files[1:3]:
@@ -252,10 +253,62 @@ def test_a_log_whose_first_segments_were_given_up_is_read_from_the_next_one_on(t
     log = open_log(tmp_path)
     for _ in range(4):
         append(log, records(3))
-        log.roll()
+        log.appender.roll()
     log.close()
     first = segment_files(tmp_path)[0]
     first.unlink()
     log = open_log(tmp_path, clean=False)
-    log._offsets.log_start = 0
+    log._state.offsets.log_start = 0
     assert offsets(log) == list(range(3, 12))
+
+
+def test_a_lost_batch_can_be_sent_again(tmp_path: Path) -> None:
+    """What the log knows of its producers is what is left: a batch that is gone is not answered as stored."""
+    log = open_log(tmp_path)
+    kept, lost = produced(1, 0, rows=3), produced(2, 0, rows=3)
+    send(log, kept)
+    position = log.segments[0].end.position
+    send(log, lost)
+    send(log, produced(3, 0, rows=3))
+    log.close()  # with a snapshot that knows all three
+    flip(log.segments[0].path, position + 400)
+    assert run(tmp_path).gaps == [(3, 6)]
+    log = open_log(tmp_path)
+    assert log.log_end_offset == 9
+    again = send(log, lost)
+    assert (again.base_offset, again.duplicate) == (9, False)
+    assert send(log, kept).base_offset == 0
+
+
+def test_a_lost_marker_can_be_written_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send_in_transaction(log, 1, 0, rows=3)
+    position = log.segments[0].end.position
+    end(log, 1, 1, commit=True)
+    send(log, produced(2, 0, rows=3))
+    log.close()
+    flip(log.segments[0].path, position + 10)
+    run(tmp_path)
+    log = open_log(tmp_path)
+    assert log.last_stable_offset == 0
+    end(log, 1, 1, commit=True)
+    assert log.last_stable_offset == log.log_end_offset == 8
+
+
+def test_what_is_known_of_producers_below_the_loss_stays(tmp_path: Path) -> None:
+    """Their batches may be gone for long: only the snapshot tells of them."""
+    log = open_log(tmp_path)
+    send(log, produced(1, 0, rows=3))
+    log.appender.begin_segment()
+    log.retention.delete_records(3)
+    log.retention.drop_below_log_start()
+    log.close()
+    log = open_log(tmp_path, log_start_offset=3)
+    send(log, produced(2, 0, rows=3))
+    position = log.segments[-1].end.position
+    send(log, produced(3, 0, rows=3))
+    log.close()
+    flip(segment_files(tmp_path)[-1], position + 400)
+    run(tmp_path)
+    log = open_log(tmp_path, log_start_offset=3)
+    assert {p.producer_id for p in log.producers()} == {1, 2}

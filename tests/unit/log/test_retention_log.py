@@ -14,8 +14,8 @@ from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, StorageE
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention import Expired
-from sparklog.log.retention_run import RetentionResult, remove_dropped, run_retention
+from sparklog.log.retention.policy import Expired
+from sparklog.log.retention.run import RetentionResult, remove_dropped, run_retention
 from sparklog.types import TopicPartition
 from tests.unit.log.support import (
     OWNER,
@@ -42,7 +42,7 @@ def filled(
     log = open_log(tmp_path, {"retention.ms": -1} | (settings or {}), clock=clock or ManualClock(10_000))
     for i in range(segments):
         if i:
-            log.roll()
+            log.appender.roll()
         append(log, records(10, first_ms=1000 * i))
     return log
 
@@ -83,7 +83,7 @@ def test_a_compacted_topic_keeps_its_old_segments(tmp_path: Path) -> None:
     assert run(log) == RetentionResult([], 0)
     assert log.log_start_offset == 0
     with pytest.raises(InvalidRequestError, match="compact"):
-        log.delete_records(10)
+        log.retention.delete_records(10)
     log.reconfigure(LogConfig.from_settings({"retention.ms": 0, "cleanup.policy": "compact,delete"}))
     run(log)
     assert log.log_start_offset == 40
@@ -92,9 +92,9 @@ def test_a_compacted_topic_keeps_its_old_segments(tmp_path: Path) -> None:
 def test_what_is_not_replicated_stays(tmp_path: Path) -> None:
     log = open_log(tmp_path, {"retention.ms": 0}, clock=ManualClock(10_000))
     append(log, records(10))
-    log.roll()
-    log.append(records(10))  # above the high watermark
-    log.roll()
+    log.appender.roll()
+    log.appender.append(records(10))  # above the high watermark
+    log.appender.roll()
     run(log)
     assert (log.log_start_offset, log.high_watermark) == (10, 10)
     log.raise_high_watermark(20)
@@ -159,15 +159,15 @@ def test_the_next_batch_may_have_another_schema(tmp_path: Path) -> None:
 
 def test_slices_and_files_told_before_outlive_the_deletion(tmp_path: Path) -> None:
     log = filled(tmp_path, {"retention.ms": 0, "file.delete.delay.ms": 500})
-    whole = log.read(0, 1 << 20)
+    whole = log.reader.read(0, 1 << 20)
     assert whole is not None
     before = whole.read()
-    (located, *_) = log.locate(0, 5)
+    (located, *_) = log.reader.locate(0, 5)
     run(log)
     with pytest.raises(OffsetOutOfRangeError, match="from 40 to 40"):
-        log.read(0, 1 << 20)
+        log.reader.read(0, 1 << 20)
     with pytest.raises(OffsetOutOfRangeError, match="from 40 to 40"):
-        log.locate(0, 5)
+        log.reader.locate(0, 5)
     assert Path(located.path).read_bytes()[located.start_position : located.end_position] == before
     log.close()
     assert not Path(located.path).exists()
@@ -177,21 +177,21 @@ def test_slices_and_files_told_before_outlive_the_deletion(tmp_path: Path) -> No
 
 def test_delete_records_is_exact_inside_a_batch(tmp_path: Path) -> None:
     log = filled(tmp_path, {"file.delete.delay.ms": 0})
-    assert log.delete_records(23) == 23
+    assert log.retention.delete_records(23) == 23
     assert run(log).raised == [TP]
     run(log)
     assert (log.log_start_offset, bases(tmp_path)) == (23, [20, 30])
     with pytest.raises(OffsetOutOfRangeError):
-        log.read(22, 1 << 20)
-    first = log.read(23, 1 << 20)
+        log.reader.read(22, 1 << 20)
+    first = log.reader.read(23, 1 << 20)
     assert first is not None
     assert first.base_offset == 20, "a batch is served whole, the reader skips rows"
     first.release()
-    assert log.delete_records(7) == 23
-    assert log.delete_records(-1) == 40
+    assert log.retention.delete_records(7) == 23
+    assert log.retention.delete_records(-1) == 40
     with pytest.raises(OffsetOutOfRangeError, match="before offset 41"):
-        log.delete_records(41)
-    assert log.offset_for_timestamp(0) == (-1, -1)
+        log.retention.delete_records(41)
+    assert log.reader.offset_for_timestamp(0) == (-1, -1)
     log.close()
     log = open_log(tmp_path, log_start_offset=40, high_watermark=40, recovery_point=40)
     assert (log.log_start_offset, log.log_end_offset) == (40, 40)
@@ -243,8 +243,8 @@ def test_a_file_that_cannot_be_removed_is_tried_again_and_stops_nobody(
     for _ in range(2):
         append(log, records(10))
         append(other, records(10))
-        log.roll()
-        other.roll()
+        log.appender.roll()
+        other.appender.roll()
     logs = {TP: log, TopicPartition("events", 1): other}
     run_retention(logs, lambda: None)
     files.stuck = {segment_files(tmp_path)[0].name}
@@ -261,7 +261,7 @@ def test_a_log_that_cannot_be_worked_on_does_not_stop_the_others(
     log = filled(tmp_path, {"retention.ms": 0})
     broken = open_log(tmp_path, {"retention.ms": 0}, owner=LogOwner("events", "0" * 32, 1), clock=ManualClock(10_000))
     append(broken, records(3))
-    broken._health.fail(StorageError("it is broken"))
+    broken._state.health.fail(StorageError("it is broken"))
     assert run_retention({TopicPartition("events", 1): broken, TP: log}, lambda: None).raised == [TP]
     assert "partition events-1: retention failed" in caplog.text
 
@@ -293,7 +293,7 @@ def test_a_full_disk_is_what_retention_is_for(tmp_path: Path, caplog: pytest.Log
     log = open_log(tmp_path, settings, files=files, clock=clock)
     for _ in range(3):
         append(log, records(10))
-        log.roll()
+        log.appender.roll()
     files.free_bytes = 0
 
     def fail() -> None:
@@ -312,14 +312,16 @@ def test_a_full_disk_is_what_retention_is_for(tmp_path: Path, caplog: pytest.Log
 
 def test_a_new_segment_never_writes_into_a_deleted_one_of_its_name(tmp_path: Path) -> None:
     log = filled(tmp_path, {"retention.ms": 0}, segments=1)
-    piece = log.read(0, 1 << 20)
+    piece = log.reader.read(0, 1 << 20)
     assert piece is not None
     before = piece.read()
     run(log)
-    log._dropped._due[0][1].path.rename(log.directory / "00000000000000000010.arrow")  # as after a truncation
-    log._dropped._due[0][1].path = log.directory / "00000000000000000010.arrow"
-    log._segments.all[-1].close_handle()
-    log._writer.segments = log._segments.of([])
+    log._state.writer.dropped._due[0][1].path.rename(
+        log.directory / "00000000000000000010.arrow"
+    )  # as after a truncation
+    log._state.writer.dropped._due[0][1].path = log.directory / "00000000000000000010.arrow"
+    log.segments[-1].close_handle()
+    log._state.writer.segments = log._state.segments.of([])
     append(log, records(5, first_ms=20_000, value=b"new"))
     assert piece.read() == before
     piece.release()
@@ -354,7 +356,7 @@ def test_a_start_after_deletion_finds_the_log_start_in_the_checkpoint(tmp_path: 
     with managed(tmp_path, {}, clock) as manager:
         log = manager.get(TP)
         append(log, records(10, first_ms=9_000))
-        log.delete_records(4)
+        log.retention.delete_records(4)
         manager.checkpoint()
     with managed(tmp_path, {"retention.ms": 0}, clock) as manager:
         log = manager.get(TP)
@@ -369,8 +371,8 @@ def test_a_start_after_deletion_finds_the_log_start_in_the_checkpoint(tmp_path: 
 
 def test_nothing_expired_costs_no_lock_and_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = filled(tmp_path)
-    with log._write_lock:
-        assert log.retain() == Expired(0)
+    with log._state.write_lock:
+        assert log.retention.retain() == Expired(0)
     assert not caplog.records
 
 
@@ -380,7 +382,7 @@ def test_a_read_that_retention_overtakes_is_whole_or_refused(
 ) -> None:
     """Retention runs in the middle of a read, as it does when it comes from another thread."""
     log = filled(tmp_path, {"retention.ms": 0})
-    check = log._check_readable
+    check = log.reader._check_readable
     left = [1]
 
     def overtaken(offset: int) -> None:
@@ -392,12 +394,12 @@ def test_a_read_that_retention_overtakes_is_whole_or_refused(
         if when == "before the check":
             check(offset)
 
-    monkeypatch.setattr(log, "_check_readable", overtaken)
+    monkeypatch.setattr(log.reader, "_check_readable", overtaken)
     if when == "before the check":
         with pytest.raises(OffsetOutOfRangeError):
-            log.read(3, 1 << 20)
+            log.reader.read(3, 1 << 20)
         return
-    piece = log.read(3, 1 << 20)
+    piece = log.reader.read(3, 1 << 20)
     assert piece is not None
     assert (piece.base_offset, piece.next_offset) == (0, 10)
     piece.release()
@@ -405,11 +407,11 @@ def test_a_read_that_retention_overtakes_is_whole_or_refused(
 
 def test_files_located_while_retention_overtakes_have_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(tmp_path, {"retention.ms": 0})
-    check = log._check_readable
+    check = log.reader._check_readable
 
     def overtaken(offset: int) -> None:
         check(offset)
         run(log)
 
-    monkeypatch.setattr(log, "_check_readable", overtaken)
-    assert [r.base_offset for r in log.locate(3, 40)] == [0, 10, 20, 30]
+    monkeypatch.setattr(log.reader, "_check_readable", overtaken)
+    assert [r.base_offset for r in log.reader.locate(3, 40)] == [0, 10, 20, 30]

@@ -14,7 +14,7 @@ from sparklog.errors import LogCorruptError, OffsetOutOfRangeError
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention_run import run_retention
+from sparklog.log.retention.run import run_retention
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.crash_points import CrashPoints
@@ -27,7 +27,7 @@ Step = Callable[[PartitionLog], None]
 
 def plain(value: bytes, **more: Any) -> Step:
     def append(log: PartitionLog) -> None:
-        log.append(records(3, value=value, **more))
+        log.appender.append(records(3, value=value, **more))
         log.raise_high_watermark(log.log_end_offset)
 
     return append
@@ -37,7 +37,7 @@ def two_in_one(value: bytes) -> Step:
     """One payload whose second batch has another schema: it rolls in the middle."""
 
     def append(log: PartitionLog) -> None:
-        log.append(records(3, value=value) + records(3, value=value, schema_id=2))
+        log.appender.append(records(3, value=value) + records(3, value=value, schema_id=2))
         log.raise_high_watermark(log.log_end_offset)
 
     return append
@@ -52,8 +52,8 @@ ROLLS: dict[str, tuple[dict[str, Any], list[Step]]] = {
     ),
     "schema": ({}, [plain(b"a"), plain(b"b", schema_id=2), plain(b"c")]),
     "schema in one payload": ({}, [plain(b"a"), two_in_one(b"b")]),
-    "roll": ({}, [plain(b"a"), lambda log: log.roll(), plain(b"b")]),
-    "roll and reopened": ({}, [plain(b"a"), lambda log: log.roll(), lambda log: log.close()]),
+    "roll": ({}, [plain(b"a"), lambda log: log.appender.roll(), plain(b"b")]),
+    "roll and reopened": ({}, [plain(b"a"), lambda log: log.appender.roll(), lambda log: log.close()]),
 }
 
 
@@ -85,7 +85,7 @@ def test_a_crash_anywhere_in_a_roll_loses_nothing_acknowledged(tmp_path: Path, c
             found = values(log)
             assert found[: len(before)] == before, f"crash at: {what}"
             assert found == after[: len(found)], f"crash at: {what}"
-        log.append(records(1, value=b"next"))
+        log.appender.append(records(1, value=b"next"))
         log.raise_high_watermark(log.log_end_offset)
         assert values(log) == [*found, (len(found), b"next")], f"crash at: {what}"
         log.close()
@@ -120,8 +120,8 @@ def test_a_crash_anywhere_in_retention_leaves_a_sound_log(tmp_path: Path) -> Non
     log = manager.get(TP)
     for i in range(4):
         for j in (0, 5):
-            log.append(records(5, first_ms=1000 * i + j, value=b"%d" % i))
-        log.roll()
+            log.appender.append(records(5, first_ms=1000 * i + j, value=b"%d" % i))
+        log.appender.roll()
     log.raise_high_watermark(40)
     manager.checkpoint()
 
@@ -131,17 +131,17 @@ def test_a_crash_anywhere_in_retention_leaves_a_sound_log(tmp_path: Path) -> Non
     promise = Promise(20, 20)
     run_retention(manager.logs, manager.checkpoint)
     promise = Promise(20, 27)
-    log.delete_records(27)
+    log.retention.delete_records(27)
     manager.checkpoint()
     promise = Promise(27, 27)
     run_retention(manager.logs, manager.checkpoint)
     promise = Promise(27, 40)
-    log.delete_records(-1)
+    log.retention.delete_records(-1)
     manager.checkpoint()
     promise = Promise(40, 40)
     run_retention(manager.logs, manager.checkpoint)
     run_retention(manager.logs, manager.checkpoint)
-    log.append(records(3, first_ms=9_500, value=b"new"))
+    log.appender.append(records(3, first_ms=9_500, value=b"new"))
     log.raise_high_watermark(43)
     files.stop()
     assert [p.stem for p in segment_files(live)] == [f"{40:020}"]
@@ -163,7 +163,7 @@ def check_sound(copy: Path, what: str, at_least: int, at_most: int, end: int) ->
         assert all(v == (b"%d" % (o // 10) if o < 40 else b"new") for o, v in found.items()), f"crash at: {what}"
         if start:
             with pytest.raises(OffsetOutOfRangeError):
-                log.read(start - 1, 1 << 20)
+                log.reader.read(start - 1, 1 << 20)
         run_retention(manager.logs, manager.checkpoint)
         kill(manager)
 
@@ -174,8 +174,8 @@ def test_a_power_cut_never_takes_the_first_of_two_segments_unnoticed() -> None:
     for seed in range(100):
         files = SimFiles()
         log = open_log(Path("/data"), files=files)
-        log.append(records(3, value=b"a"))
-        log.begin_segment()
+        log.appender.append(records(3, value=b"a"))
+        log.appender.begin_segment()
         log.close(seal=False)
         files.power_cut(random.Random(seed))
         try:

@@ -41,9 +41,9 @@ def sealed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         clean=True,
     )
     for first in range(0, ROWS, 5):
-        log.append(encoded(typed_rows(first, 5), 1, request.param))
+        log.appender.append(encoded(typed_rows(first, 5), 1, request.param))
     newer = pa.record_batch([pa.nulls(3, f.type) for f in WIDER], schema=WIDER)
-    log.append(encoded(newer, 2, request.param))
+    log.appender.append(encoded(newer, 2, request.param))
     log.close()
     return directory
 

@@ -62,7 +62,7 @@ def test_an_append_whose_file_cannot_be_opened_leaves_the_log_as_it_was(tmp_path
     close_all(log)
     files.left = 0
     with pytest.raises(StorageUnavailableError, match="Too many open files"):
-        log.append(records(1))
+        log.appender.append(records(1))
     assert log.write_error is None, "nothing was written: nothing has to be taken back"
     files.left = 1 << 30
     assert segment_files(tmp_path)[0].read_bytes() == before
@@ -82,7 +82,7 @@ def _append_several(log: PartitionLog) -> None:
 
 
 def _compact(log: PartitionLog) -> None:
-    log.begin_segment()
+    log.appender.begin_segment()
     due = due_for_compaction(log)
     if due is not None:
         compact_log(due, OffsetMap(1 << 20))
@@ -91,9 +91,9 @@ def _compact(log: PartitionLog) -> None:
 ACTIONS: dict[str, Callable[[PartitionLog], object]] = {
     "append": _append,
     "append to several segments": _append_several,
-    "roll": PartitionLog.begin_segment,
-    "flush": PartitionLog.flush,
-    "retain": PartitionLog.retain,
+    "roll": lambda log: log.appender.begin_segment(),
+    "flush": lambda log: log.flusher.flush(),
+    "retain": lambda log: log.retention.retain(),
     "compact": _compact,
     "close": PartitionLog.close,
 }
@@ -121,7 +121,7 @@ def test_whatever_is_interrupted_nothing_is_lost_and_the_log_recovers(tmp_path: 
         if name == "close":
             log = open_log(directory, SMALL, files=files, clean=failure is None)
         assert failure is None or isinstance(failure, StorageUnavailableError), failure
-        log.recover_writes()
+        log.flusher.recover_writes()
         assert log.write_error is None, (left, log.write_error)
         assert append(log, records(1)) >= 6
         found = dict(values(log))
@@ -129,7 +129,7 @@ def test_whatever_is_interrupted_nothing_is_lost_and_the_log_recovers(tmp_path: 
         assert {o: found[o] for o in kept} == {o: expected[o] for o in kept}
         if failure is not None and name.startswith("append"):
             assert len(found) == 7, "a failed append is not there"
-        log.flush()
+        log.flusher.flush()
         assert log.flushed_offset == log.log_end_offset
         again = open_log(directory, SMALL, clean=False, recovery_point=log.recovery_point)
         assert dict(values(again)) == found
@@ -142,11 +142,11 @@ def test_whatever_is_interrupted_nothing_is_lost_and_the_log_recovers(tmp_path: 
 def test_what_is_written_but_cannot_be_fsynced_is_no_lost_append(tmp_path: Path) -> None:
     files = ShortFiles()
     log = open_log(tmp_path, {"flush.messages": 1}, files=files)
-    info = log.append(records(1))
+    info = log.appender.append(records(1))
     close_all(log)
     files.left = 0
     with pytest.raises(RequestTimedOutError, match="written, but not on the disk yet"):
-        log.make_durable(info.last_offset + 1)
+        log.flusher.make_durable(info.last_offset + 1)
     files.left = 1 << 30
-    log.make_durable(info.last_offset + 1)
+    log.flusher.make_durable(info.last_offset + 1)
     assert log.flushed_offset == 1

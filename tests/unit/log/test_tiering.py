@@ -15,7 +15,7 @@ from sparklog.errors import (
     OffsetOutOfRangeError,
     RemoteStorageError,
 )
-from sparklog.log.slices import RemoteReadRequired
+from sparklog.log.segments.slices import RemoteReadRequired
 from sparklog.log.tiering.journal import JOURNAL_FILE
 from sparklog.log.tiering.restore import restore_journal
 from sparklog.log.tiering.tier_run import TierResult, delete_all
@@ -41,7 +41,7 @@ def test_what_is_only_in_the_store_is_read_as_if_it_were_local(tmp_path: Path) -
     assert tiered.local_files() == ["00000000000000000015.arrow"]
     assert values(log) == expected(16)
     for offset in (0, 4, 5, 14, 15):
-        piece = log.read(offset, 1)
+        piece = log.reader.read(offset, 1)
         assert piece is not None and piece.base_offset == offset
         piece.release()
     log.close()
@@ -64,10 +64,10 @@ def test_timestamps_are_looked_up_in_the_store(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     tiered.fill(3)
     asked = [0, 3, 7, 14, 15, 16]
-    before = [tiered.log.offset_for_timestamp(t) for t in asked], tiered.log.offset_of_max_timestamp()
+    before = [tiered.log.reader.offset_for_timestamp(t) for t in asked], tiered.log.reader.offset_of_max_timestamp()
     tiered.tier()
     log = tiered.log
-    assert ([log.offset_for_timestamp(t) for t in asked], log.offset_of_max_timestamp()) == before
+    assert ([log.reader.offset_for_timestamp(t) for t in asked], log.reader.offset_of_max_timestamp()) == before
     assert before[0][2] == OffsetAndTimestamp(7, 7)
     log.close()
 
@@ -75,10 +75,10 @@ def test_timestamps_are_looked_up_in_the_store(tmp_path: Path) -> None:
 def test_the_largest_timestamp_may_be_in_the_store(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     append(tiered.log, records(1, first_ms=5_000))
-    tiered.log.roll()
+    tiered.log.appender.roll()
     tiered.fill(1)
     tiered.tier()
-    assert tiered.log.offset_of_max_timestamp() == OffsetAndTimestamp(0, 5_000)
+    assert tiered.log.reader.offset_of_max_timestamp() == OffsetAndTimestamp(0, 5_000)
     tiered.log.close()
 
 
@@ -87,11 +87,11 @@ def test_a_caller_that_must_not_wait_is_told_to_go_elsewhere(tmp_path: Path) -> 
     tiered.fill(1)
     tiered.tier()
     with pytest.raises(RemoteReadRequired):
-        tiered.log.read(0, 100, may_wait=False)
-    piece = tiered.log.read(5, 100, may_wait=False)
+        tiered.log.reader.read(0, 100, may_wait=False)
+    piece = tiered.log.reader.read(5, 100, may_wait=False)
     assert piece is not None
     piece.release()
-    assert tiered.log.bytes_available(0) == tiered.log.size_bytes > tiered.log.remote_size_bytes > 0
+    assert tiered.log.reader.bytes_available(0) == tiered.log.size_bytes > tiered.log.remote_size_bytes > 0
     tiered.log.close()
 
 
@@ -114,11 +114,11 @@ def test_the_active_segment_and_what_is_not_on_the_disk_stay(tmp_path: Path) -> 
     tiered = Tiered(tmp_path)
     append(tiered.log, records(3))
     assert tiered.tier() == TierResult()
-    tiered.log.roll()
+    tiered.log.appender.roll()
     assert tiered.tier() == TierResult(), "sealed, but still the last one, and not fsynced"
     append(tiered.log, records(1))
     assert tiered.tier() == TierResult(), "a power cut could still take it"
-    tiered.log.flush()
+    tiered.log.flusher.flush()
     assert tiered.tier() == TierResult(copied=1, released=1)
     tiered.log.close()
 
@@ -127,10 +127,10 @@ def test_nothing_above_the_high_watermark_is_copied(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     log = tiered.log
     for _ in range(2):
-        log.append(records(2))
-        log.roll()
-    log.append(records(1))
-    log.flush()
+        log.appender.append(records(2))
+        log.appender.roll()
+    log.appender.append(records(1))
+    log.flusher.flush()
     log.raise_high_watermark(3)
     assert tiered.tier().copied == 1
     log.raise_high_watermark(5)
@@ -172,7 +172,7 @@ def test_retention_over_both_parts_deletes_objects_after_the_log_start(tmp_path:
     assert len({n.rsplit("/", 1)[0] for n in stored_names(tiered.store)}) == 1
     assert values(tiered.crash()) == expected(16, 10)
     with pytest.raises(OffsetOutOfRangeError):
-        tiered.log.read(9, 100)
+        tiered.log.reader.read(9, 100)
     tiered.log.close()
 
 
@@ -192,11 +192,11 @@ def test_deleted_records_leave_the_store(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     tiered.fill(3)
     tiered.tier()
-    assert tiered.log.delete_records(7) == 7
+    assert tiered.log.retention.delete_records(7) == 7
     tiered.retain()
     assert tiered.tier().deleted == 1
     assert values(tiered.log) == expected(16, 7), "the batch that holds 7 begins there"
-    tiered.log.delete_records(-1)
+    tiered.log.retention.delete_records(-1)
     tiered.retain()
     assert tiered.tier().deleted == 2
     assert stored_names(tiered.store) == []
@@ -221,7 +221,7 @@ def test_a_flipped_byte_is_an_error_and_nothing_is_returned(tmp_path: Path) -> N
     tiered.tier()
     store.flips = lambda key: key.endswith(".arrow")
     with pytest.raises(CorruptBatchError, match="is damaged"):
-        tiered.log.read(0, 1 << 20)
+        tiered.log.reader.read(0, 1 << 20)
     store.flips = lambda key: False
     assert values(tiered.log) == expected(6), "what was bad has not been kept"
     tiered.log.close()
@@ -238,10 +238,10 @@ def test_a_damaged_or_missing_object_is_a_typed_error(tmp_path: Path, suffix: st
     assert data, suffix
     fs.pipe_file(path, data[:-1])
     with pytest.raises(CorruptBatchError, match="is damaged"):
-        tiered.log.read(2, 1 << 20)
+        tiered.log.reader.read(2, 1 << 20)
     fs.rm_file(path)
     with pytest.raises(RemoteStorageError, match="FileNotFoundError"):
-        tiered.log.read(2, 1 << 20)
+        tiered.log.reader.read(2, 1 << 20)
     fs.pipe_file(path, data)
     assert values(tiered.log) == expected(6)
     tiered.log.close()
@@ -254,9 +254,9 @@ def test_a_store_that_is_away_is_retriable_and_local_reads_go_on(tmp_path: Path)
     tiered.tier()
     store.fails = lambda what, key: True
     with pytest.raises(RemoteStorageError) as raised:
-        tiered.log.read(0, 100)
+        tiered.log.reader.read(0, 100)
     assert raised.value.retriable
-    piece = tiered.log.read(5, 100)
+    piece = tiered.log.reader.read(5, 100)
     assert piece is not None
     piece.release()
     tiered.log.close()
@@ -287,7 +287,7 @@ def test_what_a_failed_copy_leaves_is_cleaned_later(tmp_path: Path) -> None:
         tiered.tier()
     assert len(stored_names(store)) >= 4
     assert len(tiered.crash().tier.state.orphans) == 1
-    tiered.log.flush()
+    tiered.log.flusher.flush()
     store.fails = lambda what, key: False
     assert tiered.tier() == TierResult(copied=1, released=1, cleaned=1)
     assert len({n.rsplit("/", 1)[0] for n in stored_names(store)}) == 1
@@ -302,7 +302,7 @@ def test_without_the_url_old_offsets_say_what_is_missing(tmp_path: Path) -> None
     log = open_log(tmp_path, tiered.settings, files=tiered.files)
     assert log.log_start_offset == 0
     with pytest.raises(RemoteStorageError, match=r"remote\.log\.storage\.url"):
-        log.read(0, 100)
+        log.reader.read(0, 100)
     log.close()
 
 
@@ -345,7 +345,7 @@ def test_a_truncation_reaches_into_the_store(tmp_path: Path, offset: int) -> Non
     tiered.fill(3)
     tiered.clock.time_ms = 110
     assert tiered.tier() == TierResult(copied=3, released=1)
-    end = tiered.log.truncate_to(offset)
+    end = tiered.log.truncation.truncate_to(offset)
     assert end == (offset if offset >= 5 else 0), "a copy goes as a whole"
     append(tiered.log, records(1, value=b"new"))
     want = [*expected(end), (end, b"new")]
@@ -370,7 +370,7 @@ def test_a_local_file_that_comes_back_after_a_power_cut_is_removed(tmp_path: Pat
     first = tiered.log.directory / "00000000000000000000.arrow"
     content = first.read_bytes()
     assert tiered.tier().released == 3
-    tiered.log.flush()
+    tiered.log.flusher.flush()
     tiered.checkpoint()
     tiered.log.close(seal=False)
     first.write_bytes(content)
@@ -382,7 +382,7 @@ def test_a_local_file_that_comes_back_after_a_power_cut_is_removed(tmp_path: Pat
 def test_what_a_power_cut_may_take_is_not_copied(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     append(tiered.log, records(3))
-    tiered.log.roll()
+    tiered.log.appender.roll()
     append(tiered.log, records(1))
     assert (tiered.log.recovery_point, tiered.log.high_watermark) == (0, 4)
     assert tiered.log.tierable_end == 0
@@ -395,15 +395,15 @@ def test_a_cache_far_too_small_still_reads_everything(tmp_path: Path) -> None:
     for _ in range(3):
         for _ in range(3):
             append(tiered.log, records(2, value=b"x" * 600_000))
-        tiered.log.roll()
+        tiered.log.appender.roll()
     append(tiered.log, records(1))
-    tiered.log.flush()
+    tiered.log.flusher.flush()
     assert tiered.tier().copied == 3
     assert [len(v) for _, v in values(tiered.log)] == [600_000] * 18 + [1]
-    piece = tiered.log.read(0, 1 << 20)
+    piece = tiered.log.reader.read(0, 1 << 20)
     assert piece is not None
     for offset in (8, 14, 0, 2):
-        other = tiered.log.read(offset, 1 << 20)
+        other = tiered.log.reader.read(offset, 1 << 20)
         assert other is not None
         other.release()
     assert b"x" * 600_000 in piece.read(), "a reader under way keeps what it has"
@@ -418,12 +418,12 @@ def test_reads_fetch_only_what_they_need(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path, store, settings={"segment.bytes": 64 << 20})
     for _ in range(20):
         append(tiered.log, records(2, value=b"x" * 600_000))
-    tiered.log.roll()
+    tiered.log.appender.roll()
     append(tiered.log, records(1))
-    tiered.log.flush()
+    tiered.log.flusher.flush()
     tiered.tier()
     store.read_bytes = 0
-    piece = tiered.log.read(20, 1 << 20)
+    piece = tiered.log.reader.read(20, 1 << 20)
     assert piece is not None
     piece.release()
     assert store.read_bytes <= 4 << 20 < tiered.log.remote_size_bytes

@@ -58,9 +58,9 @@ def filled(tmp_path: Path, compression: str = "none") -> tuple[Tiered, FailingSt
     rng = np.random.default_rng(7)
     for i in range(20):
         append(tiered.log, batch(range(10 * i, 10 * i + 10), value=rng.bytes(20_000), compression=compression))
-    tiered.log.roll()
+    tiered.log.appender.roll()
     append(tiered.log, batch([1]))
-    tiered.log.flush()
+    tiered.log.flusher.flush()
     tiered.tier()
     return tiered, store
 
@@ -121,9 +121,9 @@ def test_nested_and_null_columns(tmp_path: Path) -> None:
             pa.record_batch(columns, schema=schema), schema_id=3, min_timestamp_ms=0, max_timestamp_ms=0
         )
         append(tiered.log, bytearray(encoded))
-        tiered.log.roll()
+        tiered.log.appender.roll()
         append(tiered.log, bytearray(encoded))
-        tiered.log.flush()
+        tiered.log.flusher.flush()
         tiered.tier()
         reader = ColumnReader(tiered.store, tiered.log.tier.state.finished[0], schema)
         (message,) = reader.read(0, 50, [0, strings])

@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from sparklog.log.transactions import AbortedTransaction
+from sparklog.log.producers.transactions import AbortedTransaction
 from tests.unit.log.producer_support import end, produced, send, send_in_transaction
 from tests.unit.log.support import read_all, records
 from tests.unit.log.tiering_support import FailingStore, Tiered, memory_store
 
 
 def roll(tiered: Tiered) -> None:
-    tiered.log.roll()
+    tiered.log.appender.roll()
     send(tiered.log, records(1))
-    tiered.log.flush()
+    tiered.log.flusher.flush()
 
 
 def test_an_undecided_transaction_is_not_copied(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     send(tiered.log, records(1))
-    tiered.log.roll()
+    tiered.log.appender.roll()
     send_in_transaction(tiered.log, 7, 0)
     roll(tiered)
     assert tiered.log.tierable_end == 1
     assert tiered.tier().copied == 1
     end(tiered.log, 7, 1, commit=False)
-    tiered.log.flush()
+    tiered.log.flusher.flush()
     assert tiered.tier().copied == 1, "decided, with its marker still in the local part"
     tiered.log.close()
 
@@ -46,7 +46,7 @@ def test_aborted_transactions_in_the_store_stay_aborted(tmp_path: Path, clean: b
     roll(tiered)
     end(log, 8, 1, commit=False)
     roll(tiered)
-    log.flush()
+    log.flusher.flush()
     known = log.aborted_transactions(0, log.log_end_offset), log.producers(), log.last_stable_offset
     assert known[0] == [AbortedTransaction(7, 0, 3), AbortedTransaction(8, 1, 7)]
     assert tiered.tier().released == 3
@@ -71,7 +71,7 @@ def test_a_marker_in_the_local_part_ends_what_began_in_the_store(tmp_path: Path)
     send_in_transaction(log, 7, 0)
     roll(tiered)
     end(log, 7, 1, commit=False)
-    log.flush()
+    log.flusher.flush()
     assert tiered.tier().released == 1
     log = tiered.reopen()
     assert log.last_stable_offset == log.log_end_offset
@@ -90,7 +90,7 @@ def test_a_batch_sent_again_is_recognised_though_the_first_is_in_the_store(tmp_p
     assert [send(log, produced(5, i)).base_offset for i in (2, 0)] == [4, 0]
     assert log.log_end_offset == before
     assert send(log, produced(5, 3)).base_offset == before
-    log.flush()
+    log.flusher.flush()
     log.close()
 
 
@@ -101,10 +101,10 @@ def test_deleting_behind_a_released_part_leaves_no_transaction_open(tmp_path: Pa
     roll(tiered)
     assert tiered.tier().copied == 0
     end(log, 7, 1, commit=True)
-    tiered.log.flush()
+    tiered.log.flusher.flush()
     assert tiered.tier().released == 1
     roll(tiered)
-    log.delete_records(3)
+    log.retention.delete_records(3)
     tiered.retain()
     tiered.tier()
     log = tiered.reopen()
@@ -121,7 +121,7 @@ def test_without_any_snapshot_the_journal_knows(tmp_path: Path) -> None:
     end(log, 7, 1, commit=False)
     roll(tiered)
     send(log, produced(5, 1))
-    log.flush()
+    log.flusher.flush()
     known = log.aborted_transactions(0, log.log_end_offset), log.producers()
     assert len(known[0]) == 1
     assert tiered.tier().released == 2
@@ -149,7 +149,7 @@ def test_what_spans_the_store_and_the_local_part_is_known_without_snapshots(tmp_
     end(log, 8, 1, commit=False)  # its index entry must not hide what ends later
     send(log, produced(7, 1, transactional=True))
     end(log, 7, 1, commit=False)
-    log.flush()
+    log.flusher.flush()
     known = log.aborted_transactions(0, log.log_end_offset)
     assert len(known) == 2
     assert tiered.tier().released == 1

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparklog.client.encoding import envelope_batch
+from sparklog.client.producer.encoding import envelope_batch
 from sparklog.log.model import LogOwner
 from tests.unit.log.support import append, batch, open_log, packed
 
@@ -20,7 +20,7 @@ def test_first_record_in_log_order(tmp_path: Path) -> None:
     append(log, batch([100, 300, 200]))
     append(log, batch([150, 160]))
     append(log, batch([400, 350]))
-    answers = {t: log.offset_for_timestamp(t) for t in (0, 100, 101, 250, 301, 380, 400, 401)}
+    answers = {t: log.reader.offset_for_timestamp(t) for t in (0, 100, 101, 250, 301, 380, 400, 401)}
     assert answers == {
         0: (0, 100),
         100: (0, 100),
@@ -31,13 +31,13 @@ def test_first_record_in_log_order(tmp_path: Path) -> None:
         400: (5, 400),
         401: (-1, -1),
     }
-    assert log.offset_of_max_timestamp() == (5, 400)
+    assert log.reader.offset_of_max_timestamp() == (5, 400)
 
 
 def test_an_empty_log_has_no_record(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert log.offset_for_timestamp(0) == (-1, -1)
-    assert log.offset_of_max_timestamp() == (-1, -1)
+    assert log.reader.offset_for_timestamp(0) == (-1, -1)
+    assert log.reader.offset_of_max_timestamp() == (-1, -1)
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -54,8 +54,8 @@ def test_against_a_scan(tmp_path: Path, sealed: bool, interval: int) -> None:
         log = open_log(tmp_path)
     for t in range(0, 1200, 11):
         expected = next(((o, ms) for o, ms in enumerate(times) if ms >= t), (-1, -1))
-        assert log.offset_for_timestamp(t) == expected
-    assert log.offset_of_max_timestamp() == (times.index(max(times)), max(times))
+        assert log.reader.offset_for_timestamp(t) == expected
+    assert log.reader.offset_of_max_timestamp() == (times.index(max(times)), max(times))
 
 
 def test_a_flipped_bit_in_an_index_changes_no_answer(tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ def test_a_flipped_bit_in_an_index_changes_no_answer(tmp_path: Path) -> None:
             path.write_bytes(damaged)
             log = open_log(tmp_path, settings)
             if position % 2:  # begins with the end of the time index alone
-                assert log.offset_of_max_timestamp() == latest
-            assert {t: log.offset_for_timestamp(t) for t in expected} == expected, (path, position)
-            assert log.offset_of_max_timestamp() == latest
+                assert log.reader.offset_of_max_timestamp() == latest
+            assert {t: log.reader.offset_for_timestamp(t) for t in expected} == expected, (path, position)
+            assert log.reader.offset_of_max_timestamp() == latest
             log.close()
             path.write_bytes(good)
 
@@ -88,12 +88,12 @@ def test_a_flipped_bit_in_an_index_changes_no_answer(tmp_path: Path) -> None:
 def test_what_lies_above_the_high_watermark_is_hidden(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, batch([100]), batch([120]))
-    log.append(batch([500]))
-    assert log.offset_for_timestamp(121) == (-1, -1)
-    assert log.offset_of_max_timestamp() == (1, 120)
+    log.appender.append(batch([500]))
+    assert log.reader.offset_for_timestamp(121) == (-1, -1)
+    assert log.reader.offset_of_max_timestamp() == (1, 120)
     log.raise_high_watermark(3)
-    assert log.offset_for_timestamp(121) == (2, 500)
-    assert log.offset_of_max_timestamp() == (2, 500)
+    assert log.reader.offset_for_timestamp(121) == (2, 500)
+    assert log.reader.offset_of_max_timestamp() == (2, 500)
 
 
 def test_nothing_below_the_log_start_is_found(tmp_path: Path) -> None:
@@ -102,33 +102,33 @@ def test_nothing_below_the_log_start_is_found(tmp_path: Path) -> None:
     log.close()
     log = open_log(tmp_path, log_start_offset=1)
     assert log.log_start_offset == 1
-    assert log.offset_for_timestamp(120) == (2, 200)
-    assert log.offset_for_timestamp(201) == (-1, -1)
-    assert log.offset_of_max_timestamp() == (2, 200)
+    assert log.reader.offset_for_timestamp(120) == (2, 200)
+    assert log.reader.offset_for_timestamp(201) == (-1, -1)
+    assert log.reader.offset_of_max_timestamp() == (2, 200)
 
 
 def test_sub_millisecond_and_null_timestamps(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, batch([None, 100, None, 300]))
     append(log, batch([None, None]))
-    assert log.offset_for_timestamp(50) == (1, 100)
-    assert log.offset_for_timestamp(101) == (3, 300)
-    assert log.offset_of_max_timestamp() == (3, 300)
+    assert log.reader.offset_for_timestamp(50) == (1, 100)
+    assert log.reader.offset_for_timestamp(101) == (3, 300)
+    assert log.reader.offset_of_max_timestamp() == (3, 300)
 
 
 def test_without_a_timestamp_column_a_record_has_its_batchs(tmp_path: Path) -> None:
     log = open_log(tmp_path, owner=PLAIN_OWNER)
     append(log, batch([100, 300, 200]))
     append(log, batch([400]))
-    assert log.offset_for_timestamp(250) == (0, 300)
-    assert log.offset_for_timestamp(301) == (3, 400)
+    assert log.reader.offset_for_timestamp(250) == (0, 300)
+    assert log.reader.offset_for_timestamp(301) == (3, 400)
 
 
 def test_compressed_batches(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, batch([100, 300], compression="zstd"), batch([500, 700], compression="lz4"))
-    assert log.offset_for_timestamp(200) == (1, 300)
-    assert log.offset_for_timestamp(600) == (3, 700)
+    assert log.reader.offset_for_timestamp(200) == (1, 300)
+    assert log.reader.offset_for_timestamp(600) == (3, 700)
 
 
 @pytest.mark.parametrize("run", [1, 50])
@@ -137,6 +137,6 @@ def test_packed_batches(tmp_path: Path, run: int) -> None:
     for first in (0, 300):
         stamps = np.arange(first, first + 300) // run * run * 1000
         append(log, packed(envelope_batch([b"v"] * 300, None, None, stamps)))
-    assert log.offset_for_timestamp(150) == (150, 150)
-    assert log.offset_for_timestamp(350) == (350, 350)
-    assert log.offset_of_max_timestamp() == ((550, 550) if run == 50 else (599, 599))
+    assert log.reader.offset_for_timestamp(150) == (150, 150)
+    assert log.reader.offset_for_timestamp(350) == (350, 350)
+    assert log.reader.offset_of_max_timestamp() == ((550, 550) if run == 50 else (599, 599))

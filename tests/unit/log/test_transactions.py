@@ -52,7 +52,7 @@ def test_the_oldest_open_transaction_counts(log: PartitionLog) -> None:
 
 def test_a_decision_counts_when_its_marker_is_below_the_high_watermark(log: PartitionLog) -> None:
     send_in_transaction(log, 7, 0)
-    info = log.append_marker(7, 1, 0, commit=True)
+    info = log.appender.append_marker(7, 1, 0, commit=True)
     assert log.last_stable_offset == 0
     log.raise_high_watermark(info.last_offset)
     assert log.last_stable_offset == 0
@@ -79,13 +79,13 @@ def test_a_marker_is_a_batch_without_rows(log: PartitionLog, tmp_path: Path) -> 
 def test_reads_end_at_a_bound(log: PartitionLog) -> None:
     send(log, records(2))
     send_in_transaction(log, 7, 0, rows=2)
-    piece = log.read(0, 1 << 20, end=log.last_stable_offset)
+    piece = log.reader.read(0, 1 << 20, end=log.last_stable_offset)
     assert piece is not None
     assert piece.next_offset == 2
     piece.release()
-    assert log.read(2, 1 << 20, end=log.last_stable_offset) is None
-    assert log.bytes_available(2, end=2) == 0
-    assert 0 < log.bytes_available(0, end=2) < log.bytes_available(0)
+    assert log.reader.read(2, 1 << 20, end=log.last_stable_offset) is None
+    assert log.reader.bytes_available(2, end=2) == 0
+    assert 0 < log.reader.bytes_available(0, end=2) < log.reader.bytes_available(0)
 
 
 def test_a_client_cannot_append_a_marker(log: PartitionLog) -> None:
@@ -99,9 +99,9 @@ def test_a_client_cannot_append_a_marker(log: PartitionLog) -> None:
         timestamp_ms=1,
     )
     with pytest.raises(InvalidRequestError, match="attributes"):
-        log.append(marker)
+        log.appender.append(marker)
     with pytest.raises(InvalidRequestError, match="attributes"):
-        log.append_internal(marker)
+        log.appender.append_internal(marker)
 
 
 def test_a_marker_in_an_empty_log_and_of_an_unknown_producer(log: PartitionLog) -> None:
@@ -149,52 +149,52 @@ def test_after_a_marker_the_sequence_begins_again(log: PartitionLog) -> None:
 def test_the_first_batch_needs_a_verification_and_later_ones_none(log: PartitionLog) -> None:
     with pytest.raises(InvalidTxnStateError):
         send(log, produced(7, 0, transactional=True))
-    guard = log.begin_verification(7, 0)
-    log.append(produced(7, 0, transactional=True), guard=guard)
-    assert log.begin_verification(7, 0) is None
+    guard = log.appender.begin_verification(7, 0)
+    log.appender.append(produced(7, 0, transactional=True), guard=guard)
+    assert log.appender.begin_verification(7, 0) is None
     send(log, produced(7, 1, transactional=True))
 
 
 def test_a_marker_makes_a_guard_void(log: PartitionLog) -> None:
-    guard = log.begin_verification(7, 1)
+    guard = log.appender.begin_verification(7, 1)
     end(log, 7, 1, commit=False)  # e.g. the transaction timed out meanwhile
     with pytest.raises(InvalidTxnStateError):
-        log.append(produced(7, 0, epoch=1, transactional=True), guard=guard)
+        log.appender.append(produced(7, 0, epoch=1, transactional=True), guard=guard)
     assert log.last_stable_offset == log.high_watermark
 
 
 def test_a_guard_is_for_one_producer_and_epoch(log: PartitionLog) -> None:
-    guard = log.begin_verification(7, 0)
+    guard = log.appender.begin_verification(7, 0)
     with pytest.raises(InvalidTxnStateError):
-        log.append(produced(8, 0, transactional=True), guard=guard)
+        log.appender.append(produced(8, 0, transactional=True), guard=guard)
     with pytest.raises(InvalidTxnStateError):
-        log.append(produced(7, 0, epoch=1, transactional=True), guard=guard)
-    log.append(produced(7, 0, transactional=True), guard=guard)
+        log.appender.append(produced(7, 0, epoch=1, transactional=True), guard=guard)
+    log.appender.append(produced(7, 0, transactional=True), guard=guard)
 
 
 def test_a_verification_that_came_to_nothing_blocks_nobody(log: PartitionLog) -> None:
     for epoch in (0, 5, 32_767):
-        log.begin_verification(7, epoch)
+        log.appender.begin_verification(7, epoch)
     assert log.producers() == []
     send_in_transaction(log, 7, 0)
 
 
 def test_a_guard_does_not_outlive_a_truncation(log: PartitionLog) -> None:
     send(log, produced(1, 0))
-    guard = log.begin_verification(7, 0)
-    log.append(produced(1, 1))
-    log.truncate_to(1)
+    guard = log.appender.begin_verification(7, 0)
+    log.appender.append(produced(1, 1))
+    log.truncation.truncate_to(1)
     with pytest.raises(InvalidTxnStateError, match="verified"):
-        log.append(produced(7, 0, transactional=True), guard=guard)
+        log.appender.append(produced(7, 0, transactional=True), guard=guard)
 
 
 def test_a_guard_of_a_producer_that_was_forgotten_has_to_be_renewed(log: PartitionLog) -> None:
     """Its marker may have come in between, and nobody knows any more."""
-    guard = log.begin_verification(7, 0)
+    guard = log.appender.begin_verification(7, 0)
     end(log, 7, 1, commit=False)
-    log.expire_producers(2**62)
+    log.appender.expire_producers(2**62)
     with pytest.raises(ConcurrentTransactionsError, match="try again"):
-        log.append(produced(7, 0, transactional=True), guard=guard)
+        log.appender.append(produced(7, 0, transactional=True), guard=guard)
     send_in_transaction(log, 7, 0)
 
 
@@ -207,7 +207,7 @@ def test_one_producer_does_not_mix(log: PartitionLog) -> None:
 
 
 def test_the_broker_itself_needs_no_verification(log: PartitionLog) -> None:
-    log.append_internal(produced(7, 0, transactional=True))
+    log.appender.append_internal(produced(7, 0, transactional=True))
     log.raise_high_watermark(1)
     assert log.last_stable_offset == 0
 
@@ -251,7 +251,7 @@ def test_all_of_it_is_known_after_a_start(tmp_path: Path, clean: bool) -> None:
 def test_the_last_stable_offset_is_not_below_the_log_start(log: PartitionLog) -> None:
     send_in_transaction(log, 7, 0)
     send(log, records(5))
-    log.delete_records(4)
+    log.retention.delete_records(4)
     assert log.last_stable_offset == 4
     assert [p.transaction_first_offset for p in log.producers()] == [0]
 
@@ -260,7 +260,7 @@ def test_truncation_takes_markers_and_batches_back(log: PartitionLog) -> None:
     send_in_transaction(log, 7, 0)
     end(log, 7, 1, commit=False)
     send_in_transaction(log, 7, 0, epoch=1)
-    log.truncate_to(1)
+    log.truncation.truncate_to(1)
     log.raise_high_watermark(1)
     assert log.last_stable_offset == 0
     assert log.aborted_transactions(0, 9) == []
@@ -271,20 +271,20 @@ def test_truncation_takes_markers_and_batches_back(log: PartitionLog) -> None:
 def test_open_transactions_keep_their_producer(tmp_path: Path) -> None:
     log = open_log(tmp_path, clock=ManualClock(1000))
     send_in_transaction(log, 7, 0)
-    assert log.expire_producers(10**9, 1000) == 0
+    assert log.appender.expire_producers(10**9, 1000) == 0
     end(log, 7, 1, commit=True)
-    assert log.expire_producers(10**9, 1000) == 1
+    assert log.appender.expire_producers(10**9, 1000) == 1
 
 
 def test_lookups_by_time_pass_over_markers(log: PartitionLog) -> None:
     end(log, 9, 1, commit=True)
-    assert log.offset_of_max_timestamp() == OffsetAndTimestamp(-1, -1)
+    assert log.reader.offset_of_max_timestamp() == OffsetAndTimestamp(-1, -1)
     send_in_transaction(log, 7, 0)
     end(log, 7, 1, commit=True)
-    log.roll()
+    log.appender.roll()
     end(log, 7, 2, commit=True)
-    log.roll()
+    log.appender.roll()
     send(log, records(1, first_ms=500))
-    assert log.offset_of_max_timestamp() == OffsetAndTimestamp(4, 500)
-    assert log.offset_for_timestamp(0) == OffsetAndTimestamp(1, 1)
-    assert log.offset_for_timestamp(2) == OffsetAndTimestamp(4, 500)
+    assert log.reader.offset_of_max_timestamp() == OffsetAndTimestamp(4, 500)
+    assert log.reader.offset_for_timestamp(0) == OffsetAndTimestamp(1, 1)
+    assert log.reader.offset_for_timestamp(2) == OffsetAndTimestamp(4, 500)

@@ -10,13 +10,15 @@ import pytest
 
 from sparklog.errors import OffsetOutOfRangeError, StorageError
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.truncation import TRUNCATION_FILE
+from sparklog.log.recovery.truncation_mark import TRUNCATION_FILE
 from tests.unit.log.compaction_support import Stored, append_rows, compact, open_keyed, stored
 from tests.unit.log.support import LimitedFiles, open_log, records, segment_files, values
 
 
 def append(log: PartitionLog, count: int, epoch: int = 0, *, size: int = 100) -> None:
-    log.append(records(count, first_ms=log.log_end_offset * 10, value=b"%d" % epoch * size), leader_epoch=epoch)
+    log.appender.append(
+        records(count, first_ms=log.log_end_offset * 10, value=b"%d" % epoch * size), leader_epoch=epoch
+    )
     log.raise_high_watermark(log.log_end_offset)
 
 
@@ -35,7 +37,7 @@ def test_a_log_ends_where_it_was_cut(tmp_path: Path, offset: int, restart: str) 
     log = filled(tmp_path)
     before = values(log)
     end = offset - offset % 3
-    assert log.truncate_to(offset) == end
+    assert log.truncation.truncate_to(offset) == end
     assert (log.log_end_offset, log.high_watermark) == (end, end)
     assert values(log) == before[:end]
     assert log.leader_epoch == ((end - 1) // 9 if end else -1)
@@ -47,7 +49,7 @@ def test_a_log_ends_where_it_was_cut(tmp_path: Path, offset: int, restart: str) 
     append(log, 2, 7)
     assert [o for o, _ in values(log)] == list(range(end + 2))
     assert log.end_offset_for(6)[1] == end
-    times = [log.offset_for_timestamp(t).offset for t in (0, end * 10, end * 10 + 1)]
+    times = [log.reader.offset_for_timestamp(t).offset for t in (0, end * 10, end * 10 + 1)]
     assert times == [0, end, end + 1]
     log.close()
     log = open_log(tmp_path)
@@ -57,7 +59,7 @@ def test_a_log_ends_where_it_was_cut(tmp_path: Path, offset: int, restart: str) 
 def test_sealed_and_closed_segments_are_cut_too(tmp_path: Path) -> None:
     filled(tmp_path).close()
     log = open_log(tmp_path, {"segment.bytes": 4096})
-    assert log.truncate_to(10) == 9
+    assert log.truncation.truncate_to(10) == 9
     assert len(values(log)) == 9
     assert not segment_files(tmp_path)[-1].read_bytes().endswith(b"ARROW1")
     assert not segment_files(tmp_path)[-1].with_suffix(".index").exists()
@@ -65,11 +67,11 @@ def test_sealed_and_closed_segments_are_cut_too(tmp_path: Path) -> None:
 
 def test_a_log_is_cut_before_its_first_record_and_inside_deleted_ones(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.delete_records(10)
-    assert log.truncate_to(11) == 9  # the batch that holds 11 begins there
+    log.retention.delete_records(10)
+    assert log.truncation.truncate_to(11) == 9  # the batch that holds 11 begins there
     assert (log.log_start_offset, log.log_end_offset) == (9, 9)
     append(log, 3, 4)
-    assert log.truncate_to(5) == 5
+    assert log.truncation.truncate_to(5) == 5
     assert (log.log_start_offset, log.log_end_offset, log.leader_epoch) == (5, 5, -1)
     assert [p.name for p in segment_files(tmp_path)] == [f"{5:020d}.arrow"]
     append(log, 2, 5)
@@ -78,15 +80,15 @@ def test_a_log_is_cut_before_its_first_record_and_inside_deleted_ones(tmp_path: 
     log = open_log(tmp_path)
     assert (log.log_start_offset, log.log_end_offset) == (5, 7)
     with pytest.raises(OffsetOutOfRangeError):
-        log.read(4, 1)
+        log.reader.read(4, 1)
 
 
 def test_nothing_is_found_by_time_in_a_log_that_was_cut_to_its_start(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.delete_records(9)
-    assert log.truncate_to(9) == 9
+    log.retention.delete_records(9)
+    assert log.truncation.truncate_to(9) == 9
     for _ in range(2):
-        assert log.offset_for_timestamp(0) == log.offset_of_max_timestamp() == (-1, -1)
+        assert log.reader.offset_for_timestamp(0) == log.reader.offset_of_max_timestamp() == (-1, -1)
         log.close()
         log = open_log(tmp_path, log_start_offset=9)
 
@@ -95,39 +97,39 @@ def test_epochs_are_forgotten_also_when_there_is_nothing_to_cut(tmp_path: Path) 
     """An election without records, then a truncation to the log end: without this the follower asks for ever."""
     log = open_log(tmp_path)
     append(log, 3, 1)
-    log._epochs.begin(4, 3)  # became leader, nothing was appended
+    log._state.epochs.begin(4, 3)  # became leader, nothing was appended
     assert log.leader_epoch == 4
-    assert log.truncate_to(3) == 3
+    assert log.truncation.truncate_to(3) == 3
     assert log.leader_epoch == 1
-    log._epochs.begin(5, 3)
-    assert log.truncate_to(100) == 3
+    log._state.epochs.begin(5, 3)
+    assert log.truncation.truncate_to(100) == 3
     assert log.leader_epoch == 1
     assert open_log(tmp_path, clean=False).leader_epoch == 1
 
 
 def test_the_old_checkpoint_is_not_believed_after_a_truncation(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.flush()
+    log.flusher.flush()
     old: dict[str, Any] = {"recovery_point": 30, "high_watermark": 30, "log_start_offset": 15}
-    log.truncate_to(12)
+    log.truncation.truncate_to(12)
     log = open_log(tmp_path, clean=False, **old)
     assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (12, 12, 12)
     append(log, 3, 9)
     # a checkpoint gathered before a truncation does not make its mark go
-    before = log.truncation_count
-    log.truncate_to(9)
-    log.forget_truncation(before)
+    before = log.truncation.count
+    log.truncation.truncate_to(9)
+    log.truncation.forget(before)
     assert (tmp_path / "events-0" / TRUNCATION_FILE).exists()
-    log.forget_truncation(log.truncation_count)
+    log.truncation.forget(log.truncation.count)
     assert not (tmp_path / "events-0" / TRUNCATION_FILE).exists()
-    log.forget_truncation(log.truncation_count)
+    log.truncation.forget(log.truncation.count)
 
 
 def test_readers_of_what_is_cut_keep_their_file(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    held = log.read(27, 1 << 20)
+    held = log.reader.read(27, 1 << 20)
     assert held is not None
-    log.truncate_to(5)
+    log.truncation.truncate_to(5)
     held.release()
     assert len(values(log)) == 3
 
@@ -136,7 +138,11 @@ def test_a_truncation_that_fails_takes_the_log_offline(tmp_path: Path) -> None:
     files = LimitedFiles()
     log = filled(tmp_path, files)
     files.fail_truncate = True
-    uses: list[Callable[[], object]] = [lambda: log.truncate_to(4), lambda: append(log, 1, 9), log.flush]
+    uses: list[Callable[[], object]] = [
+        lambda: log.truncation.truncate_to(4),
+        lambda: append(log, 1, 9),
+        log.flusher.flush,
+    ]
     for use in uses:
         with pytest.raises(StorageError, match="truncation to 4 failed"):
             use()
@@ -151,7 +157,7 @@ def test_a_log_cut_in_a_gap_of_compaction_ends_before_the_gap(tmp_path: Path, of
     assert compact(log) is not None
     end = 0 if offset < 6 else 6
     whole = [row for row in stored(log) if row.offset < end]
-    assert log.truncate_to(offset) == log.log_end_offset == end
+    assert log.truncation.truncate_to(offset) == log.log_end_offset == end
     log.close()
     log = open_keyed(tmp_path, high_watermark=end)
     assert (log.log_end_offset, stored(log)) == (end, whole)
@@ -164,7 +170,7 @@ def test_what_is_appended_after_a_cut_is_compacted_though_lower_offsets_were_bef
     append_rows(log, [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")])
     append_rows(log, [(b"a", b"2"), (b"b", b"2")])
     compact(log)
-    log.truncate_to(3)
+    log.truncation.truncate_to(3)
     append_rows(log, [(b"d", b"1")])
     append_rows(log, [(b"d", b"2")])
     compact(log)

@@ -11,7 +11,7 @@ from sparklog.environment.files import FileSystem
 from sparklog.errors import RemoteStorageError
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention_run import run_retention
+from sparklog.log.retention.run import run_retention
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
@@ -147,19 +147,19 @@ class Tiered:
         for _ in range(segments):
             for _ in range(per_segment):
                 append(self.log, records(1, first_ms=self.log.log_end_offset, value=b"%d" % self.log.log_end_offset))
-            self.log.roll()
+            self.log.appender.roll()
         append(self.log, records(1, first_ms=self.log.log_end_offset, value=b"%d" % self.log.log_end_offset))
-        self.log.flush()
+        self.log.flusher.flush()
 
     def tier(self) -> TierResult:
         result = tier_log(self.log, self.store, self.clock)
-        self.log.remove_dropped()
+        self.log.retention.remove_dropped()
         return result
 
     def retain(self) -> None:
         run_retention({OWNER.topic_partition: self.log}, self.checkpoint)
         self.clock.time_ms += 1
-        self.log.remove_dropped()
+        self.log.retention.remove_dropped()
 
     def local_files(self) -> list[str]:
         return sorted(p.name for p in self.log.directory.glob("*.arrow"))

@@ -52,8 +52,8 @@ async def fill(broker: Broker) -> None:
     await broker.topics.create(TopicSpec("typed", 2, schema=SCHEMA, key_columns=("id",), timestamp_column="at"))
     await broker.topics.create(TopicSpec("empty", 1, schema=SCHEMA))
     for number in range(3):
-        broker.partitions.get("events", number).log.append(records(2))
-    broker.partitions.get("typed", 1).log.append(
+        broker.partitions.get("events", number).log.appender.append(records(2))
+    broker.partitions.get("typed", 1).log.appender.append(
         typed_batch(broker, "typed", producer_id=await broker.storage.new_producer_id())
     )
     await broker.topics.alter_schema("typed", SchemaChange(add=pa.schema([("more", pa.string())])))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sparklog.replication.transactions.coordinator import Coordinator
-from sparklog.replication.transactions.model import Answer, EndShared, IdReserve, Join, Joined, Limits
+from sparklog.replication.transactions.model import Answer, EndShared, IdReserve, Join, Joined, TransactionLimits
 from sparklog.replication.transactions.shared import UNNAMED_EXPIRATION_MS
 from sparklog.types import UNNAMED_APP_PREFIX, shared_transactional_id
 
 HOUR_MS = UNNAMED_EXPIRATION_MS
-LIMITS = Limits(app_expiration_ms=90 * 24 * HOUR_MS)
+LIMITS = TransactionLimits(app_expiration_ms=90 * 24 * HOUR_MS)
 
 
 def committed(app_id: str, at_ms: int) -> Coordinator:

@@ -24,21 +24,20 @@ from sparklog.replication.transactions import (
     Effects,
     End,
     EndShared,
-    Identity,
     IdReserve,
     InitProducer,
     Join,
     Joined,
-    Limits,
     Marker,
     Refuse,
     Renew,
     Renewed,
     Request,
+    TransactionLimits,
     WriteMarkers,
     records,
 )
-from sparklog.types import TopicPartition, shared_transactional_id
+from sparklog.types import ProducerIdAndEpoch, TopicPartition, shared_transactional_id
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 APP = shared_transactional_id("app")
@@ -47,7 +46,7 @@ APP = shared_transactional_id("app")
 class Desk:
     """A coordinator whose records are durable at once; markers wait until `write` is called."""
 
-    def __init__(self, before: Desk | None = None, limits: Limits | None = None) -> None:
+    def __init__(self, before: Desk | None = None, limits: TransactionLimits | None = None) -> None:
         self.log: list[tuple[bytes, bytes | None]] = [] if before is None else before.log
         self.ids = IdReserve()
         for i in range(100):
@@ -88,13 +87,13 @@ class Desk:
             self.take(self.coordinator.markers_written(transactional_id, [marker], 0))
         return written
 
-    def init(self) -> Identity:
+    def init(self) -> ProducerIdAndEpoch:
         found = self.ask(InitProducer("id", 60_000))
-        assert isinstance(found, Identity)
+        assert isinstance(found, ProducerIdAndEpoch)
         return found
 
-    def joined(self, version: int, run: str, ticket: int) -> int:
-        found = self.ask(Join(APP, version, run, ticket, 60_000))
+    def joined(self, version: int, run: str, fencing_token: int) -> int:
+        found = self.ask(Join(APP, version, run, fencing_token, 60_000))
         assert isinstance(found, Joined)
         assert found.identity is not None
         return found.identity.producer_id
@@ -116,13 +115,13 @@ def test_an_end_is_answered_when_the_last_marker_is_in() -> None:
     desk.take(desk.coordinator.markers_written("id", [first], 0))
     assert end not in desk.answers
     desk.take(desk.coordinator.markers_written("id", [second], 0))
-    assert desk.answers[end] == Identity(me.producer_id, me.producer_epoch + 1)
+    assert desk.answers[end] == ProducerIdAndEpoch(me.producer_id, me.producer_epoch + 1)
 
 
 def test_a_transaction_of_nothing_ends_without_markers_and_still_has_a_new_epoch() -> None:
     desk = Desk()
     me = desk.init()
-    assert desk.ask(End("id", *me, False)) == Identity(me.producer_id, me.producer_epoch + 1)
+    assert desk.ask(End("id", *me, False)) == ProducerIdAndEpoch(me.producer_id, me.producer_epoch + 1)
     assert desk.refused(AddPartitions("id", *me, (T0,))) is TransactionAbortedError, "a batch of it that comes late"
 
 
@@ -131,7 +130,7 @@ def test_the_largest_epoch_is_never_used() -> None:
     me = desk.init()
     while me.producer_epoch < 32_765:
         answer = desk.ask(End("id", *me, True))
-        assert isinstance(answer, Identity)
+        assert isinstance(answer, ProducerIdAndEpoch)
         me = answer
     desk.ask(AddPartitions("id", *me, (T0,)))
     end = desk.send(End("id", *me, True))
@@ -139,7 +138,7 @@ def test_the_largest_epoch_is_never_used() -> None:
     (marker,) = desk.write()
     assert marker.producer_epoch == 32_766
     after = desk.ask(End("id", *me, True))
-    assert isinstance(after, Identity)
+    assert isinstance(after, ProducerIdAndEpoch)
     assert after.producer_id != me.producer_id
     assert after.producer_epoch == 0
     assert desk.refused(AddPartitions("id", me.producer_id, 32_766, (T0,))) is ProducerFencedError
@@ -158,7 +157,11 @@ def test_the_same_end_again_and_the_other_one() -> None:
     again = desk.send(End("id", *me, True))
     assert desk.refused(End("id", *me, False)) is InvalidTxnStateError
     desk.write()
-    assert desk.answers[again] == desk.ask(End("id", *me, True)) == Identity(me.producer_id, me.producer_epoch + 1)
+    assert (
+        desk.answers[again]
+        == desk.ask(End("id", *me, True))
+        == ProducerIdAndEpoch(me.producer_id, me.producer_epoch + 1)
+    )
 
 
 def test_a_new_instance_aborts_and_fences_the_old_one() -> None:
@@ -169,7 +172,7 @@ def test_a_new_instance_aborts_and_fences_the_old_one() -> None:
     assert waiting not in desk.answers
     assert desk.refused(AddPartitions("id", *old, (T1,))) is TransactionAbortedError
     assert [m.commit for m in desk.write()] == [False]
-    assert desk.answers[waiting] == Identity(old.producer_id, old.producer_epoch + 2)
+    assert desk.answers[waiting] == ProducerIdAndEpoch(old.producer_id, old.producer_epoch + 2)
     for request in (End("id", *old, True), End("id", *old, False), AddPartitions("id", *old, (T0,))):
         assert desk.refused(request) is ProducerFencedError
     assert desk.refused(InitProducer("id", 60_000, *old)) is ProducerFencedError
@@ -181,7 +184,7 @@ def test_an_init_with_an_identity_may_be_repeated() -> None:
     desk = Desk()
     me = desk.init()
     newer = desk.ask(InitProducer("id", 60_000, *me))
-    assert newer == Identity(me.producer_id, me.producer_epoch + 1)
+    assert newer == ProducerIdAndEpoch(me.producer_id, me.producer_epoch + 1)
     assert desk.ask(InitProducer("id", 60_000, *me)) == newer, "the answer was lost"
 
 
@@ -205,7 +208,7 @@ def test_a_newer_run_takes_over_for_good() -> None:
     assert desk.refused(AddPartitions(APP, old, 0, (T1,))) is InvalidTxnStateError
     assert desk.write() == [Marker(T0, old, 1, False)]
     assert desk.refused(EndShared(APP, 0, "old", 10, True, frozenset({old}))) is ProducerFencedError
-    assert desk.refused(Join(APP, 1, "old", 30, 60_000)) is ProducerFencedError, "also with a ticket drawn later"
+    assert desk.refused(Join(APP, 1, "old", 30, 60_000)) is ProducerFencedError, "also with a fencing token drawn later"
     new = desk.joined(0, "new", 20)
     assert desk.refused(EndShared(APP, 0, "new", 20, True, frozenset({old, new}))) is InvalidProducerIdMappingError
     assert desk.ask(EndShared(APP, 0, "new", 20, True, frozenset({new}))) is True
@@ -378,7 +381,7 @@ def test_what_is_refused_leaves_nothing() -> None:
 
 
 def test_for_a_new_id_the_one_goes_that_was_used_longest_ago() -> None:
-    desk = Desk(limits=Limits(ids_max=3))
+    desk = Desk(limits=TransactionLimits(ids_max=3))
     identities = {name: desk.ask(InitProducer(name, 60_000)) for name in ("a", "b", "c")}
     assert desk.ask(AddPartitions("a", *identities["a"], (T0,))) is True  # type: ignore[call-arg, misc]
     desk.ask(InitProducer("b", 60_000))
@@ -392,15 +395,15 @@ def test_for_a_new_id_the_one_goes_that_was_used_longest_ago() -> None:
 
 
 def test_applications_and_participants_are_limited() -> None:
-    desk = Desk(limits=Limits(ids_max=1, participants_max=2))
+    desk = Desk(limits=TransactionLimits(ids_max=1, participants_max=2))
     desk.joined(0, "run", 5)
     desk.joined(0, "run", 5)
     assert desk.refused(Join(APP, 0, "run", 5, 60_000)) is InvalidTxnStateError
     assert desk.refused(Join(shared_transactional_id("other"), 0, "run", 5, 60_000)) is ConcurrentTransactionsError
 
 
-def test_a_ticket_that_cannot_have_been_drawn_locks_nobody_out() -> None:
-    """It was taken before tickets were checked, and is on the disk."""
+def test_a_fencing_token_that_cannot_have_been_drawn_locks_nobody_out() -> None:
+    """It was taken before fencing tokens were checked, and is on the disk."""
     desk = Desk()
     desk.joined(0, "stranger", 2**63 - 1)
     desk.ask(EndShared(APP, 0, "stranger", 2**63 - 1, False))

@@ -1,0 +1,63 @@
+"""What a streaming query's checkpoint says of a batch, where this process can read it.
+
+Spark keeps a directory `<checkpoint>/offsets` with a file for each batch, written before the batch runs and read again
+when it is run again: a line with a version, one with metadata, then one for each source with where the batch ends
+there. It keeps the last two at least. `<checkpoint>/metadata` holds the query's id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+FILE_CHARS_MAX = 64 << 20
+CHECKPOINT_SETTING = "spark.sql.streaming.checkpointLocation"
+"""Of the session: tasks see it as a local property. Queries without a location of their own have a directory by name
+in it."""
+
+
+def location_of(option: str, setting: str | None, query_name: str) -> str:
+    """Where the checkpoint is, given the query's own option, the session's setting, and the query's name; "":
+    unknown."""
+    if option:
+        return option
+    return f"{setting.rstrip('/')}/{query_name}" if setting and query_name else ""
+
+
+def input_digest(location: str, query_id: str, batch_id: int) -> str:
+    """Of where the batch begins and ends in each source, and of the query; "" if that cannot be read here: the
+    checkpoint is in an object store, or it is another query's."""
+    directory = _local_path(location)
+    if directory is None or not query_id or batch_id < 0:
+        return ""
+    try:
+        if json.loads(_text(directory / "metadata")).get("id") != query_id:
+            return ""
+        begin = _offsets(directory, batch_id - 1) if batch_id else ""
+        end = _offsets(directory, batch_id)
+    except (OSError, ValueError, AttributeError):  # not there, or no checkpoint of Spark's
+        return ""
+    return hashlib.sha256("\n\n".join((query_id, begin, end)).encode()).hexdigest()[:32]
+
+
+def _offsets(directory: Path, batch_id: int) -> str:
+    """The lines of the sources. Raises OSError, ValueError."""
+    _, _, sources = _text(directory / "offsets" / str(batch_id)).split("\n", 2)
+    return sources.strip()
+
+
+def _text(file: Path) -> str:
+    with file.open(encoding="utf-8") as f:
+        return f.read(FILE_CHARS_MAX)
+
+
+def _local_path(location: str) -> Path | None:
+    """The directory as this machine names it; None if the location is elsewhere."""
+    parts = urlsplit(location)
+    if parts.scheme == "dbfs":
+        return Path("/dbfs" + unquote(parts.path))
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if parts.scheme or not location else Path(location)

@@ -1,0 +1,1 @@
+"""What operators ask for: topics, groups, transactions, offsets."""

@@ -1,0 +1,381 @@
+"""Topics: create, list, describe, delete, look up offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.client.admin import transaction_admin
+from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
+from sparklog.client.admin.record_deletion import delete_records
+from sparklog.client.admin.transaction_admin import HangingTransaction
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.topic_info import TopicInfo, topic_info
+from sparklog.client.reading.isolation import isolation_of
+from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
+from sparklog.format.schema import canonical_schema, require_columns
+from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import (
+    AlterSchemaRequest,
+    AlterSchemaResponse,
+    AlterTopicRequest,
+    AlterTopicResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
+)
+from sparklog.protocol.transaction_messages import (
+    DescribeProducersResponse,
+    TransactionDetails,
+    TransactionSummary,
+)
+from sparklog.settings import Scope, check, check_names, settings_of
+from sparklog.types import INTERNAL_TOPICS, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, check_topic_name
+
+__all__ = ["Admin", "PartitionDescription", "TopicDescription"]
+
+
+@dataclass(frozen=True)
+class PartitionDescription:
+    """A partition at one moment: [log_start_offset, high_watermark) can be read; `size_bytes` are bytes of batches,
+    `remote_size_bytes` of them are only in the object store: what lies below `local_log_start_offset`. All are -1 while
+    it is offline (`error_code` says why). `write_error`: why nothing can be appended, or why the last append was not
+    taken (no descriptor left, a full disk); empty: it was."""
+
+    partition: int
+    leader: int
+    log_start_offset: int
+    high_watermark: int
+    size_bytes: int
+    error_code: int
+    local_log_start_offset: int = -1
+    remote_size_bytes: int = -1
+    write_error: str = ""
+
+
+@dataclass(frozen=True)
+class TopicDescription:
+    """A topic. `kind` is "envelope" or "typed", `partitions` their number, `schema` the newest version in the stored
+    layout, `configs` what was set for this topic (`setting` gives what is in effect), `created_ms` its creation in ms
+    since 1970."""
+
+    name: str
+    topic_id: str
+    kind: str
+    partitions: int
+    schema: pa.Schema
+    schema_id: int
+    key_columns: tuple[str, ...]
+    timestamp_column: str | None
+    configs: dict[str, object]
+    created_ms: int
+    partition_details: tuple[PartitionDescription, ...] = ()
+    broker_defaults: Mapping[str, object] = field(default_factory=dict)
+
+    def setting(self, name: str) -> object:
+        """What is in effect for a topic setting: the topic's own, else the broker's, else the general default."""
+        default = settings_of(Scope.TOPIC)[name].default
+        return self.configs.get(name, self.broker_defaults.get(name, default))
+
+
+def _description(info: TopicInfo) -> TopicDescription:
+    return TopicDescription(
+        name=info.name,
+        topic_id=info.topic_id,
+        kind=info.kind,
+        partitions=info.partitions,
+        schema=info.schema,
+        schema_id=info.schema_id,
+        key_columns=info.key_columns,
+        timestamp_column=info.timestamp_column,
+        configs=dict(info.configs),
+        created_ms=info.created_ms,
+        broker_defaults=dict(info.broker_defaults),
+        partition_details=tuple(
+            PartitionDescription(
+                p.partition,
+                p.leader,
+                p.log_start_offset,
+                p.high_watermark,
+                p.size_bytes,
+                p.error_code,
+                p.local_log_start_offset,
+                p.remote_size_bytes,
+                p.write_error,
+            )
+            for p in info.partition_states
+        ),
+    )
+
+
+class Admin:
+    """Administers the topics of a cluster; thread-safe.
+
+    `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method raises
+    BrokerNotAvailableError when no broker can be reached, RequestTimedOutError when it has not answered within
+    `request_timeout_ms`, in which all that the method asks has to fit, and ClosedError after `close`.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str] | None = None, *, request_timeout_ms: int = 30_000
+    ) -> None:
+        """Does not connect yet. Raises InvalidConfigError."""
+        self._shared = cluster(bootstrap_servers)
+        self._timeout_ms = request_timeout_ms
+        self._group_admin = GroupAdmin(self._shared, request_timeout_ms)
+        self._closed = False
+
+    @property
+    def _cluster(self) -> Cluster:
+        """For one call. Raises ClosedError."""
+        if self._closed:
+            raise ClosedError("this Admin is closed: make a new one")
+        return self._shared
+
+    @property
+    def _groups(self) -> GroupAdmin:
+        """For one call. Raises ClosedError."""
+        if self._closed:
+            raise ClosedError("this Admin is closed: make a new one")
+        return self._group_admin
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        schema: pa.Schema | None = None,
+        key_columns: Iterable[str] = (),
+        timestamp_column: str | None = None,
+        configs: Mapping[str, object] | None = None,
+    ) -> TopicDescription:
+        """Creates a topic: without `schema` an envelope topic (key, value, headers, timestamp), else a typed one.
+
+        `partitions` default: the broker's `num.partitions`. `key_columns` choose the partition of a row,
+        `timestamp_column` is its event time. `configs` are topic settings under Kafka's names.
+        Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError.
+        """
+        check_topic_name(name)
+        if partitions is not None:
+            _check_count("partitions", partitions)
+        keys = [key_columns] if isinstance(key_columns, str) else list(key_columns)
+        checked = check(Scope.TOPIC, configs or {})
+        arrow_schema = None
+        if schema is not None:
+            stored = canonical_schema(_arrow_schema(schema))
+            require_columns(stored, keys, timestamp_column)
+            arrow_schema = stored.serialize().to_pybytes()
+        request = CreateTopicRequest(
+            name, -1 if partitions is None else partitions, arrow_schema, keys, timestamp_column, dict(checked)
+        )
+        self._cluster.invalidate(name)
+        response = self._cluster.request(Api.CREATE_TOPIC, request, CreateTopicResponse, timeout_ms=self._timeout_ms)
+        info = topic_info(response.topic)
+        self._cluster.remember(info)
+        return _description(info)
+
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted; with `include_internal` also of those the broker keeps for itself."""
+        found = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
+        return sorted(name for name in found if include_internal or name not in INTERNAL_TOPICS)
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """Raises UnknownTopicOrPartitionError."""
+        return _description(self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms))
+
+    def alter_schema(
+        self,
+        name: str,
+        *,
+        add_columns: pa.Schema | Mapping[str, Any] | None = None,
+        widen_columns: pa.Schema | Mapping[str, Any] | None = None,
+        schema: pa.Schema | None = None,
+    ) -> TopicDescription:
+        """Gives a typed topic a newer schema: `add_columns` are appended (null in what is stored already),
+        `widen_columns` get a wider type (int8 → int16 → int32 → int64, float32 → float64). Both are a schema or
+        {name: Arrow type}. Or `schema`: all the columns as they shall be. What is there already changes nothing.
+
+        Raises InvalidTopicError that names the columns in the way, UnknownTopicOrPartitionError.
+        """
+        if (schema is None) == (add_columns is None and widen_columns is None):
+            raise InvalidRequestError("alter_schema takes add_columns, widen_columns or both, or schema alone")
+        parts = [None if s is None else _arrow_schema(s) for s in (add_columns, widen_columns, schema)]
+        stored = [None if s is None else canonical_schema(s).serialize().to_pybytes() for s in parts]
+        request = AlterSchemaRequest(name, *stored)
+        self._cluster.invalidate(name)
+        response = self._cluster.request(Api.ALTER_SCHEMA, request, AlterSchemaResponse, timeout_ms=self._timeout_ms)
+        info = topic_info(response.topic)
+        self._cluster.remember(info)
+        return _description(info)
+
+    def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> TopicDescription:
+        """Sets settings of a topic, or with None takes them back to the default; the others stay. They are in effect
+        when this returns. Raises UnknownTopicOrPartitionError, InvalidConfigError.
+        """
+        check_names(Scope.TOPIC, configs)
+        checked = check(Scope.TOPIC, {k: v for k, v in configs.items() if v is not None})
+        request = AlterTopicRequest(name, {k: checked.get(k) for k in configs})
+        self._cluster.invalidate(name)
+        response = self._cluster.request(Api.ALTER_TOPIC, request, AlterTopicResponse, timeout_ms=self._timeout_ms)
+        info = topic_info(response.topic)
+        self._cluster.remember(info)
+        return _description(info)
+
+    def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Deletes the records below an offset in each partition (-1: all there are) for good; returns where each
+        partition begins then. An offset below its beginning deletes nothing.
+
+        Raises OffsetOutOfRangeError above the end, InvalidRequestError for a topic that is only compacted,
+        UnknownTopicOrPartitionError; when one partition has failed, the others are done.
+        """
+        return delete_records(self._cluster, before_offsets, timeout_ms=self._timeout_ms)
+
+    def add_partitions(self, name: str, total: int) -> TopicDescription:
+        """Gives a topic more partitions, empty ones, so that it has `total`; they can be written and read when this
+        returns.
+
+        What is stored stays where it is, and a key's next records may go to another partition than those before.
+        Running producers use the new partitions when they next look at the topic (5 minutes at most), streaming
+        queries read them from their first offset, members of groups from where auto.offset.reset says. Raises
+        UnknownTopicOrPartitionError, InvalidPartitionsError (the topic has as many, or more), InvalidTopicError (a
+        topic that the broker keeps for itself).
+        """
+        _check_count("total", total)
+        request = CreatePartitionsRequest(name, total)
+        self._cluster.invalidate(name)
+        response = self._cluster.request(
+            Api.CREATE_PARTITIONS, request, CreatePartitionsResponse, timeout_ms=self._timeout_ms
+        )
+        info = topic_info(response.topic)
+        self._cluster.remember(info)
+        return _description(info)
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic with all its data. Raises UnknownTopicOrPartitionError."""
+        try:
+            self._cluster.request(
+                Api.DELETE_TOPIC, DeleteTopicRequest(name), DeleteTopicResponse, timeout_ms=self._timeout_ms
+            )
+        finally:
+            self._cluster.invalidate(name)
+
+    def list_offsets(
+        self, partitions: Mapping[TopicPartition, str | int], *, isolation_level: str = "read_uncommitted"
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp",
+        "earliest_local" (the first that is on the broker's disk), "latest_tiered" (the last that is in the object
+        store, or -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none). With
+        `isolation_level="read_committed"` nothing is found from the first open transaction on, where the latest is,
+        too.
+
+        Raises UnknownTopicOrPartitionError.
+        """
+        isolation = isolation_of(isolation_level)
+        return list_offsets(self._cluster, partitions, isolation=isolation, timeout_ms=self._timeout_ms)
+
+    def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
+        """The consumer groups by name; `states`: only those that are Empty, Reconciling or Stable."""
+        return self._groups.list_groups(states)
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """A group with its members, and for each partition the committed offset and the lag. Raises
+        GroupIdNotFoundError."""
+        return self._groups.describe(group_id)
+
+    def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed; nothing if there is no such group."""
+        return self._groups.offsets(group_id)
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
+        """Commits offsets for a group that has no members (any more), or does not exist yet: where its consumers begin.
+
+        Raises NonEmptyGroupError, UnknownTopicOrPartitionError (the other partitions' offsets are set),
+        InvalidRequestError.
+        """
+        self._groups.alter_offsets(group_id, offsets)
+
+    def delete_group(self, group_id: str) -> int:
+        """Deletes a group without members; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
+        UnstableOffsetCommitError (a transaction with its offsets is open)."""
+        return self._groups.delete(group_id)
+
+    def list_transactions(self, states: Sequence[str] = (), running_ms_min: int = 0) -> list[TransactionSummary]:
+        """The transactional ids and applications by name: all, or only those in `states` (Empty, Ongoing,
+        PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort) and open for at least `running_ms_min`."""
+        return transaction_admin.list_transactions(self._cluster, states, running_ms_min, timeout_ms=self._timeout_ms)
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDetails:
+        """One of them with the partitions its open transaction has written to; an application's id is
+        `sparklog.types.shared_transactional_id(app)`. Raises InvalidProducerIdMappingError."""
+        return transaction_admin.describe_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
+
+    def abort_transaction(self, transactional_id: str) -> int:
+        """Aborts the open transaction of an id; in how many partitions. Raises InvalidTxnStateError if none is open,
+        InvalidProducerIdMappingError."""
+        return transaction_admin.abort_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
+
+    def abort_hanging_transaction(self, partition: TopicPartition, producer_id: int) -> None:
+        """Ends a producer's transaction in one partition that no coordinator knows. Raises InvalidTxnStateError if one
+        does, or nothing is open."""
+        transaction_admin.abort_hanging_transaction(
+            self._cluster, TopicPartition(*partition), producer_id, timeout_ms=self._timeout_ms
+        )
+
+    def describe_producers(self, partition: TopicPartition) -> DescribeProducersResponse:
+        """Who has written to a partition and is not forgotten yet. Raises UnknownTopicOrPartitionError."""
+        return transaction_admin.describe_producers(
+            self._cluster, TopicPartition(*partition), timeout_ms=self._timeout_ms
+        )
+
+    def find_hanging_transactions(self, topics: Iterable[str] | None = None) -> list[HangingTransaction]:
+        """Transactions that are open in a partition of `topics` (default: all) though no coordinator knows them. The
+        time limit holds for each request, of which there is one per partition."""
+        names = self.list_topics(include_internal=True) if topics is None else list(topics)
+        counts = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
+        partitions = [
+            TopicPartition(n, p)
+            for n in names
+            for p in range(counts[n] if n in counts else self.describe_topic(n).partitions)
+        ]
+        return transaction_admin.find_hanging_transactions(self._cluster, partitions, timeout_ms=self._timeout_ms)
+
+    def close(self) -> None:
+        """Every other method raises ClosedError from now on; again is fine. Nothing is held: connections are shared by
+        the process and closed when they have been idle."""
+        self._closed = True
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _arrow_schema(schema: Any) -> pa.Schema:
+    if isinstance(schema, pa.Schema):
+        return schema
+    if isinstance(schema, Mapping):
+        return pa.schema(list(schema.items()))
+    if hasattr(schema, "__arrow_c_schema__"):
+        return pa.schema(schema)
+    raise TypeError(f"schema must be a pyarrow.Schema (or have __arrow_c_schema__), not {type(schema).__name__}")
+
+
+def _check_count(name: str, partitions: object) -> None:
+    """Raises InvalidPartitionsError."""
+    if (
+        isinstance(partitions, bool)
+        or not isinstance(partitions, int)
+        or not 1 <= partitions <= PARTITIONS_PER_TOPIC_MAX
+    ):
+        raise InvalidPartitionsError(f"{name} = {partitions!r}: 1 to {PARTITIONS_PER_TOPIC_MAX}")

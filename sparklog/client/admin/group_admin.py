@@ -1,0 +1,217 @@
+"""Consumer groups from outside: what there is, who reads what, how far behind, and setting offsets of stopped
+groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sparklog.client.group.group_offsets import Offsets, commit_offsets, fetch_offsets
+from sparklog.client.net.answers import the_only
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.paging import pages
+from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.client.reading.isolation import Aborted
+from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.errors import UnknownTopicOrPartitionError, error_from_code
+from sparklog.format.batch import ATTRIBUTE_CONTROL, iterate_batches
+from sparklog.protocol.group_messages import (
+    DeleteGroupRequest,
+    DeleteGroupResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    GroupDetails,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    TopicPartitions,
+)
+from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse
+from sparklog.types import READ_COMMITTED, GroupMetadata, OffsetAndMetadata, TopicPartition
+
+MARKERS_BYTES = 64 * 1024
+MARKER_FETCHES_MAX = 100
+"""So many answers without a record are looked through behind a committed offset; then the rest counts as lag."""
+
+
+@dataclass(frozen=True)
+class GroupListing:
+    """`state`: Empty, Reconciling (partitions are on their way) or Stable; `kind`: "consumer", or "offsets" if it has
+    never had members."""
+
+    group_id: str
+    state: str
+    kind: str
+    members: int
+
+
+@dataclass(frozen=True)
+class MemberDescription:
+    """One member: `owned` it has (or has not let go yet), `target` it is to have."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    epoch: int
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...]
+    target: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """How far a group is in one partition. `committed` None: nothing is; `end` is the last stable offset, -1 if the
+    topic is gone; `lag` 0: all that can be read is read, None: nothing is committed. `member`: who has it."""
+
+    partition: TopicPartition
+    committed: OffsetAndMetadata | None
+    end: int
+    lag: int | None
+    member: MemberDescription | None
+
+
+@dataclass(frozen=True)
+class GroupDescription:
+    """A group. `epoch` counts its assignments, -1 if it has never had members."""
+
+    group_id: str
+    state: str
+    epoch: int
+    assignor: str
+    members: tuple[MemberDescription, ...]
+    partitions: tuple[PartitionLag, ...]
+
+
+class GroupAdmin:
+    """The part of Admin that is about groups."""
+
+    def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+        self._policy = RetryPolicy(timeout_ms=timeout_ms, request_timeout_ms=timeout_ms)
+
+    def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
+        wanted = [*states]
+
+        def ask(before: ListGroupsResponse | None) -> ListGroupsResponse:
+            request = ListGroupsRequest(wanted, paged=True, after=_last_id(before) or "")
+            return request_until(self._cluster, Api.LIST_GROUPS, request, ListGroupsResponse, self._policy)
+
+        found = (g for page in pages(ask, _last_id) for g in page.groups)
+        return [GroupListing(g.group_id, g.state, g.kind, g.members) for g in found]
+
+    def describe(self, group_id: str) -> GroupDescription:
+        deadline = Deadline(self._timeout_ms)
+        group = self._details(group_id)
+        if group.error_code:
+            raise error_from_code(group.error_code, group.message)
+        members = tuple(
+            MemberDescription(
+                m.member_id,
+                m.instance_id,
+                m.client_id,
+                m.client_host,
+                m.member_epoch,
+                tuple(m.topics),
+                _partitions(m.owned),
+                _partitions(m.target),
+            )
+            for m in group.members
+        )
+        lags = tuple(self._lags(self._offsets(group_id, deadline.left_ms()), members, deadline))
+        return GroupDescription(group_id, group.state, group.group_epoch, group.assignor, members, lags)
+
+    def _details(self, group_id: str) -> GroupDetails:
+        """With all its members."""
+
+        def ask(before: DescribeGroupsResponse | None) -> DescribeGroupsResponse:
+            first = 0 if before is None else before.members_from
+            request = DescribeGroupsRequest([group_id], paged=True, members_from=first)
+            return request_until(self._cluster, Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse, self._policy)
+
+        group: GroupDetails | None = None
+        for page in pages(ask, lambda page: page.members_from if page.members_from > 0 else None):
+            part = the_only(page.groups, "group")
+            if group is None or part.error_code:
+                group = part
+            else:
+                group.members += part.members
+        assert group is not None
+        return group
+
+    def offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        return self._offsets(group_id, self._timeout_ms)
+
+    def _offsets(self, group_id: str, timeout_ms: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        policy = RetryPolicy(timeout_ms=timeout_ms, request_timeout_ms=timeout_ms)
+        found, _ = fetch_offsets(self._cluster, GroupMetadata(group_id), require_stable=False, policy=policy)
+        return {tp: offset for tp, offset in found.items() if offset is not None}
+
+    def alter_offsets(self, group_id: str, offsets: Offsets) -> None:
+        commit_offsets(self._cluster, GroupMetadata(group_id), offsets, policy=self._policy)
+
+    def delete(self, group_id: str) -> int:
+        request = DeleteGroupRequest(group_id)
+        return request_until(self._cluster, Api.DELETE_GROUP, request, DeleteGroupResponse, self._policy).offsets
+
+    def _lags(
+        self,
+        committed: dict[TopicPartition, OffsetAndMetadata],
+        members: Sequence[MemberDescription],
+        deadline: Deadline,
+    ) -> list[PartitionLag]:
+        owners = {tp: member for member in members for tp in member.owned}
+        partitions = sorted(set(committed) | set(owners))
+        there = [tp for tp in partitions if self._exists(tp, deadline)]
+        left_ms = deadline.left_ms
+        start = list_offsets(self._cluster, dict.fromkeys(there, "earliest"), timeout_ms=left_ms())
+        latest = dict.fromkeys(there, "latest")
+        end = list_offsets(self._cluster, latest, isolation=READ_COMMITTED, timeout_ms=left_ms())
+        found = []
+        for tp in partitions:
+            offset, lag = committed.get(tp), None
+            if offset is not None and tp in end:
+                lag = self._lag(tp, max(offset.offset, start[tp].offset), end[tp].offset, deadline)
+            found.append(PartitionLag(tp, offset, end[tp].offset if tp in end else -1, lag, owners.get(tp)))
+        return found
+
+    def _exists(self, tp: TopicPartition, deadline: Deadline) -> bool:
+        try:
+            self._cluster.leader(tp, timeout_ms=deadline.left_ms())
+        except UnknownTopicOrPartitionError:
+            return False
+        return True
+
+    def _lag(self, tp: TopicPartition, position: int, end: int, deadline: Deadline) -> int:
+        """Offsets between `position` and `end`; 0 if none of them holds a record that can be read."""
+        offset = position
+        leader = self._cluster.leader(tp, timeout_ms=deadline.left_ms()) if offset < end else None
+        for _ in range(MARKER_FETCHES_MAX):
+            if offset >= end:
+                return 0
+            wanted = FetchPartition(*tp, offset, MARKERS_BYTES)
+            request = FetchRequest(0, 0, MARKERS_BYTES, READ_COMMITTED, [wanted])
+            left_ms = deadline.left_ms()
+            with self._cluster.connection(leader, timeout_ms=left_ms) as connection:
+                response, payload = connection.request(Api.FETCH, request, FetchResponse, timeout_ms=left_ms)
+            result = the_only(response.results, "partition")
+            if result.error_code or not result.length_bytes:
+                break  # deleted or damaged meanwhile: only the number is known
+            aborted = Aborted(result.aborted)
+            for _, header in iterate_batches(payload):
+                if header.next_offset <= offset:
+                    continue
+                rows = header.record_count and not header.attributes & ATTRIBUTE_CONTROL and not aborted.covers(header)
+                if rows and header.base_offset < end:
+                    return end - position
+                offset = header.next_offset
+        return max(0, end - position)
+
+
+def _last_id(page: ListGroupsResponse | None) -> str | None:
+    return page.groups[-1].group_id if page is not None and page.groups else None
+
+
+def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(t.topic, p) for t in topics for p in t.partitions)

@@ -1,0 +1,20 @@
+"""Offsets that all agree on who ask under one name; see `SnapshotOffsetsRequest`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.protocol.messages import Api, SnapshotOffsetsRequest, SnapshotOffsetsResponse
+from sparklog.types import TopicPartition
+
+
+def snapshot_offsets(
+    cluster: Cluster, name: str, topics: Sequence[str], tp: TopicPartition, isolation: int, policy: RetryPolicy
+) -> tuple[int, int]:
+    """(first offset, end) of a partition. Raises UnsupportedApiError if the broker is older,
+    UnknownTopicOrPartitionError."""
+    request = SnapshotOffsetsRequest(name, list(topics), *tp, isolation)
+    answer = request_until(cluster, Api.SNAPSHOT_OFFSETS, request, SnapshotOffsetsResponse, policy)
+    return answer.start, answer.end

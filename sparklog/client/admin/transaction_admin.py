@@ -1,0 +1,133 @@
+"""What operators ask about transactions, and their aborts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sparklog.client.net.answers import the_only
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.paging import pages
+from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.errors import error_from_code
+from sparklog.protocol.messages import Api
+from sparklog.protocol.transaction_messages import (
+    AbortTransactionRequest,
+    AbortTransactionResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ProducerState,
+    TransactionDetails,
+    TransactionSummary,
+)
+from sparklog.types import TopicPartition
+
+
+class HangingTransaction(NamedTuple):
+    """A transaction that is open in a partition though no coordinator knows it: readers of committed records stop
+    there, nothing behind it is compacted, until it is aborted."""
+
+    partition: TopicPartition
+    producer: ProducerState
+
+
+def list_transactions(
+    cluster: Cluster, states: Sequence[str] = (), running_ms_min: int = 0, *, timeout_ms: int = 30_000
+) -> list[TransactionSummary]:
+    """See `Admin.list_transactions`."""
+    policy = RetryPolicy(timeout_ms)
+
+    def ask(before: ListTransactionsResponse | None) -> ListTransactionsResponse:
+        after = "" if before is None else before.transactions[-1].transactional_id
+        request = ListTransactionsRequest(list(states), running_ms_min, paged=True, after=after)
+        return request_until(cluster, Api.LIST_TRANSACTIONS, request, ListTransactionsResponse, policy)
+
+    def position(page: ListTransactionsResponse) -> object:
+        return page.transactions[-1].transactional_id if page.transactions else None
+
+    return [t for page in pages(ask, position) for t in page.transactions]
+
+
+def describe_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms: int = 30_000) -> TransactionDetails:
+    """See `Admin.describe_transaction`."""
+    policy = RetryPolicy(timeout_ms)
+
+    def ask(before: DescribeTransactionsResponse | None) -> DescribeTransactionsResponse:
+        first = 0 if before is None else before.partitions_from
+        request = DescribeTransactionsRequest([transactional_id], paged=True, partitions_from=first)
+        return request_until(cluster, Api.DESCRIBE_TRANSACTIONS, request, DescribeTransactionsResponse, policy)
+
+    found: TransactionDetails | None = None
+    for page in pages(ask, lambda page: page.partitions_from if page.partitions_from > 0 else None):
+        part = the_only(page.transactions, "transaction")
+        if part.error_code:
+            raise error_from_code(part.error_code, part.message)
+        if found is None:
+            found = part
+        else:
+            found.partitions += part.partitions
+    assert found is not None
+    return found
+
+
+def abort_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms: int = 30_000) -> int:
+    """See `Admin.abort_transaction`."""
+    request = AbortTransactionRequest(transactional_id)
+    return cluster.request(Api.ABORT_TRANSACTION, request, AbortTransactionResponse, timeout_ms=timeout_ms).partitions
+
+
+def abort_hanging_transaction(
+    cluster: Cluster, partition: TopicPartition, producer_id: int, *, timeout_ms: int = 30_000
+) -> None:
+    """See `Admin.abort_hanging_transaction`."""
+    request = AbortTransactionRequest(None, partition.topic, partition.partition, producer_id)
+    deadline = Deadline(timeout_ms)
+    leader = cluster.leader(partition, timeout_ms=timeout_ms)
+    cluster.request(
+        Api.ABORT_TRANSACTION, request, AbortTransactionResponse, endpoint=leader, timeout_ms=deadline.left_ms()
+    )
+
+
+def describe_producers(
+    cluster: Cluster, partition: TopicPartition, *, timeout_ms: int = 30_000
+) -> DescribeProducersResponse:
+    """See `Admin.describe_producers`."""
+    deadline = Deadline(timeout_ms)
+    leader = cluster.leader(partition, timeout_ms=timeout_ms)
+
+    def ask(before: DescribeProducersResponse | None) -> DescribeProducersResponse:
+        after = -1 if before is None else before.producers[-1].producer_id
+        request = DescribeProducersRequest(*partition, paged=True, after=after)
+        return cluster.request(
+            Api.DESCRIBE_PRODUCERS,
+            request,
+            DescribeProducersResponse,
+            endpoint=leader,
+            timeout_ms=deadline.left_ms(),
+        )
+
+    def position(page: DescribeProducersResponse) -> object:
+        return page.producers[-1].producer_id if page.producers else None
+
+    first, *others = pages(ask, position)
+    for page in others:
+        first.producers += page.producers
+    first.more = False
+    return first
+
+
+def find_hanging_transactions(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, timeout_ms: int = 30_000
+) -> list[HangingTransaction]:
+    """See `Admin.find_hanging_transactions`."""
+    return [
+        HangingTransaction(partition, producer)
+        for partition in partitions
+        for producer in describe_producers(cluster, partition, timeout_ms=timeout_ms).producers
+        if producer.transaction_first_offset >= 0 and producer.transactional_id is None
+    ]

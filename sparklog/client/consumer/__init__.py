@@ -1,0 +1,1 @@
+"""The consumer: positions, and fetching ahead of `poll`."""

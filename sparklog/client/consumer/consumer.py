@@ -1,0 +1,498 @@
+"""The consumer: partitions, assigned by hand or by a group, read ahead in the background, as records or as Arrow
+batches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import time
+import warnings
+import weakref
+from _thread import start_new_thread
+from collections.abc import Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from sparklog.client.consumer.deserialized import RecordDeserializer
+from sparklog.client.consumer.fetch_request import FetcherConfig
+from sparklog.client.consumer.fetcher import CLOSE_S_MAX, RESET_TO, Fetcher
+from sparklog.client.consumer.group_reader import GroupReader
+from sparklog.client.consumer.position import Fetched, Position
+from sparklog.client.consumer.records_in_hand import RecordsInHand
+from sparklog.client.group.committer import Callback
+from sparklog.client.group.group_consumer import CLOSE_TIMEOUT_MS, GroupConsumer, Listener, require_group
+from sparklog.client.group.group_offsets import Offsets
+from sparklog.client.net.cluster import cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.reading.consumed import ConsumedBatch, Projection
+from sparklog.client.reading.isolation import isolation_of
+from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.errors import (
+    ClosedError,
+    DeserializationError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    SparklogError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.serialization import AnyDeserializer, deserializing
+from sparklog.settings import Scope, from_parameters
+from sparklog.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    GroupMetadata,
+    OffsetAndMetadata,
+    Record,
+    TopicPartition,
+)
+
+__all__ = ["ConsumedBatch", "Consumer"]
+
+ITERATE_POLL_MS = 1_000
+
+_live: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+
+class Consumer:
+    """Reads partitions that are assigned by hand (`assign`) or by a group (`group_id` and `subscribe`); for one thread.
+
+    `columns`: only these columns are decoded (None: all). Settings are the consumer settings of `sparklog.settings`
+    with underscores: group_id, auto_offset_reset, fetch_max_bytes, max_poll_records, prefetch_bytes, …
+
+    With `group_id` reading begins at the group's committed offsets (else where auto_offset_reset says), and unless
+    enable_auto_commit is False poll and close commit what earlier polls returned: so process what poll gives before
+    the next poll. Without it the consumer commits nothing and can be anywhere.
+
+    While the broker is away, poll returns nothing and goes on when it is back; every other error of a partition
+    (an offset out of range with auto.offset.reset=none, a damaged batch, a deleted topic) is raised by poll once all
+    that was read before is delivered, again and again, until the partition is sought or assigned anew.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        key_deserializer: AnyDeserializer | None = None,
+        value_deserializer: AnyDeserializer | None = None,
+        **settings: Any,
+    ) -> None:
+        """Does not connect yet. The deserializers (`sparklog.serialization`) are for the records of envelope topics;
+        batches stay as they are. Raises InvalidConfigError."""
+        key, value = (
+            deserializing(key_deserializer, "key_deserializer"),
+            deserializing(value_deserializer, "value_deserializer"),
+        )
+        self._deserializer = None if key is None and value is None else RecordDeserializer(key, value)
+        config: dict[str, Any] = from_parameters(Scope.CONSUMER, settings)
+        self.settings = config
+        self._columns = None if columns is None else list(columns)
+        self._cluster = cluster(bootstrap_servers)
+        self._max_poll_records: int = config["max.poll.records"]
+        self._api_timeout_ms: int = config["default.api.timeout.ms"]
+        self._reset: str = config["auto.offset.reset"]
+        self._isolation = isolation_of(config["isolation.level"])
+        self._fetcher = Fetcher(self._cluster, FetcherConfig.of(config))
+        self._closed = ""
+        self._hand = RecordsInHand()
+        me = weakref.proxy(self)
+        self._reader = GroupReader(
+            self._fetcher, self._reset, lambda tp: me._position(tp, None, None), lambda found: me._replace(found)
+        )
+        self._group = GroupConsumer(self._cluster, self._reader, config) if config["group.id"] else None
+        _live.add(self)
+
+    # -- assignment and positions
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads these partitions from now on; those assigned already keep their positions. With `group_id` the others
+        begin at its committed offsets; no other members are taken into account.
+
+        Raises UnknownTopicOrPartitionError, SchemaMismatchError (`columns` that a topic does not have),
+        BrokerNotAvailableError, and InvalidRequestError after `subscribe`.
+        """
+        self._check_open()
+        if self._group is not None and self._group.subscribed:
+            raise InvalidRequestError("the group assigns the partitions: call unsubscribe first, or do not subscribe")
+        positions: dict[TopicPartition, Position] = {}
+        tps = [TopicPartition(*given) for given in partitions]
+        deadline, request_ms = Deadline(self._api_timeout_ms), self.settings["request.timeout.ms"]
+        for topic in {tp.topic for tp in tps if tp not in self._fetcher.positions}:
+            # old rows, too, come in the newest schema
+            self._cluster.topic(topic, refresh=True, timeout_ms=deadline.left_ms(request_ms))
+        for tp in tps:
+            self._cluster.leader(tp, timeout_ms=deadline.left_ms(request_ms))
+        new = [tp for tp in tps if tp not in self._fetcher.positions]
+        committed = self._group.committed(new, deadline) if self._group is not None and new else {}
+        for tp in tps:
+            offset = committed.get(tp)
+            begin = None if offset is None else offset.offset
+            current = self._fetcher.positions.get(tp)
+            positions[tp] = current or self._position(tp, begin, RESET_TO.get(self._reset))
+        self._replace(positions)
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assign: Listener | None = None,
+        on_revoke: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Joins the group for these topics (also ones that do not exist yet), or for all whose whole name matches
+        `pattern`; the group shares their partitions out among its members. Replaces an earlier subscription.
+
+        The callbacks run inside poll, unsubscribe and close, with a list of partitions: `on_assign` when they have come
+        (`seek` is allowed), `on_revoke` before they go (`commit` is), `on_lost` (default: on_revoke) when somebody else
+        may have them already. Raises InvalidGroupIdError (no group_id), InvalidTopicError.
+        """
+        self._check_open()
+        group = require_group(self._group, "subscribe")
+        if (topics is None) == (pattern is None):
+            raise InvalidRequestError("subscribe takes either topics or pattern")
+        if not group.subscribed:
+            self._replace({})
+        group.subscribe(topics, pattern, (on_assign, on_revoke, on_lost))
+
+    def subscription(self) -> list[str]:
+        """The topics subscribed to; those a pattern matches."""
+        self._check_open()
+        return [] if self._group is None else self._group.subscription
+
+    def unsubscribe(self) -> None:
+        """Commits (enable.auto.commit), lets all partitions go and leaves the group; also ends `assign`."""
+        self._check_open()
+        if self._group is not None:
+            self._group.unsubscribe(timeout_ms=self._close_timeout_ms)
+        self._replace({})
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """poll returns nothing of these until `resume`, while it keeps this member in its group."""
+        self._check_open()
+        positions = dict(self._fetcher.positions)
+        for tp in partitions:
+            old = self._assigned(tp)
+            with self._fetcher.changed:
+                new = positions[old.tp] = old.afresh()
+                new.paused, new.error = True, None
+        self._replace(positions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Undoes `pause`."""
+        self._check_open()
+        for tp in partitions:
+            self._assigned(tp).paused = False
+        self._fetcher.wake()
+
+    def paused(self) -> list[TopicPartition]:
+        """What is paused."""
+        self._check_open()
+        with self._fetcher.changed:
+            return sorted(tp for tp, position in self._fetcher.positions.items() if position.paused)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The assigned partitions."""
+        self._check_open()
+        return sorted(self._fetcher.positions)
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """The next poll of `tp` begins at `offset`. Raises InvalidRequestError if it is not assigned."""
+        self._check_open()
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise InvalidRequestError(f"cannot seek {tp} to {offset!r}: an offset is a whole number from 0 on")
+        self._move([tp], offset, None)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """To the first offset that can be read; without arguments for all assigned partitions."""
+        self._move(partitions or self.assignment(), None, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """To the offset the next record will get; without arguments for all assigned partitions."""
+        self._move(partitions or self.assignment(), None, LATEST_TIMESTAMP)
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset of the next record that poll returns. Asks the broker if it is not known yet.
+
+        Raises InvalidRequestError (not assigned), OffsetOutOfRangeError (no position, auto.offset.reset=none).
+        """
+        self._check_open()
+        position = self._assigned(tp)
+        deadline = Deadline(self._api_timeout_ms)
+        if position.waiting and self._group is not None:
+            committed = self._group.committed([position.tp], deadline)[position.tp]
+            self._reader.start_at({position.tp: None if committed is None else committed.offset})
+        with self._fetcher.changed:
+            if position.consumed is not None:
+                return position.consumed
+        if position.reset_to is None:
+            raise OffsetOutOfRangeError(f"{tp} has no position and auto.offset.reset is none: seek to an offset first")
+        asked = {position.tp: position.reset_to}
+        timeout_ms = deadline.left_ms(self.settings["request.timeout.ms"])
+        answer = list_offsets(self._cluster, asked, isolation=self._isolation, timeout_ms=timeout_ms)
+        found = answer[position.tp].offset
+        with self._fetcher.changed:
+            if position.consumed is None:
+                position.offset = position.consumed = found
+            return found if position.consumed is None else position.consumed
+
+    # -- offsets of the group
+
+    def commit(self, offsets: Offsets | None = None, *, sync: bool = True) -> None:
+        """Commits the positions of all assigned partitions (or `offsets`: the next ones to read, as numbers or
+        OffsetAndMetadata) for the group, and waits until they are safe; `sync=False` is `commit_async`.
+
+        Raises InvalidRequestError (no partition, no offset), CommitFailedError (this member does not hold a partition,
+        or not any more; poll tells), RequestTimedOutError after default.api.timeout.ms, InvalidGroupIdError (no
+        group_id), NonEmptyGroupError (assigned by hand while the group has members).
+        """
+        if not sync:
+            self.commit_async(offsets)
+            return
+        self._check_open()
+        require_group(self._group, "commit").commit(offsets)
+
+    def commit_async(self, offsets: Offsets | None = None, callback: Callback | None = None) -> None:
+        """Like `commit`, without waiting. A later poll calls `callback(offsets, error)`, error None if they are safe;
+        without a callback a failure is logged."""
+        self._check_open()
+        require_group(self._group, "commit_async").commit_async(offsets, callback)
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed, None where it has not. Raises InvalidGroupIdError (no group_id)."""
+        self._check_open()
+        return require_group(self._group, "committed").committed(partitions)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group, for `Producer.send_offsets_to_transaction`. Raises InvalidGroupIdError."""
+        self._check_open()
+        return require_group(self._group, "group_metadata").metadata
+
+    # -- reading
+
+    def poll(self, timeout_ms: int = 1000, max_records: int | None = None) -> list[Record]:
+        """The next records of one partition, at most `max_records` (default max.poll.records); none after `timeout_ms`.
+
+        Of typed topics `value` is a dict of the columns. A record that cannot be deserialized raises
+        DeserializationError, once those before it have been returned, until it is sought past.
+        """
+        self._check_open()
+        limit = self._max_poll_records if max_records is None else max_records
+        if limit < 1:
+            raise InvalidRequestError(f"max_records = {limit}: at least 1")
+        if self._group is not None:
+            self._group.before_poll()
+        if not self._hand:
+            fetched = self._take(timeout_ms)
+            if fetched is None:
+                return []
+            try:
+                self._hand.fill(fetched)
+            except DeserializationError as e:
+                self._fail(fetched.position, e)
+                raise
+            except Exception as e:
+                raise self._unreadable(fetched, e) from e
+        chosen = self._hand.first(limit)
+        if self._deserializer is not None:
+            chosen = self._deserialized(chosen)
+        self._hand.give_out(len(chosen))
+        return chosen
+
+    def __iter__(self) -> Consumer:
+        """`for record in consumer:` gives one record after the other, and ends when none has come for
+        consumer.timeout.ms (-1: never) or the consumer is closed. What was given counts as consumed when the next one
+        is asked for, as with poll; after an exception the loop can be begun again."""
+        return self
+
+    def __next__(self) -> Record:
+        if self._closed:
+            raise StopIteration
+        timeout_ms: int = self.settings["consumer.timeout.ms"]
+        deadline = None if timeout_ms < 0 else Deadline(timeout_ms)
+        while True:
+            wait_ms = ITERATE_POLL_MS if deadline is None else min(ITERATE_POLL_MS, int(deadline.left_s * 1000))
+            if records := self.poll(wait_ms, max_records=1):
+                return records[0]
+            if deadline is not None and deadline.is_over:
+                raise StopIteration
+
+    def poll_batches(self, timeout_ms: int = 1000) -> list[ConsumedBatch]:
+        """All batches that are there, at least one unless none came within `timeout_ms`; without any copy."""
+        self._check_open()
+        if self._group is not None:
+            self._group.before_poll()
+        batches: list[ConsumedBatch] = []
+        moved: dict[Position, int | None] = {}
+        try:
+            self._take_batches(timeout_ms, batches, moved)
+        except BaseException:  # the application does not get them
+            self._hand.take_rest()
+            for position, consumed in moved.items():
+                position.consumed = consumed
+            raise
+        return batches
+
+    def _take_batches(self, timeout_ms: int, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
+        """Fills `batches`; tells of positions before it moves them."""
+        if self._hand:
+            rest, position = self._hand.remainder(), self._hand.position
+            assert position is not None
+            moved[position] = position.consumed
+            position.consumed = rest.next_offset
+            batches.append(rest)
+        self._hand.drop_records()
+        while (fetched := self._take(0 if batches else timeout_ms, only_ready=bool(batches))) is not None:
+            try:
+                fetched.batch.decode()
+            except SparklogError as e:
+                error = self._unreadable(fetched, e)
+                if batches:
+                    return  # the next calls raise it
+                raise error from e
+            moved.setdefault(fetched.position, fetched.position.consumed)
+            fetched.position.consumed = fetched.batch.next_offset
+            batches.append(fetched.batch)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stops reading; of a group commits (enable.auto.commit) and leaves it, within `timeout_s` (default:
+        default.api.timeout.ms, at most 30 s). Again is fine."""
+        if self._closed:
+            return
+        timeout_ms = self._close_timeout_ms if timeout_s is None else max(0, int(timeout_s * 1000))
+        deadline = Deadline(timeout_ms)
+        try:
+            if self._group is not None:
+                self._group.close(timeout_ms)
+        finally:
+            self._closed = "the consumer is closed"
+            self._fetcher.close(min(deadline.left_s, CLOSE_S_MAX))
+            self._hand.keep({})
+            _live.discard(self)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self, warn: Any = warnings.warn, is_finalizing: Any = sys.is_finalizing) -> None:
+        if getattr(self, "_closed", "not made") or is_finalizing():
+            return
+        self._closed = "the consumer was dropped"
+        # a collection may run on any thread, with any lock held: a thread of its own waits for the fetcher's
+        with contextlib.suppress(RuntimeError):  # the process ends
+            start_new_thread(_abandon, (self._fetcher, self._group))
+        warn(f"unclosed {self!r}", ResourceWarning, source=self)
+
+    def __repr__(self) -> str:
+        group = "" if self._group is None else f" group {self._group.group_id!r}"
+        return f"<Consumer {self._cluster.bootstrap_servers}{group}>"
+
+    # -- inside
+
+    @property
+    def _close_timeout_ms(self) -> int:
+        return min(self._api_timeout_ms, CLOSE_TIMEOUT_MS)
+
+    def _take(self, timeout_ms: int, *, only_ready: bool = False) -> Fetched | None:
+        rest = self._hand.take_rest()
+        if rest is not None:
+            return rest
+        if only_ready and not self._fetcher.ready:
+            return None
+        if self._group is None or only_ready:
+            return self._fetcher.take(max(timeout_ms, 0) / 1000)
+        group, deadline = self._group, time.monotonic() + max(timeout_ms, 0) / 1000
+        while True:
+            left_s = deadline - time.monotonic()
+            try:
+                taken = self._fetcher.take(max(0.0, min(left_s, group.wait_s)), lambda: group.pending)
+            except UnknownTopicOrPartitionError:
+                if not group.subscribed:
+                    raise
+                self._reader.start_again(UnknownTopicOrPartitionError)  # the group is about to take it away
+                taken = None
+            if taken is not None or left_s <= 0:
+                return taken
+            group.update()
+
+    def _deserialized(self, records: list[Record]) -> list[Record]:
+        """Those up to the first that cannot be; of that nothing is kept but the error, so others' partitions go on."""
+        assert self._deserializer is not None
+        try:
+            return self._deserializer.records(records)
+        except DeserializationError as e:
+            assert self._hand.position is not None
+            self._fail(self._hand.position, e)
+            raise
+
+    def _unreadable(self, fetched: Fetched, error: Exception) -> SparklogError:
+        """What poll raises for the partition from now on."""
+        batch, position = fetched.batch, fetched.position
+        if not isinstance(error, SparklogError):
+            error = SparklogError(
+                f"{batch.tp}: the batch at offset {batch.base_offset} cannot be made Python objects ({error}): seek there "
+                f"and read it with poll_batches, or seek to offset {batch.next_offset}"
+            )
+        self._fail(position, error)
+        return error
+
+    def _fail(self, position: Position, error: SparklogError) -> None:
+        """poll raises `error` for the partition from now on."""
+        positions = dict(self._fetcher.positions)
+        if positions.get(position.tp) is position:
+            failed = positions[position.tp] = position.afresh()
+            failed.error = error
+            self._replace(positions)
+
+    def _position(self, tp: TopicPartition, offset: int | None, reset_to: int | None) -> Position:
+        newest = partial(self._cluster.topic, tp.topic, refresh=True, timeout_ms=self.settings["request.timeout.ms"])
+        projection = Projection(self._cluster.topic(tp.topic), self._columns, newest=newest, follow=True)
+        return Position(tp, projection, offset, reset_to)
+
+    def _move(self, partitions: Iterable[TopicPartition], offset: int | None, reset_to: int | None) -> None:
+        self._check_open()
+        positions = dict(self._fetcher.positions)
+        for tp in partitions:
+            old = self._assigned(tp)
+            new = positions[old.tp] = self._position(old.tp, offset, reset_to)
+            new.paused = old.paused
+        self._replace(positions)
+
+    def _replace(self, positions: dict[TopicPartition, Position]) -> None:
+        self._hand.keep(positions)
+        self._fetcher.replace(positions)
+
+    def _assigned(self, tp: TopicPartition) -> Position:
+        position = self._fetcher.positions.get(TopicPartition(*tp))
+        if position is None:
+            raise InvalidRequestError(f"{TopicPartition(*tp)} is not assigned: call assign first")
+        return position
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(self._closed)
+
+
+def _abandon(fetcher: Fetcher, group: GroupConsumer | None) -> None:
+    """Tells the threads of a consumer that was dropped to end. Not a `threading.Thread`'s: no logging here."""
+    fetcher.begin_to_close()
+    if group is not None:
+        group.abandon()
+
+
+def _drop_after_fork() -> None:
+    for consumer in list(_live):
+        consumer._closed = "this consumer belongs to the parent process: create one in the child"
+        consumer._fetcher.drop_after_fork()
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)

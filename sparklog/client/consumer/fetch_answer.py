@@ -1,0 +1,96 @@
+"""A fetch request under way, and its answer cut into the partitions' parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from sparklog.client.consumer.position import Position
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.connection import Connection
+from sparklog.client.reading.consumed import ConsumedBatch, decode_batches
+from sparklog.client.reading.isolation import Aborted
+from sparklog.errors import CorruptBatchError, InvalidRequestError
+from sparklog.format.batch import BatchHeader, iterate_batches
+from sparklog.protocol.messages import FetchPartition, FetchResponse, FetchResult
+
+
+class UnderWay(NamedTuple):
+    """A request without an answer yet: what it asked for, and on which connection."""
+
+    leader: Endpoint
+    connection: Connection
+    asked: list[tuple[Position, FetchPartition]]
+
+    @property
+    def positions(self) -> list[Position]:
+        return [position for position, _ in self.asked]
+
+    def is_for(self, wanted: list[Position]) -> bool:
+        """Whether it asked for exactly these, but for what is read from files by now."""
+        return {id(p) for p in wanted} == {id(p) for p in self.positions if not p.from_files}
+
+    def receive(self) -> tuple[list[Part], int]:
+        """Waits for the answer: the parts in the order asked, and the bytes of all. Raises as `Connection.receive`."""
+        response, payload = self.connection.receive(FetchResponse)
+        results = response.results
+        if len(results) != len(self.asked) or sum(r.length_bytes for r in results) != payload.size:
+            self.connection.close()
+            raise InvalidRequestError("the answer to a fetch does not have the announced parts")
+        parts, start = [], 0
+        for (position, wanted), result in zip(self.asked, results, strict=True):
+            data = payload.slice(start, result.length_bytes)
+            parts.append(Part(position, wanted.fetch_offset, result, data, *headers_of(data)))
+            start += result.length_bytes
+        return parts, payload.size
+
+
+@dataclass(slots=True)
+class Part:
+    """One partition's part of an answer, of which what is below `offset` was not asked for or has been taken.
+    `headers` are those of its batches with their positions in `data`, up to the `damage` if there is any."""
+
+    position: Position
+    offset: int
+    result: FetchResult
+    data: pa.Buffer
+    headers: list[tuple[int, BatchHeader]]
+    damage: CorruptBatchError | None
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last intact batch."""
+        return max((header.next_offset for _, header in self.headers), default=self.offset)
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where to go on; None: that is not known before everything is checked."""
+        return self.end_offset if self.damage is None else None
+
+    def decode(self, *, check_crcs: bool) -> Iterator[ConsumedBatch]:
+        """The batches that were asked for and are not aborted. Raises as `decode_batches`, and the damage behind
+        them."""
+        yield from decode_batches(
+            self.data,
+            self.headers,
+            self.position.tp,
+            self.position.projection,
+            self.offset,
+            check_crcs=check_crcs,
+            aborted=Aborted(self.result.aborted),
+        )
+        if self.damage is not None:
+            raise self.damage
+
+
+def headers_of(data: pa.Buffer) -> tuple[list[tuple[int, BatchHeader]], CorruptBatchError | None]:
+    """The headers of the batches in `data` with their positions, and what is wrong behind them."""
+    found: list[tuple[int, BatchHeader]] = []
+    try:
+        found.extend(iterate_batches(memoryview(data), verify=False))
+    except CorruptBatchError as e:
+        return found, e
+    return found, None

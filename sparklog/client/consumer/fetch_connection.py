@@ -1,0 +1,56 @@
+"""The connection that a consumer's fetches use, and how another thread ends a request that waits on it."""
+
+from __future__ import annotations
+
+import threading
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.connection import Connection
+
+
+class FetchConnection:
+    """At most one connection at a time. Any thread may abort it; the rest belongs to the thread whose turn it is to
+    fetch."""
+
+    def __init__(self, cluster: Cluster, lock: threading.RLock, timeout_ms: int) -> None:
+        """`lock` guards all of it; the fetcher holds it while it calls `abort`."""
+        self._cluster = cluster
+        self._lock = lock
+        self._timeout_ms = timeout_ms
+        self._connection: Connection | None = None
+        self._aborted: list[Connection] = []
+
+    @property
+    def has_aborted(self) -> bool:
+        """Whether a request was aborted, and `drop` has not been called since."""
+        return bool(self._aborted)
+
+    def to(self, leader: Endpoint) -> Connection:
+        """The connection to `leader`; one to another broker is closed. Raises as `Cluster.connect`."""
+        connection = self._connection
+        if connection is None or connection.closed or connection.endpoint != leader:
+            self.drop()
+            connection = self._cluster.connect(leader, timeout_ms=self._timeout_ms, for_data=True)
+            with self._lock:
+                self._connection = connection
+        return connection
+
+    def abort(self) -> None:
+        """Ends a request that may be waiting for data; the lock is held. The fetching thread closes the connection."""
+        if self._connection is not None:
+            self._connection.abort()
+            self._aborted.append(self._connection)
+            self._connection = None
+
+    def drop(self) -> bool:
+        """Closes the connection. Returns whether it had been aborted: nothing is wrong then."""
+        with self._lock:
+            dropped, self._aborted = self._aborted, []
+            aborted = bool(dropped)
+            if self._connection is not None:
+                dropped.append(self._connection)
+                self._connection = None
+        for connection in dropped:
+            connection.close()
+        return aborted

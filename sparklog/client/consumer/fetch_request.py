@@ -1,0 +1,66 @@
+"""What a fetch asks for: which positions, and how many bytes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from sparklog.client.consumer.file_fetcher import PROBE_BYTES
+from sparklog.client.consumer.position import Position
+from sparklog.client.reading.isolation import isolation_of
+from sparklog.protocol.messages import FetchPartition, FetchRequest
+
+
+class FetcherConfig(NamedTuple):
+    """What the fetcher needs of the consumer's settings."""
+
+    min_bytes: int
+    max_wait_ms: int
+    max_bytes: int
+    partition_max_bytes: int
+    prefetch_bytes: int
+    request_timeout_ms: int
+    check_crcs: bool
+    reset: str
+    isolation: int
+    local_read: bool = True
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> FetcherConfig:
+        """From the consumer's settings. Raises InvalidConfigError."""
+        return cls(
+            min_bytes=settings["fetch.min.bytes"],
+            max_wait_ms=settings["fetch.max.wait.ms"],
+            max_bytes=settings["fetch.max.bytes"],
+            partition_max_bytes=settings["max.partition.fetch.bytes"],
+            prefetch_bytes=settings["prefetch.bytes"],
+            request_timeout_ms=settings["request.timeout.ms"],
+            check_crcs=settings["check.crcs"],
+            reset=settings["auto.offset.reset"],
+            isolation=isolation_of(settings["isolation.level"]),
+            local_read=settings["local.read"] == "auto",
+        )
+
+
+def fetch_request(
+    config: FetcherConfig,
+    positions: list[Position],
+    *,
+    room_bytes: int,
+    wait_ms: int,
+    is_probe: Callable[[Position], bool],
+) -> tuple[FetchRequest, list[tuple[Position, FetchPartition]]]:
+    """The request for those positions whose offsets are known, and what it asks of each.
+
+    The answer fits into `room_bytes`, but for a first batch that is larger. The broker waits up to `wait_ms` for data.
+    Of a position that is a probe only a little is asked for: the rest may be read from the broker's files.
+    """
+    max_bytes = max(min(config.max_bytes, room_bytes), 1)
+    part_bytes = min(config.partition_max_bytes, max_bytes)
+    asked = [
+        (p, FetchPartition(*p.tp, p.offset, min(part_bytes, PROBE_BYTES) if is_probe(p) else part_bytes))
+        for p in positions
+        if p.offset is not None
+    ]
+    request = FetchRequest(wait_ms, config.min_bytes, max_bytes, config.isolation, [part for _, part in asked])
+    return request, asked

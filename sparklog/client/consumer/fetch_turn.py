@@ -1,0 +1,105 @@
+"""Who receives a consumer's fetches: its background thread, or the thread that polls.
+
+Where much comes, the background thread reads ahead while the application works on what it has. Where little comes, it
+would only hand each record on to another thread that has to be woken for it: then the request that is under way is
+left to the next poll, which waits at the socket itself. The background thread takes it up again when poll is not
+called for a while (IDLE_S), when more comes (SPARSE_BYTES), when an answer is late, and for whatever else there is to
+do.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from sparklog.client.net.connection import READ_AHEAD_BYTES_MAX, Connection
+from sparklog.client.net.waker import Waker
+
+SPARSE_BYTES = READ_AHEAD_BYTES_MAX
+"""A consumer whose answers are no larger keeps up, and has nothing to read ahead. Poll can wait for such an answer
+without receiving it."""
+PART_HEADER_BYTES = 128
+"""What an answer has for each partition beside the data, or a little more."""
+IDLE_S = 1.0
+"""After this time without a poll at the socket the background thread goes on."""
+
+
+class FetchTurn:
+    """Guarded by the fetcher's lock, which must be held for everything but `is_readable`."""
+
+    def __init__(self, lock: threading.RLock, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition(lock)
+        self._polled_at = -IDLE_S
+        self._waker: Waker | None = None
+        self.is_sparse = False
+        """Whether the last answer was."""
+        self.is_polling = False
+        self.poll_receives = False
+        """Still so when the next poll begins: an exception (Ctrl-C) has ended the last one in the middle."""
+
+    def begin_poll(self) -> None:
+        """The application waits for data, and there are none."""
+        self.is_polling = True
+
+    def end_poll(self) -> None:
+        """It has got something, or has something else to do."""
+        if self.is_polling:
+            self._polled_at = self._clock()
+        self.is_polling = False
+
+    def is_polls(self, connection: Connection) -> bool:
+        """Whether the answer on `connection` is left to poll. One that is late is not: it is for the background thread
+        to find out what is the matter, which without polls it does in time."""
+        return self.is_sparse and self._left_s(connection) > 0
+
+    def _left_s(self, connection: Connection) -> float:
+        due = connection.due
+        until = due if self.is_polling else min(self._polled_at + IDLE_S, (self._polled_at + due) / 2)
+        return until - self._clock()
+
+    def wait_in_background(self, timeout_s: float | None = None) -> None:
+        """Until `tell`; of the background thread."""
+        self._changed.wait(timeout_s)
+
+    def leave_to_poll(self, connection: Connection | None) -> None:
+        """Waits as long as the answer on `connection` is surely left to poll (None: it is being received), or until
+        `tell`."""
+        self._changed.wait(IDLE_S if connection is None else min(IDLE_S / 2, max(self._left_s(connection), 0)))
+
+    def tell(self) -> None:
+        """Something has changed: the background thread and a poll at the socket look again."""
+        self._changed.notify_all()
+        if self.poll_receives and self._waker is not None:
+            self._waker.wake()
+
+    def go_to_socket(self) -> None:
+        """From now on poll receives."""
+        if self._waker is None:
+            self._waker = Waker()
+        self.poll_receives = True
+
+    def leave_socket(self) -> None:
+        """It has received, or nothing came."""
+        self.poll_receives = False
+
+    def is_readable(self, connection: Connection, deadline: float) -> bool:
+        """Waits for (more of) the answer on `connection` to come: up to `deadline`, until it is late, or until
+        `tell`."""
+        assert self._waker is not None
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        poll.register(self._waker, select.POLLIN)
+        timeout_s = max(0.0, min(deadline, connection.due) - self._clock())
+        ready = [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
+        if self._waker.fileno() in ready:
+            self._waker.clear()
+        return connection.fileno() in ready
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._waker is not None:
+            self._waker.close()
+        self._waker = None

@@ -1,0 +1,254 @@
+"""Reads partitions that are behind from the broker's files, where they are visible on the same host.
+
+The fetch thread hands a partition over when an answer has left something (`take_over`) and gets it back at its end, or
+when anything is wrong with the files: then the socket brings the data, or finds out what is the matter. So who keeps
+up with the log never pays for a question where its files are.
+
+What is read at once is bounded (STRETCH_BYTES), so that neither mapped memory nor what a reader sees of records that
+are deleted meanwhile grows with the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from sparklog.client.consumer.position import Position
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.reading.consumed import ConsumedBatch, decode_one
+from sparklog.client.reading.isolation import Aborted
+from sparklog.client.reading.segment_files import LOCAL_RETRY_S, MappedBatch, is_only_remote, locate, mapped_batches
+from sparklog.errors import SparklogError
+from sparklog.protocol.messages import LocateSegmentsResponse
+from sparklog.settings import MIB
+from sparklog.types import READ_COMMITTED, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+PROBE_BYTES = 256 * 1024
+"""What a partition's first fetch asks for where files may be mapped: enough to tell whether it is behind."""
+STRETCH_BYTES = 64 * MIB
+"""About how much is located at once."""
+AGAIN_BYTES_MIN = MIB
+"""Behind a stretch that went up to the end and was shorter, the socket waits for more."""
+
+
+class FileFetcherConfig(NamedTuple):
+    """What of the consumer's settings matters for files."""
+
+    piece_bytes: int
+    request_timeout_ms: int
+    check_crcs: bool
+    isolation: int
+
+
+class Piece(NamedTuple):
+    """What was read of a partition: `batches` of `size_bytes` with the rows of [start_offset, end_offset)."""
+
+    batches: list[ConsumedBatch]
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+class Taker(Protocol):
+    """Who gets the pieces (the Fetcher). `changed` guards and announces it."""
+
+    changed: threading.Condition
+
+    def is_wanted(self, position: Position) -> bool:
+        """Whether the position is still the current one of an open consumer; with `changed` held."""
+        ...
+
+    def has_room(self) -> bool:
+        """Whether there is memory for another piece; with `changed` held."""
+        ...
+
+    def deliver(self, position: Position, piece: Piece) -> None:
+        """Drops it if the position is not wanted any more."""
+        ...
+
+    def take_back(self, position: Position) -> None:
+        """The socket goes on with the position, if it is still wanted."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """The thread has ended with `error`."""
+        ...
+
+
+class Stretch:
+    """Located ranges of a partition, handed out piece by piece. Pure but for the files."""
+
+    def __init__(self, tp: TopicPartition, offset: int, located: LocateSegmentsResponse, isolation: int) -> None:
+        self._tp = tp
+        self._begin = offset
+        self.offset = offset
+        self.size_bytes = sum(r.end_position - r.start_position for r in located.ranges)
+        self._bound = located.last_stable_offset if isolation == READ_COMMITTED else located.high_watermark
+        self._aborted = Aborted(located.aborted)
+        self._batches: Iterator[MappedBatch] = mapped_batches(located.ranges)
+        self.has_ended = False
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether it is likely that more than a little is behind it."""
+        return self.offset > self._begin and (self.offset < self._bound or self.size_bytes >= AGAIN_BYTES_MIN)
+
+    @property
+    def bytes_per_offset(self) -> float:
+        return self.size_bytes / max(self.offset - self._begin, 1)
+
+    def read(self, position: Position, max_bytes: int, *, check_crcs: bool) -> tuple[Piece, Exception | None]:
+        """The next batches, at least one and not many more than `max_bytes`, and what went wrong behind them."""
+        batches: list[ConsumedBatch] = []
+        start, size = self.offset, 0
+        error: Exception | None = None
+        try:
+            while size < max_bytes:
+                found = next(self._batches, None)
+                if found is None:
+                    self.has_ended = True
+                    break
+                batch = decode_one(
+                    found.data,
+                    found.view,
+                    found.position,
+                    found.header,
+                    self._tp,
+                    position.projection,
+                    self.offset,
+                    None,
+                    check_crcs=check_crcs,
+                    aborted=self._aborted,
+                )
+                if batch is not None:
+                    batches.append(batch)
+                    size += found.header.size_bytes
+                self.offset = max(self.offset, found.header.next_offset)
+        except (SparklogError, OSError) as e:
+            error = e
+        return Piece(batches, start, self.offset, size), error
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A position that is read from files: what its records are like, and what has been located."""
+
+    position: Position
+    bytes_per_offset: float
+    stretch: Stretch | None = None
+
+
+class FileFetcher:
+    """Has a thread of its own, started with the first partition that is handed over: it reads files while the fetch
+    thread waits for the broker. Partitions take turns, piece by piece."""
+
+    def __init__(self, cluster: Cluster, config: FileFetcherConfig, taker: Taker) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._taker = taker
+        self._turns: deque[_Turn] = deque()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def may_read(self, tp: TopicPartition) -> bool:
+        """Whether it is worth looking for files of the partition here. Raises what `Cluster.leader` does."""
+        return self._cluster.local_reads(self._cluster.leader(tp))
+
+    def is_here(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether the offset's file may be visible here. Raises what `Cluster.leader` does."""
+        return self.may_read(tp) and not is_only_remote(self._cluster, tp, offset)
+
+    def take_over(self, position: Position, bytes_per_offset: float) -> None:
+        """Reads on from files at the position's offset, until `Taker.take_back`; with `changed` held."""
+        self._turns.append(_Turn(position, bytes_per_offset))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="sparklog-consumer-files", daemon=True)
+            self._thread.start()
+        self._taker.changed.notify_all()
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the thread; `changed` must not be held."""
+        with self._taker.changed:
+            self.begin_to_close()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def begin_to_close(self) -> None:
+        """The thread ends behind the piece that it reads; with `changed` held."""
+        self._closed = True
+        self._taker.changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while self._take_turn():
+                pass
+        except BaseException as e:  # noqa: BLE001  poll raises it
+            _log.exception("the consumer's thread for files failed")
+            self._taker.fail(e)
+
+    def _take_turn(self) -> bool:
+        """Reads a piece of the next position; False at the end."""
+        turn = self._next_turn()
+        if turn is None:
+            return False
+        if self._read(turn):
+            with self._taker.changed:
+                self._turns.append(turn)
+        else:
+            self._taker.take_back(turn.position)
+        return True
+
+    def _next_turn(self) -> _Turn | None:
+        """The next one of a position that is still wanted, when there is room; None at the end."""
+        with self._taker.changed:
+            while not self._closed:
+                while self._turns and not self._taker.is_wanted(self._turns[0].position):
+                    self._turns.popleft()
+                if self._turns and self._taker.has_room():
+                    return self._turns.popleft()
+                self._taker.changed.wait()
+            self._turns.clear()
+        return None
+
+    def _read(self, turn: _Turn) -> bool:
+        """Delivers a piece; whether there is more for the position in files."""
+        position, config = turn.position, self._config
+        stretch = turn.stretch = turn.stretch or self._locate(turn)
+        if stretch is None:
+            return False
+        piece, error = stretch.read(position, config.piece_bytes, check_crcs=config.check_crcs)
+        self._taker.deliver(position, piece)
+        if error is not None:
+            self._note(position, error)
+            return False
+        if stretch.has_ended:
+            turn.bytes_per_offset, turn.stretch = stretch.bytes_per_offset, None
+        return not stretch.has_ended or stretch.is_followed
+
+    def _locate(self, turn: _Turn) -> Stretch | None:
+        """None: the socket has to go on."""
+        config, position, offset = self._config, turn.position, turn.position.offset
+        assert offset is not None
+        try:
+            if not self.is_here(position.tp, offset):
+                return None
+            leader = self._cluster.leader(position.tp)
+            end = offset + 1 + int(STRETCH_BYTES / max(turn.bytes_per_offset, 1e-3))
+            timeout_ms = config.request_timeout_ms
+            located = locate(self._cluster, leader, position.tp, offset, end, config.isolation, timeout_ms=timeout_ms)
+        except (SparklogError, OSError) as e:
+            _log.debug("%s is read through the socket: %s", position.tp, e)
+            return None
+        return Stretch(position.tp, offset, located, config.isolation) if located.ranges else None
+
+    def _note(self, position: Position, error: Exception) -> None:
+        """A file that is gone or has been replaced is met once; one that may not be opened, with every file."""
+        _log.debug("%s is read through the socket: %s", position.tp, error)
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            self._cluster.no_local_reads(self._cluster.leader(position.tp), LOCAL_RETRY_S)

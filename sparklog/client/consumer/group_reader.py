@@ -1,0 +1,68 @@
+"""What a consumer does for its group: partitions come, begin somewhere, and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from sparklog.client.consumer.fetcher import RESET_TO, Fetcher
+from sparklog.client.consumer.position import Position
+from sparklog.errors import SparklogError
+from sparklog.types import TopicPartition
+
+
+class GroupReader:
+    """`group_consumer.Reader`. Does not keep the consumer: the thread that sends heartbeats has this, too. `new` makes
+    a position without an offset, `replace` sets all of them."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        reset: str,
+        new: Callable[[TopicPartition], Position],
+        replace: Callable[[dict[TopicPartition, Position]], None],
+    ) -> None:
+        self._fetcher = fetcher
+        self._reset = reset
+        self._new = new
+        self._replace = replace
+
+    def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        positions = dict(self._fetcher.positions)
+        for tp in partitions:
+            new = positions[tp] = self._new(tp)
+            new.waiting = True
+        self._replace(positions)
+
+    def start_at(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        with self._fetcher.changed:
+            for tp, offset in offsets.items():
+                position = self._fetcher.positions.get(tp)
+                if position is not None and position.waiting:
+                    position.offset = position.consumed = offset
+                    position.reset_to = RESET_TO.get(self._reset)
+                    position.waiting = False
+            self._fetcher.wake()
+
+    def start_again(self, after: type[SparklogError]) -> None:
+        """Partitions that have failed so wait for `start_at` again."""
+        with self._fetcher.changed:
+            for position in self._fetcher.positions.values():
+                if isinstance(position.error, after):
+                    position.error, position.waiting = None, True
+
+    def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = set(partitions)
+        with self._fetcher.changed:
+            left = {tp: p for tp, p in self._fetcher.positions.items() if tp not in gone}
+        self._replace(left)
+
+    def consumed(self) -> dict[TopicPartition, int]:
+        with self._fetcher.changed:
+            return {tp: c for tp, p in self._fetcher.positions.items() if (c := p.consumed) is not None}
+
+    def unstarted(self) -> list[TopicPartition]:
+        with self._fetcher.changed:
+            return [tp for tp, p in self._fetcher.positions.items() if p.waiting]
+
+    def wake(self) -> None:
+        self._fetcher.wake()

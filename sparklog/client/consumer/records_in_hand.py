@@ -1,0 +1,83 @@
+"""The records that have been made of a batch, which `poll` gives out some at a time, and what is left of that batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparklog.client.consumer.position import Fetched, Position
+from sparklog.client.reading.consumed import ConsumedBatch, records_of
+from sparklog.errors import DeserializationError
+from sparklog.types import Record, TopicPartition
+
+CONVERT_ROWS = 10_000
+"""Rows that are turned into records at once."""
+
+
+class RecordsInHand:
+    """Belongs to the polling thread. An exception (Ctrl-C) at any line leaves what was not given out to the next
+    poll."""
+
+    def __init__(self) -> None:
+        self._rest: Fetched | None = None
+        """Rows of the batch that are not records yet."""
+        self._records: list[Record] = []
+        self._given = 0
+        self._batch: ConsumedBatch | None = None
+        """What the records were made of."""
+        self.position: Position | None = None
+        """The position that the records belong to."""
+
+    def __bool__(self) -> bool:
+        return self._given < len(self._records)
+
+    def fill(self, fetched: Fetched) -> None:
+        """Makes records of the batch, up to the first row of which none can be made. Raises DeserializationError if
+        that is its first row."""
+        batch, rest = fetched.batch, None
+        if batch.num_rows > CONVERT_ROWS:
+            rest = fetched._replace(batch=batch.slice(CONVERT_ROWS, batch.num_rows - CONVERT_ROWS))
+            batch = batch.slice(0, CONVERT_ROWS)
+        try:
+            records = records_of(batch)
+        except DeserializationError as e:
+            rows = batch.rows_below(e.offset)
+            if not rows:
+                raise
+            rest = fetched._replace(batch=fetched.batch.slice(rows, fetched.batch.num_rows - rows))
+            batch = batch.slice(0, rows)
+            records = records_of(batch)
+        self.position, self._batch = fetched.position, batch
+        self._records, self._given, self._rest = records, 0, rest
+
+    def first(self, count: int) -> list[Record]:
+        """The next `count` records, or all that there are."""
+        return self._records[self._given : self._given + count]
+
+    def give_out(self, count: int) -> None:
+        """The first `count` records have been consumed: their position moves behind them."""
+        assert self.position is not None
+        assert self._batch is not None
+        end = self._given + count
+        self.position.consumed = self._batch.offset_at(end)
+        self._given = end  # last: until then an exception leaves them to the next poll
+
+    def remainder(self) -> ConsumedBatch:
+        """The records that are still here, as a batch."""
+        assert self._batch is not None
+        return self._batch.slice(self._given, len(self._records) - self._given)
+
+    def take_rest(self) -> Fetched | None:
+        """What is left of the batch behind the records."""
+        rest, self._rest = self._rest, None
+        return rest
+
+    def keep(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Drops what belongs to none of these."""
+        if self._rest is not None and positions.get(self._rest.position.tp) is not self._rest.position:
+            self._rest = None
+        if self.position is not None and positions.get(self.position.tp) is not self.position:
+            self.drop_records()
+
+    def drop_records(self) -> None:
+        """The rest of the batch stays."""
+        self._records, self._given, self.position, self._batch = [], 0, None, None

@@ -1,0 +1,1 @@
+"""A consumer's part in its group: membership, heartbeats, commits."""

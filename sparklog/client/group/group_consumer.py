@@ -1,0 +1,437 @@
+"""A consumer's part in its group, on the polling thread: assignments, callbacks, positions, commits.
+
+The consumer calls `before_poll`; only there, in `close` and in `unsubscribe`, partitions come and go and callbacks
+run. When partitions have to be let go, what earlier polls returned is committed first (enable.auto.commit), then
+`on_revoke` is called, then they are not read any more, and only then the group hears of it. `on_lost` instead of
+`on_revoke` means that somebody else may have them already.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from sparklog.client.group.committer import Callback, Committer
+from sparklog.client.group.group_heartbeats import GroupHeartbeats, compile_pattern
+from sparklog.client.group.group_offsets import ONE_ATTEMPT, Offsets, checked_offsets, fetch_offsets
+from sparklog.client.group.membership import MemberConfig, Partitions
+from sparklog.client.group.question import Question
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.retry import RetryPolicy
+from sparklog.errors import (
+    CommitFailedError,
+    FencedMemberEpochError,
+    InvalidGroupIdError,
+    RequestTimedOutError,
+    SparklogError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, check_topic_name
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = 0.1
+REVOKE_COMMIT_TIMEOUT_MS = 10_000
+_SLACK_S = 0.1
+"""The committer says better than a timeout what is the matter, if it gets to it."""
+CLOSE_TIMEOUT_MS = 30_000
+
+Listener = Callable[[list[TopicPartition]], object]
+"""Told which partitions come or go."""
+
+
+class Reader(Protocol):
+    """What the consumer does for its group."""
+
+    def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are assigned, but not read before `start_at` has said from where."""
+
+    def start_at(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """From where; None: from where auto.offset.reset says. Those that were sought meanwhile stay there."""
+
+    def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def consumed(self) -> dict[TopicPartition, int]:
+        """Behind what earlier polls have returned, of every partition whose position is known."""
+
+    def unstarted(self) -> list[TopicPartition]:
+        """Assigned, not read yet."""
+
+    def wake(self) -> None:
+        """Ends a poll that waits. Called on another thread."""
+
+
+class _Listeners(NamedTuple):
+    on_assign: Listener | None = None
+    on_revoke: Listener | None = None
+    on_lost: Listener | None = None
+
+
+class _Member:
+    """Who the consumer is in its group, while it is a member."""
+
+    def __init__(self) -> None:
+        self.heartbeats: GroupHeartbeats | None = None
+
+    def current(self) -> GroupHeartbeats | None:
+        return self.heartbeats
+
+
+class GroupConsumer:
+    """Of a consumer with `group.id`. `config` are the consumer's settings."""
+
+    def __init__(self, cluster: Cluster, reader: Reader, config: Mapping[str, Any]) -> None:
+        self._cluster = cluster
+        self._reader = reader
+        self._config = config
+        self.group_id: str = config["group.id"]
+        self._auto_commit: bool = config["enable.auto.commit"]
+        self._auto_commit_interval_s = config["auto.commit.interval.ms"] / 1000
+        self._api_timeout_ms: int = config["default.api.timeout.ms"]
+        self._request_timeout_ms: int = config["request.timeout.ms"]
+        self._member = _Member()  # not self: the committer's thread must not keep the consumer's callbacks
+        self._listeners = _Listeners()
+        self._committer = Committer(
+            cluster, self.group_id, self._member.current, request_timeout_ms=self._request_timeout_ms
+        )
+        self._commit_due = time.monotonic() + self._auto_commit_interval_s
+        self._automatic: dict[TopicPartition, int] = {}
+        self._called_back: deque[tuple[Future[None], dict[TopicPartition, OffsetAndMetadata], Callback | None]] = (
+            deque()
+        )
+        self._offsets_due = 0.0
+        self._retry_at = 0.0
+        self._question: Question[Any] | None = None
+        self._then: Callable[[Callable[[], Any]], None] = lambda answer: None
+        """What is done with the question's answer. The thread that asks has no reference to it, nor to callbacks."""
+
+    @property
+    def _heartbeats(self) -> GroupHeartbeats | None:
+        return self._member.heartbeats
+
+    @_heartbeats.setter
+    def _heartbeats(self, heartbeats: GroupHeartbeats | None) -> None:
+        self._member.heartbeats = heartbeats
+
+    # -- subscription
+
+    @property
+    def subscribed(self) -> bool:
+        return self._heartbeats is not None
+
+    @property
+    def subscription(self) -> list[str]:
+        return [] if self._heartbeats is None else self._heartbeats.topics
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None,
+        pattern: str | re.Pattern[str] | None,
+        listeners: tuple[Listener | None, ...],
+    ) -> None:
+        """Raises InvalidTopicError."""
+        wanted = [check_topic_name(t) for t in ([topics] if isinstance(topics, str) else topics or ())]
+        compiled = None if pattern is None else compile_pattern(pattern)
+        self._listeners = _Listeners(*listeners)
+        if self._heartbeats is None:
+            self._heartbeats = GroupHeartbeats(
+                self._cluster,
+                self._member_config(),
+                max_poll_interval_ms=self._config["max.poll.interval.ms"],
+                metadata_max_age_ms=self._config["metadata.max.age.ms"],
+                request_timeout_ms=self._request_timeout_ms,
+                on_change=self._reader.wake,
+            )
+        self._heartbeats.subscribe(wanted, compiled)
+
+    def _member_config(self) -> MemberConfig:
+        return MemberConfig(
+            self.group_id,
+            self._config["group.instance.id"] or None,
+            self._config["client.id"],
+            self._config["group.remote.assignor"] or None,
+            self._config["session.timeout.ms"],
+            self._config["max.poll.interval.ms"],
+        )
+
+    def unsubscribe(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Commits (enable.auto.commit), lets everything go and leaves. Raises what a callback raises."""
+        heartbeats, deadline = self._heartbeats, Deadline(timeout_ms)
+        if heartbeats is None:
+            return
+        try:
+            held = heartbeats.held
+            self._let_go(held, timeout_ms)
+        finally:
+            heartbeats.leave(deadline.left_s)
+            self._heartbeats = self._question = None
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group."""
+        return GroupMetadata(self.group_id) if self._heartbeats is None else self._heartbeats.metadata
+
+    # -- while it polls
+
+    @property
+    def pending(self) -> bool:
+        """Whether the assignment has changed, or something is known that was asked for."""
+        if self._question is not None:
+            return self._question.is_answered
+        return self._heartbeats is not None and self._heartbeats.pending and time.monotonic() >= self._retry_at
+
+    def before_poll(self) -> None:
+        """What earlier polls returned counts as processed from here on. Raises what the group has refused for good, and
+        what callbacks raise."""
+        self._run_callbacks()
+        self._commit_automatically()
+        self.update()
+
+    def update(self) -> None:
+        """Follows the assignment. What has to be asked for is asked on another thread: poll does not wait for it longer
+        than its own timeout."""
+        self._take_answer()
+        if self._heartbeats is not None:
+            lost, revoked, added = self._heartbeats.changes()
+            if lost:
+                self._reader.drop_partitions(lost)
+                self._forget_automatic(lost)
+                self._call(self._listeners.on_lost or self._listeners.on_revoke, lost)
+            if revoked:
+                self._let_go(revoked, REVOKE_COMMIT_TIMEOUT_MS)
+            if added:
+                self._take(added)
+        unstarted = self._reader.unstarted() if self._question is None else []
+        if unstarted and time.monotonic() >= self._offsets_due:
+            self._ask_for_offsets(unstarted)
+
+    def _take(self, partitions: Partitions) -> None:
+        assert self._heartbeats is not None
+        unknown = sorted(t for t in {tp.topic for tp in partitions} if not self._cluster.knows(t))
+        if unknown or self._question is not None:
+            self._heartbeats.not_taken(partitions)
+            if self._question is None:
+                learn = partial(_learn, self._cluster, unknown, self._request_timeout_ms)
+                self._question, self._then = Question(learn, self._reader.wake), self._learnt
+            return
+        try:
+            self._reader.add_partitions(partitions)
+        except SparklogError as e:
+            self._heartbeats.not_taken(partitions)
+            self._cannot_be_read(e)
+            return
+        self._offsets_due = 0.0
+        self._call(self._listeners.on_assign, partitions)
+
+    def _learnt(self, answer: Callable[[], None]) -> None:
+        try:
+            answer()
+        except SparklogError as e:
+            self._cannot_be_read(e)
+
+    def _cannot_be_read(self, error: SparklogError) -> None:
+        """Assigned partitions; a deleted topic's are about to be taken away."""
+        self._retry_at = time.monotonic() + RETRY_S
+        if not error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
+            raise error
+        _log.info("assigned partitions cannot be read yet: %s", error)
+
+    def _take_answer(self) -> None:
+        """Goes on with what has been asked for, if it is known by now."""
+        question = self._question
+        if question is not None and question.is_answered:
+            self._question = None
+            self._then(question.answer)
+
+    @property
+    def wait_s(self) -> float:
+        """How long a poll may wait before it has to call `update`."""
+        if self._question is not None:
+            return float("inf")  # its answer ends the wait
+        now = time.monotonic()
+        due = [self._retry_at] if self._retry_at > now else []
+        due += [self._offsets_due] if self._reader.unstarted() else []
+        return max(0.0, min(due, default=float("inf")) - now)
+
+    def _let_go(self, partitions: Partitions, timeout_ms: int) -> None:
+        heartbeats = self._heartbeats
+        assert heartbeats is not None
+        if self._auto_commit:
+            self._commit_before_revoke(partitions, timeout_ms)
+        try:
+            if partitions:
+                self._call(self._listeners.on_revoke, partitions)
+        finally:
+            self._reader.drop_partitions(partitions)
+            self._forget_automatic(partitions)
+            heartbeats.let_go(partitions)
+
+    def _commit_before_revoke(self, partitions: Partitions, timeout_ms: int) -> None:
+        offsets = {tp: o for tp, o in self._reader.consumed().items() if tp in partitions}
+        if all(self._automatic.get(tp) == o for tp, o in offsets.items()) and self._committer.idle:
+            return
+        try:
+            self._committer.submit(offsets, timeout_ms).result(timeout_ms / 1000)
+        except (SparklogError, TimeoutError) as e:
+            _log.warning("the positions of partitions that are let go could not be committed: %s", e)
+
+    def _call(self, listener: Listener | None, partitions: Partitions) -> None:
+        if listener is not None:
+            listener(sorted(partitions))
+
+    # -- positions
+
+    def _ask_for_offsets(self, partitions: list[TopicPartition]) -> None:
+        """Of partitions that are new what is committed; those that a transaction is about to change, later."""
+        self._offsets_due = time.monotonic() + RETRY_S
+        policy = ONE_ATTEMPT._replace(request_timeout_ms=self._request_timeout_ms)
+        ask = partial(fetch_offsets, self._cluster, self.metadata, partitions, policy=policy)
+        self._question, self._then = Question(ask, self._reader.wake), self._start
+
+    def _start(
+        self, answer: Callable[[], tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]]
+    ) -> None:
+        """The new partitions begin at what is committed."""
+        self._offsets_due = time.monotonic() + RETRY_S
+        try:
+            found, _ = answer()
+        except (StaleMemberEpochError, UnknownMemberIdError, FencedMemberEpochError):
+            if self._heartbeats is not None:
+                self._heartbeats.hurry()
+            return
+        except SparklogError as e:
+            if not e.retriable:
+                raise
+            _log.info("the committed offsets of group %s are not known yet: %s", self.group_id, e)
+            return
+        begin = {tp: None if o is None else o.offset for tp, o in found.items()}
+        self._automatic |= {tp: offset for tp, offset in begin.items() if offset is not None}
+        self._reader.start_at(begin)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], deadline: Deadline | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Waits for transactions that are about to change them. Raises UnstableOffsetCommitError after
+        default.api.timeout.ms (or at `deadline`), and what the group refuses."""
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        deadline = deadline or Deadline(self._api_timeout_ms)
+        while True:
+            policy = RetryPolicy(timeout_ms=deadline.left_ms(), request_timeout_ms=self._request_timeout_ms)
+            found, unstable = fetch_offsets(self._cluster, GroupMetadata(self.group_id), wanted, policy=policy)
+            if not unstable:
+                return found
+            if deadline.left_s <= RETRY_S:
+                names = ", ".join(map(str, unstable[:5]))
+                raise UnstableOffsetCommitError(f"a transaction with offsets of {names} has not ended")
+            time.sleep(RETRY_S)
+
+    # -- commits
+
+    def commit(self, offsets: Offsets | None) -> None:
+        """Raises InvalidRequestError, CommitFailedError, RequestTimedOutError and what the group refuses."""
+        wanted = checked_offsets(self._reader.consumed() if offsets is None else offsets)
+        if wanted:
+            self._forget_automatic(wanted)
+            done = self._committer.submit(wanted, self._api_timeout_ms)
+            try:
+                done.result(self._api_timeout_ms / 1000 + _SLACK_S)
+            except TimeoutError as e:
+                raise RequestTimedOutError(
+                    "the commits before this one have not ended in default.api.timeout.ms"
+                ) from e
+            self._run_callbacks()
+
+    def commit_async(self, offsets: Offsets | None, callback: Callback | None) -> None:
+        """Raises InvalidRequestError; what else goes wrong is the callback's."""
+        wanted = checked_offsets(self._reader.consumed() if offsets is None else offsets)
+        if not wanted:
+            return
+        self._forget_automatic(wanted)
+        self._called_back.append((self._committer.submit(wanted, self._api_timeout_ms), wanted, callback))
+
+    def _run_callbacks(self) -> None:
+        """Of commits that are through, in their order, on the polling thread."""
+        while self._called_back and self._called_back[0][0].done():
+            done, offsets, callback = self._called_back.popleft()
+            error = done.exception()
+            if error is not None and not isinstance(error, SparklogError):
+                raise error
+            if callback is not None:
+                callback(offsets, error)
+            elif isinstance(error, CommitFailedError):
+                _log.warning("%s", error)
+            elif error is not None:
+                _log.warning("offsets could not be committed: %s", error)
+
+    def _commit_automatically(self) -> None:
+        now = time.monotonic()
+        if not self._auto_commit or now < self._commit_due or not self._committer.idle:
+            return
+        self._commit_due = now + self._auto_commit_interval_s
+        offsets = {tp: o for tp, o in self._reader.consumed().items() if self._automatic.get(tp) != o}
+        if offsets:
+            self._called_back.append(
+                (self._committer.submit(offsets, self._api_timeout_ms), {}, self._note_automatic(offsets))
+            )
+
+    def _note_automatic(self, offsets: dict[TopicPartition, int]) -> Callback:
+        def note(_: object, error: SparklogError | None) -> None:
+            if error is None:
+                self._automatic |= offsets
+            else:
+                _log.warning("the automatic commit failed, the next one brings newer positions: %s", error)
+
+        return note
+
+    def _forget_automatic(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self._automatic.pop(tp, None)
+
+    def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Commits (enable.auto.commit) and leaves."""
+        deadline = Deadline(timeout_ms)
+        try:
+            if self._heartbeats is not None:
+                self.unsubscribe(timeout_ms=timeout_ms)
+            elif self._auto_commit:
+                self._commit_at_close(timeout_ms)
+        finally:
+            self._committer.close(deadline.left_s)
+
+    def abandon(self) -> None:
+        """The consumer was dropped without close: it leaves, and commits nothing more than it was told to. Does not
+        wait."""
+        if self._heartbeats is not None:
+            self._heartbeats.begin_to_leave()
+        self._committer.begin_to_close()
+
+    def _commit_at_close(self, timeout_ms: int) -> None:
+        """Of partitions that were assigned by hand."""
+        offsets = {tp: o for tp, o in self._reader.consumed().items() if self._automatic.get(tp) != o}
+        if offsets:
+            try:
+                self._committer.submit(offsets, timeout_ms).result(timeout_ms / 1000)
+            except (SparklogError, TimeoutError) as e:
+                _log.warning("the positions could not be committed at the close: %s", e)
+
+
+def _learn(cluster: Cluster, topics: list[str], timeout_ms: int) -> None:
+    """What topics are like is known for a while."""
+    for topic in topics:
+        cluster.topic(topic, timeout_ms=timeout_ms)
+
+
+def require_group(group: GroupConsumer | None, what: str) -> GroupConsumer:
+    """Raises InvalidGroupIdError."""
+    if group is None:
+        raise InvalidGroupIdError(f"{what} needs a group: make the consumer with group_id=…")
+    return group

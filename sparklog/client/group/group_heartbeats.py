@@ -1,0 +1,252 @@
+"""The thread that keeps a consumer in its group: heartbeats go on while records are processed.
+
+It joins, hears of new assignments, says what has been let go, watches that `poll` is called (`max.poll.interval.ms`),
+and resolves a pattern to topics. What it learns waits in the `Membership` for the polling thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+
+from sparklog.client.group.membership import EPOCH_JOIN, Changes, MemberConfig, Membership, Partitions
+from sparklog.client.net.cluster import Cluster
+from sparklog.errors import InvalidTopicError, SparklogError, UnreleasedInstanceIdError
+from sparklog.protocol.group_messages import GroupHeartbeatResponse
+from sparklog.protocol.messages import Api
+from sparklog.types import INTERNAL_TOPICS, GroupMetadata
+
+_log = logging.getLogger(__name__)
+
+BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
+LEAVE_TIMEOUT_MS = 5_000
+IN_USE_S = 60.0
+"""How long a static member waits for its instance id: the process before may have died and its session must end."""
+
+
+class GroupHeartbeats:
+    """One member of one group, from `subscribe` to `leave`. `on_change` is called on the thread whenever the polling
+    thread should look; it must not block."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: MemberConfig,
+        *,
+        max_poll_interval_ms: int,
+        metadata_max_age_ms: int,
+        request_timeout_ms: int,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._max_poll_interval_s = max_poll_interval_ms / 1000
+        self._metadata_max_age_s = metadata_max_age_ms / 1000
+        self._request_timeout_ms = request_timeout_ms
+        self._on_change = on_change
+        self._wake = threading.Condition()
+        self._membership = Membership(config)
+        self._pattern: re.Pattern[str] | None = None
+        self._pattern_due = 0.0
+        self._polled_at = time.monotonic()
+        self._joining_since = time.monotonic()
+        self._hurry = True
+        self._closing = False
+        self._failure: SparklogError | None = None
+        self._thread = threading.Thread(target=self._run, name="sparklog-heartbeat", daemon=True)
+
+    # -- the polling thread's side
+
+    def subscribe(self, topics: list[str], pattern: re.Pattern[str] | None) -> None:
+        """What the member wants from now on."""
+        with self._wake:
+            self._pattern, self._pattern_due = pattern, 0.0
+            if pattern is None:
+                self._membership.subscribe(topics)
+            self._hurry = True
+            self._wake.notify_all()
+        if self._thread.ident is None:
+            self._thread.start()
+
+    @property
+    def topics(self) -> list[str]:
+        with self._wake:
+            return list(self._membership.topics)
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """Who the member is now; epoch -1 while it joins."""
+        with self._wake:
+            member = self._membership
+            epoch = -1 if member.epoch == EPOCH_JOIN else member.epoch
+            return GroupMetadata(self._config.group_id, member.member_id, epoch, self._config.instance_id)
+
+    @property
+    def held(self) -> Partitions:
+        with self._wake:
+            return self._membership.held
+
+    @property
+    def pending(self) -> bool:
+        """Whether `changes` has something to say, or to raise."""
+        with self._wake:
+            return self._membership.changed or self._failure is not None
+
+    def changes(self) -> Changes:
+        """What has happened since the last call; says that poll is called. Raises what the group has refused for
+        good."""
+        with self._wake:
+            self._polled_at = time.monotonic()
+            if self._membership.epoch == EPOCH_JOIN:
+                self._wake.notify_all()  # it may have left because poll was not called
+            if self._failure is not None:
+                raise self._failure
+            return self._membership.changes()
+
+    def not_taken(self, partitions: Partitions) -> None:
+        """What `changes` has added could not be; it adds them again."""
+        with self._wake:
+            self._membership.not_taken(partitions)
+
+    def let_go(self, partitions: Partitions) -> None:
+        """They are committed and not read any more."""
+        with self._wake:
+            self._membership.let_go(partitions)
+            self._hurry = True
+            self._wake.notify_all()
+
+    def hurry(self) -> None:
+        """Sends a heartbeat now: something suggests that this member's knowledge is old."""
+        with self._wake:
+            self._hurry = True
+            self._wake.notify_all()
+
+    def leave(self, timeout_s: float = LEAVE_TIMEOUT_MS / 1000 + 1) -> None:
+        """Says good-bye and ends the thread, which is waited for; nothing may be read any more."""
+        self.begin_to_leave()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def begin_to_leave(self) -> None:
+        """`leave` without waiting."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        due, backoff_s = 0.0, BACKOFF_S
+        try:
+            while self._wait(due):
+                try:
+                    due = time.monotonic() + self._beat()
+                    backoff_s = BACKOFF_S
+                except SparklogError as e:
+                    due = time.monotonic() + backoff_s
+                    backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+                    self._note(e)
+            self._say_goodbye()
+        except BaseException as e:  # noqa: BLE001  poll raises it
+            _log.exception("the heartbeat thread failed")
+            with self._wake:
+                self._failure = SparklogError(f"the consumer's heartbeat thread failed: {e!r}")
+            self._on_change()
+
+    def _wait(self, due: float) -> bool:
+        """Until the next heartbeat is due or wanted; False at the end."""
+        with self._wake:
+            while not self._closing:
+                now = time.monotonic()
+                late = now - self._polled_at >= self._max_poll_interval_s
+                if self._failure is not None or (late and self._membership.epoch == EPOCH_JOIN):
+                    self._wake.wait(self._max_poll_interval_s)  # until poll is called again, or for good
+                    continue
+                if now >= due or self._hurry or late:
+                    self._hurry = False
+                    return True
+                self._wake.wait(min(due - now, self._polled_at + self._max_poll_interval_s - now))
+        return False
+
+    def _beat(self) -> float:
+        """One heartbeat; the seconds until the next one."""
+        with self._wake:
+            late = time.monotonic() - self._polled_at >= self._max_poll_interval_s
+        if late:
+            self._leave_for_now()
+            return 0.0
+        self._resolve_pattern()
+        with self._wake:
+            request = self._membership.request()
+        response = self._cluster.request(
+            Api.GROUP_HEARTBEAT, request, GroupHeartbeatResponse, timeout_ms=self._request_timeout_ms
+        )
+        with self._wake:
+            self._joining_since = time.monotonic()
+            changed = self._membership.answered(response)
+            self._hurry = self._hurry or self._membership.has_news
+        if changed:
+            self._on_change()
+        return response.heartbeat_interval_ms / 1000
+
+    def _resolve_pattern(self) -> None:
+        with self._wake:
+            pattern, now = self._pattern, time.monotonic()
+            if pattern is None or now < self._pattern_due:
+                return
+        topics = self._cluster.partition_counts(timeout_ms=self._request_timeout_ms)
+        found = [name for name in topics if name not in INTERNAL_TOPICS and pattern.fullmatch(name)]
+        with self._wake:
+            if self._pattern is pattern:
+                self._pattern_due = now + self._metadata_max_age_s
+                self._membership.subscribe(found)
+
+    def _leave_for_now(self) -> None:
+        """poll was not called in time: somebody else has to go on."""
+        _log.warning(
+            "poll was not called for %.1f s (max.poll.interval.ms): leaving group %s until it is; process less at once "
+            "(max.poll.records) or raise the setting",
+            self._max_poll_interval_s,
+            self._config.group_id,
+        )
+        with self._wake:
+            request = self._membership.leave_request()
+            self._membership.lose()
+        self._on_change()
+        self._cluster.request(Api.GROUP_HEARTBEAT, request, GroupHeartbeatResponse, timeout_ms=self._request_timeout_ms)
+
+    def _note(self, error: SparklogError) -> None:
+        """A heartbeat has failed."""
+        now = time.monotonic()
+        with self._wake:
+            goes_on = self._membership.failed(error)
+            if isinstance(error, UnreleasedInstanceIdError):
+                goes_on = now - self._joining_since < max(IN_USE_S, 2 * self._config.session_timeout_ms / 1000)
+            if not goes_on:
+                self._failure = error
+                self._membership.lose()
+        _log.info("a heartbeat in group %s failed: %s", self._config.group_id, error)
+        self._on_change()
+
+    def _say_goodbye(self) -> None:
+        with self._wake:
+            if self._membership.epoch == EPOCH_JOIN and not self._membership.assigned:
+                return  # it has not joined, as far as it knows; if it has, the session ends by itself
+            request = self._membership.leave_request()
+        try:
+            self._cluster.request(Api.GROUP_HEARTBEAT, request, GroupHeartbeatResponse, timeout_ms=LEAVE_TIMEOUT_MS)
+        except SparklogError as e:
+            _log.info(
+                "leaving group %s failed, its members will notice by the session timeout: %s", self._config.group_id, e
+            )
+
+
+def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
+    """Matches whole topic names. Raises InvalidTopicError."""
+    try:
+        return re.compile(pattern)
+    except re.error as e:
+        raise InvalidTopicError(f"topic pattern {pattern!r} is no regular expression: {e}") from e

@@ -1,0 +1,125 @@
+"""Commits and look-ups of a group's offsets: one request each, tried again while that can help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from sparklog.client.group.membership import to_topics
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.paging import pages
+from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.errors import InvalidRequestError, UnstableOffsetCommitError, error_from_code
+from sparklog.protocol.base import Message
+from sparklog.protocol.group_messages import (
+    CommittedOffset,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from sparklog.protocol.messages import Api
+from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+
+M = TypeVar("M", bound=Message)
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+ONE_ATTEMPT = RetryPolicy(timeout_ms=0)
+"""The caller tries again, if it does."""
+
+
+def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets that a caller gives, as they are meant. Raises InvalidRequestError for what is no partition or no
+    offset."""
+    if not isinstance(offsets, Mapping):
+        raise InvalidRequestError(
+            f"offsets are given as {{TopicPartition(topic, partition): next offset to read}}, not as {offsets!r}"
+        )
+    found = {}
+    for tp, given in offsets.items():
+        if not (isinstance(tp, tuple) and [type(part) for part in tp] == [str, int]):
+            raise InvalidRequestError(f"cannot commit for {tp!r}: TopicPartition(topic, partition) names a partition")
+        offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        if isinstance(offset.offset, bool) or not isinstance(offset.offset, int) or offset.offset < 0:
+            raise InvalidRequestError(
+                f"cannot commit {offset.offset!r} for {TopicPartition(*tp)}: an offset is a whole number from 0 on"
+            )
+        found[TopicPartition(*tp)] = offset
+    return found
+
+
+def as_committed(offsets: Offsets) -> list[CommittedOffset]:
+    """Offsets as they are sent. Raises InvalidRequestError."""
+    return [CommittedOffset(*tp, o.offset, o.leader_epoch, o.metadata) for tp, o in checked_offsets(offsets).items()]
+
+
+def commit_offsets(
+    cluster: Cluster,
+    who: GroupMetadata,
+    offsets: Offsets,
+    *,
+    sequence: int = -1,
+    policy: RetryPolicy,
+) -> None:
+    """Commits for a member, or for a group without members; one attempt takes effect as a whole or not at all, but for
+    partitions that are refused: the first one's error is raised. Raises what the group refuses, and when it is not
+    known whether they are committed RequestTimedOutError or BrokerNotAvailableError."""
+    if not offsets:
+        return
+    request = OffsetCommitRequest(who.group_id, as_committed(offsets), who.member_id, who.member_epoch, sequence)
+    response = _send(cluster, Api.OFFSET_COMMIT, request, OffsetCommitResponse, policy)
+    for result in response.results:
+        if result.error_code:
+            raise error_from_code(result.error_code, result.message)
+
+
+def fetch_offsets(
+    cluster: Cluster,
+    who: GroupMetadata,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    require_stable: bool = True,
+    policy: RetryPolicy,
+) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]:
+    """The committed offsets (None: there is none), and the partitions whose offsets are in a transaction that has not
+    ended. `partitions` None: all that the group has. Raises what the group refuses."""
+    wanted = None if partitions is None else set(partitions)
+
+    def ask(before: OffsetFetchResponse | None) -> OffsetFetchResponse:
+        last = None
+        if before is not None:
+            last = before.offsets[-1]
+            if wanted is not None:
+                wanted.difference_update((o.topic, o.partition) for o in before.offsets)
+        request = OffsetFetchRequest(
+            who.group_id,
+            None if wanted is None else to_topics(wanted),
+            require_stable,
+            who.member_id,
+            who.member_epoch,
+            paged=True,
+            after_topic="" if last is None else last.topic,
+            after_partition=-1 if last is None else last.partition,
+        )
+        return _send(cluster, Api.OFFSET_FETCH, request, OffsetFetchResponse, policy)
+
+    def position(page: OffsetFetchResponse) -> object:
+        return (page.offsets[-1].topic, page.offsets[-1].partition) if page.offsets else None
+
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    unstable: list[TopicPartition] = []
+    for o in (o for page in pages(ask, position) for o in page.offsets):
+        tp = TopicPartition(o.topic, o.partition)
+        if o.error_code == UnstableOffsetCommitError.code:
+            unstable.append(tp)
+        elif o.error_code:
+            raise error_from_code(o.error_code, o.message)
+        else:
+            found[tp] = None if o.offset < 0 else OffsetAndMetadata(o.offset, o.metadata, o.leader_epoch)
+    return found, unstable
+
+
+def _send(cluster: Cluster, api: Api, request: Message, response: type[M], policy: RetryPolicy) -> M:
+    if policy.timeout_ms == 0:
+        return cluster.request(api, request, response, timeout_ms=policy.request_timeout_ms)
+    return request_until(cluster, api, request, response, policy)

@@ -1,0 +1,162 @@
+"""What a group's member knows and may do (KIP-848, the client's half), as a pure state machine.
+
+Two threads meet here: one sends heartbeats, one polls. `assigned` is what the last answer gives the member, `held`
+what the polling thread reads. What leaves `assigned` stays in `held` until the polling thread has committed and let it
+go; what is new in `assigned` waits until the polling thread takes it. Either counts as owned in what is reported, so
+nothing is given to somebody else while this process could still read it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sparklog.errors import (
+    FencedMemberEpochError,
+    SparklogError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+)
+from sparklog.protocol.group_messages import GroupHeartbeatRequest, GroupHeartbeatResponse, TopicPartitions
+from sparklog.types import TopicPartition
+
+EPOCH_JOIN, EPOCH_LEAVE, EPOCH_AWAY = 0, -1, -2
+
+Partitions = frozenset[TopicPartition]
+_NONE: Partitions = frozenset()
+
+
+class MemberConfig(NamedTuple):
+    """`instance_id` None: a dynamic member; `assignor` None: whatever the group has."""
+
+    group_id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    assignor: str | None = None
+    session_timeout_ms: int = 0
+    rebalance_timeout_ms: int = 300_000
+
+
+class Changes(NamedTuple):
+    """What the polling thread has to do, in this order: forget `lost`, let go of `revoked`, take `added`."""
+
+    lost: Partitions
+    revoked: Partitions
+    added: Partitions
+
+
+class Membership:
+    """One member. Calls must not run at the same time."""
+
+    def __init__(self, config: MemberConfig) -> None:
+        self.config = config
+        self.member_id = uuid.uuid4().hex
+        self.epoch = EPOCH_JOIN
+        self.topics: list[str] = []
+        self.assigned: Partitions = _NONE
+        self.held: Partitions = _NONE
+        self.lost: Partitions = _NONE
+        self._sequence = 0
+        self._report = True
+
+    # -- heartbeats
+
+    def subscribe(self, topics: Iterable[str]) -> bool:
+        """Whether that is something else than before."""
+        wanted = sorted(set(topics))
+        changed = wanted != self.topics
+        self.topics, self._report = wanted, self._report or changed
+        return changed
+
+    def request(self) -> GroupHeartbeatRequest:
+        """The next heartbeat. Everything is said until an answer has come, then only what is new."""
+        self._sequence += 1
+        report, self._report = self._report, False
+        joining = self.epoch == EPOCH_JOIN
+        owned = self.assigned | self.held
+        return GroupHeartbeatRequest(
+            self.config.group_id,
+            self.member_id,
+            self.epoch,
+            self.config.instance_id,
+            self.topics if report or joining else None,
+            self.config.assignor if report or joining else None,
+            to_topics(owned) if report or joining else None,
+            self.config.rebalance_timeout_ms,
+            self.config.session_timeout_ms,
+            self.config.client_id,
+            self._sequence,
+        )
+
+    def answered(self, response: GroupHeartbeatResponse) -> bool:
+        """The last request's answer; whether the polling thread has to do something."""
+        self.epoch = response.member_epoch
+        if response.assigned is None:
+            return False
+        assigned = frozenset(TopicPartition(t.topic, p) for t in response.assigned for p in t.partitions)
+        if self.assigned - assigned - self.held:
+            self._report = True  # taken back before it was taken: there is nothing to let go but to say so
+        changed, self.assigned = assigned != self.assigned, assigned
+        return changed
+
+    def failed(self, error: SparklogError) -> bool:
+        """The last request's error; whether the member goes on. If not, `error` is the polling thread's."""
+        self._report = True
+        if isinstance(error, UnknownMemberIdError | FencedMemberEpochError):
+            self.lose()
+            return True
+        return error.retriable or isinstance(error, StaleMemberEpochError | UnreleasedInstanceIdError)
+
+    def leave_request(self) -> GroupHeartbeatRequest:
+        """The heartbeat that says good-bye; nothing may be read any more. A static member keeps its place for a
+        while."""
+        self._sequence += 1
+        epoch = EPOCH_LEAVE if self.config.instance_id is None else EPOCH_AWAY
+        return GroupHeartbeatRequest(
+            self.config.group_id, self.member_id, epoch, self.config.instance_id, sequence=self._sequence
+        )
+
+    def lose(self) -> None:
+        """The group has put the member out (or it has left): it has nothing, and begins anew."""
+        self.lost |= self.held
+        self.assigned = self.held = _NONE
+        self.epoch = EPOCH_JOIN
+        self._report = True
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the next heartbeat should not wait."""
+        return self._report
+
+    # -- the polling thread
+
+    @property
+    def changed(self) -> bool:
+        """Whether `changes` would give something."""
+        return bool(self.lost) or self.held != self.assigned
+
+    def changes(self) -> Changes:
+        """Takes `lost` and `added` over; `revoked` is still held until `let_go`."""
+        lost, self.lost = self.lost, _NONE
+        revoked, added = self.held - self.assigned, self.assigned - self.held
+        self.held |= added
+        return Changes(lost, revoked, added)
+
+    def not_taken(self, partitions: Partitions) -> None:
+        """Of `added`: it did not work, `changes` names them again."""
+        self.held -= partitions
+
+    def let_go(self, partitions: Partitions) -> None:
+        """They are not read any more: the next heartbeat says so."""
+        self.held -= partitions
+        self._report = True
+
+
+def to_topics(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
+    """Partitions as they are sent, sorted."""
+    found: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        found.setdefault(tp.topic, []).append(tp.partition)
+    return [TopicPartitions(topic, numbers) for topic, numbers in found.items()]

@@ -1,0 +1,36 @@
+"""Something to be asked for while the asking thread does something else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Question(Generic[T]):
+    """`ask()` runs on a thread of its own; `on_answer()` is called there when it has ended. `answer` gives its outcome
+    then."""
+
+    def __init__(self, ask: Callable[[], T], on_answer: Callable[[], object]) -> None:
+        self._ask = ask
+        self._on_answer = on_answer
+        self._answer: T | None = None
+        self._error: Exception | None = None
+        self.is_answered = False
+        threading.Thread(target=self._run, name="sparklog-question", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._ask()
+        except Exception as e:  # noqa: BLE001  `answer` raises it
+            self._error = e
+        self.is_answered = True
+        self._on_answer()
+
+    def answer(self) -> T | None:
+        """Only once it is answered. Raises what `ask` has raised."""
+        if self._error is not None:
+            raise self._error
+        return self._answer

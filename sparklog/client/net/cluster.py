@@ -1,0 +1,402 @@
+"""What the clients of one process share: connections that are idle, and what is known about topics.
+
+`cluster(bootstrap_servers)` gives the same `Cluster` for the same addresses. A forked child starts with none: the
+parent's sockets are never used by two processes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from sparklog.client.net.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
+from sparklog.client.net.connection import Connection, connect_for_data
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.paging import pages
+from sparklog.client.net.topic_info import TopicInfo, topic_info
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    RequestTimedOutError,
+    SparklogError,
+    UnknownTopicOrPartitionError,
+    error_from_code,
+)
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
+from sparklog.types import TopicPartition
+
+METADATA_MAX_AGE_S = 300.0
+METADATA_RETRY_S = 1.0
+TOPICS_CACHED_MAX = 10_000
+IDLE_CONNECTIONS_MAX = 8
+"""Per broker and purpose."""
+IDLE_S_MAX = 60.0
+CLUSTERS_MAX = 64
+
+M = TypeVar("M", bound=Message)
+
+
+class Cluster:
+    """Connections and metadata of one cluster; thread-safe. Get it with `cluster(bootstrap_servers)`."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._bootstrap = parse_bootstrap(bootstrap_servers)
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[Endpoint, str], list[Connection]] = {}
+        # a consumer that outlives `forget` gives connections back here
+        weakref.finalize(self, _close_pools, self._idle).atexit = False
+        self._topics: OrderedDict[str, tuple[TopicInfo, float]] = OrderedDict()
+        self._brokers: dict[int, Endpoint] = {}
+        self._no_local_until: dict[Endpoint, float] = {}
+        self._no_remote_until: dict[Endpoint, float] = {}
+
+    # -- metadata
+
+    def metadata(
+        self, topics: Sequence[str] | None = None, *, to_write: bool = False, timeout_ms: int = 30_000
+    ) -> MetadataResponse:
+        """Asks the cluster; `topics` None means all. `to_write`: the broker may make those that do not exist. Keeps
+        what it learns. Raises BrokerNotAvailableError and others."""
+        response = self._ask_metadata(topics, to_write=to_write, timeout_ms=timeout_ms)
+        now = time.monotonic()
+        known = [topic_info(t) for t in response.topics if t.error_code == 0]
+        with self._lock:
+            self._brokers = {b.broker_id: Endpoint(b.host, b.port) for b in response.brokers}
+            for info in known:
+                self._topics[info.name] = (info, now)
+                self._topics.move_to_end(info.name)
+            while len(self._topics) > TOPICS_CACHED_MAX:
+                self._topics.popitem(last=False)
+        return response
+
+    def partition_counts(self, *, timeout_ms: int = 30_000) -> dict[str, int]:
+        """All topics with the number of their partitions: without what is large, schemas and partitions. Raises as
+        `metadata`."""
+        response = self._ask_metadata(None, details=False, timeout_ms=timeout_ms)
+        found = (t for t in response.topics if t.error_code == 0)
+        # an older broker tells everything
+        return {t.name: t.partition_count if t.partition_count >= 0 else len(t.partitions) for t in found}
+
+    def _ask_metadata(
+        self, topics: Sequence[str] | None, *, details: bool = True, to_write: bool = False, timeout_ms: int
+    ) -> MetadataResponse:
+        """All pages as one answer."""
+        deadline = Deadline(timeout_ms)
+
+        def ask(before: MetadataResponse | None) -> MetadataResponse:
+            request = MetadataRequest(
+                None if topics is None else list(dict.fromkeys(topics)),
+                paged=True,
+                after="" if before is None else before.topics[-1].name,
+                schemas_from=-1 if before is None else before.schemas_from,
+                with_schemas=details,
+                with_partitions=details,
+                create_missing=to_write,
+            )
+            return self.request(Api.METADATA, request, MetadataResponse, timeout_ms=deadline.left_ms())
+
+        def position(page: MetadataResponse) -> object:
+            return (page.topics[-1].name, page.schemas_from) if page.topics else None
+
+        response: MetadataResponse | None = None
+        for page in pages(ask, position):
+            if response is None:
+                response = page
+                continue
+            begun = response.topics[-1]
+            for topic in page.topics:
+                if topic.name == begun.name and topic.topic_id == begun.topic_id:
+                    begun.schemas += topic.schemas
+                else:
+                    response.topics.append(topic)
+        assert response is not None
+        return response
+
+    def knows(self, name: str) -> bool:
+        """Whether the topic is known without asking the broker."""
+        with self._lock:
+            return self._fresh(name) is not None
+
+    def is_current(self, info: TopicInfo) -> bool:
+        """Whether nothing newer is known of the topic, be it that nothing is, while no broker answers. Takes no
+        lock."""
+        cached = self._topics.get(info.name)
+        return cached is None or cached[0] is info
+
+    def _fresh(self, name: str) -> TopicInfo | None:
+        """What is known of a topic, if it is not too old; with the lock held."""
+        cached = self._topics.get(name)
+        return cached[0] if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S else None
+
+    def topic(self, name: str, *, refresh: bool = False, to_write: bool = False, timeout_ms: int = 30_000) -> TopicInfo:
+        """The topic, from the cache if it is not older than 5 minutes, or if the broker does not answer.
+
+        `refresh` asks the broker in any case. `to_write`: the broker may make it if it does not exist. Raises
+        UnknownTopicOrPartitionError, BrokerNotAvailableError.
+        """
+        with self._lock:
+            fresh, cached = (None, None) if refresh else (self._fresh(name), self._topics.get(name))
+        if fresh is not None:
+            return fresh
+        try:
+            response = self.metadata([name], to_write=to_write, timeout_ms=timeout_ms)
+        except SparklogError as e:
+            if cached is None or not e.retriable:
+                raise
+            with self._lock:  # old knowledge is better than none while the broker is away
+                self._topics[name] = (cached[0], time.monotonic() - METADATA_MAX_AGE_S + METADATA_RETRY_S)
+            return cached[0]
+        if any(state.name == name and state.error_code == 0 for state in response.topics):
+            with self._lock:
+                return self._topics[name][0]
+        self.invalidate(name)
+        code = next((t.error_code for t in response.topics if t.name == name), UnknownTopicOrPartitionError.code)
+        if code == UnknownTopicOrPartitionError.code:
+            raise UnknownTopicOrPartitionError(
+                f"no topic {name!r} at {self.bootstrap_servers}: create it with `sparklog topic create {name}` "
+                "or Admin.create_topic"
+            )
+        raise error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")
+
+    def remember(self, info: TopicInfo) -> None:
+        """Keeps what another answer says about a topic."""
+        with self._lock:
+            self._topics[info.name] = (info, time.monotonic())
+
+    def note_schema(self, name: str, newest_schema_id: int) -> None:
+        """A broker says what the topic's newest schema is: what is known is forgotten if it is older."""
+        with self._lock:
+            cached = self._topics.get(name)
+            if cached is not None and cached[0].schema_id < newest_schema_id:
+                del self._topics[name]
+
+    def invalidate(self, name: str) -> None:
+        """Forgets a topic: the next use asks the broker."""
+        with self._lock:
+            self._topics.pop(name, None)
+
+    def expire(self, name: str) -> None:
+        """What is known of a topic may be old: the next use asks the broker, and goes on with it if none answers."""
+        with self._lock:
+            cached = self._topics.get(name)
+            if cached is not None:
+                self._topics[name] = (cached[0], time.monotonic() - METADATA_MAX_AGE_S)
+
+    def leader(self, tp: TopicPartition, *, timeout_ms: int = 30_000) -> Endpoint:
+        """Where the partition is written and read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
+        deadline = Deadline(timeout_ms)
+        for refresh in (False, True):
+            info = self.topic(tp.topic, refresh=refresh, timeout_ms=deadline.left_ms())
+            if not 0 <= tp.partition < info.partitions:
+                if not refresh:
+                    continue  # it may have been added since
+                raise UnknownTopicOrPartitionError(
+                    f"topic {tp.topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
+                )
+            leader = info.partition_states[tp.partition].leader
+            with self._lock:
+                endpoint = self._brokers.get(leader)
+            if endpoint is not None:
+                return endpoint
+        self.invalidate(tp.topic)
+        raise BrokerNotAvailableError(f"{tp} has no leader at the moment (broker {leader} is not known)")
+
+    def known_leader(self, tp: TopicPartition) -> Endpoint | None:
+        """`leader`, if there is one and nobody has to be asked for it."""
+        with self._lock:
+            info = self._fresh(tp.topic)
+            if info is None or not 0 <= tp.partition < info.partitions:
+                return None
+            return self._brokers.get(info.partition_states[tp.partition].leader)
+
+    def local_reads(self, endpoint: Endpoint) -> bool:
+        """Whether it is worth asking this broker for its files."""
+        return time.monotonic() >= self._no_local_until.get(endpoint, 0.0)
+
+    def no_local_reads(self, endpoint: Endpoint, seconds: float) -> None:
+        """The broker's files cannot be read here: do not ask again for a while."""
+        self._no_local_until[endpoint] = time.monotonic() + seconds
+
+    def remote_reads(self, endpoint: Endpoint) -> bool:
+        """Whether it is worth reading from this broker's object store directly."""
+        return time.monotonic() >= self._no_remote_until.get(endpoint, 0.0)
+
+    def no_remote_reads(self, endpoint: Endpoint, seconds: float) -> None:
+        """The object store cannot be read here: do not try again for a while."""
+        self._no_remote_until[endpoint] = time.monotonic() + seconds
+
+    # -- connections
+
+    def connect(
+        self, endpoint: Endpoint | None = None, *, timeout_ms: int = 30_000, for_data: bool = False
+    ) -> Connection:
+        """A new connection that belongs to the caller, to `endpoint` or to the first bootstrap server that answers.
+        `for_data`: see `connect_for_data`."""
+        candidates = [endpoint] if endpoint else self._bootstrap
+        deadline = Deadline(timeout_ms)
+        failures: list[SparklogError] = []
+        for number, candidate in enumerate(candidates):
+            share_ms = max(1, deadline.left_ms() // (len(candidates) - number))  # so that all are tried
+            try:
+                connection = (connect_for_data if for_data else Connection)(candidate, timeout_ms=share_ms)
+            except (BrokerNotAvailableError, RequestTimedOutError) as e:
+                failures.append(e)
+            else:
+                connection.timeout_ms = timeout_ms
+                return connection
+        if len(failures) == 1:
+            raise failures[0]
+        raise BrokerNotAvailableError("; ".join(str(f) for f in failures))
+
+    @contextlib.contextmanager
+    def connection(
+        self, endpoint: Endpoint | None = None, *, purpose: str = "", timeout_ms: int = 30_000
+    ) -> Iterator[Connection]:
+        """A connection from the pool; it goes back if nothing is in flight on it at the end."""
+        connection = self._take_idle(endpoint, purpose) or self.connect(endpoint, timeout_ms=timeout_ms)
+        connection.timeout_ms = timeout_ms
+        try:
+            yield connection
+        finally:
+            self._give_back(connection, purpose)
+
+    def request(
+        self,
+        api: Api,
+        message: Message,
+        response: type[M],
+        *,
+        endpoint: Endpoint | None = None,
+        timeout_ms: int = 30_000,
+    ) -> M:
+        """One request on a pooled connection. An idle connection that turns out to be dead is replaced once, except for
+        requests that must not take effect twice. All of it takes `timeout_ms` at most."""
+        repeatable = api not in (Api.PRODUCE, Api.CREATE_TOPIC, Api.DELETE_TOPIC)
+        deadline = Deadline(timeout_ms)
+        for attempt in (1, 2):
+            fresh = attempt == 2 or not self._has_idle(endpoint)
+            try:
+                with self.connection(endpoint, timeout_ms=deadline.left_ms()) as connection:
+                    return connection.request(api, message, response, timeout_ms=deadline.left_ms())[0]
+            except BrokerNotAvailableError:
+                if fresh or not repeatable:
+                    raise
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Closes the idle connections and forgets the metadata."""
+        with self._lock:
+            idle = dict(self._idle)
+            self._idle.clear()
+            self._topics.clear()
+            self._brokers.clear()
+        _close_pools(idle)
+
+    def _pools(self, endpoint: Endpoint | None, purpose: str) -> list[list[Connection]]:
+        endpoints = [endpoint] if endpoint else self._bootstrap
+        return [pool for e in endpoints if (pool := self._idle.get((e, purpose)))]
+
+    def _has_idle(self, endpoint: Endpoint | None) -> bool:
+        with self._lock:
+            return bool(self._pools(endpoint, ""))
+
+    def _take_idle(self, endpoint: Endpoint | None, purpose: str) -> Connection | None:
+        while True:
+            with self._lock:
+                pools = self._pools(endpoint, purpose)
+                if not pools:
+                    return None
+                connection = pools[0].pop()
+            if time.monotonic() - connection.used_at < IDLE_S_MAX and connection.is_idle():
+                return connection
+            connection.close()
+
+    def _give_back(self, connection: Connection, purpose: str) -> None:
+        stale: list[Connection] = []
+        now = time.monotonic()
+        with self._lock:
+            for key, pool in list(self._idle.items()):
+                stale += [c for c in pool if now - c.used_at >= IDLE_S_MAX]
+                self._idle[key] = [c for c in pool if now - c.used_at < IDLE_S_MAX]
+                if not self._idle[key]:
+                    del self._idle[key]
+            if not connection.closed and connection.in_flight == 0:
+                pool = self._idle.setdefault((connection.endpoint, purpose), [])
+                if len(pool) < IDLE_CONNECTIONS_MAX:
+                    pool.append(connection)
+                else:
+                    stale.append(connection)
+            else:
+                stale.append(connection)
+        for c in stale:
+            c.close()
+
+
+def _close_pools(pools: dict[tuple[Endpoint, str], list[Connection]]) -> None:
+    for connection in [c for pool in pools.values() for c in pool]:
+        connection.close()
+
+
+_clusters: OrderedDict[str, Cluster] = OrderedDict()
+_clusters_lock = threading.Lock()
+
+
+def cluster(bootstrap_servers: str | Sequence[str] | None = None) -> Cluster:
+    """This process's `Cluster` for the addresses (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292).
+
+    Does not connect. Raises InvalidConfigError.
+    """
+    key = resolve_bootstrap(bootstrap_servers)
+    dropped: list[Cluster] = []
+    with _clusters_lock:
+        found = _clusters.get(key)
+        if found is None:
+            found = _clusters[key] = Cluster(key)
+        _clusters.move_to_end(key)
+        while len(_clusters) > CLUSTERS_MAX:
+            dropped.append(_clusters.popitem(last=False)[1])
+    for c in dropped:
+        c.close()
+    return found
+
+
+def forget(bootstrap_servers: str) -> None:
+    """Drops the shared state of a cluster that is gone."""
+    with _clusters_lock:
+        found = _clusters.pop(resolve_bootstrap(bootstrap_servers), None)
+    if found is not None:
+        found.close()
+
+
+def _close_all() -> None:
+    with _clusters_lock:
+        clusters = list(_clusters.values())
+        _clusters.clear()
+    for c in clusters:
+        c.close()
+
+
+def _drop_after_fork() -> None:
+    # the sockets are dropped by the connection module; locks may be held by threads that the child does not have
+    global _clusters_lock
+    _clusters_lock = threading.Lock()
+    for c in _clusters.values():
+        c._lock = threading.Lock()
+        c._idle = {}
+        c._topics = OrderedDict()
+        c._brokers = {}
+    _clusters.clear()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)

@@ -1,0 +1,483 @@
+"""One blocking connection to a broker: handshake, requests out, responses in.
+
+Requests may be sent ahead (`send`) and their answers taken later (`receive`), in the same order. A connection on
+which anything went wrong in the middle of a frame is closed and never used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import struct
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.reused_memory import ReusedMemory
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    ClosedError,
+    FrameTooLargeError,
+    InvalidRequestError,
+    RequestTimedOutError,
+    SparklogError,
+    UnsupportedApiError,
+    UnsupportedVersionError,
+    error_from_code,
+)
+from sparklog.protocol import frames
+from sparklog.protocol.base import Message
+from sparklog.protocol.local_socket import enlarge_send_buffer
+from sparklog.protocol.messages import (
+    Api,
+    HandshakeRequest,
+    HandshakeResponse,
+    decode_error_body,
+    decode_response,
+    encode,
+)
+from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
+from sparklog.version import __version__
+
+RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
+"""A fetch response holds at most `fetch.max.bytes` or, if it is larger, one batch; both end at 1 GiB."""
+HEADER_ONLY_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
+"""Of every other response: only fetches have a payload."""
+CONNECT_TIMEOUT_MS = 10_000
+_CONNECT_S_MIN = 0.001
+"""A timeout of 0 would mean not to wait at all."""
+READ_AHEAD_BYTES = 16 * 1024
+"""Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
+READ_AHEAD_BYTES_MAX = 256 * 1024
+"""What is read ahead of an answer that nobody waits for with `receive`."""
+_IOV_MAX = 512
+_LENGTH = struct.Struct("<I")
+_TIMEOUT_SLACK = 1 / 32
+"""A timeout may be longer by this part, so that the kernel need not be told for each request."""
+
+M = TypeVar("M", bound=Message)
+Part = bytes | bytearray | memoryview
+
+_FATAL = (InvalidRequestError, FrameTooLargeError, UnsupportedApiError, UnsupportedVersionError)
+"""Answers after which the broker closes the connection."""
+
+
+class _Expected(NamedTuple):
+    correlation_id: int
+    api: Api
+    deadline: float
+
+
+_open: dict[int, weakref.ref[Connection]] = {}
+"""Open connections of this process by id: what a forked child has to drop."""
+
+
+class Connection:
+    """A connection to one broker. Not thread-safe: one thread sends and receives at a time; `abort` is for others."""
+
+    def __init__(self, endpoint: Endpoint, *, timeout_ms: int = 30_000, local_socket: str = "") -> None:
+        """Connects and shakes hands, all of it within `timeout_ms`; with `local_socket` through the Unix socket of
+        that name, which the broker at `endpoint` has offered.
+
+        Raises BrokerNotAvailableError (nobody listens there), RequestTimedOutError, UnsupportedVersionError (the broker
+        does not shake hands with this client), InvalidRequestError (what answers is no broker) and
+        TooManyConnectionsError.
+        """
+        self.endpoint = endpoint
+        self.timeout_ms = timeout_ms
+        self._next_id = 0
+        self._expected: deque[_Expected] = deque()
+        self._closed = False
+        self._spoken = HANDSHAKE_ONLY
+        self._memory = ReusedMemory()
+        self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
+        self._ahead_start = self._ahead_end = 0
+        self._timeouts_s = {socket.SO_SNDTIMEO: 0.0, socket.SO_RCVTIMEO: 0.0}
+        deadline = Deadline(timeout_ms)
+        self._socket = _connect(endpoint, local_socket, Deadline(min(timeout_ms, CONNECT_TIMEOUT_MS)))
+        key = id(self)
+        _open[key] = weakref.ref(self, lambda _: _open.pop(key, None))
+        self.used_at = time.monotonic()
+        try:
+            self.broker = self._shake_hands(deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def in_flight(self) -> int:
+        """Requests whose answers have not been received."""
+        return len(self._expected)
+
+    @property
+    def due(self) -> float:
+        """When the next answer has to be there (monotonic time); only while one is in flight."""
+        return self._expected[0].deadline
+
+    @property
+    def has_read_ahead(self) -> bool:
+        """Whether (part of) the next answer has been read already: the socket does not become readable for it."""
+        return self._ahead_start < self._ahead_end
+
+    def read_ahead(self) -> bool:
+        """Reads what has come of the next answer, without waiting. Whether `receive` will not wait either: all of it is
+        there, or the connection is broken."""
+        if not self.has_read_ahead:
+            self._ahead_start = self._ahead_end = 0
+        while (missing := self._missing_ahead()) > 0 and not self.is_answer_large:
+            self._make_room_ahead(missing)
+            try:
+                count = self._socket.recv_into(self._ahead[self._ahead_end :], 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+            if count == 0:
+                return True
+            self._ahead_end += count
+        return missing <= 0
+
+    @property
+    def is_answer_large(self) -> bool:
+        """Whether the next answer has begun to come, and is too large to be read ahead."""
+        return self._ahead_end - self._ahead_start + self._missing_ahead() > READ_AHEAD_BYTES_MAX
+
+    def _missing_ahead(self) -> int:
+        """How many bytes of the next answer, or of the length it begins with, have not been read."""
+        there = self._ahead_end - self._ahead_start
+        if there < _LENGTH.size:
+            return _LENGTH.size - there
+        return int(_LENGTH.size + _LENGTH.unpack_from(self._ahead, self._ahead_start)[0] - there)
+
+    def _make_room_ahead(self, size_bytes: int) -> None:
+        if self._ahead_end + size_bytes <= len(self._ahead):
+            return
+        rest = self._ahead[self._ahead_start : self._ahead_end]
+        if len(rest) + size_bytes > len(self._ahead):
+            self._ahead = memoryview(bytearray(READ_AHEAD_BYTES_MAX))
+        self._ahead[: len(rest)] = rest
+        self._ahead_start, self._ahead_end = 0, len(rest)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def request(
+        self,
+        api: Api,
+        message: Message,
+        response: type[M],
+        payload: Sequence[Part] = (),
+        *,
+        timeout_ms: int | None = None,
+    ) -> tuple[M, pa.Buffer]:
+        """Sends a request and waits for its answer: the decoded header and the payload (possibly of 0 bytes).
+
+        Raises the broker's error, RequestTimedOutError, BrokerNotAvailableError if the connection breaks, and as
+        `send`.
+        """
+        self.send(api, message, payload, timeout_ms=timeout_ms)
+        return self.receive(response)
+
+    def send(
+        self,
+        api: Api,
+        message: Message,
+        payload: Sequence[Part] = (),
+        *,
+        timeout_ms: int | None = None,
+        answered: bool = True,
+    ) -> None:
+        """Sends a request, in the newest version that the broker has too; its answer is taken later with `receive`.
+        `answered=False`: none will come (acks=0).
+
+        Raises UnsupportedApiError if the broker does not have the API, UnsupportedVersionError if it has none of this
+        client's versions of it, or if the message says what an older broker would ignore: nothing is sent then, and
+        the connection can be used further.
+        """
+        self._check_open()
+        version = self._spoken.version_of(api)
+        header = encode(message, version.older)
+        size = sum(len(p) for p in payload)
+        self._next_id = (self._next_id + 1) & 0xFFFFFFFF
+        head = frames.encode_request(api, version.number, self._next_id, header, size)
+        limit = self.broker.request_bytes_max if api is not Api.HANDSHAKE else 0
+        if limit and len(head) + size > limit:
+            raise FrameTooLargeError(
+                f"a request of {len(head) + size} bytes; this broker takes {limit} (socket.request.max.bytes)"
+            )
+        deadline = time.monotonic() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        try:
+            self._send_all([head, *payload], deadline)
+        except BaseException:
+            self.close()
+            raise
+        if answered:
+            self._expected.append(_Expected(self._next_id, api, deadline))
+        self.used_at = time.monotonic()
+
+    def receive(self, response: type[M]) -> tuple[M, pa.Buffer]:
+        """Waits for the answer of the oldest request that has none yet. Raises as `request`."""
+        self._check_open()
+        expected = self._expected.popleft()
+        deadline = expected.deadline
+        if time.monotonic() >= deadline and self._is_readable():  # it has come in time, and nobody has looked
+            deadline = time.monotonic() + self.timeout_ms / 1000
+        try:
+            bytes_max = RESPONSE_BYTES_MAX if expected.api is Api.FETCH else HEADER_ONLY_BYTES_MAX
+            prefix, header, payload = self._receive_frame(deadline, bytes_max)
+            if prefix.api != expected.api or prefix.correlation_id != expected.correlation_id:
+                raise InvalidRequestError(
+                    f"{self.endpoint} answered request {prefix.correlation_id} of API {prefix.api} where "
+                    f"{expected.correlation_id} of {expected.api.name} was due"
+                )
+            if prefix.error_code == 0:
+                self.used_at = time.monotonic()
+                return decode_response(expected.api, header, response), payload
+        except BaseException:
+            self.close()
+            raise
+        body = decode_error_body(header)
+        error = error_from_code(prefix.error_code, body.message)
+        if isinstance(error, _FATAL):
+            self.close()
+        if isinstance(error, UnsupportedVersionError) and body.version_max >= 0:
+            raise self._spoken.no_common_version(expected.api, (body.version_min, body.version_max)) from error
+        raise error
+
+    def abort(self) -> None:
+        """Breaks the connection from another thread: whoever waits on it gets BrokerNotAvailableError."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def is_idle(self) -> bool:
+        """Whether it can be used for a new request: open, nothing in flight, not closed by the broker."""
+        return not (self._closed or self._expected or self._is_readable())
+
+    def _is_readable(self) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return self.has_read_ahead or bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Closes the socket; again is fine."""
+        self._closed = True
+        _open.pop(id(self), None)
+        self._socket.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the connection to {self.endpoint} is closed")
+
+    def _shake_hands(self, deadline: Deadline) -> HandshakeResponse:
+        hello = HandshakeRequest("sparklog-python", __version__, _own_address(self._socket))
+        answer, _ = self.request(Api.HANDSHAKE, hello, HandshakeResponse, timeout_ms=deadline.left_ms())
+        self._spoken = SpokenVersions(answer.apis, f"the broker at {self.endpoint} (sparklog {answer.broker_version})")
+        return answer
+
+    def _set_timeout(self, option: int, deadline: float) -> None:
+        """How long the next blocking call may take. The kernel's own timeout, not Python's: that would make the socket
+        non-blocking, and a large answer would come in hundreds of pieces, each of which waits for the interpreter
+        lock."""
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        longest = remaining * (1 + _TIMEOUT_SLACK)
+        if remaining <= self._timeouts_s[option] <= longest:
+            return
+        timeout_s = (remaining + longest) / 2
+        seconds = int(timeout_s)
+        timeval = struct.pack("@ll", seconds, max(int((timeout_s - seconds) * 1e6), 1))
+        self._socket.setsockopt(socket.SOL_SOCKET, option, timeval)
+        self._timeouts_s[option] = timeout_s
+
+    def _send_all(self, parts: Sequence[Part], deadline: float) -> None:
+        views = [memoryview(p).cast("B") for p in parts if len(p)]
+        first = 0
+        try:
+            while first < len(views):
+                self._set_timeout(socket.SO_SNDTIMEO, deadline)
+                sent = self._socket.sendmsg(views[first : first + _IOV_MAX])
+                while first < len(views) and sent >= len(views[first]):
+                    sent -= len(views[first])
+                    first += 1
+                if sent:
+                    views[first] = views[first][sent:]
+        except (TimeoutError, BlockingIOError) as e:
+            raise self._timed_out() from e
+        except OSError as e:
+            raise self._broken(e) from e
+
+    def _receive_frame(
+        self, deadline: float, bytes_max: int
+    ) -> tuple[frames.ResponsePrefix, bytes | bytearray, pa.Buffer]:
+        if self._missing_ahead() <= 0:
+            return self._take_frame(bytes_max)
+        try:
+            start = bytearray(frames.PREFIX_BYTES)
+            self._receive_into(memoryview(start), deadline)
+            prefix = frames.decode_response_prefix(start, bytes_max)
+            header = bytearray(prefix.header_bytes)
+            self._receive_into(memoryview(header), deadline)
+            payload = self._memory.take(prefix.body_bytes - prefix.header_bytes)
+            if payload.size:
+                self._receive_into(memoryview(payload).cast("B"), deadline)
+        except (TimeoutError, BlockingIOError) as e:
+            raise self._timed_out() from e
+        except OSError as e:
+            raise self._broken(e) from e
+        except MemoryError as e:
+            raise FrameTooLargeError(f"there is no memory for the answer that {self.endpoint} has announced") from e
+        return prefix, header, payload
+
+    def _take_frame(self, bytes_max: int) -> tuple[frames.ResponsePrefix, bytes, pa.Buffer]:
+        """The next frame, all of which has been read ahead."""
+        start = self._ahead_start
+        prefix = frames.decode_response_prefix(self._ahead[start : start + frames.PREFIX_BYTES], bytes_max)
+        header_start = start + frames.PREFIX_BYTES
+        payload_start = header_start + prefix.header_bytes
+        end = self._ahead_start = header_start + prefix.body_bytes
+        # bytes of their own, which are aligned as Arrow wants it
+        payload = pa.py_buffer(bytes(self._ahead[payload_start:end]))
+        return prefix, bytes(self._ahead[header_start:payload_start]), payload
+
+    def _receive_into(self, view: memoryview, deadline: float) -> None:
+        """Fills `view` with what has been read ahead and from the socket. Where little is missing, what else has come
+        is read with it."""
+        received = self._take_read_ahead(view)
+        while received < len(view):
+            self._set_timeout(socket.SO_RCVTIMEO, deadline)
+            missing = view[received:]
+            if len(missing) >= READ_AHEAD_BYTES:
+                count = self._socket.recv_into(missing, 0, socket.MSG_WAITALL)
+            else:
+                self._ahead_start, self._ahead_end = 0, self._socket.recv_into(self._ahead, READ_AHEAD_BYTES)
+                count = self._take_read_ahead(missing)
+            if count == 0:
+                raise ConnectionResetError("closed by the broker")
+            received += count
+
+    def _take_read_ahead(self, view: memoryview) -> int:
+        start = self._ahead_start
+        count = min(len(view), self._ahead_end - start)
+        view[:count] = self._ahead[start : start + count]
+        self._ahead_start += count
+        return count
+
+    def _timed_out(self) -> SparklogError:
+        return RequestTimedOutError(
+            f"no answer from the broker at {self.endpoint} in time; it may be overloaded or stopped "
+            "(see its log, or raise request.timeout.ms)"
+        )
+
+    def _broken(self, e: OSError) -> SparklogError:
+        return BrokerNotAvailableError(f"the connection to the broker at {self.endpoint} broke: {_reason(e)}")
+
+
+def connect_for_data(endpoint: Endpoint, *, timeout_ms: int = 30_000) -> Connection:
+    """A connection for much data and nothing else: through the broker's Unix socket if it offers one and we can reach
+    it, for the kernel then needs half the time. Not for metadata: what they say depends on the address that was used.
+
+    Raises as Connection.
+    """
+    deadline = Deadline(timeout_ms)
+    connection = Connection(endpoint, timeout_ms=timeout_ms)
+    offered = connection.broker.local_socket
+    if not offered:
+        return connection
+    try:
+        local = Connection(endpoint, timeout_ms=deadline.left_ms(), local_socket=offered)
+        local.timeout_ms = timeout_ms
+    except SparklogError:  # no more connections, or another network namespace
+        return connection
+    connection.close()
+    return local
+
+
+def _own_address(sock: socket.socket) -> str:
+    name = sock.getsockname()
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+
+
+def _connect(endpoint: Endpoint, local_socket: str, deadline: Deadline) -> socket.socket:
+    try:
+        if local_socket:
+            return _connect_local(local_socket, deadline.left_s)
+        sock = _connect_tcp(endpoint, deadline)
+        if sock.getsockname() == sock.getpeername():
+            # nobody listens on a port of the ephemeral range, and the kernel has connected the socket to itself
+            sock.close()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
+    except OSError as e:
+        raise BrokerNotAvailableError(
+            f"no broker at {endpoint} ({_reason(e)}): start one with `sparklog broker`, "
+            "or check the bootstrap servers (SPARKLOG_BOOTSTRAP_SERVERS)"
+        ) from e
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.settimeout(None)
+    return sock
+
+
+def _connect_tcp(endpoint: Endpoint, deadline: Deadline) -> socket.socket:
+    """To the first of the host's addresses that answers; one that does not leaves the others their share of the
+    time."""
+    addresses = socket.getaddrinfo(*endpoint, type=socket.SOCK_STREAM)
+    failure: OSError = OSError("the name has no address")
+    for number, (*kind, _, address) in enumerate(addresses):
+        sock = socket.socket(*kind)
+        try:
+            sock.settimeout(max(deadline.left_s / (len(addresses) - number), _CONNECT_S_MIN))
+            sock.connect(address)
+        except BaseException as e:
+            sock.close()
+            if not isinstance(e, OSError):
+                raise
+            failure = e
+        else:
+            return sock
+    raise failure
+
+
+def _connect_local(name: str, timeout_s: float) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        enlarge_send_buffer(sock)
+        sock.settimeout(max(timeout_s, _CONNECT_S_MIN))
+        sock.connect(f"\0{name}")
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _reason(e: OSError) -> str:
+    return (e.strerror or str(e) or type(e).__name__).lower()
+
+
+def drop_after_fork() -> None:
+    """Closes a forked child's copies of all sockets; the parent's connections stay as they are."""
+    for reference in list(_open.values()):
+        connection: Any = reference()
+        if connection is not None:
+            connection._closed = True
+            connection._expected.clear()
+            with contextlib.suppress(OSError):
+                connection._socket.close()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=drop_after_fork)

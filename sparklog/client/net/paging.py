@@ -1,0 +1,40 @@
+"""Long lists, asked for page by page.
+
+A broker that knows no pages answers with everything at once and says nothing of more. One that never ends is not
+followed for ever: a page has to get on, and there are only so many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from sparklog.errors import InvalidRequestError
+
+PAGES_MAX = 256
+"""Of up to 16 MiB each."""
+
+
+class Page(Protocol):
+    """An answer. `more`: it is not the last."""
+
+    more: bool
+
+
+P = TypeVar("P", bound=Page)
+
+
+def pages(ask: Callable[[P | None], P], position: Callable[[P], object]) -> Iterator[P]:
+    """The answers in order; `ask` is given the one before, `position` says where the next begins (None: nowhere).
+    Raises InvalidRequestError for a broker that repeats itself, and what `ask` raises."""
+    before: P | None = None
+    for _ in range(PAGES_MAX):
+        page = ask(before)
+        stands = position(page) if page.more else None
+        if page.more and (stands is None or (before is not None and stands == position(before))):
+            raise InvalidRequestError("the broker says that there is more, but its pages do not get on")
+        yield page
+        if not page.more:
+            return
+        before = page
+    raise InvalidRequestError(f"the broker has sent {PAGES_MAX} pages and says that there is more")

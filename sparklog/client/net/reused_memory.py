@@ -1,0 +1,48 @@
+"""Memory for large answers and batches, used again when nobody looks at it any more.
+
+Memory fresh from the operating system costs a page fault per 4 KiB, more than writing into it. A buffer that has been
+handed out is free again when everything made of it (views, Arrow data) is gone: then its array has no other reference
+left, which is looked at only when the next one is asked for, so nobody has to give anything back.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import numpy as np
+import pyarrow as pa
+
+KEPT_BYTES_MAX = 96 * 1024 * 1024
+REUSED_BYTES_MIN = 256 * 1024
+"""The allocator itself is quick for smaller ones."""
+_SIZE_STEPS = 8
+"""Sizes between two powers of two, so that a little larger one fits as well."""
+_REFERENCES_WHEN_FREE = 3
+"""The list, the loop's variable, and `getrefcount`'s own."""
+
+
+class ReusedMemory:
+    """Buffers still in use do not count as kept for long: the oldest is given up (not freed before its users are gone)
+    when `kept_bytes_max` is reached. So it has to be as much as is in use at the same time, else none is ever used
+    again."""
+
+    def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._kept_bytes_max = kept_bytes_max
+        self._kept: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> pa.Buffer:
+        """A writable buffer of exactly `size_bytes`, with any content."""
+        if size_bytes < REUSED_BYTES_MIN:
+            return pa.allocate_buffer(size_bytes)
+        with self._lock:
+            for array in self._kept:
+                if array.nbytes >= size_bytes and sys.getrefcount(array) == _REFERENCES_WHEN_FREE:
+                    return pa.py_buffer(array.data[:size_bytes])
+            step = (1 << (size_bytes - 1).bit_length()) // 2 // _SIZE_STEPS
+            array = np.empty(-(-size_bytes // step) * step, np.uint8)
+            self._kept.append(array)
+            while len(self._kept) > 1 and sum(a.nbytes for a in self._kept) > self._kept_bytes_max:
+                del self._kept[0]
+            return pa.py_buffer(array.data[:size_bytes])

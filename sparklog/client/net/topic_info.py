@@ -1,0 +1,118 @@
+"""A topic as the broker describes it: partitions, schemas, settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import pyarrow as pa
+
+from sparklog.errors import InvalidPartitionsError, InvalidRequestError, UnknownSchemaError
+from sparklog.format.schema import KIND_ENVELOPE
+from sparklog.protocol.topic_messages import PartitionState, TopicState
+from sparklog.settings import Scope, Setting, settings_of
+
+SCHEMAS_DECODED_MAX = 128
+"""Of up to 2 MiB each (SCHEMA_BYTES_MAX), most of less than 1 KiB."""
+
+_MAX_MESSAGE_BYTES = settings_of(Scope.TOPIC)["max.message.bytes"]
+_INFLATED_RATIO = settings_of(Scope.TOPIC)["max.message.inflated.ratio"]
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic as the broker describes it. `partitions` is their number, `schema` the newest version."""
+
+    name: str
+    topic_id: str
+    kind: str
+    partitions: int
+    schema_id: int
+    schemas: dict[int, pa.Schema]
+    key_columns: tuple[str, ...]
+    timestamp_column: str | None
+    configs: dict[str, object]
+    created_ms: int
+    partition_states: tuple[PartitionState, ...] = field(repr=False)
+    broker_defaults: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.schemas[self.schema_id]
+
+    @property
+    def is_envelope(self) -> bool:
+        return self.kind == KIND_ENVELOPE
+
+    @cached_property
+    def max_message_bytes(self) -> int:
+        """Largest batch the topic takes."""
+        return self._number(_MAX_MESSAGE_BYTES)
+
+    @cached_property
+    def inflated_bytes_max(self) -> int:
+        """What a batch of the topic may take once it is decompressed; the default's share, if the broker knows of
+        none."""
+        return self.max_message_bytes * self._number(_INFLATED_RATIO)
+
+    def _number(self, setting: Setting) -> int:
+        given = self.broker_defaults | self.configs
+        return int(setting.parse(given.get(setting.name, setting.default)))
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether the broker's clock, not the producer's, stamps the records."""
+        return (self.broker_defaults | self.configs).get("message.timestamp.type") == "LogAppendTime"
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the last record of each key stays, so that every record needs a key."""
+        policy = str((self.broker_defaults | self.configs).get("cleanup.policy", ""))
+        return "compact" in policy.split(",")
+
+    def schema_of(self, schema_id: int) -> pa.Schema:
+        """Raises UnknownSchemaError."""
+        schema = self.schemas.get(schema_id)
+        if schema is None:
+            raise UnknownSchemaError(
+                f"topic {self.name!r} has no schema {schema_id} (known: {', '.join(map(str, self.schemas))})"
+            )
+        return schema
+
+    def check_partition(self, partition: int) -> int:
+        """Returns `partition` if the topic has it. Raises InvalidPartitionsError."""
+        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < self.partitions:
+            raise InvalidPartitionsError(
+                f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, there is no {partition!r}"
+            )
+        return partition
+
+
+def topic_info(state: TopicState) -> TopicInfo:
+    """Decodes a topic's state. Raises InvalidRequestError if that is none."""
+    try:
+        schemas = {s.schema_id: _decoded_schema(s.arrow_schema) for s in state.schemas}
+    except (pa.ArrowException, OSError, ValueError) as e:
+        raise InvalidRequestError(f"the broker's answer has a schema of topic {state.name!r} that is none: {e}") from e
+    if not schemas or sorted(p.partition for p in state.partitions) != list(range(len(state.partitions))):
+        raise InvalidRequestError(f"the broker's answer about topic {state.name!r} lacks schemas or partitions")
+    return TopicInfo(
+        name=state.name,
+        topic_id=state.topic_id,
+        kind=state.kind,
+        partitions=len(state.partitions),
+        schema_id=max(schemas),
+        schemas=schemas,
+        key_columns=tuple(state.key_columns),
+        timestamp_column=state.timestamp_column,
+        configs=dict(state.configs),
+        created_ms=state.created_ms,
+        broker_defaults=dict(state.broker_defaults),
+        partition_states=tuple(sorted(state.partitions, key=lambda p: p.partition)),
+    )
+
+
+@lru_cache(maxsize=SCHEMAS_DECODED_MAX)
+def _decoded_schema(message: bytes) -> pa.Schema:
+    """Metadata are asked for again and again, and bring the same schemas."""
+    return pa.ipc.read_schema(pa.py_buffer(message)).remove_metadata()

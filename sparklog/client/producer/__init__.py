@@ -1,0 +1,1 @@
+"""The producer: from `send` to the acknowledged batch."""

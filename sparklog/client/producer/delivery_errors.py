@@ -1,0 +1,84 @@
+"""What a failed attempt to store batches says, and the errors of batches that are given up."""
+
+from __future__ import annotations
+
+from sparklog.client.producer.accumulator import PendingBatch
+from sparklog.client.producer.sequences import WriteSession
+from sparklog.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadingError,
+    CorruptBatchError,
+    FencedLeaderEpochError,
+    FrameTooLargeError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTopicError,
+    InvalidTxnStateError,
+    MessageTooLargeError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    RequestTimedOutError,
+    SchemaMismatchError,
+    SparklogError,
+    TransactionAbortedError,
+    UnknownLeaderEpochError,
+    UnknownSchemaError,
+    UnknownTopicOrPartitionError,
+)
+
+TOPIC_CHANGED = (UnknownTopicOrPartitionError, UnknownSchemaError)
+"""What is known of the topic is wrong. After other failures it is only asked for again."""
+
+STORED_NOTHING = (
+    OutOfOrderSequenceError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    ProducerFencedError,
+    InvalidTxnStateError,
+    ConcurrentTransactionsError,
+    CoordinatorLoadingError,
+    TransactionAbortedError,
+    MessageTooLargeError,
+    CorruptBatchError,
+    SchemaMismatchError,
+    UnknownSchemaError,
+    UnknownTopicOrPartitionError,
+    InvalidTopicError,
+    NotLeaderError,
+    FencedLeaderEpochError,
+    UnknownLeaderEpochError,
+    InvalidRequestError,
+    FrameTooLargeError,
+)
+"""Answers that say for certain that the attempt has stored nothing: they come before anything is written."""
+
+
+def expired(batch: PendingBatch) -> SparklogError:
+    """Of a batch that was tried for `delivery.timeout.ms`."""
+    records, tp = batch.delivery.record_count, batch.delivery.tp
+    reason = f"; the last attempt failed with: {batch.error}" if batch.error else ""
+    error = RequestTimedOutError(f"{records} records for {tp} were not delivered within delivery.timeout.ms{reason}")
+    error.__cause__ = batch.error
+    return error
+
+
+def unknown_outcome(batch: PendingBatch) -> SparklogError:
+    """Of a batch that cannot be sent again, because it might then be stored twice."""
+    records, tp = batch.delivery.record_count, batch.delivery.tp
+    error = RequestTimedOutError(
+        f"{records} records for {tp}: whether they are stored is not known, as it is not for those before them"
+    )
+    error.__cause__ = batch.error
+    return error
+
+
+def session_failed(session: WriteSession | None) -> SparklogError:
+    """Of the batches that a failed transaction takes along."""
+    cause = session.error if session is not None else None
+    if isinstance(cause, TransactionAbortedError):
+        return cause
+    error = TransactionAbortedError(f"the transaction failed before these records were stored: {cause}")
+    error.__cause__ = cause
+    return error

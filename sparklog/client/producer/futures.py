@@ -1,0 +1,316 @@
+"""What `send` and `send_batch` return: futures that are `concurrent.futures.Future`s, but cannot be cancelled.
+
+All records of a stored batch share one `Delivery`; a record's future is a few words that point at it. What
+`concurrent.futures.wait` and `as_completed` need of a future (`_condition`, `_state`, `_waiters`; `asyncio.wrap_future`
+needs only the class) is made when it is asked for. There is one condition for all futures: who takes those of many
+futures one after the other can then not meet another thread that takes them in another order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import InvalidStateError as FutureStateError
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+import numpy as np
+
+from sparklog.types import RecordMetadata, TopicPartition
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_condition = threading.Condition(threading.RLock())
+"""Guards the outcomes of all deliveries. Nobody waits on it: that would wake everybody."""
+
+
+class BatchMetadata(RecordMetadata):
+    """Where a stored batch landed: `offset` is its first row's, `timestamp_ms` its largest; it has `record_count`
+    rows."""
+
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last row; -1 if the offsets are not known (acks=0)."""
+        return self.offset + self.record_count - 1 if self.offset >= 0 else -1
+
+
+class Delivery:
+    """The outcome of one batch."""
+
+    __slots__ = (
+        "_callbacks",
+        "_event",
+        "append_time_ms",
+        "base_offset",
+        "done",
+        "error",
+        "max_timestamp_ms",
+        "record_count",
+        "seen",
+        "timestamps_us",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.record_count = 0
+        self.base_offset = -1
+        self.append_time_ms = -1
+        self.max_timestamp_ms = -1
+        self.timestamps_us: Sequence[int] | np.ndarray | None = None
+        self.error: BaseException | None = None
+        self.seen = False
+        self.done = False
+        self._event: threading.Event | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it was done in time."""
+        with _condition:  # most are never waited for: an event of their own would cost as much as the rest
+            if self.done:
+                return True
+            event = self._event = self._event or threading.Event()
+        return event.wait(timeout_s)
+
+    def complete(self, base_offset: int, append_time_ms: int) -> None:
+        """The broker has stored the batch. `append_time_ms` >= 0: its clock stamped the records."""
+        self.base_offset = base_offset
+        self.append_time_ms = append_time_ms
+        self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self._finish()
+
+    def abandon(self, error: BaseException) -> None:
+        """Nobody here will learn of the outcome. Callbacks, which are somebody else's, are not called."""
+        self._callbacks.clear()
+        self.fail(error)
+
+    def _finish(self) -> None:
+        with _condition:
+            self.done = True
+            callbacks, self._callbacks = self._callbacks, []
+            event = self._event
+        if event is not None:
+            event.set()
+        for callback in callbacks:
+            callback()
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, at completion (on the sender's thread) or now."""
+        with _condition:
+            if not self.done:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def raise_error(self) -> None:
+        if self.error is not None:
+            self.seen = True
+            raise self.error
+
+    def timestamp_ms(self, index: int) -> int:
+        if self.append_time_ms >= 0:
+            return self.append_time_ms
+        return int(self.timestamps_us[index]) // 1000 if self.timestamps_us is not None else self.max_timestamp_ms
+
+    def metadata(self) -> BatchMetadata:
+        stamp = self.append_time_ms if self.append_time_ms >= 0 else self.max_timestamp_ms
+        found = BatchMetadata(self.tp.topic, self.tp.partition, self.base_offset, stamp)
+        found.record_count = self.record_count
+        return found
+
+
+if TYPE_CHECKING:
+    _Base = Future
+else:
+
+    class _Base(Generic[T]):
+        """A subclass of `Future` would have a dict per record, which costs a tenth of a `send`: as `unittest.mock`
+        does for a spec, the class is said instead of inherited. That is what `isinstance` takes."""
+
+        __slots__ = ()
+
+        @property
+        def __class__(self) -> type:
+            return Future
+
+
+class _DeliveryFuture(_Base[T]):
+    """What record and batch futures share: a `Future` whose state is that of deliveries."""
+
+    __slots__ = ("_waiting",)
+
+    _waiting: list[Any]
+
+    def cancel(self) -> bool:
+        """Always False: what was accepted is sent."""
+        return False
+
+    def cancelled(self) -> bool:
+        return False
+
+    def done(self) -> bool:
+        raise NotImplementedError
+
+    def running(self) -> bool:
+        """Whether the outcome is still open."""
+        return not self.done()
+
+    def get(self, timeout: float | None = None) -> T:
+        """`result` under the name that kafka-python has for it."""
+        return self.result(timeout)
+
+    def set_running_or_notify_cancel(self) -> NoReturn:
+        """The producer alone decides: this and the setters of the outcome raise
+        `concurrent.futures.InvalidStateError`."""
+        raise FutureStateError("the outcome of a delivery is set by its producer")
+
+    def set_result(self, result: T) -> NoReturn:
+        self.set_running_or_notify_cancel()
+
+    def set_exception(self, exception: BaseException | None) -> NoReturn:
+        self.set_running_or_notify_cancel()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'done' if self.done() else 'under way'}>"
+
+    # -- what concurrent.futures.wait and as_completed look at
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        return _condition
+
+    @property
+    def _state(self) -> str:  # type: ignore[override]
+        return "FINISHED" if self.done() else "RUNNING"
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        """Who is told of the outcome; asked for with the condition held."""
+        if not hasattr(self, "_waiting"):
+            self._waiting = []
+            if not self.done():
+                self.add_done_callback(lambda _: self._tell_waiters())
+        return self._waiting
+
+    def _tell_waiters(self) -> None:
+        error = self._outcome()
+        with _condition:
+            for waiter in self._waiting:
+                if error is None:
+                    waiter.add_result(self)
+                else:
+                    waiter.add_exception(self)
+
+    def _outcome(self) -> BaseException | None:
+        """The error of what is done. Nobody has looked at it yet: `flush` still raises it."""
+        raise NotImplementedError
+
+    def _call(self, callback: Callable[[Any], object]) -> None:
+        try:
+            callback(self)
+        except Exception:  # noqa: BLE001  a user's callback must not end the sender's thread
+            _log.exception("a producer callback failed")
+
+
+class RecordFuture(_DeliveryFuture[RecordMetadata]):
+    """The outcome of one `send`: a RecordMetadata, or an error."""
+
+    __slots__ = ("delivery", "index")
+
+    delivery: Delivery
+    index: int
+    # set by `send`: an __init__ would cost as much as a third of it
+
+    def done(self) -> bool:
+        return self.delivery.done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Waits at most `timeout` seconds. Raises TimeoutError (still sending) or the SparklogError of the delivery."""
+        delivery = self.delivery
+        if not delivery.wait(timeout):
+            raise TimeoutError("the record is not acknowledged yet")
+        delivery.raise_error()
+        offset = delivery.base_offset + self.index if delivery.base_offset >= 0 else -1
+        return RecordMetadata(*delivery.tp, offset, delivery.timestamp_ms(self.index))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The delivery's error, None if it succeeded. Raises TimeoutError."""
+        if not self.delivery.wait(timeout):
+            raise TimeoutError("the record is not acknowledged yet")
+        self.delivery.seen = True
+        return self.delivery.error
+
+    def _outcome(self) -> BaseException | None:
+        return self.delivery.error
+
+    def add_done_callback(self, fn: Callable[[RecordFuture], object]) -> None:
+        """Calls `fn(self)` when the outcome is known, on the producer's thread or one that calls `send` (at once if it
+        is): do not block in it."""
+        self.delivery.when_done(lambda: self._call(fn))
+
+
+class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
+    """The outcome of one `send_batch`: one BatchMetadata per stored batch, in partition order; or the first error."""
+
+    __slots__ = ("_deliveries",)
+
+    def __init__(self, deliveries: list[Delivery]) -> None:
+        self._deliveries = sorted(deliveries, key=lambda d: d.tp.partition)
+
+    def done(self) -> bool:
+        return all(d.done for d in self._deliveries)
+
+    def result(self, timeout: float | None = None) -> list[RecordMetadata]:
+        """Waits at most `timeout` seconds for all. Raises TimeoutError or the first error."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return [d.metadata() for d in self._deliveries]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The first error, None if all were stored. Raises TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for delivery in self._deliveries:
+            if not delivery.wait(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                raise TimeoutError("not all batches are acknowledged yet")
+        for delivery in self._deliveries:
+            delivery.seen = True
+        return self._outcome()
+
+    def _outcome(self) -> BaseException | None:
+        return next((d.error for d in self._deliveries if d.error is not None), None)
+
+    def add_done_callback(self, fn: Callable[[BatchFuture], object]) -> None:
+        """Calls `fn(self)` when all outcomes are known, on the producer's thread or one that calls `send` (at once if
+        they are)."""
+        if not self._deliveries:
+            self._call(fn)
+            return
+        counter = itertools.count(1)  # its step is atomic: deliveries end on the sender's thread or here
+
+        def one_done() -> None:
+            if next(counter) == len(self._deliveries):
+                self._call(fn)
+
+        for delivery in self._deliveries:
+            delivery.when_done(one_done)
+
+
+def _renew_after_fork() -> None:
+    """Another thread of the parent may have held the lock."""
+    global _condition
+    _condition = threading.Condition(threading.RLock())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_after_fork)

@@ -1,0 +1,98 @@
+"""Records of one partition that are still being collected by `send`, until the sender encodes them."""
+
+from __future__ import annotations
+
+import time
+from array import array
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.producer.encoding import Headers, envelope_batch
+from sparklog.client.producer.futures import Delivery
+from sparklog.format.small_batch import ROWS_MAX as SMALL_ROWS_MAX
+from sparklog.format.small_batch import SmallRows
+from sparklog.types import TopicPartition
+
+Rest = tuple[bytes | None, Headers | None, int | None]
+"""What a record has beside its value: key, headers, timestamp in ms."""
+
+
+class OpenBatch:
+    """Records of one partition that are still being collected, as columns of Python objects.
+
+    Of the `reserved_bytes` of `buffer.memory` no record has taken the `room_bytes` yet. What few records have is not
+    touched for the others: `keys` may be shorter than `values`, `headers` and `given_timestamps_ms` go by row.
+    """
+
+    __slots__ = (
+        "created",
+        "delivery",
+        "given_timestamps_ms",
+        "headers",
+        "keys",
+        "reserved_bytes",
+        "room_bytes",
+        "timestamps_ns",
+        "values",
+    )
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.created = time.monotonic()
+        self.delivery = Delivery(tp)
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.headers: dict[int, Headers] = {}
+        self.timestamps_ns = array("q")
+        self.given_timestamps_ms: dict[int, int] = {}
+        self.reserved_bytes = 0
+        self.room_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.reserved_bytes - self.room_bytes
+
+    def set_rest(self, row: int, rest: Rest) -> None:
+        """What the next row has beside its value."""
+        key, headers, timestamp_ms = rest
+        if key is not None:
+            keys = self.keys
+            if len(keys) != row:
+                keys[row:] = [None] * (row - len(keys))
+            keys.append(key)
+        if headers:
+            self.headers[row] = headers
+        if timestamp_ms is not None:
+            self.given_timestamps_ms[row] = timestamp_ms
+
+    def drop_unfinished(self) -> None:
+        """Removes what is there of a row that was not finished, because an exception (Ctrl-C) ended the call."""
+        n = len(self.values)
+        del self.keys[n:], self.timestamps_ns[n:]
+        for column in (self.headers, self.given_timestamps_ms):
+            column.pop(n, None)
+
+    def small_rows(self) -> SmallRows | None:
+        """The rows, if they are few and simple; tells the delivery their timestamps."""
+        n = len(self.values)
+        if not 0 < n <= SMALL_ROWS_MAX or self.headers or len(self.keys) not in (0, n):
+            return None
+        values, keys = ([v for v in column if v is not None] for column in (self.values, self.keys))
+        if len(values) != n or len(keys) != len(self.keys):
+            return None
+        stamps = [ns // 1000 for ns in self.timestamps_ns[:n]]
+        for row, timestamp_ms in self.given_timestamps_ms.items():
+            stamps[row] = timestamp_ms * 1000
+        self.delivery.timestamps_us = stamps
+        return SmallRows(values, keys or None, stamps)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The rows; tells the delivery their timestamps."""
+        n = len(self.values)
+        stamps = np.frombuffer(self.timestamps_ns, np.int64, n) // 1000
+        for row, timestamp_ms in self.given_timestamps_ms.items():
+            stamps[row] = timestamp_ms * 1000
+        self.delivery.timestamps_us = stamps
+        keys = self.keys[:n] + [None] * (n - len(self.keys)) if self.keys else None
+        headers = [self.headers.get(row) for row in range(n)] if self.headers else None
+        return envelope_batch(self.values, keys, headers, stamps)

@@ -1,0 +1,187 @@
+"""What becomes of batches once an attempt to send them has ended: stored, sent again, held, failed.
+
+No sockets here: the sender tells what it has heard, this changes queues, sequences and deliveries.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sparklog.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
+from sparklog.client.producer.delivery_errors import STORED_NOTHING, expired, session_failed, unknown_outcome
+from sparklog.client.producer.sequences import AfterFailure, Refusal
+from sparklog.errors import (
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    OutOfOrderSequenceError,
+    SparklogError,
+    error_from_code,
+)
+from sparklog.protocol.messages import ProduceResult
+
+_log = logging.getLogger(__name__)
+
+
+class Entry(NamedTuple):
+    """One partition's part of a request."""
+
+    queue: PartitionQueue
+    batches: list[PendingBatch]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(b.encoded.payload) for b in self.batches if b.encoded is not None)
+
+
+class Outcomes:
+    """Belongs to the sender's thread. `doubt_metadata(topic, error)` is told of every failure."""
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        *,
+        backoff_s: float,
+        backoff_max_s: float,
+        doubt_metadata: Callable[[str, SparklogError], None] = lambda topic, error: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._accumulator = accumulator
+        self._backoff_s = backoff_s
+        self._backoff_max_s = backoff_max_s
+        self._doubt_metadata = doubt_metadata
+        self._clock = clock
+
+    def answered(self, entry: Entry, result: ProduceResult) -> None:
+        """The broker has answered for these batches."""
+        if result.error_code == 0:
+            self.stored(entry, result)
+            return
+        error = error_from_code(result.error_code, result.message)
+        self.failed(entry, error, definite=isinstance(error, STORED_NOTHING))
+
+    def stored(self, entry: Entry, result: ProduceResult) -> None:
+        """They are in the log; offsets -1: nobody knows where (acks=0)."""
+        queue, batches = entry
+        if queue.sequences is not None:
+            with self._accumulator.lock:
+                queue.sequences.stored(batches, self._clock())
+        self._accumulator.complete(queue, batches, error=None)
+        base_offset = result.base_offset
+        for i, batch in enumerate(batches):
+            if len(result.base_offsets) == len(batches):
+                base_offset = result.base_offsets[i]
+            stamped = batch.encoded is not None and batch.encoded.log_append_time
+            batch.delivery.complete(base_offset, result.append_time_ms if stamped else -1)
+            if base_offset >= 0:
+                base_offset += batch.delivery.record_count
+        self._begin_anew(queue)
+
+    def not_sent(self, entry: Entry) -> None:
+        """They were taken, but did not fit into the request."""
+        if entry.queue.sequences is not None:
+            with self._accumulator.lock:
+                entry.queue.sequences.refused(entry.batches, Refusal.RETRIABLE, definite=True)
+        self._put_back(entry, 0.0)
+
+    def failed(self, entry: Entry, error: SparklogError, *, definite: bool = False) -> None:
+        """The attempt has failed. `definite`: it has stored nothing, and will not; else nobody knows."""
+        queue, batches = entry
+        self._doubt_metadata(queue.tp.topic, error)
+        for batch in batches:
+            batch.error = error
+        session = self._accumulator.session
+        if session is not None and session.error is not None:
+            self.give_up(entry, session_failed(session))
+            return
+        then = self._judge(entry, error, definite=definite)
+        if then is AfterFailure.RETRY:
+            self._put_back(entry, self._retry_at(queue, error))
+        elif then is AfterFailure.SPLIT:
+            # one of them is to blame: each is tried in a request of its own
+            for batch in batches:
+                batch.alone = True
+            self._put_back(entry, 0.0)
+        elif then is AfterFailure.HOLD:
+            self._accumulator.complete(queue, [], error=None)
+        else:
+            self.give_up(entry, unknown_outcome(batches[0]) if then is AfterFailure.FAIL_UNKNOWN else error)
+        self._begin_anew(queue)
+
+    def _judge(self, entry: Entry, error: SparklogError, *, definite: bool) -> AfterFailure:
+        queue, batches = entry
+        if queue.sequences is None:
+            return (
+                AfterFailure.RETRY if error.retriable else AfterFailure.SPLIT if len(batches) > 1 else AfterFailure.FAIL
+            )
+        refusal = Refusal.RETRIABLE if error.retriable else Refusal.FATAL
+        if isinstance(error, OutOfOrderSequenceError):
+            refusal = Refusal.OUT_OF_ORDER
+        elif isinstance(error, InvalidProducerEpochError | InvalidProducerIdMappingError):
+            refusal = Refusal.NO_IDENTITY
+        with self._accumulator.lock:
+            return queue.sequences.refused(batches, refusal, definite=definite)
+
+    def not_sendable(self, queue: PartitionQueue, error: SparklogError) -> None:
+        """There is nobody to send to at the moment, or (a fatal error) there never will be."""
+        self._doubt_metadata(queue.tp.topic, error)
+        with self._accumulator.lock:
+            self._accumulator.locked_close_open(queue)
+            if error.retriable:
+                queue.retry_at = self._retry_at(queue, error)
+                for batch in queue.batches:
+                    batch.error = error
+                self._accumulator.wake_sender()  # when to wake up next was computed before
+                return
+            batches = list(queue.batches)
+            queue.batches.clear()
+            if queue.sequences is not None:
+                for batch in batches:
+                    queue.sequences.expired(batch)
+        self.give_up(Entry(queue, batches), error, release=False)
+        self._begin_anew(queue)
+
+    def expire(self) -> None:
+        """Fails what is not under way and has been tried for too long, or belongs to a transaction that has failed."""
+        accumulator = self._accumulator
+        with accumulator.lock:
+            session = accumulator.session
+            late = accumulator.locked_expired(self._clock())
+            failed = accumulator.locked_take_all() if session is not None and session.error is not None else []
+        for queue, batch in late:
+            self.give_up(Entry(queue, [batch]), expired(batch), release=False)
+            self._begin_anew(queue)
+        for queue, batches in failed:
+            self.give_up(Entry(queue, batches), session_failed(session), release=False)
+
+    def give_up(self, entry: Entry, error: SparklogError, *, release: bool = True) -> None:
+        """Fails the batches, and the transaction they belong to. `release`: they were under way."""
+        session = self._accumulator.session
+        if session is not None and session.transactional_id is not None and entry.batches:
+            self._accumulator.fail_session(error)
+        self._accumulator.complete(entry.queue, entry.batches, error=error, release=release)
+        for batch in entry.batches:
+            batch.delivery.fail(error)
+
+    def _retry_at(self, queue: PartitionQueue, error: SparklogError) -> float:
+        now = self._clock()
+        if queue.retry_at > now:
+            return queue.retry_at  # another request of the partition has failed at the same time
+        queue.attempts += 1
+        backoff: float = min(self._backoff_s * 2 ** min(queue.attempts - 1, 30), self._backoff_max_s)
+        if queue.attempts == 1:
+            _log.warning("%s: %s; trying again", queue.tp, error)
+        return now + backoff * random.uniform(0.8, 1.2)
+
+    def _put_back(self, entry: Entry, retry_at: float) -> None:
+        self._accumulator.put_back(entry.queue, entry.batches, retry_at=retry_at)
+        self._accumulator.wake_sender()  # when to wake up next was computed before
+
+    def _begin_anew(self, queue: PartitionQueue) -> None:
+        with self._accumulator.lock:
+            begun = self._accumulator.locked_begin_anew(queue)
+        if begun:
+            self._accumulator.wake_sender()

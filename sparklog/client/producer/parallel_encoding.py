@@ -1,0 +1,95 @@
+"""Compression on threads of its own: several batches at once, while the caller makes the next ones.
+
+A batch takes its place in its partition's queue before it is encoded, so that order does not depend on which thread is
+done first; the sender waits for it when its turn comes. Until then it counts in `buffer.memory` with its size before
+compression, which bounds how much there is to encode.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+
+import pyarrow as pa
+
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.producer.encoding import BatchEncoder, EncodedBatch, estimated_bytes
+from sparklog.errors import ClosedError, SparklogError
+
+THREADS_MAX = 4
+PARALLEL_BYTES_MIN = 64 * 1024
+"""Smaller batches are encoded sooner than another thread has begun."""
+
+
+class Encoding:
+    """Rows of one batch that are being encoded since `start`."""
+
+    __slots__ = ("_encoder", "_future", "_rows", "_threads", "_topic", "record_count", "size_bytes")
+
+    def __init__(
+        self,
+        encoder: BatchEncoder,
+        threads: ThreadPoolExecutor,
+        rows: pa.RecordBatch,
+        topic: TopicInfo,
+        size_bytes: int,
+    ) -> None:
+        self.record_count = rows.num_rows
+        self.size_bytes = size_bytes
+        self._encoder = encoder
+        self._threads = threads
+        self._rows = rows
+        self._topic = topic
+        self._future: Future[EncodedBatch] | None = None
+
+    def start(self) -> None:
+        """Raises RuntimeError after the threads have been told to end."""
+        self._future = self._threads.submit(self._encoder.encode_whole, self._rows, self._topic)
+
+    @property
+    def done(self) -> bool:
+        return self._future is not None and self._future.done()
+
+    def wait(self) -> None:
+        """Returns when the rows are not looked at any more."""
+        assert self._future is not None
+        with suppress(CancelledError):
+            self._future.exception()
+
+    def result(self) -> EncodedBatch:
+        """Waits for it. Raises SparklogError if it cannot be encoded, ClosedError if it was given up."""
+        assert self._future is not None
+        try:
+            return self._future.result()
+        except CancelledError as e:
+            raise ClosedError("the producer was closed before these records were encoded") from e
+        except (pa.ArrowException, MemoryError) as e:
+            raise SparklogError(f"{self.record_count} records could not be encoded: {e}") from e
+
+
+class ParallelEncoder:
+    """Makes `Encoding`s. Threads are started when there is something to do."""
+
+    def __init__(self, encoder: BatchEncoder, threads: int) -> None:
+        self._encoder = encoder
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sparklog-encode")
+
+    def encoding_of(self, rows: pa.RecordBatch, topic: TopicInfo) -> Encoding | None:
+        """Of rows that, not compressed, make a batch that the topic takes. Not started yet. None: they are too few."""
+        size_bytes = estimated_bytes(rows)
+        if size_bytes < PARALLEL_BYTES_MIN:
+            return None
+        return Encoding(self._encoder, self._threads, rows, topic, size_bytes)
+
+    def close(self) -> None:
+        """What has not begun is given up."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def parallel_encoder(encoder: BatchEncoder) -> ParallelEncoder | None:
+    """For an encoder that compresses, on a machine where that can go on beside something else."""
+    threads = min(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, THREADS_MAX
+    )
+    return ParallelEncoder(encoder, threads) if encoder.compresses and threads > 1 else None

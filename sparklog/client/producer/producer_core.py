@@ -1,0 +1,168 @@
+"""What of a producer lives as long as its records are under way, whether or not the application still has the
+`Producer`.
+
+The sender's thread refers to what is here, never to the `Producer`: so one that is dropped without `close` is
+collected. Its thread then sends what was accepted (each record at most for its `delivery.timeout.ms`), aborts a
+transaction that is open, and ends. What cannot be delivered is logged. A collection may run on any thread, with any
+lock held: `abandon` takes none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401  PyArrow imports it late, which fails in an exit handler
+import logging
+import os
+import time
+import warnings
+
+from sparklog.client.producer.accumulator import Accumulator
+from sparklog.client.producer.parallel_encoding import ParallelEncoder
+from sparklog.client.producer.sender import Sender
+from sparklog.client.producer.transaction_requests import Transactions
+from sparklog.errors import ClosedError, RequestTimedOutError, SparklogError, TransactionAbortedError
+
+_log = logging.getLogger(__name__)
+
+EXIT_FLUSH_S = 10.0
+_STOP_S, _STOP_S_MIN = 5.0, 0.1
+"""How long `close` waits for the thread: one that waits for an answer ends when that is late, and nobody needs it."""
+_DROPPED = "the producer was dropped without close"
+
+_cores: set[ProducerCore] = set()
+"""Of this process, until their threads have been told to end."""
+
+
+class ProducerCore:
+    """Queues, threads and transactions of one producer. `transactions` is set by the producer that has them."""
+
+    def __init__(self, accumulator: Accumulator, sender: Sender, parallel: ParallelEncoder | None) -> None:
+        self.accumulator = accumulator
+        self.sender = sender
+        self.transactions: Transactions | None = None
+        self._parallel = parallel
+        sender.on_abandoned = self._begin_to_leave
+        sender.on_left = self._end
+        _cores.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has closed it and nothing has ended it."""
+        return not (self.accumulator.closing or self.sender.is_abandoned)
+
+    def check_open(self) -> None:
+        """Raises ClosedError."""
+        if self.accumulator.closing:
+            raise ClosedError(str(self.accumulator.refusal or "the producer is closed"))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Waits for everything accepted; raises the first failure nobody has looked at, and RequestTimedOutError."""
+        if not self._wait(timeout_s):
+            raise RequestTimedOutError(f"not everything was acknowledged within {timeout_s} s")
+        error = self.accumulator.take_failure()
+        if error is not None:
+            raise error
+
+    def wait_for_outcomes(self, timeout_s: float | None = None) -> None:
+        """Waits until everything accepted has an outcome, whatever it is. Raises RequestTimedOutError."""
+        if not self._wait(timeout_s):
+            raise RequestTimedOutError(f"not everything had an outcome within {timeout_s} s")
+        self.accumulator.take_failure()
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return all(
+            delivery.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for delivery in self.accumulator.close_all_open()
+        )
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """See `Producer.close`."""
+        if self.accumulator.closing:
+            return
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+
+        def left_s() -> float | None:
+            return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+        try:
+            self._abort_open(left_s())
+            self.accumulator.close("the producer is closed")
+            self.flush(left_s())
+        finally:
+            self.accumulator.close("the producer is closed")
+            left = left_s()
+            self.sender.stop(_STOP_S if left is None else min(_STOP_S, max(left, _STOP_S_MIN)))
+            self._forget()
+
+    def _abort_open(self, timeout_s: float | None = None) -> None:
+        if self.transactions is not None and self.transactions.is_open:
+            try:
+                self.transactions.abort(timeout_s)
+            except SparklogError as e:
+                _log.warning("the open transaction was not aborted, its timeout will do it: %s", e)
+
+    def _forget(self) -> None:
+        if self._parallel is not None:
+            self._parallel.close()
+        _cores.discard(self)
+
+    # -- dropped without close
+
+    def abandon(self) -> None:
+        """Nobody has the producer any more. Of any thread, without waiting for anything."""
+        self.sender.abandon()
+
+    def _begin_to_leave(self) -> None:
+        """On the sender's thread."""
+        self.accumulator.close(_DROPPED)
+        if self.transactions is not None and self.transactions.is_open:
+            self.accumulator.fail_session(TransactionAbortedError(_DROPPED))
+        self.accumulator.close_all_open()
+
+    def _end(self) -> None:
+        """On the sender's thread, when everything has its outcome."""
+        self._abort_open()
+        error = self.accumulator.take_failure()
+        if error is not None:
+            _log.error("records of a producer that was dropped without close are lost: %s", error)
+        self._forget()
+
+    # -- the process ends, or is forked
+
+    def at_exit(self) -> None:
+        """Sends what is accepted, for at most EXIT_FLUSH_S."""
+        if self.sender.is_abandoned:
+            self.sender.join(EXIT_FLUSH_S)
+            if self.accumulator.outstanding:
+                _log.error("records of a producer that was dropped without close are lost at exit")
+            return
+        with self.accumulator.lock:
+            records = bool(self.accumulator.outstanding)
+        if records:
+            warnings.warn("a sparklog Producer was not closed: flushing it at exit", RuntimeWarning, stacklevel=1)
+        try:
+            self.close(EXIT_FLUSH_S)
+        except SparklogError as e:
+            _log.error("records were lost at exit: %s", e)
+
+    def forked(self) -> None:
+        """In a forked child: the producer is the parent's."""
+        self.accumulator.reset_after_fork()
+        self.sender.drop_after_fork()
+
+
+def _flush_at_exit() -> None:
+    for core in list(_cores):
+        core.at_exit()
+
+
+def _drop_after_fork() -> None:
+    for core in list(_cores):
+        core.forked()
+    _cores.clear()
+
+
+atexit.register(_flush_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)

@@ -1,0 +1,39 @@
+"""The producer's settings, and what they demand of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparklog.client.producer.sequences import BATCHES_IN_FLIGHT_MAX
+from sparklog.errors import InvalidConfigError
+from sparklog.settings import Scope, from_parameters
+from sparklog.types import SHARED_PREFIX
+
+_ACKS, _IDEMPOTENCE, _IN_FLIGHT = "acks", "enable.idempotence", "max.in.flight.requests.per.connection"
+_TRANSACTIONAL_ID = "transactional.id"
+
+
+def producer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings under their dotted names, from Python parameters. As in Kafka, other acks than all turn idempotence
+    off unless it is asked for. Raises InvalidConfigError."""
+    acks = "all" if str(given.get("acks")) == "-1" else given.get("acks")
+    config: dict[str, Any] = from_parameters(Scope.PRODUCER, {**given, "acks": acks})
+    if config[_ACKS] != "all":
+        if given.get("enable_idempotence") is not None and config[_IDEMPOTENCE]:
+            raise InvalidConfigError(f"{_IDEMPOTENCE} needs {_ACKS}=all, not {config[_ACKS]}: leave one of them out")
+        config[_IDEMPOTENCE] = False
+    if config[_TRANSACTIONAL_ID]:
+        if not config[_IDEMPOTENCE]:
+            raise InvalidConfigError(f"{_TRANSACTIONAL_ID} needs {_ACKS}=all and {_IDEMPOTENCE}=true")
+        if config[_TRANSACTIONAL_ID].startswith(SHARED_PREFIX):
+            raise InvalidConfigError(
+                f"{_TRANSACTIONAL_ID} = {config[_TRANSACTIONAL_ID]!r}: names that begin with {SHARED_PREFIX!r} are kept for "
+                f"shared transactions, use another one"
+            )
+    if config[_IDEMPOTENCE] and config[_IN_FLIGHT] > BATCHES_IN_FLIGHT_MAX:
+        raise InvalidConfigError(
+            f"{_IN_FLIGHT} = {config[_IN_FLIGHT]}: at most {BATCHES_IN_FLIGHT_MAX} with {_IDEMPOTENCE}, because the broker "
+            f"remembers as many; lower it, or set {_IDEMPOTENCE}=false"
+        )
+    return config

@@ -1,0 +1,189 @@
+"""A transactional producer's conversation with the coordinator.
+
+The rules are in `transaction_state`; here are the requests, and what senders are told meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sparklog.client.group.group_offsets import Offsets, as_committed
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.client.producer.accumulator import Accumulator
+from sparklog.client.producer.sequences import WriteSession
+from sparklog.client.producer.transaction_state import State, TransactionState
+from sparklog.errors import (
+    InvalidRequestError,
+    InvalidTxnStateError,
+    SparklogError,
+    TransactionAbortedError,
+    error_from_code,
+)
+from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from sparklog.protocol.messages import Api
+from sparklog.protocol.transaction_messages import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from sparklog.testing.faults import reach
+from sparklog.types import GroupMetadata, ProducerIdAndEpoch
+
+
+class Transactions:
+    """The transactions of one producer, one after the other. Not thread-safe: one thread begins and ends them.
+
+    `flush` waits for everything accepted and raises the first failure; `wait_for_outcomes` only waits.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        policy: RetryPolicy,
+        *,
+        transactional_id: str,
+        timeout_ms: int,
+        flush: Callable[[], None],
+        wait_for_outcomes: Callable[[float | None], None],
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._policy = policy
+        self._timeout_ms = timeout_ms
+        self._flush = flush
+        self._wait_for_outcomes = wait_for_outcomes
+        self._session = WriteSession(None, transactional_id)
+        self.state = TransactionState(transactional_id)
+        self._refuse("call init_transactions() first")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to abort."""
+        return self.state.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
+
+    def init(self) -> None:
+        """Takes the transactional id over: whoever had it is fenced, its open transaction aborted."""
+        self.state.check_init()
+        request = InitProducerIdRequest(self.state.transactional_id, self._timeout_ms)
+        answer = self._ask(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse)
+        self.state.initialised(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
+        self._refuse("call begin_transaction() first")
+
+    def begin(self) -> None:
+        """What is sent from now on belongs to a new transaction."""
+        self._session = WriteSession(self.state.begin(), self.state.transactional_id)
+        self._accumulator.begin_session(self._session)
+
+    def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        """Commits offsets to a group if the transaction is committed. What is no offset or no group fails the call, not
+        the transaction."""
+        self._learn_failure()
+        self.state.check_open()
+        who = GroupMetadata(group) if isinstance(group, str) else group
+        if not isinstance(who, GroupMetadata):
+            raise InvalidRequestError(
+                f"the group is named by Consumer.group_metadata() or by its group_id, not by {group!r}"
+            )
+        committed = as_committed(offsets)
+        if not committed:
+            return
+        request = TxnOffsetCommitRequest(
+            self.state.transactional_id, *self._identity(), who.group_id, committed, who.member_id, who.member_epoch
+        )
+        self._session.is_used = True
+        try:
+            answer = self._ask(Api.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse)
+            for result in answer.results:
+                if result.error_code:
+                    raise error_from_code(result.error_code, result.message)
+        except SparklogError as e:
+            self._accumulator.fail_session(e)
+            self._learn_failure()
+            raise
+
+    def commit(self) -> None:
+        """Everything is stored and the transaction committed, or an error is raised."""
+        self._learn_failure()
+        if self.state.state is State.IN_TRANSACTION:
+            self._flush_all()
+        self._raise_failure()
+        self.state.begin_commit()
+        self._end(commit=True)
+
+    def _flush_all(self) -> None:
+        self._refuse("the transaction is being committed")
+        try:
+            self._flush()
+        except BaseException as e:
+            self._learn_failure()
+            if self.state.state is State.IN_TRANSACTION:
+                self._accumulator.refuse(None)
+                raise
+            if not isinstance(e, SparklogError):
+                raise
+        self._learn_failure()
+
+    def _raise_failure(self) -> None:
+        """Raises the transaction's first failure. A retriable error would say that the commit can be tried again."""
+        error = self.state.error
+        if self.state.state is State.ABORTABLE_ERROR and error is not None:
+            if error.retriable:
+                raise TransactionAbortedError(
+                    f"the transaction has failed, call abort_transaction(): {error}"
+                ) from error
+            raise error
+
+    def abort(self, timeout_s: float | None = None) -> None:
+        """Nothing of the transaction is visible. Batches that were not sent fail; those that were, are waited for.
+        `timeout_s`: for all of it, if that is sooner than otherwise."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._learn_failure()
+        self.state.begin_abort()
+        self._accumulator.fail_session(TransactionAbortedError("the producer has aborted the transaction"))
+        self._wait_for_outcomes(timeout_s)
+        self._end(commit=False, deadline=deadline)
+
+    def _end(self, *, commit: bool, deadline: float | None = None) -> None:
+        identity = self._identity()
+        if self._session.is_used:
+            reach("producer.before-end")
+            request = EndTxnRequest(self.state.transactional_id, *identity, commit)
+            answer = self._ask(Api.END_TXN, request, EndTxnResponse, deadline)
+            identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+            reach("producer.after-end")
+        self.state.ended(identity)
+        self._refuse("call begin_transaction() first")
+
+    def _identity(self) -> ProducerIdAndEpoch:
+        assert self.state.identity is not None
+        return self.state.identity
+
+    def _ask(self, api: Api, request: Any, response: type[Any], deadline: float | None = None) -> Any:
+        policy = self._policy
+        if deadline is not None:
+            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+            policy = policy._replace(timeout_ms=min(policy.timeout_ms, left_ms))
+        try:
+            return request_until(self._cluster, api, request, response, policy)
+        except SparklogError as e:
+            if api is not Api.TXN_OFFSET_COMMIT:
+                self.state.coordinator_failed(e)
+            if self.state.state is State.FATAL_ERROR:
+                self._accumulator.refuse(e)
+            raise
+
+    def _learn_failure(self) -> None:
+        """The sender may have failed the transaction."""
+        error = self._session.error
+        if isinstance(error, SparklogError):
+            self.state.write_failed(error)
+
+    def _refuse(self, hint: str) -> None:
+        self._accumulator.refuse(
+            InvalidTxnStateError(f"producer {self.state.transactional_id!r} is {self.state.state.value}: {hint}")
+        )

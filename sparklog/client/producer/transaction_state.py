@@ -1,0 +1,131 @@
+"""What a transactional producer may do when: a pure state machine (KIP-98, KIP-890).
+
+    uninitialised -> ready <-> in transaction -> committing -> ready
+                                  |    ^                \\-> abortable error
+                                  v    |
+                      abortable error -> aborting -> ready          any -> fatal error
+
+After an abortable error only an abort is possible, after a fatal one nothing. An end whose answer is lost leaves the
+producer committing (or aborting): the same end may be asked for again, which the coordinator recognises by the epoch,
+and nothing else.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from sparklog.errors import (
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    SparklogError,
+)
+from sparklog.types import ProducerIdAndEpoch
+
+FENCED = (ProducerFencedError, InvalidProducerIdMappingError)
+"""Another producer has the transactional id now, or nobody: this one has nothing more to say."""
+FATAL_AT_COORDINATOR = (*FENCED, InvalidProducerEpochError, InvalidTransactionTimeoutError, InvalidTxnStateError)
+"""A partition may refuse an epoch because the transaction has timed out; of the coordinator's own answer it is
+final."""
+
+
+class State(Enum):
+    """Of a transactional producer."""
+
+    UNINITIALISED = "not initialised"
+    READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "in a transaction that has failed"
+    FATAL_ERROR = "fenced or broken"
+
+
+class TransactionState:
+    """`error`: what the state is about, after an error. Every method raises InvalidTxnStateError if it is not the time
+    for it, and after a fatal error that error."""
+
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self.state = State.UNINITIALISED
+        self.identity: ProducerIdAndEpoch | None = None
+        self.error: SparklogError | None = None
+
+    def check_init(self) -> None:
+        """Before INIT_PRODUCER_ID."""
+        self._require("init_transactions() is called once, before everything else", State.UNINITIALISED)
+
+    def initialised(self, identity: ProducerIdAndEpoch) -> None:
+        self.check_init()
+        self.identity = identity
+        self.state = State.READY
+
+    def begin(self) -> ProducerIdAndEpoch:
+        """A transaction begins: what to write with."""
+        hint = "call init_transactions() first" if self.state is State.UNINITIALISED else "end the transaction first"
+        self._require(hint, State.READY)
+        assert self.identity is not None
+        self.state = State.IN_TRANSACTION
+        return self.identity
+
+    def check_open(self) -> None:
+        """Before anything is added to the transaction."""
+        if self.state is State.ABORTABLE_ERROR:
+            raise self._abort_first()
+        self._require("call begin_transaction() first", State.IN_TRANSACTION)
+
+    def begin_commit(self) -> None:
+        """Before END_TXN(commit), the first one or one more."""
+        if self.state is State.ABORTABLE_ERROR:
+            raise self._abort_first()
+        self._require("there is nothing to commit", State.IN_TRANSACTION, State.COMMITTING)
+        self.state = State.COMMITTING
+
+    def begin_abort(self) -> None:
+        """Before END_TXN(abort), the first one or one more."""
+        hint = "there is nothing to abort"
+        if self.state is State.COMMITTING:
+            hint = "whether it is committed is not known; call commit_transaction() again"
+        self._require(hint, State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
+        self.state = State.ABORTING
+
+    def ended(self, identity: ProducerIdAndEpoch) -> None:
+        """The coordinator (or, if nothing was written, the producer itself) has ended the transaction."""
+        self._require("no transaction is being ended", State.COMMITTING, State.ABORTING)
+        self.identity, self.error = identity, None
+        self.state = State.READY
+
+    def write_failed(self, error: SparklogError) -> None:
+        """A batch or offsets of the transaction were not stored."""
+        if isinstance(error, FENCED):
+            self._fail(error)
+        elif self.state is State.IN_TRANSACTION:
+            self.state, self.error = State.ABORTABLE_ERROR, error
+
+    def coordinator_failed(self, error: SparklogError) -> None:
+        """INIT_PRODUCER_ID or END_TXN has failed. After a retriable error nothing changes: nobody knows."""
+        if isinstance(error, FATAL_AT_COORDINATOR):
+            self._fail(error)
+        elif error.retriable:
+            return
+        elif self.state is State.COMMITTING:
+            self.state, self.error = State.ABORTABLE_ERROR, error
+        elif self.state is State.ABORTING:
+            self._fail(error)
+
+    def _fail(self, error: SparklogError) -> None:
+        if self.state is not State.FATAL_ERROR:
+            self.state, self.error = State.FATAL_ERROR, error
+
+    def _abort_first(self) -> SparklogError:
+        error = InvalidTxnStateError(f"the transaction has failed, call abort_transaction(): {self.error}")
+        error.__cause__ = self.error
+        return error
+
+    def _require(self, hint: str, *states: State) -> None:
+        if self.state is State.FATAL_ERROR and self.error is not None:
+            raise type(self.error)(f"this producer cannot go on, make a new one: {self.error}") from self.error
+        if self.state not in states:
+            raise InvalidTxnStateError(f"producer {self.transactional_id!r} is {self.state.value}: {hint}")

@@ -1,0 +1,126 @@
+"""Which columns a reader gets and in which types, whatever schema a batch was written with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.errors import SchemaMismatchError
+from sparklog.format.batch import BatchHeader, read_checked_batch
+from sparklog.format.offset_column import decode_rows
+from sparklog.format.schema_evolution import RowAdapter
+from sparklog.settings import did_you_mean
+
+
+class _Known(NamedTuple):
+    """What is done with the batches of one schema."""
+
+    schema: pa.Schema
+    adapter: RowAdapter
+
+
+class Projection:
+    """The columns a reader wants of a topic, in the order it wants them. For one thread.
+
+    `schema` is the layout of everything it decodes: rows of older schemas have null in the columns they lack and wider
+    types where a column was widened since. It is fixed for good, unless `follow` is set: then it becomes the topic's
+    newest one with the first batch of a schema that was not known yet.
+    """
+
+    def __init__(
+        self,
+        info: TopicInfo,
+        columns: Sequence[str] | None,
+        *,
+        layout: pa.Schema | None = None,
+        newest: Callable[[], TopicInfo] | None = None,
+        follow: bool = False,
+    ) -> None:
+        """`columns` None: all there are (of `layout`, if that is given). `layout`: columns whose type is fixed already;
+        the others have their newest one. `newest` asks for the topic's present metadata.
+
+        Raises SchemaMismatchError for a column that the topic does not have.
+        """
+        self.info = info
+        self.columns = None if columns is None else list(dict.fromkeys(columns))
+        self.timestamp_column = "timestamp" if info.is_envelope else info.timestamp_column
+        self._layout = layout
+        self._newest = newest
+        self._follow = follow
+        self._known: dict[int, _Known] = {}
+        if newest is not None and any(n not in info.schema.names for n in self.columns or ()):
+            self.info = newest()
+        self.schema = self._target()
+
+    def copy(self) -> Projection:
+        """One for another thread, in the same layout."""
+        copied = copy.copy(self)
+        copied._known = dict(self._known)
+        return copied
+
+    def _target(self) -> pa.Schema:
+        newest = self.info.schema
+        layout = self._layout
+        if self.columns is None:
+            return newest if layout is None else layout
+        fields = []
+        for name in self.columns:
+            if layout is not None and layout.get_field_index(name) >= 0:
+                fields.append(layout.field(name))
+            elif newest.get_field_index(name) >= 0:
+                fields.append(newest.field(name))
+            else:
+                raise SchemaMismatchError(
+                    f"topic {self.info.name!r} has no column {name!r}{did_you_mean(name, newest.names)}"
+                )
+        return pa.schema(fields)
+
+    def decode(self, data: Any, header: BatchHeader) -> tuple[pa.RecordBatch, pa.Schema, np.ndarray | None]:
+        """The wanted columns of one batch in the layout `schema`, the schema it was written with, and the offsets of
+        the rows if they are not dense.
+
+        Raises CorruptBatchError, UnknownSchemaError, and SchemaMismatchError for a column that has become wider than
+        `schema` has it.
+        """
+        known = self._known.get(header.schema_id) or self._learn(header.schema_id)
+        indexes = known.adapter.indexes
+        decoded, offsets = decode_rows(
+            data,
+            known.schema,
+            header,
+            indexes if len(indexes) < len(known.schema) else None,
+            inflated_bytes_max=self.info.inflated_bytes_max,
+        )
+        return known.adapter.adapt(decoded), known.schema, offsets
+
+    def decode_checked(self, messages: Sequence[Any], schema_id: int) -> pa.Table:
+        """What `decode` gives for batches of one schema that `is_small_batch` has looked at: a chunk for each. Raises
+        UnknownSchemaError and SchemaMismatchError as `decode`."""
+        known = self._known.get(schema_id) or self._learn(schema_id)
+        return known.adapter.adapt(pa.Table.from_batches([read_checked_batch(m, known.schema) for m in messages]))
+
+    def knows_envelope(self, schema_id: int) -> bool:
+        """Whether batches of this schema are an envelope topic's, and nothing has to be asked to decode them."""
+        return self.info.is_envelope and schema_id in self.info.schemas
+
+    def stored_schema(self, schema_id: int) -> pa.Schema:
+        """The schema that batches with this id were written with. Raises UnknownSchemaError."""
+        known = self._known.get(schema_id) or self._learn(schema_id)
+        return known.schema
+
+    def _learn(self, schema_id: int) -> _Known:
+        if schema_id not in self.info.schemas and self._newest is not None:
+            found = self._newest()
+            if found.topic_id == self.info.topic_id:
+                self.info = found
+                if self._follow:
+                    self._known.clear()
+                    self.schema = self._target()
+        schema = self.info.schema_of(schema_id)
+        known = self._known[schema_id] = _Known(schema, RowAdapter(schema, self.schema, self.info.name))
+        return known

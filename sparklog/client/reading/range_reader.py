@@ -1,0 +1,338 @@
+"""Reads [start, end) of one partition: by mapping the segment files where they are visible, else by fetching.
+
+What is only in the broker's object store is read there, if this process can, and only the byte ranges of the wanted
+columns; else the broker fetches it.
+
+Anything that goes wrong with the files leads to the socket, never to an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.connection import Connection
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_one
+from sparklog.client.reading.isolation import Aborted
+from sparklog.client.reading.segment_files import LOCAL_RETRY_S, is_only_remote, locate, mapped_batches
+from sparklog.errors import (
+    CorruptBatchError,
+    DataLossError,
+    InvalidConfigError,
+    InvalidRequestError,
+    LocalReadUnavailableError,
+    OffsetOutOfRangeError,
+    RemoteStorageError,
+    RequestTimedOutError,
+    SparklogError,
+    error_from_code,
+)
+from sparklog.format.batch import BatchHeader, decode_header
+from sparklog.protocol.messages import (
+    Api,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LocateRemoteRequest,
+    LocateRemoteResponse,
+)
+from sparklog.settings import MIB
+from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+FETCH_BYTES = 4 * MIB
+FETCH_WAIT_MS = 500
+REQUEST_TIMEOUT_MS = 30_000
+BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
+
+
+class Fetching(NamedTuple):
+    """How the socket is used: most bytes of a fetch, its longest wait, and how long an answer may take."""
+
+    max_bytes: int = FETCH_BYTES
+    max_wait_ms: int = FETCH_WAIT_MS
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+
+
+def read_range(
+    cluster: Cluster,
+    tp: TopicPartition,
+    start_offset: int,
+    end_offset: int,
+    *,
+    columns: Sequence[str] | None = None,
+    layout: pa.Schema | None = None,
+    local: str = "auto",
+    check_crcs: bool = True,
+    isolation: int = READ_UNCOMMITTED,
+    retry_timeout_ms: int = 30_000,
+    fetching: Fetching = Fetching(),  # noqa: B008 - immutable
+    wanted: Callable[[BatchHeader], bool] | None = None,
+    floor: int | None = None,
+) -> Iterator[ConsumedBatch]:
+    """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets without a row are left
+    out: compaction has removed it, a marker stands there, or (READ_COMMITTED) its transaction was aborted.
+
+    `columns`: only these are decoded, in this order. All batches have the same schema: columns that `layout` names have
+    the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, and reads
+    old segments in the object store, "off" uses the socket, as `fetching` says. A broker that is away is waited for up
+    to `retry_timeout_ms` since the last progress. All requests together wait no longer than the larger of that and
+    `fetching.request_timeout_ms`. `wanted`: batches for whose header it is false are passed over, undecoded. `floor`:
+    of the batch that `start_offset` lies in, the rows from there on are given, too. Raises DataLossError if a part of
+    the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or one that has become wider than
+    `layout` says), RequestTimedOutError if with READ_COMMITTED a transaction in the range stays open for
+    `retry_timeout_ms`.
+    """
+    if local not in ("auto", "off"):
+        raise InvalidConfigError(f"local read {local!r}: use auto or off")
+    if not 0 <= start_offset <= end_offset:
+        raise InvalidRequestError(f"{tp}: cannot read offsets {start_offset} to {end_offset}")
+    if start_offset == end_offset:
+        return
+    expected = start_offset if floor is None else min(floor, start_offset)
+    rows = _Rows(start_offset, expected, end_offset, wanted)
+    reader = _RangeReader(cluster, tp, rows, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000, fetching)
+    for batch in reader.batches(start_offset, local == "auto"):
+        if batch.base_offset < expected:
+            raise CorruptBatchError(f"{tp}: offset {batch.base_offset} comes where at least {expected} is due")
+        expected = batch.next_offset
+        yield batch
+
+
+class _Rows(NamedTuple):
+    """Which rows are wanted: [start, end), of the batch that `start` lies in from `floor` on, none of batches not
+    `wanted`."""
+
+    start: int
+    floor: int
+    end: int
+    wanted: Callable[[BatchHeader], bool] | None
+
+
+def _lost(tp: TopicPartition, start: int, end: int, why: str) -> DataLossError:
+    return DataLossError(f"offsets {start} to {end - 1} of {tp} cannot be read: {why}")
+
+
+class _RangeReader:
+    def __init__(
+        self,
+        cluster: Cluster,
+        tp: TopicPartition,
+        rows: _Rows,
+        columns: Sequence[str] | None,
+        layout: pa.Schema | None,
+        check_crcs: bool,
+        isolation: int,
+        retry_s: float,
+        fetching: Fetching,
+    ) -> None:
+        self._cluster = cluster
+        self._tp = tp
+        self._rows = rows
+        self._end = rows.end
+        self._columns = columns
+        self._layout = layout
+        self._projection: Projection | None = None
+        self._check_crcs = check_crcs
+        self._isolation = isolation
+        self._retry_s = retry_s
+        self._fetching = fetching
+        self._note_progress()
+        self._offset = 0
+        """Where reading goes on, also behind batches that have no row for it."""
+
+    def batches(self, start: int, local: bool) -> Iterator[ConsumedBatch]:
+        self._offset = start
+        may_read_files = local
+        self._note_progress()
+        backoff = BACKOFF_S
+        while self._offset < self._end:
+            offset = self._offset
+            try:
+                leader = self._cluster.leader(self._tp, timeout_ms=self._left_ms)
+                projection = self._projection = self._projection or self._project()
+                source = self._fetched(leader, offset, projection)
+                direct = may_read_files and self._is_remote(leader, offset)
+                if direct:
+                    source = self._remote(leader, offset, projection)
+                elif local and self._cluster.local_reads(leader):
+                    source = self._local(leader, offset, projection)
+                for batch in source:
+                    yield batch
+                    self._offset = batch.next_offset
+                    self._note_progress()
+                    backoff = BACKOFF_S
+            except (LocalReadUnavailableError, OSError) as e:
+                _log.debug("%s is read through the socket: %s", self._tp, e)
+                local = False
+            except SparklogError as e:
+                if not e.retriable or self._retry_until.left_s <= backoff:
+                    raise
+                self._cluster.expire(self._tp.topic)
+                time.sleep(backoff)
+                backoff = min(2 * backoff, BACKOFF_S_MAX)
+            else:
+                if direct and self._offset == offset:
+                    may_read_files = False  # it cannot be read there
+                local = local and (direct or self._offset > offset)  # what the files did not have is fetched
+
+    def _note_progress(self) -> None:
+        self._retry_until = Deadline(self._retry_s * 1000)
+        self._answer_until = Deadline(max(self._retry_s * 1000, self._fetching.request_timeout_ms))
+
+    @property
+    def _left_ms(self) -> int:
+        """For the next request."""
+        return self._answer_until.left_ms(self._fetching.request_timeout_ms)
+
+    def _project(self) -> Projection:
+        name = self._tp.topic
+        newest = partial(self._cluster.topic, name, refresh=True, timeout_ms=self._fetching.request_timeout_ms)
+        info = self._cluster.topic(name, timeout_ms=self._left_ms)
+        return Projection(info, self._columns, layout=self._layout, newest=newest)
+
+    # -- object store
+
+    def _is_remote(self, leader: Endpoint, offset: int) -> bool:
+        """Whether the offset is only in the object store, as far as the metadata here tells."""
+        return is_only_remote(self._cluster, self._tp, offset) and self._cluster.remote_reads(leader)
+
+    def _remote(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
+        """Whatever goes wrong there, the broker is asked."""
+        from sparklog.client.reading.remote_reader import read_remote
+
+        request = LocateRemoteRequest(*self._tp, offset, self._end, self._isolation)
+        try:
+            found = self._cluster.request(
+                Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader, timeout_ms=self._left_ms
+            )
+            end = min(self._end, found.last_stable_offset) if self._isolation == READ_COMMITTED else self._end
+            aborted = Aborted(found.aborted)
+            for header, data in read_remote(found.url, found.segments, projection, offset, end):
+                batch = self._decode(data, memoryview(data), 0, header, projection, offset, aborted, checked=True)
+                if batch is not None:
+                    yield batch
+                offset = self._offset = max(offset, min(header.next_offset, self._end))
+        except OffsetOutOfRangeError:
+            return  # the fetch finds out what exactly is gone
+        except (LocalReadUnavailableError, RemoteStorageError, CorruptBatchError, InvalidConfigError, OSError) as e:
+            _log.debug("%s is not read from the object store: %s", self._tp, e)
+            self._cluster.no_remote_reads(leader, LOCAL_RETRY_S)
+
+    # -- files
+
+    def _local(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
+        try:
+            located = locate(
+                self._cluster, leader, self._tp, offset, self._end, self._isolation, timeout_ms=self._left_ms
+            )
+        except OffsetOutOfRangeError:
+            return  # the fetch finds out what exactly is gone
+        aborted = Aborted(located.aborted)
+        for data, view, position, header in mapped_batches(located.ranges):
+            if offset >= self._end:
+                return
+            try:
+                batch = self._decode(data, view, position, header, projection, offset, aborted)
+            except CorruptBatchError as e:  # the positions may be those of the file before it was compacted
+                raise LocalReadUnavailableError(str(e)) from e
+            if batch is not None:
+                yield batch
+            offset = self._offset = max(offset, min(header.next_offset, self._end))
+
+    def _decode(
+        self,
+        data: Any,
+        view: memoryview,
+        position: int,
+        header: BatchHeader,
+        projection: Projection,
+        offset: int,
+        aborted: Aborted,
+        *,
+        checked: bool = False,
+    ) -> ConsumedBatch | None:
+        rows = self._rows
+        if rows.wanted is not None and not rows.wanted(header):
+            self._note_progress()
+            return None
+        if offset == rows.start:
+            offset = rows.floor
+        return decode_one(
+            data,
+            view,
+            position,
+            header,
+            self._tp,
+            projection,
+            offset,
+            self._end,
+            check_crcs=self._check_crcs and not checked,
+            aborted=aborted,
+        )
+
+    # -- socket
+
+    def _fetched(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
+        """Fetches until the end; the next request is under way while the rows of the last one are worked on."""
+        stalled_until = time.monotonic() + self._retry_s
+        with self._cluster.connection(leader, purpose="range", timeout_ms=self._left_ms) as connection:
+            self._request(connection, offset)
+            while offset < self._end:
+                payload, aborted = self._receive(connection, offset, stalled_until)
+                view = memoryview(payload)
+                headers: list[tuple[int, BatchHeader]] = []
+                position, next_offset = 0, offset
+                while position < len(view):
+                    header = decode_header(view, position)
+                    headers.append((position, header))
+                    position += header.size_bytes
+                    next_offset = max(next_offset, header.next_offset)
+                if next_offset > offset:
+                    stalled_until = time.monotonic() + self._retry_s
+                if next_offset < self._end:
+                    self._request(connection, next_offset)
+                for position, header in headers:
+                    batch = self._decode(payload, view, position, header, projection, offset, aborted)
+                    if batch is not None:
+                        yield batch
+                offset = self._offset = next_offset
+
+    def _request(self, connection: Connection, offset: int) -> None:
+        most, wait_ms, timeout_ms = self._fetching
+        partition = FetchPartition(*self._tp, offset, most)
+        wait_ms = min(wait_ms, timeout_ms // 2)  # the answer must come before it is given up
+        request = FetchRequest(wait_ms, 1, most, self._isolation, [partition])
+        connection.send(Api.FETCH, request, timeout_ms=timeout_ms)
+
+    def _receive(self, connection: Connection, offset: int, stalled_until: float) -> tuple[Any, Aborted]:
+        response, payload = connection.receive(FetchResponse)
+        if len(response.results) != 1 or response.results[0].length_bytes != payload.size:
+            connection.close()
+            raise InvalidRequestError(f"the answer to a fetch of {self._tp} does not have the announced length")
+        result = response.results[0]
+        if result.error_code == OffsetOutOfRangeError.code:
+            if offset < result.log_start_offset:
+                end = min(result.log_start_offset, self._end)
+                raise _lost(self._tp, offset, end, f"the log starts at offset {result.log_start_offset} now")
+            raise _lost(self._tp, offset, self._end, f"the log ends at offset {result.high_watermark} now")
+        if result.error_code:
+            raise error_from_code(result.error_code, result.message)
+        if payload.size == 0 and time.monotonic() >= stalled_until:
+            if self._isolation == READ_COMMITTED and offset < result.high_watermark:
+                raise RequestTimedOutError(
+                    f"{self._tp}: a transaction that began at offset {result.last_stable_offset} or before has not ended, "
+                    f"so offsets {offset} to {self._end - 1} cannot be read with read_committed yet; `sparklog "
+                    "transaction list` shows it, its timeout will end it"
+                )
+            raise _lost(self._tp, offset, self._end, f"the log ends at offset {result.high_watermark}")
+        return payload, Aborted(result.aborted)

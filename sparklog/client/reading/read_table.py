@@ -1,0 +1,130 @@
+"""`read_table`: what a topic holds now, as one Arrow table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.consumed import ConsumedBatch, Projection
+from sparklog.client.reading.isolation import isolation_of
+from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.client.reading.range_reader import Fetching, read_range
+from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
+from sparklog.format.schema import TIMESTAMP_TYPE
+from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+METADATA_FIELDS = (
+    pa.field("_topic", pa.string()),
+    pa.field("_partition", pa.int32()),
+    pa.field("_offset", pa.int64()),
+    pa.field("_timestamp", TIMESTAMP_TYPE),
+)
+
+Bound = str | int | Mapping[int, int]
+
+
+def read_table(
+    bootstrap_servers: str | Sequence[str] | None,
+    topic: str,
+    columns: Sequence[str] | None = None,
+    start: Bound = "earliest",
+    end: Bound = "latest",
+    include_metadata: bool = False,
+    *,
+    local: str = "auto",
+    isolation_level: str = "read_committed",
+    request_timeout_ms: int = 30_000,
+) -> pa.Table:
+    """Reads a topic's rows up to now, partition after partition, in the layout of the topic's newest schema.
+
+    `columns`: only these, in this order. `start` (inclusive) and `end` (exclusive): "earliest", "latest", an offset
+    for all partitions, or {partition: offset} (partitions that it does not name are not read). `include_metadata` adds
+    the columns _topic, _partition, _offset, _timestamp. `local="off"` does not map the broker's files.
+    `isolation_level`: read_committed leaves out what is not committed and ends where a transaction is open;
+    read_uncommitted gives all. `request_timeout_ms`: how long a broker that does not answer, or is away, is waited for
+    since the last rows. Raises UnknownTopicOrPartitionError, SchemaMismatchError (unknown column),
+    OffsetOutOfRangeError (a start below the log's), DataLossError, InvalidConfigError.
+    """
+    isolation = isolation_of(isolation_level)
+    shared = cluster(bootstrap_servers)
+    deadline = Deadline(request_timeout_ms)
+    info = shared.topic(topic, refresh=True, timeout_ms=request_timeout_ms)
+    ranges = _ranges(shared, info, start, end, isolation, deadline)
+    # asked after the ranges' ends: no row of the ranges has a newer schema
+    info = shared.topic(topic, refresh=True, timeout_ms=deadline.left_ms())
+    layout = schema = Projection(info, columns).schema
+    if include_metadata:
+        for field in METADATA_FIELDS:
+            schema = schema.append(field)
+    batches: list[pa.RecordBatch] = []
+    for tp, (first, last) in ranges.items():
+        for batch in read_range(
+            shared,
+            tp,
+            first,
+            last,
+            columns=columns,
+            layout=layout,
+            local=local,
+            isolation=isolation,
+            retry_timeout_ms=request_timeout_ms,
+            fetching=Fetching(request_timeout_ms=request_timeout_ms),
+        ):
+            batches.append(_with_metadata(batch, schema) if include_metadata else batch.data)
+    return pa.Table.from_batches(batches, schema)
+
+
+def _ranges(
+    shared: Cluster, info: TopicInfo, start: Bound, end: Bound, isolation: int, deadline: Deadline
+) -> dict[TopicPartition, tuple[int, int]]:
+    partitions = list(range(info.partitions))
+    for bound in (start, end):
+        if isinstance(bound, Mapping):
+            for p in bound:
+                info.check_partition(p)
+            partitions = [p for p in partitions if p in bound]
+    tps = [TopicPartition(info.name, p) for p in partitions]
+    if not tps:
+        return {}
+    left_ms = deadline.left_ms
+    earliest = list_offsets(shared, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=left_ms())
+    latest = list_offsets(shared, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, timeout_ms=left_ms())
+    ranges: dict[TopicPartition, tuple[int, int]] = {}
+    for tp in tps:
+        low, high = earliest[tp].offset, latest[tp].offset
+        first = _resolve(start, tp, low, high, "start")
+        last = min(_resolve(end, tp, low, high, "end"), high)
+        if first < low:
+            raise OffsetOutOfRangeError(f"{tp} begins at offset {low}: offset {first} is gone; use start='earliest'")
+        if first < last:
+            ranges[tp] = (first, last)
+    return ranges
+
+
+def _resolve(bound: Bound, tp: TopicPartition, low: int, high: int, what: str) -> int:
+    value = bound[tp.partition] if isinstance(bound, Mapping) else bound
+    if value == "earliest":
+        return low
+    if value == "latest":
+        return high
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidRequestError(
+            f"{what}={value!r}: use earliest, latest, an offset, or a dict of offsets by partition"
+        )
+    return value
+
+
+def _with_metadata(batch: ConsumedBatch, schema: pa.Schema) -> pa.RecordBatch:
+    n = batch.num_rows
+    added = [
+        pa.repeat(pa.scalar(batch.topic), n),
+        pa.repeat(pa.scalar(batch.partition, pa.int32()), n),
+        pa.array(batch.offsets()),
+        pa.array(batch.timestamps_ms() * np.int64(1000)).view(TIMESTAMP_TYPE),
+    ]
+    return pa.RecordBatch.from_arrays([*batch.data.columns, *added], schema=schema)

@@ -1,0 +1,154 @@
+"""The segment files of a broker on the same host: where they are, and their batches, mapped.
+
+Files are visible when the broker offers them (same host) and its `meta.json` can be read and shows the same data
+directory. Only whole batches below the high watermark are ever looked at: the broker cuts no file there while it runs,
+and replaces or unlinks files instead of writing into them, which leaves a mapping as it is. Nothing can keep somebody
+else who may write to a file from cutting it under a reader, who then dies of SIGBUS: so only what looks like a segment
+of the partition is mapped (its directory and name, a regular file, its directory's owner, not writable for everybody),
+whatever path the broker names. `local.read=off` maps nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.cluster import Cluster
+from sparklog.errors import CorruptBatchError, LocalReadUnavailableError
+from sparklog.format.batch import BatchHeader, decode_header
+from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
+from sparklog.protocol.messages import Api, LocateSegmentsRequest, LocateSegmentsResponse, SegmentRange
+from sparklog.types import TopicPartition
+
+LOCAL_RETRY_S = 60.0
+"""How long a broker whose files cannot be read here is not asked for them again."""
+
+
+META_BYTES_MAX = 64 * 1024
+SEGMENT_SUFFIX = ".arrow"
+DESCRIPTORS = "/proc/self/fd"
+
+
+class MappedBatch(NamedTuple):
+    """A batch at `position` of the mapped range `data`, which `view` shows, too."""
+
+    data: pa.Buffer
+    view: memoryview
+    position: int
+    header: BatchHeader
+
+
+def locate(
+    cluster: Cluster,
+    leader: Endpoint,
+    tp: TopicPartition,
+    start_offset: int,
+    end_offset: int,
+    isolation: int,
+    *,
+    timeout_ms: int = 30_000,
+) -> LocateSegmentsResponse:
+    """Where [start_offset, end_offset) lies in files that are visible here.
+
+    Raises LocalReadUnavailableError and OSError (the broker is not asked again for a while then),
+    OffsetOutOfRangeError, and what a request may raise.
+    """
+    request = LocateSegmentsRequest(*tp, start_offset, end_offset, isolation)
+    try:
+        located = cluster.request(
+            Api.LOCATE_SEGMENTS, request, LocateSegmentsResponse, endpoint=leader, timeout_ms=timeout_ms
+        )
+        _check_same_directory(located)
+        _check_names(located, tp)
+    except (LocalReadUnavailableError, OSError):
+        cluster.no_local_reads(leader, LOCAL_RETRY_S)
+        raise
+    return located
+
+
+def is_only_remote(cluster: Cluster, tp: TopicPartition, offset: int) -> bool:
+    """Whether the offset is only in the object store, as far as the metadata here tells."""
+    states = cluster.topic(tp.topic).partition_states
+    start = next((s.local_log_start_offset for s in states if s.partition == tp.partition), -1)
+    return offset < start
+
+
+def mapped_batches(ranges: Iterable[SegmentRange]) -> Iterator[MappedBatch]:
+    """The batches of the ranges, in order; each file is mapped when it is reached.
+
+    Raises LocalReadUnavailableError when a file does not hold what was announced (it has been replaced, or is damaged:
+    which of both, the broker knows), OSError.
+    """
+    for found in ranges:
+        data = _map(found)
+        view = memoryview(data)
+        position = 0
+        while position < len(view):
+            try:
+                header = decode_header(view, position)
+            except CorruptBatchError as e:
+                raise LocalReadUnavailableError(f"{found.path}: {e}") from e
+            if not position and header.base_offset != found.first_offset:
+                raise LocalReadUnavailableError(f"{found.path} has been replaced (compaction)")
+            yield MappedBatch(data, view, position, header)
+            position += header.size_bytes
+
+
+def _check_same_directory(located: LocateSegmentsResponse) -> None:
+    """Raises LocalReadUnavailableError unless the broker's data directory is the one seen here under its path."""
+    try:
+        with _opened(str(Path(located.data_dir, "meta.json"))) as (descriptor, _):
+            meta = json.loads(os.read(descriptor, META_BYTES_MAX))
+        same = meta["data_dir_id"] == located.data_dir_id
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise LocalReadUnavailableError(f"{located.data_dir}/meta.json cannot be read: {e}") from e
+    if not same:
+        raise LocalReadUnavailableError(f"{located.data_dir} is not the broker's data directory")
+
+
+def _check_names(located: LocateSegmentsResponse, tp: TopicPartition) -> None:
+    """Raises LocalReadUnavailableError unless the paths are those of the partition's segments, or of their cached
+    copies."""
+    own = Path(located.data_dir, str(tp))
+    for found in located.ranges:
+        path = Path(found.path)
+        if path.suffix != SEGMENT_SUFFIX or not (path.parent == own or path.parent.name == CACHE_DIRECTORY):
+            raise LocalReadUnavailableError(f"{found.path} is no segment file of {tp} in {located.data_dir}")
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[int, os.stat_result]]:
+    """A regular file of its directory's owner: its descriptor and status. Opening does not wait, whatever it is. Raises
+    LocalReadUnavailableError, OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise LocalReadUnavailableError(f"{path} is no regular file")
+        if status.st_uid != Path(path).parent.stat().st_uid or status.st_mode & stat.S_IWOTH:
+            raise LocalReadUnavailableError(f"{path} may be written to by others than its directory's owner")
+        yield descriptor, status
+    finally:
+        os.close(descriptor)
+
+
+def _map(found: SegmentRange) -> Any:
+    """The range's bytes, mapped. Raises OSError (the file is gone), LocalReadUnavailableError (it is shorter, or not
+    what the broker may offer)."""
+    with _opened(found.path) as (descriptor, status):
+        if not 0 <= found.start_position <= found.end_position <= status.st_size:
+            raise LocalReadUnavailableError(
+                f"{found.path} has {status.st_size} bytes, {found.start_position} to {found.end_position} were announced"
+            )
+        opened = f"{DESCRIPTORS}/{descriptor}"  # what has been looked at, should the path lead elsewhere by now
+        with pa.memory_map(opened if Path(opened).exists() else found.path, "r") as mapped:
+            mapped.seek(found.start_position)
+            return mapped.read_buffer(found.end_position - found.start_position)

@@ -1,0 +1,1 @@
+"""Transactions of many participants, and their leases."""

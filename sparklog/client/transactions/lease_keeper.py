@@ -1,0 +1,181 @@
+"""A process that keeps the leases of shared transactions as long as the process lives that they belong to.
+
+Spark runs the parts of a batch write in Python processes none of which lives as long as the write. So one of them
+starts this one: `python -m sparklog.client.transactions.lease_keeper DRIVER_PID`, with a line of JSON (`Lease`) on its
+standard input for each transaction. It renews every one of them until it has ended. When the driver is gone, it aborts
+what is open. It ends with the driver, or when its input is closed and nothing is left to keep. Should it be killed as
+well, the leases run out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from sparklog.client.net.cluster import cluster
+from sparklog.client.net.retry import RetryPolicy
+from sparklog.client.transactions.shared_transaction import (
+    SharedTransaction,
+    end_shared_transaction,
+    renew_shared_transaction,
+)
+from sparklog.errors import SparklogError
+
+log = logging.getLogger(__name__)
+
+LEASE_MS = 40_000
+"""Of which every fifth is renewed: the broker looks for what has run out every ten seconds, so it is aborted within a
+minute."""
+RENEWAL_S = LEASE_MS / 5_000
+LOOK_S = 1.0
+"""How often the driver is looked for."""
+LEASES_MAX = 10_000
+ONE_ATTEMPT = RetryPolicy(timeout_ms=0, request_timeout_ms=5_000)
+
+
+class Lease(NamedTuple):
+    """Whose transaction is kept, and where."""
+
+    bootstrap_servers: str
+    app_id: str
+    version: int
+    run_id: str
+    fencing_token: int
+
+    @property
+    def transaction(self) -> SharedTransaction:
+        return SharedTransaction(self.app_id, self.version, self.run_id, self.fencing_token)
+
+
+class Process(NamedTuple):
+    """A process of this machine, and not another one that gets its number later."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """None: there is none, or it has ended and nobody has taken notice yet."""
+        found = _stat(pid)
+        return None if found is None or found.state in "ZX" else cls(pid, found.started)
+
+    @property
+    def lives(self) -> bool:
+        return Process.of(self.pid) == self
+
+
+class _Stat(NamedTuple):
+    name: str
+    state: str
+    parent: int
+    started: str
+
+
+def driver_of(pid: int) -> Process | None:
+    """The process that a Python process of Spark's works for: its nearest ancestor that is not Python. None:
+    unknown."""
+    while (found := _stat(pid)) is not None and found.parent > 0:
+        pid = found.parent
+        parent = _stat(pid)
+        if parent is not None and not parent.name.lower().startswith("python"):
+            return Process.of(pid)
+    return None
+
+
+def _stat(pid: int) -> _Stat | None:
+    """What the system says of a process; None: there is none."""
+    if not Path("/proc/self/stat").exists():
+        return _stat_of_ps(pid)
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")  # the name may hold any character
+    fields = rest.split()
+    return _Stat(name, fields[0], int(fields[1]), fields[19])
+
+
+def _stat_of_ps(pid: int) -> _Stat | None:
+    """Where there is no /proc."""
+    command = ["ps", "-o", "state=,ppid=,lstart=,comm=", "-p", str(pid)]
+    fields = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split(None, 7)
+    if len(fields) < 8:
+        return None
+    return _Stat(Path(fields[7].strip()).name, fields[0][0], int(fields[1]), " ".join(fields[2:7]))
+
+
+class Keeper:
+    """Renews leases; `keep_until_gone` is the process's whole life."""
+
+    def __init__(self, driver: Process) -> None:
+        self._driver = driver
+        self._given: queue.Queue[Lease | None] = queue.Queue(LEASES_MAX)
+        self._leases: set[Lease] = set()
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Takes what is to be kept, to the end of `lines`."""
+        for line in lines:
+            self._given.put(Lease(*json.loads(line)))
+        self._given.put(None)
+
+    def keep_until_gone(self) -> None:
+        """Returns when the driver is gone, or nothing is left to keep and nothing will come."""
+        closed = False
+        renew_at_s = time.monotonic() + RENEWAL_S
+        while self._driver.lives and (self._leases or not closed):
+            try:
+                lease = self._given.get(timeout=LOOK_S)
+                closed = closed or lease is None
+                if lease is not None and len(self._leases) < LEASES_MAX:
+                    self._leases.add(lease)
+            except queue.Empty:
+                pass
+            if time.monotonic() >= renew_at_s:
+                self._leases = {lease for lease in self._leases if self._renewed(lease)}
+                renew_at_s = time.monotonic() + RENEWAL_S
+        if not self._driver.lives:
+            self._abort()
+
+    def _renewed(self, lease: Lease) -> bool:
+        """Whether it is to be kept further."""
+        try:
+            return renew_shared_transaction(cluster(lease.bootstrap_servers), lease.transaction, policy=ONE_ATTEMPT)
+        except SparklogError as e:
+            log.info("the lease of %s could not be renewed, it is tried again: %s", lease.app_id, e)
+            return True
+
+    def _abort(self) -> None:
+        """The driver is gone, nobody will commit what is open."""
+        while not self._given.empty():
+            lease = self._given.get()
+            if lease is not None:
+                self._leases.add(lease)
+        for lease in self._leases:
+            try:
+                end_shared_transaction(
+                    cluster(lease.bootstrap_servers), lease.transaction, committed=False, policy=ONE_ATTEMPT
+                )
+            except SparklogError as e:
+                log.warning("%s could not be aborted, its lease runs out: %s", lease.app_id, e)
+
+
+def main(driver_pid: str) -> None:
+    """See the module."""
+    driver = Process.of(int(driver_pid))
+    if driver is None:
+        return
+    keeper = Keeper(driver)
+    threading.Thread(target=keeper.read, args=(sys.stdin,), daemon=True).start()
+    keeper.keep_until_gone()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

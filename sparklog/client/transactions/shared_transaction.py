@@ -1,0 +1,120 @@
+"""Shared transactions, as Spark's sink uses them: the driver draws a fencing token, tasks join, the driver ends.
+
+docs/internals/delivery.md, section 3. Every call is tried again after retriable errors until its policy's time is over;
+all of them may be repeated without harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.protocol.messages import Api
+from sparklog.protocol.transaction_messages import (
+    EndSharedTxnRequest,
+    EndSharedTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    JoinSharedTxnRequest,
+    JoinSharedTxnResponse,
+    RenewSharedTxnRequest,
+    RenewSharedTxnResponse,
+)
+from sparklog.types import shared_transactional_id
+
+DEFAULT_POLICY = RetryPolicy()
+
+
+class SharedTransaction(NamedTuple):
+    """One transaction of many participants: `app_id` and `version` name it, `run_id` and `fencing_token` the run that
+    works on it."""
+
+    app_id: str
+    version: int
+    run_id: str
+    fencing_token: int
+
+    @property
+    def transactional_id(self) -> str:
+        """What participants name in their produce requests."""
+        return shared_transactional_id(self.app_id)
+
+
+class Participant(NamedTuple):
+    """What a participant writes with, once: for `Producer.participate`."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class LastCommit(NamedTuple):
+    """The newest version an application has committed, and what it was made of in the application's own words ("" if
+    it did not say). -1: the broker does not tell."""
+
+    version: int
+    input: str
+
+
+class Ended(NamedTuple):
+    """Whether the version is committed, and the application's newest commit, which an abort leaves as it was."""
+
+    committed: bool
+    last: LastCommit
+
+
+def draw_fencing_token(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -> int:
+    """A number larger than all that were drawn before: the run that has it takes over from earlier runs."""
+    return request_until(
+        cluster, Api.INIT_PRODUCER_ID, InitProducerIdRequest(), InitProducerIdResponse, policy
+    ).producer_id
+
+
+def join_shared_transaction(
+    cluster: Cluster,
+    transaction: SharedTransaction,
+    *,
+    timeout_ms: int,
+    lease_ms: int = 0,
+    policy: RetryPolicy = DEFAULT_POLICY,
+) -> Participant | LastCommit:
+    """Makes the caller a participant; LastCommit: the version is committed already, nothing is to be written.
+
+    The transaction is aborted if it has not ended after `timeout_ms`, or, with a lease, when nobody has joined or
+    renewed it for `lease_ms`. Raises ProducerFencedError (a newer run has taken over), TransactionAbortedError,
+    InvalidTransactionTimeoutError.
+    """
+    request = JoinSharedTxnRequest(*transaction, timeout_ms, lease_ms)
+    answer = request_until(cluster, Api.JOIN_SHARED_TXN, request, JoinSharedTxnResponse, policy)
+    if answer.committed:
+        return LastCommit(answer.last_committed_version, answer.last_committed_input)
+    return Participant(transaction.transactional_id, answer.producer_id, answer.producer_epoch)
+
+
+def end_shared_transaction(
+    cluster: Cluster,
+    transaction: SharedTransaction,
+    *,
+    committed: bool,
+    committed_participants: Sequence[int] = (),
+    made_of: str = "",
+    policy: RetryPolicy = DEFAULT_POLICY,
+) -> Ended:
+    """Commits what `committed_participants` (producer ids) wrote and aborts the rest, or aborts everything, unless it
+    has been decided before. `made_of` is kept as `LastCommit.input`. Raises ProducerFencedError,
+    TransactionAbortedError."""
+    request = EndSharedTxnRequest(*transaction, committed, list(committed_participants), made_of)
+    answer = request_until(cluster, Api.END_SHARED_TXN, request, EndSharedTxnResponse, policy)
+    return Ended(answer.committed, LastCommit(answer.last_committed_version, answer.last_committed_input))
+
+
+def renew_shared_transaction(
+    cluster: Cluster, transaction: SharedTransaction, *, policy: RetryPolicy = DEFAULT_POLICY
+) -> bool:
+    """Begins the transaction's lease anew; False: it has ended. True for one that nobody has joined yet. Raises
+    UnsupportedApiError if the broker has no leases."""
+    request = RenewSharedTxnRequest(transaction.app_id, transaction.version, transaction.run_id)
+    answer = request_until(cluster, Api.RENEW_SHARED_TXN, request, RenewSharedTxnResponse, policy)
+    return answer.is_open or not answer.known

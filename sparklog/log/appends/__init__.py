@@ -1,0 +1,1 @@
+"""Appending: what may be written, which segment takes it, and the log's own part in it."""

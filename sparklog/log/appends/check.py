@@ -1,0 +1,241 @@
+"""What may be appended, and into which segment: rules without side effects, except that the stamp is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pyarrow as pa
+
+from sparklog.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    UnknownSchemaError,
+)
+from sparklog.format.batch import (
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    BatchHeader,
+    decode_header,
+    iterate_batches,
+    message_of,
+    stamp_batch,
+    verify_checksum,
+)
+from sparklog.format.body_layout import InflatedSizeError, stated_bytes
+from sparklog.format.envelope_layout import I64, template
+from sparklog.format.offset_column import check_new_rows
+from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
+from sparklog.format.producer_snapshot import ProducedBatch
+from sparklog.log.model import AppendInfo, LogConfig
+from sparklog.log.segments.batch_times import roll_time_ms
+from sparklog.log.segments.segment import LogSegment, PlacedBatch
+from sparklog.log.segments.stored_schema import SchemaOf
+
+NO_PRODUCER = (-1, -1, -1)
+INFLATED_PER_WRITTEN = 4
+"""To decompress and check so many bytes takes about as long as to write one, to the operating system's memory."""
+_ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL
+
+
+def check_payload(
+    view: memoryview,
+    config: LogConfig,
+    schema_of: SchemaOf,
+    now_ms: int,
+    *,
+    internal: bool = False,
+) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of the batches that fill `view`, each of which may be appended, and can be decoded by who
+    reads it. `internal`: the broker's own, of any size; it has encoded them itself, and their producers need no
+    sequence numbers.
+
+    Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
+    """
+    found = []
+    for position, header in iterate_batches(view, verify=False):
+        verify_checksum(view, position, header)
+        if header.size_bytes > config.max_message_bytes and not internal:
+            raise MessageTooLargeError(
+                f"a batch of {header.size_bytes} bytes; the topic's max.message.bytes is {config.max_message_bytes}: "
+                f"send smaller batches (batch.size.bytes) or raise it"
+            )
+        _check_header(header, config, internal=internal)
+        _check_timestamp(header, config, now_ms)
+        try:
+            schema = schema_of(header.schema_id)
+        except KeyError as e:
+            raise UnknownSchemaError(f"the topic has no schema {header.schema_id}; read its metadata again") from e
+        if not internal:
+            _check_rows(view, position, header, schema, config)
+        found.append((position, header))
+    if not found:
+        raise InvalidRequestError("there is no batch to append")
+    return found
+
+
+def work_bytes(payload: memoryview) -> int:
+    """About how much work it is to check and append the batches that fill `payload`, in bytes that are written: their
+    size, or a share of what they say that they take decompressed. For anything that is no batch, what is known until
+    then."""
+    form = template("none")
+    position = size = 0
+    try:
+        while position < len(payload):
+            head = bytes(payload[position : position + len(form.head)])
+            if form.fits(head):  # most of those that are small
+                found = len(head) + max(I64.unpack_from(head, form.layout.body_length)[0], 0)
+                stated = 0
+            else:
+                header = decode_header(payload, position)
+                message = message_of(payload, position, header)
+                found = header.size_bytes
+                body = payload[position + found - header.body_length_bytes : position + found]
+                stated = stated_bytes(message, body) if message.compression != "none" else 0
+            position += found
+            size += max(found, stated // INFLATED_PER_WRITTEN)
+    except CorruptBatchError:
+        return max(size, len(payload))
+    return size
+
+
+def _check_rows(view: memoryview, position: int, header: BatchHeader, schema: pa.Schema, config: LogConfig) -> None:
+    try:
+        check_new_rows(view, position, header, schema, config.inflated_bytes_max)
+    except InflatedSizeError as e:
+        raise MessageTooLargeError(
+            f"a batch of {header.size_bytes} bytes: {e} (max.message.bytes times max.message.inflated.ratio): send smaller "
+            f"batches (batch.size.bytes) or raise one of them"
+        ) from e
+    except CorruptBatchError as e:
+        raise CorruptBatchError(f"a batch of {header.record_count} records does not fit the topic's schema: {e}") from e
+
+
+def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    ahead_ms = header.max_timestamp_ms - now_ms
+    if ahead_ms > config.timestamp_after_max_ms and not config.log_append_time:
+        raise InvalidTimestampError(
+            f"a record's timestamp {header.max_timestamp_ms} is {ahead_ms} ms ahead of the broker's clock, the topic's "
+            f"message.timestamp.after.max.ms is {config.timestamp_after_max_ms}: set the clock or the timestamp right, or "
+            f"raise it"
+        )
+
+
+def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> None:
+    if header.attributes & ~_ALLOWED_ATTRIBUTES:
+        raise InvalidRequestError(f"a client cannot append a batch with attributes {header.attributes:#x}")
+    if bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME) != config.log_append_time:
+        wanted = "LogAppendTime" if config.log_append_time else "CreateTime"
+        raise InvalidRequestError(f"the topic's message.timestamp.type is {wanted}, the batch says otherwise")
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise InvalidRequestError(
+            f"a batch of {header.record_count} records cannot have last offset delta {header.last_offset_delta}"
+        )
+    if header.min_timestamp_ms > header.max_timestamp_ms:
+        raise InvalidRequestError(
+            f"a batch whose smallest timestamp {header.min_timestamp_ms} is above its largest {header.max_timestamp_ms}"
+        )
+    producer = header.producer_id, header.producer_epoch, header.base_sequence
+    if producer != NO_PRODUCER and min(producer[: 2 if internal else 3]) < 0:
+        raise InvalidRequestError(f"a producer id needs an epoch and a sequence number, the batch has {producer}")
+    if header.producer_id < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL:
+        raise InvalidRequestError("a transactional batch needs a producer id")
+
+
+def without_repeated(
+    view: memoryview, found: Sequence[tuple[int, BatchHeader]], originals: Sequence[ProducedBatch | None]
+) -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
+    """The payload, and (position, header) of its batches, with only those that are not in the log yet."""
+    kept, new = [], bytearray()
+    for (position, header), original in zip(found, originals, strict=True):
+        if original is None:
+            kept.append((len(new), header))
+            new += view[position : position + header.size_bytes]
+    return memoryview(new), kept
+
+
+def with_repeated(
+    appended: AppendInfo | None, batches: Sequence[PlacedBatch], originals: Sequence[ProducedBatch | None]
+) -> AppendInfo:
+    """What a payload of repeated and new batches is answered with: every batch where it is, now or since the first
+    time."""
+    new = iter(batches)
+    bounds, times = [], []
+    for original in originals:
+        header = next(new).header if original is None else None
+        if header is not None:
+            bounds.append((header.base_offset, header.last_offset))
+        elif original is not None:
+            bounds.append((original.base_offset, original.last_offset))
+            times.append(original.append_time_ms)
+    dense = all(a[1] + 1 == b[0] for a, b in pairwise(bounds))
+    return AppendInfo(
+        bounds[0][0],
+        max(last for _, last in bounds),
+        times[-1] if appended is None else appended.append_time_ms,
+        0 if appended is None else appended.batch_count,
+        0 if appended is None else appended.record_count,
+        () if dense else tuple(base for base, _ in bounds),
+        appended is None,
+    )
+
+
+def stamp_payload(
+    view: memoryview,
+    found: Sequence[tuple[int, BatchHeader]],
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
+) -> list[PlacedBatch]:
+    """Stamps the batches with dense offsets from `base_offset` on; their headers with what was stamped."""
+    placed = []
+    for position, header in found:
+        stamp_batch(
+            view, position, header, base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=append_time_ms
+        )
+        stamped = header._replace(base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=append_time_ms)
+        placed.append(PlacedBatch(position, stamped))
+        base_offset = stamped.next_offset
+    return placed
+
+
+def fits(
+    segment: LogSegment,
+    header: BatchHeader,
+    pending_bytes: int,
+    config: LogConfig,
+    first_timestamp_ms: int | None = None,
+) -> bool:
+    """Whether a batch goes into `segment` behind `pending_bytes` of batches not yet written, or a new one is due.
+
+    A new one is due for another schema, beyond `segment.bytes`, when the batch is more than `segment.ms` newer than
+    the segment's first (`first_timestamp_ms` if that is pending), when the index is full, or when the offset does not
+    fit the index. A batch larger than `segment.bytes` has a segment of its own.
+    """
+    if segment.compacted or segment.has_gaps or header.schema_id != segment.info.schema_id:
+        return False
+    if not segment.data_bytes and not pending_bytes:
+        return True
+    if segment.end.position + pending_bytes + header.size_bytes > config.segment_bytes:
+        return False
+    first = segment.first_timestamp_ms if segment.first_timestamp_ms is not None else first_timestamp_ms
+    if first is not None and roll_time_ms(header) - first > config.segment_ms:
+        return False
+    if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+        return False
+    return segment.indexes.offsets.size_bytes < config.segment_index_bytes
+
+
+def fitting(segment: LogSegment, batches: Sequence[PlacedBatch], first: int, config: LogConfig) -> int:
+    """How many batches from number `first` on, which fits, go into `segment` together."""
+    pending = batches[first].header.size_bytes
+    first_timestamp_ms = roll_time_ms(batches[first].header)
+    count = 1
+    for batch in batches[first + 1 :]:
+        if not fits(segment, batch.header, pending, config, first_timestamp_ms):
+            break
+        pending += batch.header.size_bytes
+        count += 1
+    return count

@@ -1,0 +1,186 @@
+"""Appending to one log: what producers, the broker and the transaction coordinator write.
+
+What the batches hold is checked first (`check.py`). The rest of an append runs under the log's write lock: who may
+write what is decided (`producers/states.py`), the batches are stamped and written, and entered everywhere, before the
+log end moves and anybody sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparklog.format.batch import BatchHeader, decode_header, encode_marker
+from sparklog.log.appends.check import check_payload, stamp_payload, with_repeated, without_repeated
+from sparklog.log.log_state import LogState
+from sparklog.log.model import AppendInfo
+from sparklog.log.producers.states import Guard, Issued, any_id
+from sparklog.log.segments.segment import PlacedBatch
+from sparklog.testing.faults import reach
+
+PRODUCER_EXPIRATION_MS = 86_400_000
+"""Default of `producer.id.expiration.ms`."""
+
+
+class LogAppender:
+    """One thread appends at a time, under the log's write lock."""
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def append(
+        self,
+        payload: bytearray | memoryview,
+        *,
+        leader_epoch: int = 0,
+        guard: Guard | None = None,
+        issued: Issued = any_id,
+    ) -> AppendInfo:
+        """Appends the batches in the writable `payload`, which are stamped in place, and nothing if any is wrong. What
+        a producer has sent before is not written again, but answered with its offsets.
+
+        `guard`: of `begin_verification`, for the first batch of a transaction. `issued`: asked for producer ids that
+        are not known here. Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError,
+        InvalidProducerIdMappingError, InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
+        ConcurrentTransactionsError (nothing was tried), StorageFullError, StorageError (what was written has been cut
+        off again).
+        """
+        view = memoryview(payload).cast("B")
+        self._state.health.check()
+        found = check_payload(view, self._state.config, self._state.schema_of, self._state.clock.now_ms())
+        with self._state.write_lock:
+            self._state.health.check()
+            return self._append_new(view, found, leader_epoch, guard, issued=issued)
+
+    def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
+        """`append` for what the broker itself writes: of any size, its transactions need no verification, its producers
+        no sequence numbers (-1)."""
+        view = memoryview(payload).cast("B")
+        self._state.health.check()
+        found = check_payload(
+            view, self._state.config, self._state.schema_of, self._state.clock.now_ms(), internal=True
+        )
+        with self._state.write_lock:
+            self._state.health.check()
+            return self._append_new(view, found, leader_epoch, None, verified=True)
+
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, commit: bool, leader_epoch: int = 0
+    ) -> AppendInfo:
+        """Ends a producer's transaction. One that has been written already is answered with its offset.
+
+        Raises InvalidProducerEpochError, CoordinatorFencedError (nothing was tried), StorageFullError, StorageError.
+        """
+        with self._state.write_lock:
+            self._state.health.check()
+            state = self._state.producers.states.admit_marker(producer_id, producer_epoch, coordinator_epoch)
+            if state is not None:
+                offset = max(state.marker_offset, 0)
+                return AppendInfo(offset, offset, state.last_time_ms, 0, 0, duplicate=True)
+            last = self._state.segments.last
+            schema_id = self._state.newest_schema_id if last is None else last.info.schema_id
+            view = encode_marker(
+                self._state.schema_of(schema_id),
+                schema_id=schema_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+                commit=commit,
+                timestamp_ms=max(self._state.clock.now_ms(), self._state.append_time_ms),
+            )
+            return self._append_checked(view, [(0, decode_header(view))], leader_epoch)[0]
+
+    def begin_verification(self, producer_id: int, producer_epoch: int) -> Guard | None:
+        """What the first batch of a transaction is appended with, after the coordinator has been asked; None: the
+        transaction is open here, nobody needs to be asked. A marker in between makes the guard void.
+
+        Raises InvalidProducerEpochError.
+        """
+        self._state.health.check()
+        return self._state.producers.states.begin_verification(producer_id, producer_epoch, self._state.offsets.written)
+
+    def _append_new(
+        self,
+        view: memoryview,
+        found: list[tuple[int, BatchHeader]],
+        leader_epoch: int,
+        guard: Guard | None,
+        *,
+        verified: bool = False,
+        issued: Issued = any_id,
+    ) -> AppendInfo:
+        """Appends what is not in the log yet, if its producers may write it."""
+        if all(header.producer_id < 0 for _, header in found):
+            return self._append_checked(view, found, leader_epoch)[0]
+        headers = [header for _, header in found]
+        states = self._state.producers.states
+        originals = states.admit(headers, self._state.offsets.written, guard, verified=verified, issued=issued)
+        if not any(originals):
+            return self._append_checked(view, found, leader_epoch)[0]
+        view, found = without_repeated(view, found, originals)
+        if not found:
+            return with_repeated(None, [], originals)
+        return with_repeated(*self._append_checked(view, found, leader_epoch), originals)
+
+    def _append_checked(
+        self, view: memoryview, found: Sequence[tuple[int, BatchHeader]], leader_epoch: int
+    ) -> tuple[AppendInfo, list[PlacedBatch]]:
+        """Stamps and writes batches that fill `view`; the batches with what they were stamped."""
+        reach("log.before-append")
+        now_ms = max(self._state.clock.now_ms(), self._state.append_time_ms)
+        if leader_epoch != self._state.epochs.latest:
+            self._state.epochs.begin(leader_epoch, self._state.offsets.written)
+        batches = stamp_payload(view, found, self._state.offsets.written, leader_epoch, now_ms)
+        first, last = batches[0].header, batches[-1].header
+        self._state.offsets.reserve(last.next_offset)
+        try:
+            self._state.writer.write(view, batches, self._state.config)
+        except BaseException:
+            if self._state.writer.failure is not None:
+                self._state.health.fail(self._state.writer.failure)
+            self._state.offsets.take_back()
+            raise
+        self._state.append_time_ms = now_ms
+        self._state.producers.apply(
+            (b.header for b in batches), self._state.offsets.high_watermark
+        )  # before anybody can read them
+        self._state.offsets.wrote()
+        if self._state.writer.dirty.since_ms is None:
+            self._state.writer.dirty.since_ms = now_ms
+        if self._state.writer.has_rolled:
+            self._state.save_producers()
+        elif self._state.writer.has_begun:
+            self._state.writer.has_begun = False
+            # Nothing else says so soon that the log has records: a lost file would not be missed. No reason for an
+            # fsync.
+            self._state.producer_files.save(
+                self._state.producers, self._state.segments.bases, self._state.offsets.written, fsync=False
+            )
+        reach("log.after-append")
+        records = sum(b.header.record_count for b in batches)
+        return AppendInfo(first.base_offset, last.last_offset, now_ms, len(batches), records), batches
+
+    def roll(self) -> None:
+        """Seals the active segment; the next append begins a new one. Without batches it does nothing."""
+        with self._state.write_lock:
+            self._state.health.check()
+            last = self._state.segments.active
+            if last is not None and last.data_bytes:
+                if not last.is_sealed:
+                    self._state.writer.seal(last)
+                self._state.writer.roll_next = True
+
+    def begin_segment(self) -> None:
+        """Seals the last segment and begins an empty one, so that all that was written so far can be compacted."""
+        with self._state.write_lock:
+            self._state.health.check()
+            last = self._state.segments.last
+            if last is not None and last.data_bytes:
+                self._state.writer.begin(self._state.offsets.written, last.info.schema_id)
+                self._state.save_producers()
+
+    # --- producers ---
+
+    def expire_producers(self, now_ms: int, expiration_ms: int = PRODUCER_EXPIRATION_MS) -> int:
+        """Forgets producers that have written nothing for so long and have no transaction open; returns how many."""
+        with self._state.write_lock:
+            return self._state.producers.states.expire(now_ms, expiration_ms)

@@ -1,0 +1,223 @@
+"""Writing batches into a log's segments: which one takes them, when a new one begins, and taking a failed write
+back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from msgspec import Struct, field
+
+from sparklog.environment.files import FileSystem
+from sparklog.errors import SparklogError, StorageError, StorageUnavailableError
+from sparklog.format.batch import BatchHeader
+from sparklog.format.segment import SegmentInfo, segment_name
+from sparklog.log.appends.check import fits, fitting
+from sparklog.log.durability.flushing import Dirty
+from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.segments.dropped import DroppedSegments
+from sparklog.log.segments.indexes import remove_indexes
+from sparklog.log.segments.segment import LogSegment, PlacedBatch, SyncFailedError
+from sparklog.log.segments.segment_list import SegmentList
+from sparklog.log.segments.slices import HandleCache
+from sparklog.log.segments.view import SegmentView
+
+
+class _TakeBack(Struct):
+    """What a failed append has left on the disk: files to remove, and segments to cut. Each step may be done again."""
+
+    files: list[Path] = field(default_factory=list)
+    removed: bool = False
+    """Files have been removed, the directory is not fsynced yet."""
+    segments: list[LogSegment] = field(default_factory=list)
+
+
+class SegmentWriter:
+    """The segments of a log, and what of them is not on the disk yet. Used under the log's write lock; `segments` may
+    be read at any time."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        owner: LogOwner,
+        schema_of: Callable[[int], pa.Schema],
+        handles: HandleCache,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._owner = owner
+        self._handles = handles
+        self.schema_of = schema_of
+        self.segments = SegmentList([], [], [])
+        self.dirty = Dirty()
+        self.dropped = DroppedSegments()
+        self.roll_next = False
+        """The next batch begins a new segment."""
+        self.has_rolled = False
+        """A segment has been begun behind another one since this was set to False."""
+        self.has_begun = False
+        """A segment has been begun where there was none since this was set to False."""
+        self.failure: StorageError | None = None
+        """Why nobody knows what the last segments hold, and never will before the next start."""
+        self.blocked: SparklogError | None = None
+        """Why a failed append is not taken back yet: nothing is written before that is done."""
+        self._left = _TakeBack()
+
+    def write(self, view: memoryview, batches: list[PlacedBatch], config: LogConfig) -> None:
+        """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails,
+        before it returns or, if the disk does not let it, before the next write."""
+        self.finish_take_back()
+        self._drop_empty(batches[0].header.schema_id)
+        before, roll_next = self.segments, self.roll_next
+        written: list[LogSegment] = []
+        done = 0
+        try:
+            while done < len(batches):
+                segment = self._segment_for(batches[done].header, config)
+                count = fitting(segment, batches, done, config)
+                run = batches[done : done + count]
+                end = run[-1].payload_position + run[-1].header.size_bytes
+                written.append(segment)
+                segment.append(view[run[0].payload_position : end], run, config.index_interval_bytes)
+                self.dirty.add(segment)
+                done += count
+        except SparklogError:
+            self.roll_next = roll_next
+            self._take_back(before, written)
+            raise
+
+    def begin(self, base_offset: int, schema_id: int) -> LogSegment:
+        """Makes a new last segment; the one before is sealed."""
+        self.finish_take_back()
+        last, active = self.segments.last, self.segments.active
+        if active is not None and not active.is_sealed:
+            self.seal(active)
+        if active is not None:
+            active.check_in_place()  # the new file must not be made in another directory than the old one
+            self._keep_first_name()
+        path = self._directory / segment_name(base_offset)
+        self.dropped.remove_path(path)
+        owner = self._owner
+        info = SegmentInfo(owner.topic, owner.topic_id, owner.partition, base_offset, schema_id)
+        try:
+            segment = LogSegment.create(self._files, self._directory, info, self.schema_of(schema_id), self._handles)
+        except SparklogError:
+            self._left.files.append(path)
+            self.finish_take_back()
+            raise
+        self.segments = SegmentList.of([*self.segments.all, segment])
+        self.dirty.add(segment, made=True)
+        self.roll_next = False
+        self.has_rolled = self.has_rolled or last is not None
+        self.has_begun = self.has_begun or last is None
+        return segment
+
+    def _keep_first_name(self) -> None:
+        """Fsyncs the first segment's name before there is a second segment. A power cut that took the first name alone
+        would leave a log that seems to begin at the second, and what is lost would not be missed. Further names need
+        no fsync: a gap between segments is noticed. Raises StorageError."""
+        if len(self.segments.all) > 1:
+            return
+        try:
+            self._sync_directory()
+        except SyncFailedError as e:
+            self.failure = StorageError(f"{self._directory}: the first segment may not be on the disk ({e}); restart")
+            raise self.failure from e
+
+    def seal(self, segment: LogSegment) -> None:
+        """Writes a segment's indexes and footer."""
+        self.finish_take_back()
+        segment.seal(self.schema_of(segment.info.schema_id))
+        self.dirty.add(segment, made=True)
+
+    def drop_oldest(self, count: int, due_ms: int) -> None:
+        """Takes the `count` oldest segments out of the log; their files stay until the clock shows `due_ms`."""
+        gone = self.segments.all[:count]
+        self._use(self.segments.all[count:], gone, due_ms)
+
+    def replace(self, old: list[LogSegment], new: Sequence[SegmentView], due_ms: int) -> bool:
+        """Puts `new` in the place of `old`, whose files stay until the clock shows `due_ms`. False when the log does
+        not have all of those any more, or nothing behind them."""
+        segments = self.segments.all
+        first = next((i for i, s in enumerate(segments) if s is old[0]), len(segments))
+        behind = first + len(old)
+        if behind >= len(segments) or segments[first:behind] != old:
+            return False
+        self._use([*segments[:first], *new, *segments[behind:]], old, due_ms)
+        return True
+
+    def _use(self, segments: Sequence[SegmentView], gone: Sequence[SegmentView], due_ms: int) -> None:
+        self.segments = SegmentList.of(segments)
+        self.dirty.discard(gone)
+        self.dropped.add(gone, due_ms)
+
+    def _drop_empty(self, schema_id: int) -> None:
+        """A last segment without a batch (a crash left only its head, or it was cut) that does not take this schema, or
+        nothing at all, gives way to a new one of the same name."""
+        last = self.segments.active
+        if last is None or last.data_bytes:
+            return
+        if last.info.schema_id != schema_id or last.compacted or last.has_gaps:
+            last.delete()
+            self.segments = SegmentList.of(self.segments.all[:-1])
+            self.dirty.discard([last])
+
+    def _take_back(self, before: SegmentList, written: list[LogSegment]) -> None:
+        new = [s for s in self.segments.local if s not in before.all]
+        self.segments = before
+        self.dirty.discard(new)
+        for segment in new:
+            segment.close_handle()
+        self._left.files += [segment.path for segment in new]
+        self._left.segments += [segment for segment in written if segment not in new]
+        self.finish_take_back()
+
+    def finish_take_back(self) -> None:
+        """Removes what failed appends have left. Until it has succeeded nothing may be written: what comes back after a
+        crash would contradict it. Raises StorageUnavailableError (`blocked`; it can be tried again), or StorageError
+        (`failure`) when nobody knows what is on the disk."""
+        if self.failure is not None:
+            raise self.failure
+        left = self._left
+        try:
+            while left.files:
+                self._files.remove(left.files[0])
+                remove_indexes(self._files, left.files[0])
+                left.removed = True
+                del left.files[0]
+            if left.removed:
+                self._sync_directory()  # so that a failed append does not come back after a power cut
+                left.removed = False
+            while left.segments:
+                left.segments[0].take_back()
+                del left.segments[0]
+        except SyncFailedError as e:
+            self.failure = StorageError(f"{self._directory}: a failed append could not be taken back ({e}); restart")
+            raise self.failure from e
+        except SparklogError as e:
+            self.blocked = StorageUnavailableError(
+                f"{self._directory}: a failed append is not taken back yet, which is tried again and again ({e})"
+            )
+            raise self.blocked from e
+        self.blocked = None
+
+    def _sync_directory(self) -> None:
+        """Raises StorageUnavailableError (it can be tried again), SyncFailedError."""
+        try:
+            self._files.sync_directory(self._directory)
+        except StorageUnavailableError:
+            raise
+        except SparklogError as e:
+            raise SyncFailedError(str(e)) from e
+
+    def _segment_for(self, header: BatchHeader, config: LogConfig) -> LogSegment:
+        """The segment for the next batch: the last one, un-sealed if need be, or a new one."""
+        last = self.segments.active
+        if last is not None and not self.roll_next and fits(last, header, 0, config):
+            if last.is_sealed:
+                last.unseal()
+            if fits(last, header, 0, config):  # the age of its first batch is known only now
+                return last
+        return self.begin(header.base_offset, header.schema_id)

@@ -1,0 +1,1 @@
+"""Log directories: their locks, their checkpoints, and disks that fail."""

@@ -1,0 +1,310 @@
+"""One log directory: its lock, its identity, its checkpoint, and the partition directories in it.
+
+Each directory stands for itself (``.lock``, ``meta.json`` with a ``data_dir_id`` of its own, ``clean-shutdown``,
+``recovery-points.json``), so that directories can be on disks of their own and one that fails takes only its partitions
+away. The files' formats and what losing one costs are in `sparklog.format.checkpoint`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_whole
+from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
+from sparklog.format.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_DIRS_FILE,
+    META_FILE,
+    PARTITION_FILE,
+    RECOVERY_POINTS_FILE,
+    CleanShutdown,
+    DataDirMeta,
+    PartitionMeta,
+    PartitionPoints,
+    RecoveryPoints,
+    decode,
+    encode,
+)
+from sparklog.format.epoch_checkpoint import FIRST_ENTRIES, LEADER_EPOCHS_FILE, encode_epochs
+from sparklog.format.segment import parse_segment_name
+from sparklog.log.directories.watched_files import LOCK_FILE, PROBE_FILE, DirectoryHealth, WatchedFiles
+from sparklog.log.model import LogOwner
+from sparklog.log.tiering.journal import JOURNAL_FILE
+from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
+
+logger = logging.getLogger(__name__)
+
+DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
+STRAY = re.compile(r".+\.[0-9a-f]{32}-stray")
+_NAME_CHARS_KEPT = 200
+"""Of a directory's name when an ending is added: file systems allow 255 bytes."""
+
+
+def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
+    """Makes the directory if needed and locks it. Raises DataDirLockedError, StorageError (naming `setting`)."""
+    try:
+        files.make_directory(directory)
+        lock = files.lock(directory / LOCK_FILE)
+        if lock is not None:
+            files.check_in_place(directory / LOCK_FILE, lock.identity())  # it may have been exchanged meanwhile
+    except StorageError as e:
+        raise StorageError(
+            f"data directory {directory} cannot be used: {e}; choose another one ({setting}) or let this user write to it"
+        ) from e
+    if lock is None:
+        raise DataDirLockedError(
+            f"data directory {directory} is in use by another broker; stop that broker or choose another directory "
+            f"({setting})"
+        )
+    return lock
+
+
+class LogDirectory:
+    """A locked log directory. One that cannot be used has a `failure` from the start."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        files: FileSystem,
+        broker_id: int,
+        setting: str,
+        on_failure: Callable[[LogDirectory], None],
+    ) -> None:
+        """Raises DataDirLockedError."""
+        self.path = path
+        self.broker_id = broker_id
+        self.health = DirectoryHealth(path, files, lambda: on_failure(self))
+        self.files = WatchedFiles(files, self.health)
+        """For everything in the directory."""
+        self.points: dict[str, PartitionPoints] = {}
+        """The last checkpoint, by the partition directories' names."""
+        self._clean: CleanShutdown | None = None
+        self._meta: DataDirMeta | None = None
+        self._lock: File | None = None
+        self.same_boot = False
+        """Whether the machine has run since the last broker here wrote: nothing that was written can have been lost."""
+        try:
+            self._lock = take_lock(files, path, setting)
+            self.health.hold(self._lock)
+            now = files.boot_id().encode()
+            self.same_boot = bool(now) and self._lock.read(0, len(now) + 1) == now
+        except StorageError as e:
+            self.health.fail(e)
+
+    def __repr__(self) -> str:
+        return f"<LogDirectory {self.path}{' failed' if self.failure else ''}>"
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why the directory cannot be used (any more)."""
+        return self.health.failure
+
+    @property
+    def data_dir_id(self) -> str:
+        """ProducerIdAndEpoch of the directory's content, as in meta.json. Known after `load`."""
+        if self._meta is None:
+            raise StorageError(f"{self.path} is not loaded yet")
+        return self._meta.data_dir_id
+
+    @property
+    def started_clean(self) -> bool:
+        """Whether the last stop was a clean one."""
+        return self._clean is not None
+
+    def is_clean(self, name: str) -> bool:
+        """Whether the last stop vouches for the partition directory `name`."""
+        return self._clean is not None and name not in self._clean.unclean
+
+    # --- start ---
+
+    def load(self, cluster_id: str) -> None:
+        """Checks whose directory it is and reads its checkpoints. Raises StorageError (see also `failure`)."""
+        for name in self.files.list_directory(self.path):
+            if name == PROBE_FILE or (
+                name.removesuffix(TEMPORARY_SUFFIX) in (*_OWN_FILES, PROBE_FILE) and name not in _OWN_FILES
+            ):
+                self.files.remove(self.path / name)  # a crash left it
+        self._meta = self._load_meta(cluster_id)
+        mark = read_whole(self.files, self.path / CLEAN_SHUTDOWN_FILE)
+        if mark is not None:
+            self._clean = decode(mark, CleanShutdown)
+            self.files.remove(self.path / CLEAN_SHUTDOWN_FILE)  # a crash while loading counts as unclean
+            self.files.sync_directory(self.path)
+        self._load_points()
+
+    def _load_meta(self, cluster_id: str) -> DataDirMeta:
+        path = self.path / META_FILE
+        data = read_whole(self.files, path)
+        if data is None:
+            meta = DataDirMeta(uuid.uuid4().hex, cluster_id, self.broker_id)
+            self.files.write_atomic(path, encode(meta))
+            return meta
+        found = decode(data, DataDirMeta)
+        if found is None:
+            raise StorageError(f"{path} cannot be read; restore it from a copy, or remove it: it is made anew")
+        if found.format != 1:
+            raise StorageError(f"{path} has format {found.format}, this version reads format 1; use a newer sparklog")
+        if (found.cluster_id, found.broker_id) != (cluster_id, self.broker_id):
+            raise StorageError(
+                f"{self.path} belongs to broker {found.broker_id} of cluster {found.cluster_id}, this is broker "
+                f"{self.broker_id} of cluster {cluster_id}; use the right directory or broker.id"
+            )
+        return found
+
+    def _load_points(self) -> None:
+        path = self.path / RECOVERY_POINTS_FILE
+        data = read_whole(self.files, path)
+        points = decode(data, RecoveryPoints) if data is not None else None
+        if points is not None:
+            self.points = dict(points.partitions)
+        elif data is not None:
+            logger.warning("%s cannot be read; offsets are taken from the logs", path)
+
+    # --- partition directories ---
+
+    def entries(self) -> list[str]:
+        """Names of what may be partition directories: no deleted ones, none moved aside."""
+        return [
+            name
+            for name in self.files.list_directory(self.path)
+            if not DELETED.fullmatch(name) and not STRAY.fullmatch(name) and name not in _OWN_FILES
+        ]
+
+    def owner_of(self, name: str) -> PartitionMeta | None:
+        """Whose partition the directory `name` holds; None if it does not say."""
+        data = read_whole(self.files, self.path / name / PARTITION_FILE)
+        return decode(data, PartitionMeta) if data is not None else None
+
+    def make_partitions(self, owners: Iterable[LogOwner]) -> None:
+        """Makes the directories of new partitions, durable on return. Leaves nothing behind if it fails, as far as the
+        disk lets it. Raises StorageFullError, StorageError."""
+        epochs = encode_epochs(FIRST_ENTRIES)
+        wanted = {
+            self.path / owner.directory_name: {
+                PARTITION_FILE: encode(PartitionMeta(owner.topic, owner.topic_id, owner.partition)),
+                LEADER_EPOCHS_FILE: epochs,
+            }
+            for owner in owners
+        }
+        try:
+            self.files.make_directories(wanted)
+        except (StorageError, StorageFullError):
+            for path in wanted:
+                if self.failure is None and self.files.exists(path):
+                    self.files.remove_tree(path)
+            raise
+
+    def has_segments(self, name: str) -> bool:
+        return any(parse_segment_name(n) is not None for n in self.files.list_directory(self.path / name))
+
+    def points_of(self, owner: LogOwner) -> PartitionPoints | None:
+        """What the last checkpoint says of the partition; None if nothing, or only of an earlier topic of that name."""
+        points = self.points.get(owner.directory_name)
+        return points if points is not None and points.topic_id == owner.topic_id else None
+
+    def move_aside(self, name: str, ending: str) -> Path:
+        """Renames the partition directory `name` to one that is not loaded: `ending` is "delete" or "stray"."""
+        target = self.path / f"{name[:_NAME_CHARS_KEPT]}.{uuid.uuid4().hex}-{ending}"
+        self.files.rename(self.path / name, target)
+        self.files.sync_directory(self.path)
+        self.points.pop(name, None)
+        return target
+
+    def purge_deleted(self) -> int:
+        """Unlinks the files of deleted partitions; returns how many there were. Of those that have something in the
+        object store the journal stays until that is gone. Raises StorageError."""
+        in_tier = self.deleted_in_tier()
+        for path in in_tier:
+            for name in self.files.list_directory(path):
+                if name != JOURNAL_FILE:
+                    self.files.remove(path / name)
+        paths = [path for path in self._deleted() if path not in in_tier]
+        for path in paths:
+            self.files.remove_tree(path)
+        return len(paths)
+
+    def deleted_in_tier(self) -> list[Path]:
+        """Deleted partitions with a journal of what they have in the object store. Raises StorageError."""
+        return [path for path in self._deleted() if self.files.exists(path / JOURNAL_FILE)]
+
+    def _deleted(self) -> list[Path]:
+        return [self.path / n for n in self.files.list_directory(self.path) if DELETED.fullmatch(n)]
+
+    # --- checkpoints, and stop ---
+
+    def write_points(self, points: dict[str, PartitionPoints]) -> None:
+        """Raises StorageFullError, StorageError."""
+        self.files.write_atomic(self.path / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
+
+    def note_boot(self) -> None:
+        """Writes into the lock file since when the machine has been running. Only behind a checkpoint of what was
+        found at the start: an older one may count on what a power cut has taken. Raises StorageFullError,
+        StorageError."""
+        now = self.files.boot_id().encode()
+        if self._lock is not None and now and not self.same_boot:
+            self._lock.truncate(0)
+            self._lock.write(0, now)
+
+    def write_clean_mark(self, unclean: Iterable[str]) -> None:
+        """Raises StorageFullError, StorageError."""
+        mark = CleanShutdown(self.broker_id, sorted(unclean))
+        self.files.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, encode(mark))
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+
+_OWN_FILES = frozenset(
+    {LOCK_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, CACHE_DIRECTORY}
+)
+
+
+def make_new_partitions(
+    directories: list[LogDirectory], counts: Counter[Path], owners: Iterable[LogOwner]
+) -> dict[str, LogDirectory]:
+    """Makes the directories of new partitions together, each in the log directory that has the fewest (`counts`), and
+    tells where by name. Those of which one exists already, and those of a directory where it fails, are left out."""
+    chosen: dict[LogDirectory, list[LogOwner]] = {}
+    made: dict[str, LogDirectory] = {}
+    try:
+        for owner in owners:
+            if not any(d.files.exists(d.path / owner.directory_name) for d in directories):
+                directory = min(directories, key=lambda d: counts[d.path])
+                counts[directory.path] += 1
+                chosen.setdefault(directory, []).append(owner)
+    except StorageError as e:
+        logger.warning("%s", e)
+        return made
+    for directory, its_owners in chosen.items():
+        try:
+            directory.make_partitions(its_owners)
+        except (StorageError, StorageFullError) as e:
+            logger.warning("%d partitions cannot be made in %s: %s", len(its_owners), directory.path, e)
+        else:
+            made |= {owner.directory_name: directory for owner in its_owners}
+    return made
+
+
+def the_one_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
+    """Of several log directories with a partition directory of the same name the one that holds the partition. Raises
+    LogCorruptError if more than one does: which of them is the truth is for somebody to decide who knows."""
+    name = owner.directory_name
+    owners = {d.path: d.owner_of(name) for d in candidates}
+    ours = [d for d in candidates if (o := owners[d.path]) is not None and o.topic_id == owner.topic_id]
+    if len(ours) > 1:
+        ours = [d for d in ours if d.has_segments(name)] or [d for d in ours if d.points_of(owner)] or ours[:1]
+    if len(ours) > 1:
+        places = " and ".join(str(d.path / name) for d in ours)
+        raise LogCorruptError(f"{owner.topic_partition} is in two log directories: {places}; move one of them away")
+    chosen = ours[0] if ours else candidates[0]
+    for directory in candidates:
+        if directory is not chosen:
+            logger.warning("%s is not used: %s holds the partition", directory.path / name, chosen.path / name)
+    return chosen

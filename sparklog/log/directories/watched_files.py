@@ -1,0 +1,296 @@
+"""The file system of one log directory, watched: a failing disk is noticed by whoever meets it first.
+
+Every error that the disk reports goes through `DirectoryHealth`, which decides whether it is the directory's. Once it
+has failed nothing in it is read or written any more: a disk that has lost one write cannot be trusted with the next.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from sparklog.environment.files import SHORTAGE_ERRNOS, File, FileIdentity, FileSystem
+from sparklog.errors import StorageError, StorageFullError, StorageUnavailableError
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+PROBE_FILE = ".probe"
+T = TypeVar("T")
+
+DISK_ERRNOS = frozenset(
+    {
+        errno.EIO,
+        errno.EROFS,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.ESTALE,
+        errno.EUCLEAN,
+        errno.EREMOTEIO,
+        errno.ENOTCONN,
+        errno.ETIMEDOUT,
+    }
+)
+"""The disk, or the way to it, is broken."""
+LOOK_AGE_S_MAX = 1.0
+"""What is acknowledged was written at most so long after somebody has seen that the directory is still the one it
+was."""
+
+
+class DirectoryHealth:
+    """Whether a log directory can be used. `failure` is set once and stays; any thread may find it.
+
+    `hold` says which directory it is: from then on writes look themselves, before they write, when the last look is
+    older than LOOK_AGE_S_MAX. A look that hangs, on a mount that is dead, so holds up the writes, not only the one who
+    looks.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        files: FileSystem,
+        on_failure: Callable[[], None],
+        now_s: Callable[[], float] | None = None,
+    ) -> None:
+        """`on_failure` is called once, by the thread that found the failure: it must not wait or use the disk."""
+        self.directory = directory
+        self.failure: StorageError | None = None
+        self._files = files
+        self._on_failure = on_failure
+        self._now_s = files.monotonic_s if now_s is None else now_s
+        self._lock = threading.Lock()
+        self._looking = threading.Lock()
+        self._probing = threading.Lock()
+        self._looked_s = self._now_s()
+        self._identities: list[tuple[Path, FileIdentity]] = []
+
+    def hold(self, lock: File) -> None:
+        """The directory is the one that `lock`, its lock file, is in. Raises StorageError."""
+        held = self._files.open_directory(self.directory)
+        try:
+            self._identities = [
+                (self.directory / LOCK_FILE, lock.identity()),
+                (self.directory, held.identity()),
+            ]
+        finally:
+            held.close()
+        self._looked_s = self._now_s()
+
+    @property
+    def look_age_s(self) -> float:
+        """How long ago somebody has seen that the directory is the one it was; 0 before `hold`."""
+        return self._now_s() - self._looked_s if self._identities else 0.0
+
+    def check(self) -> None:
+        """Raises StorageError if the directory has failed."""
+        if self.failure is not None:
+            raise StorageError(str(self.failure))
+
+    def fail(self, reason: object) -> None:
+        """The directory cannot be used any more because of `reason`."""
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = StorageError(
+                f"log directory {self.directory} has failed and is not used any more ({reason}); repair or replace the "
+                f"disk, then restart the broker"
+            )
+        logger.error("%s", self.failure)
+        self._on_failure()
+
+    def note(self, error: StorageError) -> None:
+        """An operation in the directory has failed: with the disk, or only for that file."""
+        cause = error.__cause__
+        number = cause.errno if isinstance(cause, OSError) else None
+        if number in SHORTAGE_ERRNOS:
+            return
+        if number in DISK_ERRNOS:
+            self.fail(error)
+        else:
+            self.probe(error)
+
+    def probe(self, suspicion: object = "a check") -> None:
+        """Finds out whether the directory is still there and can be written to. One after the other: two at once would
+        take each other's file for one that the disk has lost."""
+        if self.failure is not None or not self.look():
+            return
+        probe = self.directory / PROBE_FILE
+        try:
+            with self._probing:
+                self._files.write_atomic(probe, b"")
+                self._files.remove(probe)
+        except StorageFullError:
+            pass  # full, but alive
+        except StorageError as e:
+            if _is_shortage(e):
+                return
+            self.fail(e if isinstance(suspicion, str) else f"{suspicion}; then: {e}")
+
+    def look(self) -> bool:
+        """The cheap check: whether the path still leads to the directory and the lock file that this process holds.
+        After another one has been put there (restored, mounted, copied back), writes to the files that are open would
+        go nowhere, and another broker may hold the new lock."""
+        with self._looking:
+            began_s = self._now_s()
+            try:
+                for path, identity in self._identities:
+                    self._files.check_in_place(path, identity)
+            except StorageError as e:
+                if not _is_shortage(e):
+                    self.fail(e)
+                return False
+            self._looked_s = began_s
+        return True
+
+    def look_before_write(self) -> None:
+        """Looks if nobody has for too long. Raises StorageError if the directory has failed."""
+        if self.failure is None and self.look_age_s > LOOK_AGE_S_MAX and not self.look() and self.failure is None:
+            raise StorageUnavailableError(f"nobody knows whether {self.directory} is still the one it was; try again")
+        self.check()
+
+
+def _is_shortage(error: StorageError) -> bool:
+    """Whether the error says nothing about the disk."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in SHORTAGE_ERRNOS
+
+
+class WatchedFile:
+    """A file of a watched directory."""
+
+    __slots__ = ("_health", "_inner")
+
+    def __init__(self, inner: File, health: DirectoryHealth) -> None:
+        self._inner = inner
+        self._health = health
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        if self._health.failure is not None:
+            self._health.check()
+        try:
+            return self._inner.read(position, size_bytes)
+        except StorageError as e:
+            self._health.note(e)
+            raise
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        self._health.look_before_write()
+        try:
+            self._inner.write(position, data)
+        except StorageError as e:
+            self._health.note(e)
+            raise
+
+    def truncate(self, size_bytes: int) -> None:
+        self._health.check()
+        try:
+            self._inner.truncate(size_bytes)
+        except StorageError as e:
+            self._health.note(e)
+            raise
+
+    def sync(self) -> None:
+        self._health.check()
+        try:
+            self._inner.sync()
+        except StorageError as e:
+            self._health.note(e)
+            raise
+
+    def size(self) -> int:
+        return self._inner.size()
+
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        return self._inner.is_cached(position, size_bytes)
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def identity(self) -> FileIdentity:
+        return self._inner.identity()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class WatchedFiles:
+    """A `FileSystem` whose errors the directory's health learns of, and that refuses everything once it has failed."""
+
+    def __init__(self, inner: FileSystem, health: DirectoryHealth) -> None:
+        self._inner = inner
+        self._health = health
+
+    def _do(self, operation: Callable[[], T]) -> T:
+        self._health.check()
+        try:
+            return operation()
+        except StorageError as e:
+            self._health.note(e)
+            raise
+
+    def _change(self, operation: Callable[[], T]) -> T:
+        """Something is to be made or removed by its name: in another directory of that name it would do harm. So there
+        is a look before, each time: such operations are rare."""
+        if self._health.failure is None and not self._health.look():
+            self._health.check()
+            raise StorageUnavailableError(f"nobody knows whether {self._health.directory} is still the one it was")
+        return self._do(operation)
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        do = self._change if create else self._do
+        return WatchedFile(do(lambda: self._inner.open(path, create=create)), self._health)
+
+    def list_directory(self, path: Path) -> list[str]:
+        return self._do(lambda: self._inner.list_directory(path))
+
+    def make_directory(self, path: Path) -> None:
+        self._change(lambda: self._inner.make_directory(path))
+
+    def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
+        self._change(lambda: self._inner.make_directories(directories))
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._change(lambda: self._inner.rename(source, target))
+
+    def remove(self, path: Path) -> None:
+        self._change(lambda: self._inner.remove(path))
+
+    def remove_tree(self, path: Path) -> None:
+        self._change(lambda: self._inner.remove_tree(path))
+
+    def exists(self, path: Path) -> bool:
+        return self._do(lambda: self._inner.exists(path))
+
+    def is_directory(self, path: Path) -> bool:
+        return self._do(lambda: self._inner.is_directory(path))
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        self._change(lambda: self._inner.write_atomic(path, data))
+
+    def sync_directory(self, path: Path) -> None:
+        self._do(lambda: self._inner.sync_directory(path))
+
+    def open_directory(self, path: Path) -> File:
+        return WatchedFile(self._do(lambda: self._inner.open_directory(path)), self._health)
+
+    def lock(self, path: Path) -> File | None:
+        return self._do(lambda: self._inner.lock(path))
+
+    def check_in_place(self, path: Path, identity: FileIdentity) -> None:
+        """What is not where this process writes it, is lost: then the directory has failed."""
+        self._health.check()
+        try:
+            self._inner.check_in_place(path, identity)
+        except StorageError as e:
+            if not _is_shortage(e):
+                self._health.fail(e)
+            raise
+
+    def monotonic_s(self) -> float:
+        return self._inner.monotonic_s()
+
+    def boot_id(self) -> str:
+        return self._inner.boot_id()

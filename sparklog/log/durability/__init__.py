@@ -1,0 +1,1 @@
+"""What has been written and is not on the disk yet, and getting it there."""

@@ -1,0 +1,118 @@
+"""Fsyncing one log beside its appends: who comes first syncs for all that wait."""
+
+from __future__ import annotations
+
+import threading
+
+from sparklog.environment.files import sync_whole
+from sparklog.errors import RequestTimedOutError, SparklogError, StorageError, StorageUnavailableError
+from sparklog.log.log_state import LogState
+from sparklog.log.segments.segment import LogSegment
+from sparklog.log.segments.slices import sync_held
+
+
+class LogFlusher:
+    """Takes what is dirty under the log's write lock, fsyncs without it, then moves the offsets.
+
+    After a failed fsync nobody knows what is on the disk: the log takes no more appends, and the fsync is never tried
+    again. A file that could not be opened has not been fsynced: it stays dirty, and the next flush tries again. `lock`
+    is held during a flush; it is taken before the write lock, never inside it.
+    """
+
+    def __init__(self, state: LogState) -> None:
+        self.lock = threading.Lock()
+        self._state = state
+        self._looked_to = state.offsets.written
+
+    def flush_if_due(self) -> bool:
+        """Flushes if flush.ms is over, or a rolled segment waits for it; whether it did. Raises StorageError."""
+        dirty = self._state.writer.dirty
+        due = self._state.config.flush.due(dirty.since_ms, self._state.clock.now_ms())
+        if self._state.health.failure is not None or not (due or dirty.rolled or self._state.producer_files.is_dirty):
+            return False
+        self.flush(active=due)
+        return True
+
+    def make_durable(self, next_offset: int) -> None:
+        """Fsyncs if flush.mode or flush.messages ask for it, unless everything below `next_offset` is on the disk by
+        now: who comes first syncs for all. To be called after an append, before it is acknowledged."""
+        if self._state.config.flush.due_after_append(next_offset - self._state.offsets.flushed):
+            try:
+                self._flush_to(next_offset)
+            except StorageUnavailableError as e:
+                raise RequestTimedOutError(
+                    f"{self._state.owner.topic_partition}: written, but not on the disk yet: {e}"
+                ) from e
+
+    def _flush_to(self, next_offset: int) -> None:
+        """Flushes unless everything below `next_offset` is on the disk by the time it is this call's turn."""
+        with self.lock:
+            if self._state.offsets.flushed < next_offset:
+                self._flush(active=True, snapshots=False)  # nobody waits for those
+
+    def flush(self, *, active: bool = True) -> None:
+        """Fsyncs what is not on the disk yet, and moves the recovery point; with `active` False only rolled segments.
+
+        May run beside appends. Raises StorageError; the log takes no more appends then.
+        """
+        with self.lock:
+            self._flush(active=active, snapshots=True)
+
+    def _flush(self, *, active: bool, snapshots: bool) -> None:
+        with self._state.write_lock:
+            self._state.health.check()
+            point = self._state.offsets.written
+            last = self._state.writer.segments.last
+            if not active and last is not None and not last.is_sealed:
+                point = last.base_offset
+            since_ms = self._state.writer.dirty.since_ms
+            segments, directory = self._state.writer.dirty.take(active=active)
+            paths = self._state.producer_files.take_dirty() if snapshots else []
+        try:
+            for segment in segments:
+                self._sync(segment)
+            for path in paths:
+                sync_whole(self._state.files, path)
+            if directory or paths:
+                self._state.files.sync_directory(self._state.directory)
+        except StorageUnavailableError:
+            with self._state.write_lock:
+                self._state.writer.dirty.put_back(segments, since_ms, directory=directory)
+                self._state.producer_files.put_back(paths)
+            raise
+        except SparklogError as e:
+            raise self._state.health.fail(
+                StorageError(
+                    f"{self._state.directory}: nobody knows what is on the disk after a failed fsync, no more is appended "
+                    f"({e}); check the disk, then restart the broker"
+                )
+            ) from e
+        with self._state.write_lock:
+            point = max(point, self._state.offsets.log_start)
+            self._state.offsets.flushed_to(point)
+            self._state.offsets.recover_from(point)
+
+    def _sync(self, segment: LogSegment) -> None:
+        with self._state.write_lock:
+            held = segment.hold_for_sync() if segment in self._state.writer.segments.all else []
+        sync_held(held)
+
+    def look(self) -> None:
+        """Checks that what has been appended since the last look went into files that are still there. Raises
+        StorageError; the log directory has failed then."""
+        end = self._state.offsets.written
+        if end == self._looked_to:
+            return
+        with self._state.write_lock:
+            if not self._state.health.is_closed:
+                for segment in self._state.segments.from_offset(min(self._looked_to, end)):
+                    if isinstance(segment, LogSegment):
+                        segment.check_in_place()
+        self._looked_to = end
+
+    def recover_writes(self) -> None:
+        """Takes a failed append back that could not be taken back at once. Raises StorageUnavailableError,
+        StorageError."""
+        if self._state.writer.blocked is not None and not self._state.health.is_closed:
+            with self._state.write_lock:
+                self._state.finish_take_back()

@@ -1,0 +1,82 @@
+"""What a log has written since its last fsync, and when it is due.
+
+A flush takes what is dirty, fsyncs it, and only then moves the offsets: several appends that wait for the disk share
+one fsync (group commit), whoever comes first does it. An fsync that has failed is never tried again, because the kernel
+may have dropped what it could not write: the log takes no more appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec import Struct
+
+from sparklog.log.segments.segment import LogSegment
+from sparklog.log.segments.view import SegmentView
+
+NEVER = -1
+
+
+class FlushPolicy(Struct, frozen=True):
+    """When a topic's appends are fsynced besides the background's interval."""
+
+    messages: int = NEVER
+    """As soon as this many records are not on the disk."""
+    ms: int = NEVER
+    """As soon as a record is not on the disk for this long."""
+    group: bool = False
+    """Before an append is acknowledged; all that arrived meanwhile share the fsync."""
+
+    @property
+    def at_append(self) -> bool:
+        """Whether an append may have to wait for the disk."""
+        return self.group or self.messages != NEVER
+
+    def due_after_append(self, unflushed_records: int) -> bool:
+        return unflushed_records > 0 and (self.group or 0 <= self.messages <= unflushed_records)
+
+    def due(self, dirty_since_ms: int | None, now_ms: int) -> bool:
+        return self.ms != NEVER and dirty_since_ms is not None and now_ms - dirty_since_ms >= self.ms
+
+
+class Dirty:
+    """Segments with bytes that are not fsynced, oldest first, and whether files were made. Used under the write
+    lock."""
+
+    def __init__(self) -> None:
+        self.segments: list[LogSegment] = []
+        self.directory = False
+        self.since_ms: int | None = None
+        """The broker's clock at the first append since the last flush."""
+
+    def add(self, segment: LogSegment, *, made: bool = False) -> None:
+        """`segment` has been written to; `made`: its file is new."""
+        if not self.segments or self.segments[-1] is not segment:  # nearly always the last one
+            self.discard([segment])
+            self.segments.append(segment)
+        self.directory |= made
+
+    def discard(self, segments: Collection[SegmentView]) -> None:
+        """`segments` are gone."""
+        if self.segments and segments:
+            self.segments = [s for s in self.segments if s not in segments]
+
+    @property
+    def rolled(self) -> bool:
+        """Whether a segment that nothing is appended to any more waits for its fsync."""
+        return any(s.is_sealed for s in self.segments)
+
+    def put_back(self, segments: Collection[LogSegment], since_ms: int | None, *, directory: bool) -> None:
+        """What was taken has not been fsynced."""
+        self.segments = [*segments, *(s for s in self.segments if s not in segments)]
+        self.directory |= directory
+        self.since_ms = since_ms if self.since_ms is None else self.since_ms
+
+    def take(self, *, active: bool) -> tuple[list[LogSegment], bool]:
+        """What is to be fsynced now, in offset order; with `active` the active segment, too."""
+        taken = [s for s in self.segments if active or s.is_sealed]
+        self.segments = [s for s in self.segments if s not in taken]
+        directory, self.directory = self.directory, False
+        if not self.segments:
+            self.since_ms = None
+        return sorted(taken, key=lambda s: s.base_offset), directory

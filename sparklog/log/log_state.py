@@ -1,0 +1,101 @@
+"""What the parts of one log share: its segments, offsets, epochs and producers, its settings, and its locks."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from sparklog.environment.clock import Clock
+from sparklog.environment.files import FileSystem
+from sparklog.log.appends.segment_writer import SegmentWriter
+from sparklog.log.leader_epochs import LeaderEpochCache
+from sparklog.log.log_health import LogHealth
+from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.offsets import LogOffsets
+from sparklog.log.producers.files import LogBounds, ProducerFiles
+from sparklog.log.producers.partition_producers import PartitionProducers
+from sparklog.log.recovery.truncation_mark import TruncationMark
+from sparklog.log.segments.segment_list import SegmentList
+from sparklog.log.segments.slices import HandleCache
+from sparklog.log.segments.stored_schema import SchemaOf
+from sparklog.log.tiering.partition_tier import PartitionTier
+
+
+class LogState(Struct, eq=False):
+    """Changed under `write_lock`; read without one, except where it says otherwise.
+
+    `swap_lock` is held while files of segments get other names or go. It is taken before the flusher's lock, which is
+    taken before the write lock. The methods are to be called under the write lock.
+    """
+
+    directory: Path
+    owner: LogOwner
+    config: LogConfig
+    schema_of: SchemaOf
+    newest_schema_id: int
+    files: FileSystem
+    clock: Clock
+    expiry_clock: Clock
+    """By which things grow old."""
+    handles: HandleCache
+    tier: PartitionTier
+    truncation_mark: TruncationMark
+    writer: SegmentWriter
+    offsets: LogOffsets
+    epochs: LeaderEpochCache
+    producers: PartitionProducers
+    producer_files: ProducerFiles
+    append_time_ms: int
+    """The broker's clock at the last append: it never goes back within a log."""
+    health: LogHealth = field(default_factory=LogHealth)
+    write_lock: threading.Lock = field(default_factory=threading.Lock)
+    swap_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def segments(self) -> SegmentList:
+        """At this moment."""
+        return self.writer.segments
+
+    @property
+    def local_log_start(self) -> int:
+        """The first offset that can be read without the object store; the log end if there is none."""
+        local = self.segments.local
+        return max(self.offsets.log_start, local[0].base_offset) if local else self.offsets.written
+
+    def load_producers(self) -> None:
+        """From the snapshots and the batches behind them. Raises StorageError."""
+        local = self.segments.local
+        self.producers = self.producer_files.load(
+            local,
+            LogBounds(self.offsets.log_start, self.local_log_start, self.offsets.written),
+            self.offsets.high_watermark,
+            self.producers.safeguards,
+            self.tier.before_local(local),
+            self.config.producers_max,
+        )
+
+    def save_producers(self) -> None:
+        """A snapshot of the producers at the log end."""
+        self.writer.has_rolled = False
+        self.producer_files.save(self.producers, self.segments.bases, self.offsets.written)
+
+    def raise_log_start(self, offset: int) -> None:
+        """What lies below cannot be read any more."""
+        self.offsets.raise_log_start(offset)
+        self.epochs.truncate_from_start(self.offsets.log_start)
+        self.producers.aborted.drop_below(self.offsets.log_start)
+
+    def finish_take_back(self) -> None:
+        """What a failed append has left must go before anything else happens. Raises StorageUnavailableError,
+        StorageError."""
+        try:
+            self.writer.finish_take_back()
+        finally:
+            if self.writer.failure is not None:
+                self.health.fail(self.writer.failure)
+
+    def delete_due_ms(self) -> int:
+        """When the files of what leaves the log now may go."""
+        return self.clock.now_ms() + self.config.file_delete_delay_ms

@@ -1,0 +1,283 @@
+"""What a log keeps of its producers on the disk: snapshots, and files of aborted transactions.
+
+They are written at every roll, clean close, compaction and truncation. None is ever needed: what is missing is replayed
+from the headers of the batches; an empty one is as good as none. A snapshot names the files of aborted transactions it
+counts on, and how many entries of each, so that no file that is older or newer than it can be taken for its own; a
+snapshot beyond the end of the log is removed, for good, before anything is appended there.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sparklog.environment.files import FileSystem, read_whole, sync_whole, write_whole
+from sparklog.errors import StorageError, StorageFullError
+from sparklog.format import producer_snapshot, txn_index
+from sparklog.format.producer_snapshot import (
+    AbortedFile,
+    ProducerSnapshot,
+    ProducerState,
+    decode_snapshot,
+    encode_snapshot,
+    snapshot_name,
+)
+from sparklog.format.txn_index import AbortedEntry, decode_txn_index, encode_txn_index, entries_crc
+from sparklog.log.producers.partition_producers import PartitionProducers
+from sparklog.log.producers.states import ALL_SAFEGUARDS, PRODUCERS_MAX, Safeguards
+from sparklog.log.segments.segment import LogSegment
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOTS_KEPT = 2
+
+
+class LogBounds(NamedTuple):
+    """Where a log begins, where the part begins whose files are here, and where it ends."""
+
+    log_start: int
+    local_start: int
+    log_end: int
+
+
+class BeforeLocal(NamedTuple):
+    """What the object store's journal says of the part that is only there: the producers at `offset`, where the local
+    files begin, and the aborted transactions by the base offset of the segment with their markers."""
+
+    offset: int = 0
+    states: Sequence[ProducerState] = ()
+    aborted: Sequence[tuple[int, Sequence[AbortedEntry]]] = ()
+
+
+NOTHING_BEFORE = BeforeLocal()
+
+
+class ProducerFiles:
+    """The files of one partition directory. Used under the log's write lock."""
+
+    def __init__(self, files: FileSystem, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self._snapshots: list[int] = []
+        """Offsets, ascending."""
+        self._aborted: dict[int, AbortedFile] = {}
+        """What the files hold, by the base offset in their names."""
+        self._saved_to = 0
+        """All markers below are in the files."""
+        self._dirty: list[Path] = []
+        """Written since the last fsync."""
+
+    # --- loading ---
+
+    def load(
+        self,
+        segments: Sequence[LogSegment],
+        bounds: LogBounds,
+        high_watermark: int,
+        safeguards: Safeguards = ALL_SAFEGUARDS,
+        before: BeforeLocal = NOTHING_BEFORE,
+        limit: int = PRODUCERS_MAX,
+    ) -> PartitionProducers:
+        """The producers (at most `limit`) of a log with these local `segments`: from the newest snapshot that can be
+        used, and the headers behind it; without one from what is known `before` the segments, and all their headers.
+        Raises StorageError."""
+        names = set(self._files.list_directory(self._directory))
+        self._snapshots = sorted(_offsets_in(names, producer_snapshot.SUFFIX))
+        self.cut(bounds.log_end)
+        for offset in reversed(self._snapshots):
+            found = self._resume(offset, bounds, safeguards, limit)
+            if found is not None:
+                found.replay(segments, offset, high_watermark)
+                break
+            self._remove_snapshots([offset])
+        else:
+            found = self._from_the_start(before, segments, high_watermark, safeguards, limit)
+            offset = 0
+        found.open.on_high_watermark(high_watermark)
+        self._remove_unknown(names)
+        if bounds.log_end > offset and not self._snapshots and segments:
+            self.save(found, [s.base_offset for s in segments], bounds.log_end)  # not all of it once more
+        return found
+
+    def _resume(self, offset: int, bounds: LogBounds, safeguards: Safeguards, limit: int) -> PartitionProducers | None:
+        """As the snapshot at `offset` has it; None if that, or a file it counts on, cannot be used."""
+        path = self._directory / snapshot_name(offset)
+        data = read_whole(self._files, path)
+        snapshot = decode_snapshot(data or b"")
+        if snapshot is None or snapshot.offset != offset:
+            if data:  # else it was emptied on purpose
+                logger.warning("%s cannot be read: an older one is taken, or all headers are read", path)
+            return None
+        entries: list[AbortedEntry] = []
+        known: dict[int, AbortedFile] = {}
+        for file in sorted(snapshot.aborted_files):
+            if file.last_offset < bounds.log_start:
+                continue
+            found = self._read_aborted(file.base_offset)
+            if found is None or len(found) < file.entries or entries_crc(found[: file.entries]) != file.crc:
+                logger.warning("%s: what it counts on is not there (%d%s)", path, file.base_offset, txn_index.SUFFIX)
+                return None
+            known[file.base_offset] = file
+            entries += found[: file.entries]
+        self._aborted, self._saved_to = known, offset
+        return PartitionProducers.resumed(snapshot, entries, safeguards, limit)
+
+    def _from_the_start(
+        self,
+        before: BeforeLocal,
+        segments: Sequence[LogSegment],
+        high_watermark: int,
+        safeguards: Safeguards,
+        limit: int,
+    ) -> PartitionProducers:
+        """From all headers that are here; of what is only in the object store, from its journal."""
+        self._remove_snapshots(self._snapshots)
+        self._aborted, self._saved_to = {}, 0
+        for base, found in before.aborted:
+            self._write_aborted(base, found)
+        entries = [entry for _, found in before.aborted for entry in found]
+        snapshot = ProducerSnapshot(before.offset, before.states)
+        producers = PartitionProducers.resumed(snapshot, entries, safeguards, limit)
+        producers.replay(segments, before.offset, high_watermark)
+        return producers
+
+    def _read_aborted(self, base: int) -> list[AbortedEntry] | None:
+        return decode_txn_index(read_whole(self._files, self._path_of_aborted(base)) or b"")
+
+    def _remove_unknown(self, names: set[str]) -> None:
+        for base in _offsets_in(names, txn_index.SUFFIX):
+            if base not in self._aborted:
+                self._files.remove(self._path_of_aborted(base))
+
+    # --- saving ---
+
+    def save(self, producers: PartitionProducers, bases: Sequence[int], offset: int, *, fsync: bool = True) -> None:
+        """Writes a snapshot at `offset`, the log's end, and before it the aborted transactions that no file has;
+        `bases` are those of the segments. A failure is no error: more is replayed then. Without `fsync` the next flush
+        leaves it alone.
+        """
+        if offset in self._snapshots or (not bases and not len(producers.states)):
+            return
+        try:
+            for base, entries in _by_segment(producers, bases, self._saved_to):
+                self._write_aborted(base, entries)
+            path = self._directory / snapshot_name(offset)
+            content = ProducerSnapshot(
+                offset, producers.states.by_last_use(), producers.open.waiting, sorted(self._aborted.values())
+            )
+            write_whole(self._files, path, encode_snapshot(content))
+        except (StorageFullError, StorageError) as e:
+            logger.warning("%s: no snapshot of the producers at offset %d: %s", self._directory, offset, e)
+            return
+        if fsync:
+            self._dirty.append(path)
+        self._saved_to = offset
+        self._snapshots.append(offset)
+        self._remove_snapshots(self._snapshots[:-SNAPSHOTS_KEPT])
+
+    def _write_aborted(self, base: int, entries: Sequence[AbortedEntry]) -> None:
+        path = self._path_of_aborted(base)
+        write_whole(self._files, path, encode_txn_index(entries))
+        self._aborted[base] = _describe(base, entries)
+        self._dirty.append(path)
+
+    @property
+    def newest_snapshot(self) -> int:
+        """Its offset, or -1."""
+        return self._snapshots[-1] if self._snapshots else -1
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is anything to fsync."""
+        return bool(self._dirty)
+
+    def take_dirty(self) -> list[Path]:
+        """The files to fsync, in this order; they may be gone by then."""
+        dirty, self._dirty = self._dirty, []
+        return dirty
+
+    def put_back(self, paths: Sequence[Path]) -> None:
+        """They have not been fsynced."""
+        self._dirty[:0] = paths
+
+    # --- when the log loses something ---
+
+    def cut(self, end_offset: int) -> None:
+        """Removes the snapshots beyond `end_offset`, for good. Raises StorageError."""
+        gone = [offset for offset in self._snapshots if offset > end_offset]
+        if gone:
+            self._remove_snapshots(gone)
+            self._files.sync_directory(self._directory)
+
+    def clear(self) -> None:
+        """Removes everything: the log is emptied. Raises StorageError."""
+        self.cut(-1)
+        for base in list(self._aborted):
+            self._files.remove(self._path_of_aborted(base))
+        self._aborted, self._saved_to = {}, 0
+
+    def drop_below(self, log_start_offset: int) -> None:
+        """Removes the files of aborted transactions all of which lie below the log start. Raises StorageError."""
+        for file in [f for f in self._aborted.values() if f.last_offset < log_start_offset]:
+            self._files.remove(self._path_of_aborted(file.base_offset))
+            del self._aborted[file.base_offset]
+
+    def forget_aborted(self, start_offset: int, end_offset: int) -> None:
+        """The markers in [start_offset, end_offset) are not what they were: their files go, and the snapshots, which
+        count on them. `save` follows. Raises StorageError."""
+        self.cut(-1)
+        self._saved_to = min(self._saved_to, start_offset)
+        for base in [b for b in self._aborted if start_offset <= b < end_offset]:
+            self._files.remove(self._path_of_aborted(base))
+            del self._aborted[base]
+
+    def _remove_snapshots(self, offsets: Sequence[int]) -> None:
+        for offset in offsets:
+            self._files.remove(self._directory / snapshot_name(offset))
+        self._snapshots = [o for o in self._snapshots if o not in offsets]
+
+    def _path_of_aborted(self, base: int) -> Path:
+        return self._directory / f"{base:020d}{txn_index.SUFFIX}"
+
+
+def newest_snapshot_offset(files: FileSystem, directory: Path) -> int:
+    """Up to where the log went when the newest snapshot was made, by its name; 0: there is none. Raises
+    StorageError."""
+    return max(_offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX), default=0)
+
+
+def empty_snapshots_above(files: FileSystem, directory: Path, offset: int) -> None:
+    """What is missing from `offset` on was there when the snapshots above it were made: a batch that is lost would
+    count as stored when its producer sends it again. They keep their names, which tell how far the log went. Raises
+    StorageError."""
+    for snapshot_offset in _offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX):
+        if snapshot_offset > offset:
+            path = directory / snapshot_name(snapshot_offset)
+            write_whole(files, path, b"")
+            sync_whole(files, path)
+
+
+def _describe(base: int, entries: Sequence[AbortedEntry]) -> AbortedFile:
+    return AbortedFile(base, entries[-1].last_offset, len(entries), entries_crc(entries))
+
+
+def _offsets_in(names: set[str], suffix: str) -> list[int]:
+    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    return [int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdigit()]
+
+
+def _by_segment(
+    producers: PartitionProducers, bases: Sequence[int], start_offset: int
+) -> Iterator[tuple[int, list[AbortedEntry]]]:
+    """(segment, all its aborted transactions) for the segments with markers from `start_offset` on."""
+    first = next(producers.aborted.entries(start_offset), None)
+    if first is None or not bases:
+        return
+    i = max(0, bisect_right(bases, first.last_offset) - 1)
+    for base, following in zip(bases[i:], [*bases[i + 1 :], 2**63 - 1], strict=True):
+        entries = list(producers.aborted.entries(base, following))
+        if entries:
+            yield base, entries

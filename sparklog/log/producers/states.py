@@ -1,0 +1,387 @@
+"""What a partition knows of its producers, and which of their batches it takes: pure rules, no files, no clock.
+
+Per producer id: epoch, the last five batches, the open transaction (KIP-98, KIP-360, KIP-890). `admit` looks at batches
+that a client wants to append and changes nothing; `apply` enters a batch that is in the log, without asking whether it
+should be: batches that were appended once are replayed with it after a start or a truncation.
+
+There are at most `limit` producers. For a new one the oldest goes: of those of which only a marker is known, else of
+those without an open transaction. Nothing is kept of what is refused, or is only being verified.
+
+Sequence numbers: row i of a batch has `base_sequence + i`, and 0 follows 2^31 - 1.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sparklog.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorFencedError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+)
+from sparklog.format.batch import (
+    ATTRIBUTE_COMMIT,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_OFFSET_COLUMN,
+    ATTRIBUTE_TRANSACTIONAL,
+    BatchHeader,
+)
+from sparklog.format.producer_snapshot import BATCHES_MAX, CRC_UNKNOWN, ProducedBatch, ProducerState
+
+SEQUENCE_MAX = 2**31 - 1
+ENDED_EXPIRATION_MS = 900_000
+"""A producer of which nothing is known but its last marker is forgotten after this: sinks use producer ids once. The
+marker fences late batches, but so does the verification that these need."""
+EPOCHS_AHEAD_MAX = 1_000
+"""How far the epoch of a producer without transactions may be above the one that is known here (unknown: 0). Such
+producers raise their epoch themselves, by one at a time."""
+PRODUCERS_MAX = 10_000
+"""Default of `max.producers.per.partition`."""
+NONE = -1
+
+Issued = Callable[[int], bool]
+"""Whether a producer id has been given to anybody."""
+
+
+def any_id(_: int) -> bool:
+    """Where nobody keeps account of the ids."""
+    return True
+
+
+@dataclass(frozen=True)
+class Safeguards:
+    """Which rules hold. Only tests switch one off, to see that something breaks without it."""
+
+    epoch_check: bool = True
+    sequence_check: bool = True
+    five_batch_memory: bool = True
+    verification_guard: bool = True
+    marker_epoch_rule: bool = True
+    content_check: bool = True
+    issued_check: bool = True
+
+
+ALL_SAFEGUARDS = Safeguards()
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction that a marker has ended: `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    committed: bool
+
+
+class Guard:
+    """A verification under way. It is good until a marker of the producer comes, at or above `next_offset`, which was
+    the log end when it began. `owner`: whose it is; after a truncation they are others."""
+
+    __slots__ = ("next_offset", "owner", "producer_epoch", "producer_id")
+
+    def __init__(self, owner: ProducerStates, producer_id: int, producer_epoch: int, next_offset: int) -> None:
+        self.owner = owner
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.next_offset = next_offset
+
+
+def sequence_after(sequence: int, rows: int = 1) -> int:
+    """The sequence number `rows` behind `sequence`."""
+    return (sequence + rows) & SEQUENCE_MAX
+
+
+def last_sequence_of(header: BatchHeader) -> int:
+    """Of the rows the batch had when it was appended; compaction takes rows away, never offsets."""
+    return sequence_after(header.base_sequence, header.last_offset_delta)
+
+
+class ProducerStates:
+    """The producers of one partition."""
+
+    def __init__(
+        self,
+        states: Iterable[ProducerState] = (),
+        safeguards: Safeguards = ALL_SAFEGUARDS,
+        limit: int = PRODUCERS_MAX,
+    ) -> None:
+        self.limit = limit
+        self._states: dict[int, ProducerState] = {}
+        # ids in the order of their last use: with an open transaction, only a marker known, all others
+        self._open: OrderedDict[int, None] = OrderedDict()
+        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._forgotten_marker = NONE
+        """The newest marker of all producers that were forgotten."""
+        self._safeguards = safeguards
+        for state in sorted(states, key=lambda s: s.last_time_ms):
+            self._enter(None, state)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[ProducerState]:
+        return iter(list(self._states.values()))
+
+    def by_last_use(self) -> list[ProducerState]:
+        """In an order that keeps, for a snapshot, who goes first; not while anything is entered."""
+        return [self._states[i] for order in (self._open, self._ended, self._idle) for i in order]
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        return self._states.get(producer_id)
+
+    # --- what a client sends ---
+
+    def admit(
+        self,
+        headers: Sequence[BatchHeader],
+        next_offset: int,
+        guard: Guard | None,
+        *,
+        verified: bool = False,
+        issued: Issued = any_id,
+    ) -> list[ProducedBatch | None]:
+        """For every batch the one it repeats, or None if it is new, to be appended. The first new one gets
+        `next_offset`, the others follow. `verified`: transactions need no guard (the coordinator itself writes).
+
+        Raises InvalidProducerIdMappingError (the id was never issued), InvalidProducerEpochError,
+        OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError; then none may be appended, and
+        nothing has changed.
+        """
+        seen: dict[int, ProducerState] = {}
+        found: list[ProducedBatch | None] = []
+        for header in headers:
+            original = None
+            if header.producer_id >= 0:
+                state = seen.get(header.producer_id) or self._states.get(header.producer_id)
+                if not verified and (state is None or header.producer_epoch != state.epoch):
+                    self._check_issued(header, state, issued)
+                original = self._admit_one(header, state, None if verified else guard, verified=verified)
+                if original is None and len(headers) > 1:
+                    seen[header.producer_id] = self._with_batch(state, header._replace(base_offset=next_offset))
+            found.append(original)
+            if original is None:
+                next_offset += header.last_offset_delta + 1
+        return found
+
+    def _check_issued(self, header: BatchHeader, state: ProducerState | None, issued: Issued) -> None:
+        """Whether somebody has been given this id, and may have come to this epoch. The coordinator knows those of
+        transactions, and is asked."""
+        if not self._safeguards.issued_check:
+            return
+        if state is None and not issued(header.producer_id):
+            raise InvalidProducerIdMappingError(
+                f"producer id {header.producer_id} was never issued: ask for one with INIT_PRODUCER_ID"
+            )
+        known = 0 if state is None else state.epoch
+        ahead = header.producer_epoch - known
+        if ahead > EPOCHS_AHEAD_MAX and not header.attributes & ATTRIBUTE_TRANSACTIONAL:
+            raise InvalidProducerEpochError(
+                f"producer {header.producer_id} has epoch {known} here, it cannot have come to {header.producer_epoch}: "
+                f"ask for a new id with INIT_PRODUCER_ID"
+            )
+
+    def _admit_one(
+        self, header: BatchHeader, state: ProducerState | None, guard: Guard | None, *, verified: bool
+    ) -> ProducedBatch | None:
+        if state is not None:
+            if self._safeguards.epoch_check and header.producer_epoch < state.epoch:
+                raise InvalidProducerEpochError(
+                    f"producer {header.producer_id} has epoch {state.epoch} by now, the batch has {header.producer_epoch}"
+                )
+            is_same = header.producer_epoch == state.epoch
+            due = sequence_after(state.last_sequence) if is_same and state.batches else 0
+            if header.base_sequence not in (due, NONE):  # what a coordinator writes has none
+                original = self._repeated(header, state) if is_same else None
+                if original is not None:
+                    return original
+                if self._safeguards.sequence_check:
+                    raise OutOfOrderSequenceError(
+                        f"producer {header.producer_id} epoch {header.producer_epoch}: sequence "
+                        f"{header.base_sequence} where {due} is due"
+                    )
+        self._check_transaction(header, state, guard, verified=verified)
+        if state is None and len(self._open) >= self.limit and not verified:
+            raise ConcurrentTransactionsError(
+                f"{len(self._open)} producers have a transaction open here, max.producers.per.partition is {self.limit}: "
+                f"try again when some have ended"
+            )
+        return None
+
+    def _repeated(self, header: BatchHeader, state: ProducerState) -> ProducedBatch | None:
+        """The batch that is in the log already. Raises OutOfOrderSequenceError if that one has other content: what is
+        answered as stored must be stored."""
+        last = last_sequence_of(header)
+        for batch in state.batches:
+            if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
+                if batch.crc not in (header.crc, CRC_UNKNOWN) and self._safeguards.content_check:
+                    raise OutOfOrderSequenceError(
+                        f"{_name(header)}: another batch with sequence {header.base_sequence} is stored at offset "
+                        f"{batch.base_offset}; somebody else writes with this producer's id"
+                    )
+                return batch
+        return None
+
+    def _check_transaction(
+        self, header: BatchHeader, state: ProducerState | None, guard: Guard | None, *, verified: bool
+    ) -> None:
+        transactional = bool(header.attributes & ATTRIBUTE_TRANSACTIONAL)
+        if state is not None and state.transaction_first_offset >= 0:
+            if not transactional:
+                raise InvalidTxnStateError(
+                    f"{_name(header)} has a transaction open here; this batch does not belong to it"
+                )
+            if header.producer_epoch != state.epoch and self._safeguards.epoch_check:
+                raise InvalidTxnStateError(
+                    f"the transaction of {_name(header)} with epoch {state.epoch} has not ended here"
+                )
+        elif transactional and not verified and self._safeguards.verification_guard:
+            self._check_guard(header, state, guard)
+
+    def _check_guard(self, header: BatchHeader, state: ProducerState | None, guard: Guard | None) -> None:
+        """Whether the coordinator has been asked for the batch's transaction, and no marker has come since."""
+        who = header.producer_id, header.producer_epoch
+        if guard is None or guard.owner is not self or (guard.producer_id, guard.producer_epoch) != who:
+            raise InvalidTxnStateError(
+                f"nobody has verified that the transaction of {_name(header)} includes this partition"
+            )
+        if state is not None and state.marker_offset >= guard.next_offset:
+            raise InvalidTxnStateError(f"the transaction of {_name(header)} has ended")
+        if state is None and self._forgotten_marker >= guard.next_offset:
+            raise ConcurrentTransactionsError(
+                f"whether the transaction of {_name(header)} has ended is not known: try again"
+            )
+
+    def begin_verification(self, producer_id: int, producer_epoch: int, next_offset: int) -> Guard | None:
+        """A guard to append the first batch of a transaction with, once the coordinator has been asked; None: the
+        transaction is open here. `next_offset`: the log end. Raises InvalidProducerEpochError."""
+        state = self._states.get(producer_id)
+        if state is not None:
+            if producer_epoch < state.epoch and self._safeguards.epoch_check:
+                raise InvalidProducerEpochError(
+                    f"producer {producer_id} has epoch {state.epoch} by now, the batch has {producer_epoch}"
+                )
+            if state.transaction_first_offset >= 0 and state.epoch == producer_epoch:
+                return None
+        return Guard(self, producer_id, producer_epoch, next_offset)
+
+    # --- what a coordinator sends ---
+
+    def admit_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> ProducerState | None:
+        """None: the marker is to be written. The producer's state: it has been written already.
+
+        Raises InvalidProducerEpochError, CoordinatorFencedError.
+        """
+        state = self._states.get(producer_id)
+        if state is None:
+            return None
+        if coordinator_epoch < state.coordinator_epoch:
+            raise CoordinatorFencedError(
+                f"producer {producer_id} has a marker of coordinator epoch {state.coordinator_epoch}, "
+                f"this one is of {coordinator_epoch}"
+            )
+        if not self._safeguards.marker_epoch_rule:
+            return None
+        is_open = state.transaction_first_offset >= 0
+        if producer_epoch < state.epoch or (producer_epoch == state.epoch and is_open):
+            raise InvalidProducerEpochError(
+                f"producer {producer_id} has epoch {state.epoch}, a marker with {producer_epoch} is of an older transaction"
+            )
+        return state if producer_epoch == state.epoch else None
+
+    # --- what is in the log ---
+
+    def apply(self, header: BatchHeader) -> EndedTransaction | None:
+        """Enters a batch or marker that is in the log; the transaction that it has ended, if any."""
+        producer_id = header.producer_id
+        if producer_id < 0:
+            return None
+        before = self._states.get(producer_id)
+        if not header.attributes & ATTRIBUTE_CONTROL:
+            self._enter(before, self._with_batch(before, header))
+            return None
+        same_epoch = before is not None and before.epoch >= header.producer_epoch
+        after = ProducerState(
+            producer_id,
+            header.append_time_ms,
+            header.base_offset,
+            NONE,
+            max(header.base_sequence, before.coordinator_epoch if before is not None else NONE),
+            before.epoch if before is not None and same_epoch else header.producer_epoch,
+            before.batches if before is not None and same_epoch else (),
+        )
+        self._enter(before, after)
+        if before is None or before.transaction_first_offset < 0:
+            return None
+        committed = bool(header.attributes & ATTRIBUTE_COMMIT)
+        return EndedTransaction(producer_id, before.transaction_first_offset, header.last_offset, committed)
+
+    def _with_batch(self, state: ProducerState | None, header: BatchHeader) -> ProducerState:
+        batch = ProducedBatch(
+            header.base_offset,
+            header.last_offset,
+            header.append_time_ms,
+            header.base_sequence,
+            last_sequence_of(header),
+            CRC_UNKNOWN if header.attributes & ATTRIBUTE_OFFSET_COLUMN else header.crc,  # compaction writes its own
+        )
+        first = NONE if state is None else state.transaction_first_offset
+        if first < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL and header.record_count:
+            first = header.base_offset  # a batch without rows is what compaction has left of an ended one
+        new = (batch,) if header.base_sequence >= 0 else ()  # a coordinator's have no sequence
+        if state is None:
+            return ProducerState(
+                header.producer_id, header.append_time_ms, NONE, first, NONE, header.producer_epoch, new
+            )
+        earlier = state.batches if header.producer_epoch == state.epoch else ()
+        remembered = BATCHES_MAX if self._safeguards.five_batch_memory else 1
+        return state._replace(
+            epoch=header.producer_epoch,
+            batches=(*earlier, *new)[-remembered:],
+            last_time_ms=header.append_time_ms,
+            transaction_first_offset=first,
+        )
+
+    def _enter(self, before: ProducerState | None, state: ProducerState) -> None:
+        """`state` takes the place of `before` and is the last that was used; for a new one the oldest may have to
+        go."""
+        producer_id = state.producer_id
+        self._states[producer_id] = state
+        order = self._order_of(state)
+        if before is not None:
+            earlier = self._order_of(before)
+            if earlier is order:
+                order.move_to_end(producer_id)
+                return
+            del earlier[producer_id]
+        order[producer_id] = None
+        while len(self._states) > self.limit and (self._ended or self._idle):
+            self._forget(next(iter(self._ended or self._idle)))
+
+    def _order_of(self, state: ProducerState) -> OrderedDict[int, None]:
+        if state.transaction_first_offset >= 0:
+            return self._open
+        return self._idle if state.batches else self._ended
+
+    def _forget(self, producer_id: int) -> None:
+        state = self._states.pop(producer_id)
+        del self._order_of(state)[producer_id]
+        self._forgotten_marker = max(self._forgotten_marker, state.marker_offset)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forgets producers that have written nothing for so long and have no transaction open; returns how many."""
+        before = len(self._states)
+        for order, idle_ms in ((self._idle, expiration_ms), (self._ended, min(expiration_ms, ENDED_EXPIRATION_MS))):
+            while order and now_ms - self._states[producer_id := next(iter(order))].last_time_ms > idle_ms:
+                self._forget(producer_id)
+        return before - len(self._states)
+
+
+def _name(header: BatchHeader) -> str:
+    return f"producer {header.producer_id} epoch {header.producer_epoch}"

@@ -1,0 +1,173 @@
+"""Which transactions of a partition are undecided, and which were aborted: pure, in memory.
+
+`OpenTransactions` knows the first offset that a reader of committed records must not pass. `AbortedTransactions` finds
+the aborted ones that a range of offsets may hold records of.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Container, Iterable, Iterator
+from typing import NamedTuple
+
+from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader
+from sparklog.format.producer_snapshot import ProducerState
+from sparklog.format.txn_index import AbortedEntry
+from sparklog.log.producers.states import EndedTransaction
+
+
+class AbortedTransaction(NamedTuple):
+    """Transactional batches of this producer with base offsets in [first_offset, last_offset] are aborted;
+    `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class OpenTransactions:
+    """Transactions by first offset: the open ones, and the decided ones whose marker is not below the high watermark.
+
+    `first_unstable_offset` is replaced as a whole: reading it needs no lock. Who reads it together with the high
+    watermark reads that first: a transaction is entered before the high watermark can pass it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._undecided: dict[int, int] = {}
+        """First offset -> producer id, ascending: a new transaction begins at the log end."""
+        self._unreplicated: deque[tuple[int, int]] = deque()
+        """(first offset, marker), ascending by marker."""
+        self._decided: dict[int, None] = {}
+        self.first_unstable_offset: int | None = None
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        with self._lock:
+            self._undecided[first_offset] = producer_id
+            self._refresh()
+
+    def end(self, ended: EndedTransaction, *, replicated: bool = False) -> int:
+        """A marker has been appended; returns the last stable offset that leaves. `replicated`: it is below the high
+        watermark."""
+        with self._lock:
+            self._undecided.pop(ended.first_offset, None)
+            if not replicated:
+                self._unreplicated.append((ended.first_offset, ended.last_offset))
+                self._decided[ended.first_offset] = None
+            self._refresh()
+            return next(iter(self._undecided), ended.last_offset + 1)
+
+    def resume(self, states: Iterable[ProducerState], waiting: Iterable[tuple[int, int]]) -> None:
+        """As a snapshot has it: `waiting` are (first offset, marker) of decided ones."""
+        with self._lock:
+            opened = sorted((s.transaction_first_offset, s.producer_id) for s in states)
+            self._undecided = {first: producer_id for first, producer_id in opened if first >= 0}
+            self._unreplicated = deque(sorted(waiting, key=lambda w: w[1]))
+            self._decided = {first: None for first, _ in self._unreplicated}
+            self._refresh()
+
+    @property
+    def waiting(self) -> list[tuple[int, int]]:
+        """(first offset, marker) of the decided ones whose marker is not below the high watermark."""
+        return list(self._unreplicated)
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Markers below it have taken effect."""
+        if not self._unreplicated:
+            return
+        with self._lock:
+            while self._unreplicated and self._unreplicated[0][1] < high_watermark:
+                del self._decided[self._unreplicated.popleft()[0]]
+            self._refresh()
+
+    def _refresh(self) -> None:
+        first = next(iter(self._undecided), None)
+        waiting = min(self._decided, default=None)
+        self.first_unstable_offset = first if waiting is None or (first is not None and first < waiting) else waiting
+
+
+class AbortedTransactions:
+    """Entries in the order of their markers: `last_offset` and `last_stable_offset` both ascend. 32 bytes each."""
+
+    def __init__(self, entries: Iterable[AbortedEntry] = ()) -> None:
+        self._columns = tuple(array("q") for _ in AbortedEntry._fields)
+        for entry in entries:
+            self.append(entry)
+
+    def __len__(self) -> int:
+        return len(self._columns[-1])
+
+    def append(self, entry: AbortedEntry) -> None:
+        """The marker must lie behind those of all entries."""
+        for column, value in zip(self._columns, entry, strict=True):
+            column.append(value)
+
+    def entries(self, start_offset: int = 0, end_offset: int = 2**63 - 1) -> Iterator[AbortedEntry]:
+        """Those whose marker lies in [start_offset, end_offset)."""
+        columns = self._columns
+        count = len(columns[-1])
+        for i in range(bisect_left(columns[2], start_offset, 0, count), bisect_left(columns[2], end_offset, 0, count)):
+            yield AbortedEntry(*(column[i] for column in columns))
+
+    def between(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that may have records in [start_offset, end_offset), in the order of their markers.
+
+        A marker lies behind its records, so the search goes forward from `start_offset`, up to the first entry that
+        says that all behind it begin later.
+        """
+        producer_ids, first_offsets, last_offsets, stable_offsets = self._columns
+        count = len(stable_offsets)
+        found = []
+        i = bisect_left(last_offsets, start_offset, 0, count)
+        while i < count:
+            if first_offsets[i] < end_offset:
+                found.append(AbortedTransaction(producer_ids[i], first_offsets[i], last_offsets[i]))
+            if stable_offsets[i] >= end_offset:
+                break
+            i += 1
+        return found
+
+    def end_with_at_most(self, count_max: int, start_offset: int, end_offset: int) -> int:
+        """`end_offset`, or the largest offset below it up to which no more than `count_max` transactions have been
+        aborted since `start_offset`: `between` has these, and of every producer at most one that is open there. O(log
+        n)."""
+        last_offsets = self._columns[2]
+        last = bisect_left(last_offsets, start_offset) + count_max - 1
+        return min(end_offset, last_offsets[last] + 1) if last < len(last_offsets) else end_offset
+
+    def retain(self, start_offset: int, end_offset: int, markers: Container[int]) -> None:
+        """Of the markers in [start_offset, end_offset) forgets those that are not in `markers`."""
+        kept = [e for e in self.entries() if not start_offset <= e.last_offset < end_offset or e.last_offset in markers]
+        self._columns = AbortedTransactions(kept)._columns
+
+    def truncate(self, end_offset: int) -> None:
+        """Forgets the markers from `end_offset` on."""
+        self._keep(0, bisect_left(self._columns[2], end_offset))
+
+    def drop_below(self, start_offset: int) -> None:
+        """Forgets the markers below `start_offset`."""
+        self._keep(bisect_left(self._columns[2], start_offset), len(self))
+
+    def _keep(self, start: int, stop: int) -> None:
+        if start > 0 or stop < len(self):
+            self._columns = tuple(column[start:stop] for column in self._columns)
+
+
+class AbortedRanges:
+    """Tells of any batch whether it belongs to one of some aborted transactions."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
+        self._by_producer: dict[int, list[tuple[int, int]]] = {}
+        for producer_id, first_offset, last_offset in sorted(transactions):
+            self._by_producer.setdefault(producer_id, []).append((first_offset, last_offset))
+
+    def covers(self, header: BatchHeader) -> bool:
+        """Whether the batch is transactional and aborted."""
+        if not header.attributes & ATTRIBUTE_TRANSACTIONAL or header.producer_id not in self._by_producer:
+            return False
+        ranges = self._by_producer[header.producer_id]
+        i = bisect_right(ranges, (header.base_offset, 2**63)) - 1
+        return i >= 0 and header.base_offset <= ranges[i][1]

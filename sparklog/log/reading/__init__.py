@@ -1,0 +1,1 @@
+"""What readers get: slices and ranges of files, and offsets for timestamps."""

@@ -1,0 +1,89 @@
+"""What a log gives to its readers: nothing here changes the log, or takes a lock of it.
+
+Readers take the list of segments first and check the log start after; who takes segments away goes the other way round.
+"""
+
+from __future__ import annotations
+
+from sparklog.errors import OffsetOutOfRangeError
+from sparklog.log.log_state import LogState
+from sparklog.log.model import LocatedRange
+from sparklog.log.reading.ranges import ranges_between, slice_from
+from sparklog.log.reading.time_lookup import TimeLookup, TopicSchemas
+from sparklog.log.segments.slices import FileSlice
+from sparklog.types import OffsetAndTimestamp
+
+
+class LogReader:
+    """Any number of threads may read at a time."""
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._times = TimeLookup(state.owner)
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        end: int | None = None,
+        min_one_batch: bool = True,
+        may_wait: bool = True,
+    ) -> FileSlice | None:
+        """A slice of whole batches, the first of which holds `offset`: at most `max_bytes`, but with `min_one_batch` at
+        least one batch; within one segment, below the high watermark and `end`. None when there is nothing (yet).
+
+        Raises OffsetOutOfRangeError below the log start and above the log end, RemoteReadRequired if the object store
+        would have to be waited for and `may_wait` is False, RemoteStorageError if it fails.
+        """
+        bound = self._state.offsets.high_watermark if end is None else min(end, self._state.offsets.high_watermark)
+        view = self._state.segments  # before the check: retention raises the log start first, then takes segments away
+        self._check_readable(offset)
+        if offset >= bound:
+            return None
+        return slice_from(view, offset, bound, max_bytes, min_one_batch=min_one_batch, may_wait=may_wait)
+
+    def _check_readable(self, offset: int) -> None:
+        if self._state.health.is_closed:
+            self._state.health.check()
+        if not self._state.offsets.log_start <= offset <= self._state.offsets.written:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self._state.owner.topic_partition} is out of range: "
+                f"the log goes from {self._state.offsets.log_start} to {self._state.offsets.written}"
+            )
+
+    def locate(self, start_offset: int, end_offset: int) -> list[LocatedRange]:
+        """The file ranges that hold [start_offset, end_offset), whole batches, below the high watermark; at most
+        LOCATE_RANGES_MAX.
+
+        Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, as files of the read cache, and nothing
+        behind them: it has to be fetched. Raises OffsetOutOfRangeError when `start_offset` is, RemoteStorageError.
+        """
+        segments = self._state.segments.from_offset(start_offset)  # before the check, as in `read`
+        self._check_readable(start_offset)
+        return ranges_between(segments, start_offset, end_offset, self._state.offsets.high_watermark)
+
+    def bytes_available(self, offset: int, *, end: int | None = None) -> int:
+        """Bytes of batches in [offset, high watermark), and below `end`, rounded to the nearest batches the index
+        knows. O(log n)."""
+        bound = self._state.offsets.high_watermark if end is None else min(end, self._state.offsets.high_watermark)
+        return self._state.segments.bytes_between(offset, bound) if offset < bound else 0
+
+    @property
+    def _schemas(self) -> TopicSchemas:
+        return TopicSchemas(self._state.schema_of, self._state.config.inflated_bytes_max)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp:
+        """The first record, in log order, with at least this timestamp; (-1, -1) when none is below the high watermark.
+
+        May read from the disk. Raises CorruptBatchError, StorageError.
+        """
+        self._check_readable(self._state.offsets.log_start)
+        view, bounds = self._state.segments, (self._state.offsets.log_start, self._state.offsets.high_watermark)
+        return self._times.first_from(view.all, view.bases, bounds, timestamp_ms, self._schemas)
+
+    def offset_of_max_timestamp(self) -> OffsetAndTimestamp:
+        """The first record with the largest timestamp below the high watermark; (-1, -1) when there is no record."""
+        self._check_readable(self._state.offsets.log_start)
+        view, bounds = self._state.segments, (self._state.offsets.log_start, self._state.offsets.high_watermark)
+        return self._times.largest(view.all, view.bases, bounds, self._schemas)

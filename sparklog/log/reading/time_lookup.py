@@ -1,0 +1,233 @@
+"""Finding offsets by timestamp: segment by its largest timestamp, index, batch headers, and one decoded column."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, verify_checksum
+from sparklog.format.offset_column import decode_rows, row_offsets
+from sparklog.log.model import LogOwner
+from sparklog.log.segments.batch_times import batch_timestamp_ms
+from sparklog.log.segments.stored_schema import SchemaOf, schema_of_batch
+from sparklog.log.segments.view import SegmentView
+from sparklog.types import OffsetAndTimestamp
+
+NOT_FOUND = OffsetAndTimestamp(-1, -1)
+
+
+class TopicSchemas(NamedTuple):
+    """How the topic's batches are decoded: the schemas by id, and what one may take decompressed."""
+
+    schema_of: SchemaOf
+    inflated_bytes_max: int
+
+
+Bounds = tuple[int, int]
+"""Log start offset and high watermark: what lies outside cannot be seen."""
+
+_LOWEST = np.iinfo(np.int64).min
+
+
+class _Summary(NamedTuple):
+    """Largest timestamp per segment, and of all segments up to it. The last segment, which may grow, is not in it."""
+
+    segments: Sequence[SegmentView]
+    largest: np.ndarray
+    largest_so_far: np.ndarray
+    is_exact: bool
+    """False: a record with the largest timestamp may have gone by compaction, so that it is only a bound."""
+
+    def falling(self, start: int, stop: int) -> list[int]:
+        """The segments [start, stop) in the order in which they may hold the largest timestamp."""
+        if stop <= start:
+            return []
+        if self.is_exact:
+            return [start + int(np.argmax(self.largest[start:stop]))]
+        return (start + np.argsort(-self.largest[start:stop], kind="stable")).tolist()  # type: ignore[no-any-return]
+
+
+class TimeLookup:
+    """Looks timestamps up in the segments of one log. The cost does not depend on how many there are, except for the
+    first lookup after segments have come or gone. May be used by several threads."""
+
+    def __init__(self, owner: LogOwner) -> None:
+        self._owner = owner
+        self._summary = _Summary((), np.zeros(0, np.int64), np.zeros(0, np.int64), is_exact=True)
+
+    def first_from(
+        self,
+        segments: Sequence[SegmentView],
+        bases: Sequence[int],
+        bounds: Bounds,
+        timestamp_ms: int,
+        schemas: TopicSchemas,
+    ) -> OffsetAndTimestamp:
+        """The first record in `bounds` with at least `timestamp_ms`, in log order, or (-1, -1).
+
+        `segments` must be another object whenever they are other segments; `bases` are their base offsets.
+        """
+        for i in self._candidates(segments, max(0, bisect_right(bases, bounds[0]) - 1), timestamp_ms):
+            if segments[i].base_offset >= bounds[1]:
+                break
+            found = _first_in_segment(segments[i], bounds, timestamp_ms, self._owner, schemas)
+            if found is not None:
+                return found
+        return NOT_FOUND
+
+    def largest(
+        self, segments: Sequence[SegmentView], bases: Sequence[int], bounds: Bounds, schemas: TopicSchemas
+    ) -> OffsetAndTimestamp:
+        """The first record in `bounds` with the largest timestamp of all, or (-1, -1) when there is no record."""
+        log_start, high_watermark = bounds
+        first = max(0, bisect_right(bases, log_start) - 1)
+        stop = bisect_left(bases, high_watermark)
+        summary = self._summarise(segments)
+        # whole segments by their largest timestamp, those that a bound cuts through one by one
+        whole_from = first if stop and bases[first] >= log_start else first + 1
+        whole_to = min(len(summary.largest), stop)
+        if whole_to > whole_from and segments[whole_to - 1].next_offset > high_watermark:
+            whole_to -= 1
+        best = NOT_FOUND
+        for i in [*range(first, min(whole_from, stop)), *range(max(whole_from, whole_to), stop)]:
+            best = _later(best, _largest_in_segment(segments[i], bounds, self._owner, schemas))
+        for i in summary.falling(whole_from, whole_to):
+            if best is not NOT_FOUND and summary.largest[i] < best.timestamp_ms:
+                break
+            if best is NOT_FOUND or summary.largest[i] > best.timestamp_ms or bases[i] < best.offset:
+                best = _later(best, _largest_in_segment(segments[i], bounds, self._owner, schemas))
+        return best
+
+    def _candidates(self, segments: Sequence[SegmentView], first: int, timestamp_ms: int) -> Iterator[int]:
+        """The segments from number `first` on that may hold such a record, in order."""
+        summary = self._summarise(segments)
+        count = len(summary.largest)
+        start = int(np.searchsorted(summary.largest_so_far, timestamp_ms))
+        if first <= start < count:
+            yield start
+            start += 1
+        start = max(start, first)
+        yield from (start + np.flatnonzero(summary.largest[start:] >= timestamp_ms)).tolist()
+        last = segments[-1].largest_timestamp if segments else None
+        if last is not None and last[0] >= timestamp_ms:
+            yield len(segments) - 1
+
+    def _summarise(self, segments: Sequence[SegmentView]) -> _Summary:
+        summary = self._summary
+        if summary.segments is not segments:
+            found = (s.largest_timestamp for s in segments[:-1])
+            largest = np.array([_LOWEST if f is None else f[0] for f in found], np.int64)
+            is_exact = not any(s.compacted for s in segments)
+            summary = self._summary = _Summary(segments, largest, np.maximum.accumulate(largest), is_exact)
+        return summary
+
+
+def _first_in_segment(
+    segment: SegmentView, bounds: Bounds, timestamp_ms: int, owner: LogOwner, schemas: TopicSchemas
+) -> OffsetAndTimestamp | None:
+    log_start, high_watermark = bounds
+    if log_start >= segment.next_offset:  # all of it is deleted
+        return None
+    start = segment.indexes.position_before_timestamp(timestamp_ms)
+    if log_start > segment.base_offset:
+        start = max(start or 0, segment.find(log_start).position)
+    for position, header in segment.headers_from(start):
+        if header.next_offset > high_watermark:
+            break
+        if batch_timestamp_ms(header) < timestamp_ms:
+            continue
+        offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schemas)
+        rows = np.flatnonzero((timestamps >= timestamp_ms) & (offsets >= log_start))
+        if len(rows):
+            return OffsetAndTimestamp(int(offsets[rows[0]]), int(timestamps[rows[0]]))
+    return None
+
+
+def _largest_in_segment(
+    segment: SegmentView, bounds: Bounds, owner: LogOwner, schemas: TopicSchemas
+) -> OffsetAndTimestamp | None:
+    """The first record with the segment's largest timestamp within the bounds."""
+    log_start, high_watermark = bounds
+    if log_start >= segment.next_offset:
+        return None
+    found = segment.largest_timestamp
+    is_exact = not segment.compacted  # a record with that timestamp may have gone
+    if found is not None and is_exact and found[1] >= log_start and segment.next_offset <= high_watermark:
+        at = segment.find(found[1])
+        position, header = next(segment.headers_from(at.position))
+        if batch_timestamp_ms(header) == found[0]:
+            offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schemas)
+            if len(offsets):
+                row = int(np.argmax(timestamps))
+                return OffsetAndTimestamp(int(offsets[row]), int(timestamps[row]))
+        else:
+            segment.drop_indexes()  # the time index lies
+    start = segment.find(log_start).position if log_start > segment.base_offset else None
+    best: OffsetAndTimestamp | None = None
+    for position, header in segment.headers_from(start):  # only for a segment that a bound cuts through
+        if header.next_offset > high_watermark:
+            break
+        if best is not None and batch_timestamp_ms(header) <= best.timestamp_ms:
+            continue
+        offsets, timestamps = _record_timestamps_ms(segment, position, header, owner, schemas)
+        skip = int(np.searchsorted(offsets, log_start))
+        if skip == len(offsets):
+            continue
+        row = skip + int(np.argmax(timestamps[skip:]))
+        if timestamps[row] > (_LOWEST if best is None else best.timestamp_ms):
+            best = OffsetAndTimestamp(int(offsets[row]), int(timestamps[row]))
+    return best
+
+
+def _later(best: OffsetAndTimestamp, found: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
+    """The one with the larger timestamp; of equal ones the one that comes first in the log."""
+    if found is None or best is NOT_FOUND:
+        return best if found is None else found
+    return min(best, found, key=lambda o: (-o.timestamp_ms, o.offset))
+
+
+def _record_timestamps_ms(
+    segment: SegmentView, position: int, header: BatchHeader, owner: LogOwner, schemas: TopicSchemas
+) -> tuple[np.ndarray, np.ndarray]:
+    """Offset and timestamp of every record of a batch, rounded down to ms. A null is smaller than every timestamp,
+    unless all are null: then every record has the batch's. Raises CorruptBatchError that says where the batch is: the
+    answer comes from here, so it is checked here."""
+    shared = segment.acquire()
+    try:
+        data = shared.file.read(position, header.size_bytes)
+    finally:
+        shared.release()
+    try:
+        verify_checksum(data, 0, header)
+        return _timestamps_in(data, header, owner, schemas)
+    except CorruptBatchError as e:
+        raise type(e)(f"{segment.path}, position {position}: the batch at offset {header.base_offset}: {e}") from e
+
+
+def _timestamps_in(
+    data: bytes, header: BatchHeader, owner: LogOwner, schemas: TopicSchemas
+) -> tuple[np.ndarray, np.ndarray]:
+    schema = schema_of_batch(header, schemas.schema_of)
+    column = schema.get_field_index(owner.timestamp_column) if owner.timestamp_column is not None else -1
+    same = column < 0 or bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME)
+    if not header.record_count:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    rows, sparse = decode_rows(
+        data, schema, header, [] if same else [column], inflated_bytes_max=schemas.inflated_bytes_max
+    )
+    offsets = row_offsets(header, sparse)
+    if same:
+        return offsets, np.full(header.record_count, batch_timestamp_ms(header), np.int64)
+    timestamps = rows.column(0)
+    if timestamps.null_count == len(timestamps):
+        return offsets, np.full(header.record_count, header.max_timestamp_ms, np.int64)
+    micros = timestamps.view(pa.int64())
+    if not micros.null_count:
+        return offsets, np.asarray(micros.to_numpy() // 1000)
+    nulls = micros.is_null().to_numpy(zero_copy_only=False)
+    return offsets, np.where(nulls, _LOWEST, micros.fill_null(0).to_numpy() // 1000)

@@ -1,0 +1,392 @@
+"""Opening a partition's directory: which segments there are, where each ends, what a crash left behind.
+
+After a clean stop, and below the recovery point, footers are trusted. What lies behind the recovery point is read batch
+by batch with checksums. Then there are three outcomes:
+
+- END: everything is as it was written. A footer that is missing or half written is written again.
+- TORN: what follows the last good batch is what a crash can leave of an append: it is cut, and logged with its size.
+  Segments behind it that hold no batch go, too.
+- CORRUPT: good batches lie behind the bad bytes, or something is missing that was on the disk. LogCorruptError names
+  file, position and the command that repairs (`sparklog.log.tools.repair`), no file is touched, and the partition is
+  offline.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_ahead, read_whole
+from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
+from sparklog.format import offset_index, time_index
+from sparklog.format.batch import BatchHeader, TruncatedBatchError
+from sparklog.format.gaps import GAPS_FILE, decode_gaps
+from sparklog.format.offset_column import has_offset_column, with_offset_column
+from sparklog.format.segment import (
+    HEAD_MAGIC,
+    ScanEnd,
+    ScanResult,
+    SegmentHead,
+    decode_head,
+    decode_seal,
+    encode_seal,
+    last_block_position,
+    parse_segment_name,
+    scan,
+    seal_position,
+    segment_name,
+)
+from sparklog.log.compaction.swap import finish_swaps
+from sparklog.log.model import LogOwner
+from sparklog.log.segments.dropped import discard, remove_below
+from sparklog.log.segments.header_walk import header_at
+from sparklog.log.segments.indexes import SegmentIndexes, remove_indexes
+from sparklog.log.segments.segment import LogSegment
+from sparklog.log.segments.slices import HandleCache
+from sparklog.log.segments.stored_schema import SchemaOf
+from sparklog.log.segments.view import SegmentEnd, Tail
+
+logger = logging.getLogger(__name__)
+
+
+class LoadContext(Struct, frozen=True):
+    """What all segments of a log are loaded with."""
+
+    directory: Path
+    owner: LogOwner
+    schema_of: SchemaOf
+    files: FileSystem
+    index_interval_bytes: int
+    recovery_point: int = 0
+    """Everything below was fsynced: it cannot be the victim of a crash, so it is never cut."""
+    handles: HandleCache = field(default_factory=HandleCache)
+    log_start_offset: int = 0
+    gaps: frozenset[tuple[int, int]] = frozenset()
+    """Offsets that a repair has given up."""
+    clean: bool = True
+    written_to: int = 0
+    """Everything below had been written and cannot have been lost in a crash: the machine has not stopped since."""
+
+    def hint(self) -> str:
+        """What to do about damage."""
+        return f"restore the file from a copy, or keep what is intact: sparklog log repair {self.directory}"
+
+
+class LoadedLog(Struct, frozen=True):
+    """Segments in offset order, and those among them that may not be on the disk yet."""
+
+    segments: list[LogSegment]
+    dirty: list[LogSegment]
+
+
+class _Torn(Exception):  # noqa: N818  (not an error yet: the segments behind decide)
+    """A segment ends before the next one begins."""
+
+    def __init__(self, error: LogCorruptError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
+    """Loads all segments of `context.directory`; after an unclean stop what lies behind the recovery point is scanned.
+
+    Raises LogCorruptError, StorageError.
+    """
+    gaps = decode_gaps(read_whole(context.files, context.directory / GAPS_FILE))
+    context = replace(context, gaps=frozenset(gaps), clean=clean)
+    finish_swaps(context.files, context.directory, context.owner)
+    bases = _segment_bases(context)
+    bases = remove_below(context.files, context.directory, bases, context.log_start_offset)
+    segments: list[LogSegment] = []
+    dirty: list[LogSegment] = []
+    while bases:
+        base, *behind = bases
+        following = behind[0] if behind else None
+        try:
+            segment = _load_segment(context, base, following, clean=clean)
+            if segment is not None and following is not None:
+                _check_meets(context, segment.path, segment.next_offset, following)
+        except _Torn as e:
+            if clean:
+                raise e.error from None
+            _drop_without_batches(context, behind, e.error)
+            bases = [base]
+            continue
+        bases = behind
+        if segment is None:
+            continue
+        segments.append(segment)
+        if not segment.is_sealed or (not clean and segment.next_offset > context.recovery_point):
+            dirty.append(segment)
+    for segment in segments:
+        segment.has_gaps = any(segment.base_offset <= a and b < segment.next_offset for a, b in context.gaps)
+    if not clean and segments and segments[-1].next_offset < context.log_start_offset:
+        discard(segments, context.log_start_offset)
+        return LoadedLog([], [])
+    return LoadedLog(segments, dirty)
+
+
+def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> None:
+    """Raises LogCorruptError, or _Torn if a crash may be the reason, when a segment does not end where the next
+    begins."""
+    if end == following or (end, following) in context.gaps:
+        return
+    what = "overlaps with" if end > following else "leaves a gap before"
+    error = LogCorruptError(f"{path} ends at offset {end}: it {what} {segment_name(following)}; {context.hint()}")
+    if following <= context.recovery_point or end > following:
+        raise error
+    raise _Torn(error)
+
+
+def _drop_without_batches(context: LoadContext, bases: list[int], error: LogCorruptError) -> None:
+    """Removes the segments of `bases`, which a crash has left behind one that lost its end; if any of them holds a good
+    batch, or is below the recovery point, `error` is raised and nothing is removed."""
+    paths = [context.directory / segment_name(base) for base in bases]
+    if bases[0] < context.recovery_point or any(_holds_batch(context.files, path) for path in paths):
+        raise error
+    for path in reversed(paths):
+        logger.warning("%s: removed, a crash left it without a batch behind a segment that lost its end", path)
+        context.files.remove(path)
+        remove_indexes(context.files, path)
+
+
+def _holds_batch(files: FileSystem, path: Path) -> bool:
+    """Whether there is an intact batch anywhere in a segment file."""
+    found: list[int] = []
+    file = files.open(path)
+    try:
+        size = file.size()
+        try:
+            start = decode_head(file.read).data_position
+        except (TruncatedBatchError, LogCorruptError):
+            start = min(len(HEAD_MAGIC), size)
+        result = scan(file.read, start, size, lambda position, _: found.append(position), next_offset=0)
+    finally:
+        file.close()
+    return bool(found) or result.end is ScanEnd.CORRUPT
+
+
+def _segment_bases(context: LoadContext) -> list[int]:
+    """Base offsets of the segment files, ascending; removes leftovers that have no segment."""
+    bases: list[int] = []
+    others: list[str] = []
+    for name in context.files.list_directory(context.directory):
+        base = parse_segment_name(name)
+        if base is None:
+            others.append(name)
+        else:
+            bases.append(base)
+    known = {segment_name(base) for base in bases}
+    for name in others:
+        stem, dot, suffix = name.rpartition(".")
+        orphan = dot + suffix in (offset_index.SUFFIX, time_index.SUFFIX) and f"{stem}.arrow" not in known
+        if orphan or name.endswith(TEMPORARY_SUFFIX):
+            context.files.remove(context.directory / name)
+    return sorted(bases)
+
+
+def _load_segment(context: LoadContext, base: int, following: int | None, *, clean: bool) -> LogSegment | None:
+    """One segment, or None if it was the head of a file that a crash left unfinished (it is removed). Raises _Torn."""
+    path = context.directory / segment_name(base)
+    file = context.files.open(path)
+    try:
+        size = file.size()
+        head = _read_head(context, path, file, size, is_last=following is None)
+        if head is None:
+            context.files.remove(path)
+            remove_indexes(context.files, path)
+            return None
+        end = SegmentEnd(base, head.data_position)
+        segment = LogSegment(context.files, path, head.info, head.data_position, end, context.handles)
+        segment.compacted = has_offset_column(head.schema)
+        is_on_disk = clean or (following is not None and following <= context.recovery_point)
+        data_end = seal_position(file.read, size)
+        may_trust = data_end is not None and (is_on_disk or following is None)
+        trusted = may_trust and _trust_footer(context, segment, file, data_end or 0, is_on_disk=is_on_disk)
+        if trusted and (is_on_disk or segment.next_offset <= context.recovery_point):
+            return segment
+        _SegmentScan(context, segment, file, size, following).run()
+    finally:
+        file.close()
+    return segment
+
+
+def _read_head(context: LoadContext, path: Path, file: File, size: int, *, is_last: bool) -> SegmentHead | None:
+    """The head, checked against name and owner; None when it was never finished and no batch follows."""
+    try:
+        head = decode_head(file.read)
+    except (TruncatedBatchError, LogCorruptError) as e:
+        is_new = not context.clean and (_base_of(path) or 0) >= context.recovery_point
+        unfinished = is_new or isinstance(e, TruncatedBatchError) or not any(file.read(0, min(size, 1 << 20)))
+        holds_batches = scan(file.read, min(len(HEAD_MAGIC), size), size, lambda *_: None, next_offset=0)
+        if unfinished and not is_last and holds_batches.end is not ScanEnd.CORRUPT:
+            error = LogCorruptError(f"{path}, position 0: {e}, and other segments follow; {context.hint()}")
+            raise _Torn(error) from e
+        if is_last and unfinished and holds_batches.end is not ScanEnd.CORRUPT:
+            logger.warning("%s: removed, a crash left it without a batch (%s)", path, e)
+            return None
+        raise LogCorruptError(f"{path}, position 0: {e}; {context.hint()}") from e
+    expected = (context.owner.topic, context.owner.topic_id, context.owner.partition, _base_of(path))
+    if tuple(head.info[:4]) != expected:
+        raise LogCorruptError(f"{path} belongs to {tuple(head.info[:4])}, it should to {expected}; move it away")
+    try:
+        context.schema_of(head.info.schema_id)
+    except (KeyError, SparklogError) as e:
+        raise LogCorruptError(f"{path} has schema {head.info.schema_id}, the topic has no such schema") from e
+    return head
+
+
+def _base_of(path: Path) -> int | None:
+    return parse_segment_name(path.name)
+
+
+def _trust_footer(context: LoadContext, segment: LogSegment, file: File, data_end: int, *, is_on_disk: bool) -> bool:
+    """Takes the end from the footer and the last batch's header, without reading the rest of it; indexes are loaded
+    when needed. False if the footer is not sane. Raises LogCorruptError when no crash can be the reason."""
+    next_offset, append_time_ms = segment.base_offset, 0
+    if data_end != segment.data_position:
+        position = last_block_position(file.read, segment.data_position, data_end)
+        if position is None:
+            blocks = decode_seal(file.read, file.size())
+            if blocks is None or not len(blocks.positions):
+                return False
+            position = int(blocks.positions[-1])
+        try:
+            last = header_at(file.read, position, data_end)
+        except CorruptBatchError as e:
+            if not is_on_disk:
+                return False
+            raise LogCorruptError(f"{segment.path}, position {position}: {e}; {context.hint()}") from e
+        is_far_off = not 0 <= last.last_offset - segment.base_offset <= offset_index.RELATIVE_OFFSET_MAX
+        if position + last.size_bytes != data_end or is_far_off:
+            return False
+        next_offset, append_time_ms = last.next_offset, last.append_time_ms
+    segment.is_sealed = True
+    segment.end = SegmentEnd(next_offset, data_end)
+    segment.append_time_ms = append_time_ms
+    return True
+
+
+_SMALL_BYTES = 1 << 20
+"""A segment that is fetched with one request: of many small ones, one per header is what a cold start waits for."""
+
+
+_REWRITE_BYTES = 1 << 20
+
+
+class _SegmentScan:
+    """Reads every batch of a segment, those behind the recovery point with their checksum; cuts what a crash left
+    behind the last good one, and seals the segment if others follow it."""
+
+    def __init__(
+        self,
+        context: LoadContext,
+        segment: LogSegment,
+        file: File,
+        size: int,
+        following: int | None,
+    ) -> None:
+        self._context = context
+        self._segment = segment
+        self._file = file
+        self._size = size
+        self._following = following
+        self._tail, self._indexes = Tail(), SegmentIndexes(segment.base_offset)
+        self._next_offset = segment.base_offset
+        self._unsynced_from = 0 if context.recovery_point <= segment.base_offset else size
+        """Position of what may not be on the disk."""
+
+    def run(self) -> None:
+        context, segment, file = self._context, self._segment, self._file
+        segment.is_sealed, segment.append_time_ms = False, 0
+        if self._size <= _SMALL_BYTES:
+            read_ahead(file, self._size)
+        data_end = seal_position(file.read, self._size)
+        result = scan(
+            file.read,
+            segment.data_position,
+            self._size if data_end is None else data_end,
+            self._visit,
+            next_offset=segment.base_offset,
+            trusted_below=context.recovery_point,
+        )
+        self._check_end(result)
+        segment.end = SegmentEnd(self._next_offset, result.position)
+        is_whole = data_end == result.position and self._footer_is_whole(result.position)
+        self._write_again(self._size if is_whole else result.position)
+        if is_whole:
+            self._indexes.save(context.files, segment.path)  # what a crash left of the files looks like whole ones
+            segment.begin(None, self._indexes)
+            return
+        if result.position < self._size:
+            logger.warning(
+                "%s: cut %d bytes behind offset %d (%s)",
+                segment.path, self._size - result.position, self._next_offset, result.reason or "an unfinished footer",
+            )  # fmt: skip
+            file.truncate(result.position)
+        remove_indexes(context.files, segment.path)
+        segment.begin(self._tail, self._indexes)
+        if self._following is not None:
+            segment.seal(context.schema_of(segment.info.schema_id))
+
+    def _write_again(self, end: int) -> None:
+        """Makes the kernel write once more what was not surely on the disk when the broker stopped. Had an fsync
+        failed, the kernel took these pages for written: they can be read until the power goes, and no later fsync
+        writes them."""
+        if self._context.clean:
+            return
+        for position in range(self._unsynced_from, end, _REWRITE_BYTES):
+            self._file.write(position, self._file.read(position, min(_REWRITE_BYTES, end - position)))
+
+    def _visit(self, position: int, header: BatchHeader) -> None:
+        if header.base_offset != self._next_offset and not self._may_jump_to(header.base_offset):
+            raise LogCorruptError(  # the stamp has no checksum; what was appended is dense
+                f"{self._segment.path}, position {position}: a batch with base offset {header.base_offset} where "
+                f"{self._next_offset} is due; {self._context.hint()}"
+            )
+        if header.next_offset > self._context.recovery_point:
+            self._unsynced_from = min(self._unsynced_from, position)
+        self._segment.note(self._tail, self._indexes, position, header, self._context.index_interval_bytes)
+        self._next_offset = header.next_offset
+
+    def _may_jump_to(self, offset: int) -> bool:
+        removed = self._segment.compacted and offset > self._next_offset
+        return removed or (self._next_offset, offset) in self._context.gaps
+
+    def _check_end(self, result: ScanResult) -> None:
+        """Raises LogCorruptError, or _Torn if there is nothing wrong but that other segments follow."""
+        context, end, following = self._context, self._next_offset, self._following
+        where = f"{self._segment.path}, position {result.position}"
+        if result.end is ScanEnd.CORRUPT:
+            raise LogCorruptError(f"{where} (offset {end}): {result.reason}, and good batches follow; {context.hint()}")
+        if following is not None and result.end is ScanEnd.END:
+            _check_meets(context, self._segment.path, end, following)
+        elif following not in (None, end) and (end, following) not in context.gaps:
+            error = LogCorruptError(
+                f"{where}: batches end at offset {end}, the next segment begins at {following} "
+                f"({result.reason or 'a gap'}); {context.hint()}"
+            )
+            raise _Torn(error) if end >= context.recovery_point and end < (following or 0) else error
+        known_end = max(context.recovery_point, context.written_to)
+        if following is None and end < known_end and context.log_start_offset < known_end:
+            raise LogCorruptError(
+                f"{where}: good batches end at offset {end}, but everything below {known_end} was there when the broker "
+                f"stopped ({result.reason or 'the file is shorter than it was, or the one behind it is missing'}); {context.hint()}"
+            )
+
+    def _footer_is_whole(self, data_end: int) -> bool:
+        """Whether the footer is, byte by byte, what sealing these batches writes."""
+        segment = self._segment
+        schema = self._context.schema_of(segment.info.schema_id)
+        expected = encode_seal(
+            with_offset_column(schema) if segment.compacted else schema,
+            segment.info,
+            np.array(self._tail.positions, np.int64),
+            np.array(self._tail.metadata_lengths, np.int32),
+            data_end,
+        )
+        return self._file.read(data_end, self._size - data_end) == expected

@@ -1,0 +1,136 @@
+"""Cutting a log back, in an order that a crash at any point leaves sound.
+
+The newest segments go first: whatever is left at any moment is a log. What the checkpoint on the disk still promises is
+kept apart by `truncation_mark.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sparklog.environment.files import FileSystem
+from sparklog.errors import SparklogError, StorageError
+from sparklog.log.compaction.policy import CLEANER_POINT_FILE
+from sparklog.log.durability.flusher import LogFlusher
+from sparklog.log.log_state import LogState
+from sparklog.log.segments.segment import LogSegment
+from sparklog.log.segments.segment_list import SegmentList
+from sparklog.log.segments.view import SegmentView
+
+
+class LogTruncation:
+    """Takes all locks of the log; readers go on."""
+
+    def __init__(self, state: LogState, flusher: LogFlusher) -> None:
+        self._state = state
+        self._flusher = flusher
+
+    def truncate_to(self, offset: int) -> int:
+        """Cuts the log back so that it ends at `offset`, or where the batch begins that holds it; returns the log end.
+
+        What is cut does not come back after a crash. Epochs that begin at or above the new end are forgotten, also when
+        there is nothing to cut. Below the log start the log is emptied and goes on at `offset`. Raises StorageError,
+        StorageFullError; the log takes no more appends then.
+        """
+        with self._state.swap_lock, self._flusher.lock, self._state.write_lock:
+            self._state.health.check()
+            self._state.finish_take_back()
+            try:
+                if offset < self._state.offsets.written:
+                    self._truncate(offset)
+                    self._state.load_producers()
+                self._state.epochs.cut(self._state.offsets.written)
+            except SparklogError as e:
+                error = StorageError(f"{self._state.directory}: truncation to {offset} failed ({e}); restart")
+                raise self._state.health.fail(error) from e
+            return self._state.offsets.written
+
+    def _truncate(self, offset: int) -> None:
+        segments = self._state.segments.all
+        schema_id = segments[-1].info.schema_id if segments else None
+        offset, is_emptied = end_of_remote_cut(segments, offset, self._state.offsets.log_start)
+        is_emptied = is_emptied or offset < self._state.offsets.log_start or not segments
+        end = offset if is_emptied else end_of_cut(segments, offset)
+        self._state.files.remove(self._state.directory / CLEANER_POINT_FILE)
+        self._state.truncation_mark.write(end)  # until the next checkpoint the one on the disk promises too much
+        self._state.producer_files.cut(end)
+        if is_emptied:
+            self._state.writer.segments = SegmentList.of([])
+            self._state.offsets.restart_at(offset)
+            self._state.epochs.restart_at(offset)
+            self._state.producer_files.clear()
+            kept: list[SegmentView] = []
+            remove_segments(segments, self._state.files)
+        else:
+            kept = cut_segments(segments, end, self._state.files, self._state.config.index_interval_bytes)
+            self._state.writer.segments = SegmentList.of(kept)
+            self._state.offsets.truncate(end)
+        self._state.tier.cut(0 if is_emptied else end)
+        self._state.writer.dirty.discard([s for s in segments if s not in kept])
+        self._state.writer.roll_next = False
+        if schema_id is not None and not kept:
+            self._state.writer.begin(self._state.offsets.written, schema_id)  # its name keeps the offset
+
+    @property
+    def count(self) -> int:
+        """How often the log has been cut since it was opened."""
+        return self._state.truncation_mark.count
+
+    def unless_cut(self, count: int, job: Callable[[], None]) -> bool:
+        """Does `job` if the log has not been cut since `count` was `count`; whether it did."""
+        with self._state.swap_lock:
+            if self.count == count:
+                job()
+            return self.count == count
+
+    def forget(self, count: int) -> None:
+        """A checkpoint made after `count` truncations is on the disk. Raises StorageError."""
+        self._state.truncation_mark.forget(count)
+
+
+def remove_segments(segments: Sequence[SegmentView], files: FileSystem) -> None:
+    """Removes segments, the newest first, each of them for good before the next."""
+    for segment in reversed(segments):
+        segment.delete()
+        if isinstance(segment, LogSegment):
+            files.sync_directory(segment.path.parent)
+
+
+def end_of_cut(segments: Sequence[SegmentView], offset: int) -> int:
+    """Where a log ends that is cut to `offset`, which lies in it: there, or where the batch begins that holds it, or,
+    where there is a gap before that, where the gap begins. Raises LogCorruptError."""
+    segment = segments[max(0, sum(s.base_offset < offset for s in segments) - 1)]
+    if not segment.compacted and not segment.has_gaps:
+        return segment.end_below(offset).next_offset
+    end = segment.base_offset
+    for _, header in segment.headers_from(None):
+        if header.next_offset > offset:
+            break
+        end = header.next_offset
+    return end
+
+
+def end_of_remote_cut(segments: Sequence[SegmentView], offset: int, log_start_offset: int) -> tuple[int, bool]:
+    """Where a cut to `offset` ends that reaches into the object store, and whether nothing of the log is left then: a
+    copy is not changed, it goes as a whole. Without remote segments there it is `offset`."""
+    if offset < log_start_offset:
+        return offset, True
+    for i, segment in enumerate(segments):
+        if segment.is_remote and offset < segment.next_offset:
+            return max(segment.base_offset, log_start_offset), i == 0
+    return offset, False
+
+
+def cut_segments(
+    segments: Sequence[SegmentView], offset: int, files: FileSystem, interval_bytes: int
+) -> list[SegmentView]:
+    """Cuts a log's segments, the first of which begins at or below `offset` (see `end_of_cut`); returns what is left.
+
+    Raises LogCorruptError, StorageError.
+    """
+    kept = [s for s in segments if s.base_offset < offset] or list(segments[:1])
+    remove_segments(segments[len(kept) :], files)
+    last = kept[-1]
+    if isinstance(last, LogSegment) and last.next_offset > offset:
+        last.cut(offset, interval_bytes)
+    return kept

@@ -1,0 +1,155 @@
+"""Opening a log: what is found in its directory and its journal, put together to the state a log works with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparklog.environment.clock import Clock
+from sparklog.environment.files import TEMPORARY_SUFFIX, FileSystem, read_whole
+from sparklog.errors import LogCorruptError
+from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
+from sparklog.format.gaps import GAPS_FILE, decode_gaps
+from sparklog.log.appends.segment_writer import SegmentWriter
+from sparklog.log.leader_epochs import load_epochs
+from sparklog.log.log_state import LogState
+from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.offsets import LogOffsets
+from sparklog.log.producers.files import ProducerFiles, newest_snapshot_offset
+from sparklog.log.producers.partition_producers import PartitionProducers
+from sparklog.log.producers.states import Safeguards
+from sparklog.log.recovery.loading import LoadContext, load_log
+from sparklog.log.recovery.truncation_mark import TruncationMark
+from sparklog.log.segments.segment_list import SegmentList
+from sparklog.log.segments.slices import HandleCache
+from sparklog.log.segments.stored_schema import SchemaOf
+from sparklog.log.segments.view import SegmentView
+from sparklog.log.tiering.partition_tier import PartitionTier
+from sparklog.log.tiering.remote_segment import RemoteAccess
+
+logger = logging.getLogger(__name__)
+
+
+def open_state(
+    directory: Path,
+    owner: LogOwner,
+    config: LogConfig,
+    schema_of: SchemaOf,
+    *,
+    files: FileSystem,
+    clock: Clock,
+    expiry_clock: Clock,
+    clean: bool,
+    points: tuple[int, int, int],
+    handles: HandleCache,
+    remote: RemoteAccess,
+    newest_schema_id: int,
+    made: bool,
+    same_boot: bool,
+    safeguards: Safeguards,
+) -> LogState:
+    """As for `PartitionLog.open`; `points`: log start, high watermark and recovery point of the last checkpoint.
+
+    Raises LogCorruptError, StorageError.
+    """
+    tier = PartitionTier(files, directory, owner, remote)
+    truncation = TruncationMark(files, directory)
+    _identify(directory, owner, files, made=made)
+    points = truncation.clamp(points)
+    log_start_offset, high_watermark, recovery_point = points
+    written_to = max(high_watermark, newest_snapshot_offset(files, directory)) if clean or same_boot else 0
+    context = LoadContext(
+        directory,
+        owner,
+        schema_of,
+        files,
+        config.index_interval_bytes,
+        recovery_point,
+        handles,
+        max(log_start_offset, tier.state.local_start_offset),
+        written_to=written_to,
+    )
+    loaded = load_log(context, clean=clean)
+    gaps = decode_gaps(read_whole(files, directory / GAPS_FILE))
+    remote_segments = tier.before(loaded.segments, log_start_offset, gaps, directory, expected=config.tiering.enabled)
+    segments = [*remote_segments, *loaded.segments]
+    writer = SegmentWriter(files, directory, owner, schema_of, handles)
+    writer.segments = SegmentList.of(segments)
+    for segment in loaded.dirty:
+        writer.dirty.add(segment, made=True)
+    offsets = _offsets(directory, segments, points, gaps, clean=clean, written_to=written_to)
+    epochs = load_epochs(files, directory, loaded.segments, (offsets.log_start, offsets.written))
+    state = LogState(
+        directory, owner, config.for_partition(owner), schema_of, newest_schema_id, files, clock, expiry_clock, handles,
+        tier, truncation, writer, offsets, epochs, PartitionProducers(safeguards), ProducerFiles(files, directory),
+        max((s.append_time_ms for s in segments), default=0),
+    )  # fmt: skip
+    state.load_producers()
+    return state
+
+
+def _offsets(
+    directory: Path,
+    segments: Sequence[SegmentView],
+    points: tuple[int, int, int],
+    gaps: Sequence[tuple[int, int]],
+    *,
+    clean: bool,
+    written_to: int,
+) -> LogOffsets:
+    """What the segments and the checkpoint's `points` say together. Raises LogCorruptError if segments are missing."""
+    log_start_offset, high_watermark, recovery_point = points
+    if not segments:
+        log_start_offset = max(log_start_offset, *(behind for _, behind in gaps), 0)  # a repair gave all of it up
+    end = segments[-1].next_offset if segments else log_start_offset
+    start = max(log_start_offset, segments[0].base_offset if segments else 0)
+    if start > log_start_offset:
+        logger.warning(
+            "%s begins at offset %d, the last checkpoint says %d: files are missing, or the checkpoint is",
+            directory, start, log_start_offset,
+        )  # fmt: skip
+    expected = max(high_watermark, start, recovery_point, written_to)
+    if expected > end:
+        lost = f"{directory} ends at offset {end}, what was written down says {expected}"
+        if clean or max(start, recovery_point, written_to) > end:
+            raise LogCorruptError(
+                f"{lost}: {segment_files_missing(end, len(segments))}; restore them from a copy, or go on without them: "
+                f"sparklog log repair {directory}"
+            )
+        logger.warning("%s: what lies between was lost in the crash", lost)
+    return LogOffsets(
+        log_start=start,
+        recovery_point=end if clean else max(start, min(recovery_point, end)),
+        log_end=end,
+        high_watermark=min(max(high_watermark, start), end),
+    )
+
+
+def segment_files_missing(end: int, segment_count: int) -> str:
+    """What is missing of a log that ends too early."""
+    return (
+        f"the segment file that begins at offset {end} is missing, or more"
+        if segment_count
+        else "all files are missing"
+    )
+
+
+def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, made: bool) -> None:
+    """Makes the directory if needed, and checks or writes whose it is. Raises LogCorruptError, also for one that was
+    `made` before and has lost everything, unless a repair has agreed to that."""
+    expected = PartitionMeta(owner.topic, owner.topic_id, owner.partition)
+    files.make_directory(directory)
+    data = read_whole(files, directory / PARTITION_FILE)
+    if data is None and made and not set(files.list_directory(directory)) - {PARTITION_FILE + TEMPORARY_SUFFIX}:
+        raise LogCorruptError(
+            f"{directory} is empty, though it was made with its files; restore them from a copy and restart the broker, or, "
+            f"if its records are lost for good, begin anew without them: sparklog log repair {directory}"
+        )
+    found = decode(data, PartitionMeta) if data is not None else None
+    if found is None:
+        if data is not None:
+            logger.warning("%s cannot be read, it is written again", directory / PARTITION_FILE)
+        files.write_atomic(directory / PARTITION_FILE, encode(expected))
+    elif found != expected:
+        raise LogCorruptError(f"{directory} belongs to {found}, not to {expected}; move it away")

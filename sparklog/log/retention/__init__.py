@@ -1,0 +1,1 @@
+"""What is deleted for its age or size, and the clock by which things grow old."""

@@ -1,0 +1,121 @@
+"""The clock by which things grow old: what is deleted, or forgotten, for its age alone.
+
+The wall clock may jump. A jump forward of eight days would make everything eight days older at once, and the next run
+of retention would delete all of it. This clock follows a jump forward at a bounded rate: `rate` times as fast as time
+really passes, until it has caught up. Time that passes is told by the machine's uptime, which does not jump. A clock
+that is set back only makes things younger: that is followed at once.
+
+expiry-clock.json in the data directory, ``{"time_ms", "uptime_ms", "boot_id", "version"}``, keeps its state over
+restarts, written whole once a minute. After a restart of the machine nobody knows how long it was off: all of that
+time counts as a jump. If the file is lost the wall clock is believed once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from sparklog.environment.clock import Clock
+from sparklog.environment.files import FileSystem, read_whole
+from sparklog.errors import SparklogError
+from sparklog.format.checkpoint import decode, encode
+
+logger = logging.getLogger(__name__)
+
+EXPIRY_CLOCK_FILE = "expiry-clock.json"
+JUMP_MS_MIN = 60_000
+"""A smaller difference is caught up within moments and not worth a word."""
+
+
+class ClockState(Struct, frozen=True):
+    """What the clock showed when the machine had been up for `uptime_ms` since the start that `boot_id` names."""
+
+    time_ms: int
+    uptime_ms: int
+    boot_id: str
+    version: int = 1
+
+
+def advanced(before_ms: int, wall_ms: int, elapsed_ms: int, rate: int) -> int:
+    """What a clock shows that showed `before_ms` when `elapsed_ms` have passed and the wall clock shows `wall_ms`."""
+    if wall_ms <= before_ms + elapsed_ms:
+        return wall_ms
+    return min(wall_ms, before_ms + elapsed_ms * rate)
+
+
+def resumed(found: ClockState | None, wall_ms: int, uptime_ms: int, boot_id: str, rate: int) -> int:
+    """What the clock shows at a start, with the state `found` in the file."""
+    if found is None:
+        return wall_ms
+    known = bool(boot_id) and found.boot_id == boot_id and uptime_ms >= found.uptime_ms
+    return advanced(found.time_ms, wall_ms, uptime_ms - found.uptime_ms if known else 0, rate)
+
+
+class ExpiryClock:
+    """A `Clock`; may be used by several threads."""
+
+    def __init__(
+        self,
+        wall: Clock,
+        files: FileSystem,
+        data_dir: Path,
+        *,
+        rate: int,
+        uptime_ms: Callable[[], int],
+    ) -> None:
+        """Reads the file. Raises StorageError."""
+        self._wall = wall
+        self._files = files
+        self._path = data_dir / EXPIRY_CLOCK_FILE
+        self._rate = rate
+        self._uptime_ms = uptime_ms
+        self._boot_id = files.boot_id()
+        self._lock = threading.Lock()
+        self._told = False
+        data = read_whole(files, self._path)
+        found = decode(data, ClockState) if data is not None else None
+        if data is not None and found is None:
+            logger.warning("%s cannot be read; the clock is believed", self._path)
+        self._at_ms = uptime_ms()
+        self._time_ms = resumed(found, wall.now_ms(), self._at_ms, self._boot_id, rate)
+
+    def now_ms(self) -> int:
+        with self._lock:
+            wall_ms, at_ms = self._wall.now_ms(), self._uptime_ms()
+            self._time_ms = advanced(self._time_ms, wall_ms, at_ms - self._at_ms, self._rate)
+            self._at_ms = at_ms
+            self._tell(wall_ms - self._time_ms)
+            return self._time_ms
+
+    @property
+    def behind_ms(self) -> int:
+        """How far the wall clock is ahead: what is older only by that is held back. 0 unless it has jumped."""
+        behind_ms = self._wall.now_ms() - self.now_ms()
+        return behind_ms if behind_ms >= JUMP_MS_MIN else 0
+
+    @property
+    def catches_up_in_ms(self) -> int:
+        """When it shows the wall clock's time, if that stays."""
+        return self.behind_ms // max(1, self._rate - 1)
+
+    def _tell(self, behind_ms: int) -> None:
+        if behind_ms >= JUMP_MS_MIN and not self._told:
+            logger.warning(
+                "the clock has jumped forward by %.1f h (or the machine was off for so long): what is too old only by the new "
+                "time is not deleted at once. Ages catch up %d times as fast as time passes, in %.1f h; if the clock is wrong, "
+                "set it right before",
+                behind_ms / 3_600_000, self._rate, behind_ms / max(1, self._rate - 1) / 3_600_000,
+            )  # fmt: skip
+        self._told = behind_ms >= JUMP_MS_MIN
+
+    def save(self) -> None:
+        """Writes the file; a failure is logged: after a restart the clock then goes on from an older state."""
+        now_ms = self.now_ms()
+        try:
+            self._files.write_atomic(self._path, encode(ClockState(now_ms, self._uptime_ms(), self._boot_id)))
+        except SparklogError as e:
+            logger.warning("%s stays as it was: %s", self._path, e)

@@ -1,0 +1,104 @@
+"""What a log does not keep: records deleted on request, and segments that are too old or too many."""
+
+from __future__ import annotations
+
+from sparklog.errors import StorageFullError
+from sparklog.log.log_state import LogState
+from sparklog.log.retention.policy import Expired, deletion_offset, expired
+from sparklog.log.segments.batch_times import LOWEST_TIMESTAMP_MS
+from sparklog.log.segments.segment_list import SegmentList
+from sparklog.log.segments.view import SegmentView
+
+
+class LogRetention:
+    """May run beside appends and reads: one thread at a time."""
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def delete_records(self, before_offset: int) -> int:
+        """Raises the log start to `before_offset`, at most to the high watermark (-1: there); returns the log start.
+
+        What lies below cannot be read any more; `retain` frees its space. Raises OffsetOutOfRangeError,
+        InvalidRequestError (the topic is only compacted).
+        """
+        with self._state.write_lock:
+            self._state.health.check()
+            offset = deletion_offset(
+                before_offset,
+                cleanup_policy=self._state.config.cleanup_policy,
+                log_start_offset=self._state.offsets.log_start,
+                high_watermark=self._state.offsets.high_watermark,
+                name=self._state.owner.topic_partition,
+            )
+            self._state.raise_log_start(offset)
+            return self._state.offsets.log_start
+
+    def retain(self) -> Expired:
+        """Raises the log start above the segments that need not be kept; `drop_below_log_start` follows when that has
+        been written down. When none would stay, an empty one is begun, whose name keeps the offset.
+
+        Raises StorageError, LogCorruptError.
+        """
+        found = self._expired(self._state.segments)  # may read index files: not while appends wait
+        if not found.count:
+            return found
+        with self._state.write_lock:
+            self._state.health.check()
+            view = self._state.segments
+            found = self._expired(view)
+            if found.count and found.count == len(view.all):
+                try:
+                    self._state.writer.begin(self._state.offsets.written, view.all[-1].info.schema_id)
+                except StorageFullError:
+                    found = found.without_last()
+            if found.count:
+                self._state.raise_log_start(view.all[found.count - 1].next_offset)
+            return found
+
+    def held_back(self) -> tuple[int, int]:
+        """How many segments, and bytes, would be deleted but for the clock by which records grow old, which has not
+        followed a jump yet. Raises StorageError, LogCorruptError."""
+        segments = self._state.segments
+        now, later = self._expired(segments).count, self._expired(segments, self._state.clock.now_ms()).count
+        return later - now, sum(s.data_bytes for s in segments.all[now:later])
+
+    def _expired(self, view: SegmentList, now_ms: int | None = None) -> Expired:
+        return expired(
+            view.all,
+            self._state.config.retention,
+            log_start_offset=self._state.offsets.log_start,
+            high_watermark=self._state.offsets.high_watermark,
+            now_ms=self._state.expiry_clock.now_ms() if now_ms is None else now_ms,
+            largest_timestamp_of=_age_timestamp_ms,
+        )
+
+    def drop_below_log_start(self) -> int:
+        """Takes the segments wholly below the log start out of the log; returns how many. The last one stays. Their
+        files stay for `file.delete.delay.ms`."""
+        with self._state.write_lock:
+            if self._state.health.is_closed:
+                return 0
+            segments = self._state.segments.all
+            count = sum(s.next_offset <= self._state.offsets.log_start for s in segments[:-1])
+            if count:
+                if self._state.producer_files.newest_snapshot < self._state.offsets.log_start:
+                    self._state.save_producers()  # what is deleted cannot be replayed
+                self._state.writer.drop_oldest(count, self._state.delete_due_ms())
+                self._state.producer_files.drop_below(self._state.offsets.log_start)
+            return count
+
+    def remove_dropped(self) -> int:
+        """Unlinks the files of dropped segments whose delay is over; returns how many segments. Raises StorageError."""
+        with self._state.swap_lock, self._state.write_lock:
+            return (
+                0 if self._state.health.is_closed else self._state.writer.dropped.remove_due(self._state.clock.now_ms())
+            )
+
+
+def _age_timestamp_ms(segment: SegmentView) -> int | None:
+    """The timestamp that `retention.ms` counts from: without records (markers only) that of the last append."""
+    largest = segment.largest_timestamp
+    if largest is not None and largest[0] == LOWEST_TIMESTAMP_MS:
+        return segment.append_time_ms or None
+    return None if largest is None else largest[0]

@@ -1,0 +1,94 @@
+"""One run of retention over many logs, in the order that a crash at any point leaves sound.
+
+First the log starts are raised, then they are written to the checkpoint, then the segments leave the logs, and only
+after `file.delete.delay.ms` their files are unlinked (by a later run). A log always keeps its last segment file, an
+empty one if need be: its name says where the log ends, even when the checkpoint is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from sparklog.errors import SparklogError, StorageFullError, UnknownTopicOrPartitionError
+from sparklog.log.partition_log import PartitionLog
+from sparklog.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class RetentionResult(NamedTuple):
+    """`raised`: the partitions whose log start has been raised. `removed_count`: segments whose files are gone."""
+
+    raised: list[TopicPartition]
+    removed_count: int
+
+
+def run_retention(logs: Mapping[TopicPartition, PartitionLog], checkpoint: Callable[[], None]) -> RetentionResult:
+    """Deletes what `logs` need not keep. A log that cannot be worked on is logged, the others go on.
+
+    `checkpoint` makes the log starts durable. Must not run beside a flush of the same logs. Raises StorageError if the
+    checkpoint cannot be written; a full disk does not stop the run, because it is what makes room.
+    """
+    removed = remove_dropped(logs)
+    raised = []
+    for tp, log in logs.items():
+        before = log.log_start_offset
+        try:
+            found = log.retention.retain()
+        except UnknownTopicOrPartitionError:
+            continue  # deleted meanwhile
+        except SparklogError as e:
+            if not log.is_closed:
+                logger.error("partition %s: retention failed, it is tried again: %s", tp, e)  # noqa: TRY400
+            continue
+        if found.count:
+            end = log.log_start_offset
+            logger.info("partition %s: %d segments are deleted (%s); the log begins at %d", tp, found.count, found, end)
+        if log.log_start_offset > before or found.count:
+            raised.append(tp)
+    if raised:
+        try:
+            checkpoint()
+        except StorageFullError as e:
+            # the first segment that stays says as much as the checkpoint would have
+            logger.warning("log starts are not written down, segments are deleted all the same: %s", e)
+    for tp in raised:
+        logs[tp].retention.drop_below_log_start()
+    return RetentionResult(raised, removed)
+
+
+class HeldBack(NamedTuple):
+    """What is too old by the wall clock only."""
+
+    partitions: int
+    segments: int
+    size_bytes: int
+
+
+def held_back(logs: Mapping[TopicPartition, PartitionLog]) -> HeldBack:
+    """What of `logs` would be deleted but for a clock that has jumped."""
+    partitions = segments = size_bytes = 0
+    for log in logs.values():
+        try:
+            count, held_bytes = log.retention.held_back()
+        except SparklogError:
+            continue  # `retain` has said so
+        partitions += count > 0
+        segments += count
+        size_bytes += held_bytes
+    return HeldBack(partitions, segments, size_bytes)
+
+
+def remove_dropped(logs: Mapping[TopicPartition, PartitionLog]) -> int:
+    """Unlinks the files of deleted segments whose time has come; returns how many segments. Failures are logged."""
+    removed = 0
+    for tp, log in logs.items():
+        try:
+            removed += log.retention.remove_dropped()
+        except SparklogError as e:
+            if log.is_closed:
+                continue  # deleted meanwhile
+            logger.error("partition %s: files of deleted segments stay, it is tried again: %s", tp, e)  # noqa: TRY400
+    return removed

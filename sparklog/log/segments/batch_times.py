@@ -1,0 +1,21 @@
+"""The timestamps that a batch counts with: for lookups by time, and for the age of a segment."""
+
+from __future__ import annotations
+
+from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
+
+LOWEST_TIMESTAMP_MS = -(2**63)
+"""Of what has no records, or none with a timestamp."""
+
+
+def batch_timestamp_ms(header: BatchHeader) -> int:
+    """The largest timestamp of a batch's records: the producer's, or the broker's where the topic says so. A
+    transaction's marker has none."""
+    if header.attributes & ATTRIBUTE_CONTROL:
+        return LOWEST_TIMESTAMP_MS
+    return header.append_time_ms if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else header.max_timestamp_ms
+
+
+def roll_time_ms(header: BatchHeader) -> int:
+    """The time by which a batch counts for `segment.ms`."""
+    return header.append_time_ms if header.attributes & ATTRIBUTE_CONTROL else batch_timestamp_ms(header)

@@ -1,0 +1,83 @@
+"""Segments that a log no longer has, whose files are still there.
+
+A segment that retention takes out of a log stays on the disk for `file.delete.delay.ms`, so that a reader on the same
+host that has been told its path, or a fetch that is about to open it, can finish. After a crash the files are found
+again: they lie below the log start, and opening the log removes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparklog.environment.files import FileSystem
+from sparklog.errors import StorageError
+from sparklog.format.segment import segment_name
+from sparklog.log.segments.indexes import remove_indexes
+from sparklog.log.segments.segment import LogSegment
+from sparklog.log.segments.view import SegmentView
+
+logger = logging.getLogger(__name__)
+
+
+class DroppedSegments:
+    """Used under the log's write lock."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[int, SegmentView]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, segments: Sequence[SegmentView], due_ms: int) -> None:
+        """Keeps the files of `segments` until the clock shows `due_ms`."""
+        self._due += [(due_ms, segment) for segment in segments]
+
+    def remove_due(self, now_ms: int) -> int:
+        """Unlinks what is due, the oldest first; returns how many segments. Slices of them can still be read.
+
+        Raises StorageError; what could not be unlinked is tried again with the next call.
+        """
+        removed = 0
+        for due in [d for d in self._due if d[0] <= now_ms]:
+            due[1].delete()
+            self._due.remove(due)
+            removed += 1
+        return removed
+
+    def remove_all(self) -> None:
+        """Unlinks everything because the log is closed; what cannot be unlinked goes when the log is opened again."""
+        try:
+            self.remove_due(max((due_ms for due_ms, _ in self._due), default=0))
+        except StorageError as e:
+            logger.warning("files of deleted segments stay until the next start: %s", e)
+
+    def remove_path(self, path: Path) -> None:
+        """Unlinks a segment at once because a new one is about to get its name: what readers have open stays theirs."""
+        for due in [d for d in self._due if d[1].path == path]:
+            due[1].delete()
+            self._due.remove(due)
+
+
+def remove_below(files: FileSystem, directory: Path, bases: Sequence[int], log_start_offset: int) -> list[int]:
+    """Unlinks the segments of `bases` (ascending) that lie wholly below the log start, without looking into them:
+    a crash may have removed some of them already, in any order. Returns the others."""
+    count = sum(following <= log_start_offset for following in bases[1:])
+    for base in bases[:count]:
+        path = directory / segment_name(base)
+        files.remove(path)
+        remove_indexes(files, path)
+    return list(bases[count:])
+
+
+def discard(segments: Sequence[LogSegment], log_start_offset: int) -> None:
+    """Unlinks all of a log that ends below its log start: a crash took the end of it, but what it took had been deleted
+    on request. The log goes on, empty, at the log start, so that no offset is given twice."""
+    end = segments[-1].next_offset
+    logger.warning(
+        "%s: the crash left records up to offset %d only, all of them deleted before; the log begins empty at %d",
+        segments[-1].path.parent, end, log_start_offset,
+    )  # fmt: skip
+    for segment in segments:
+        segment.delete()

@@ -1,0 +1,295 @@
+"""Writing one segment: a thread at a time appends, seals and cuts it; others may look up and read meanwhile."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.environment.files import FileIdentity, FileSystem
+from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageError
+from sparklog.format.batch import BatchHeader
+from sparklog.format.offset_column import with_offset_column
+from sparklog.format.segment import SealedBlocks, SegmentInfo, decode_seal, encode_head, encode_seal, segment_name
+from sparklog.log.directories.watched_files import LOOK_AGE_S_MAX
+from sparklog.log.segments.batch_times import batch_timestamp_ms, roll_time_ms
+from sparklog.log.segments.header_walk import header_at, walk_headers
+from sparklog.log.segments.indexes import SegmentIndexes, index_paths, remove_indexes
+from sparklog.log.segments.slices import HandleCache, SharedFile
+from sparklog.log.segments.view import SegmentEnd, SegmentView, Tail
+
+
+class PlacedBatch(NamedTuple):
+    """A batch about to be appended: where it begins in the payload, and its header with the offset it is given."""
+
+    payload_position: int
+    header: BatchHeader
+
+
+class SyncFailedError(StorageError):
+    """An fsync has failed: nobody knows what is on the disk."""
+
+
+class _Before(NamedTuple):
+    """What an append changes."""
+
+    end: SegmentEnd
+    first_timestamp_ms: int | None
+    append_time_ms: int
+    largest_timestamp: tuple[int | None, int]
+
+
+class LogSegment(SegmentView):
+    """See the module."""
+
+    _before: _Before | None = None
+    """What `take_back` goes back to."""
+    _file_identity: FileIdentity | None = None
+    """Of the file that is written to."""
+    _checked: SharedFile | None = None
+    """The handle that is known to be of that file."""
+    _has_excess = False
+    """A failed footer is behind the batches."""
+    _in_place_s = 0.0
+    """When the path was last seen to lead to that file (monotonic)."""
+
+    @classmethod
+    def create(
+        cls,
+        files: FileSystem,
+        directory: Path,
+        info: SegmentInfo,
+        schema: pa.Schema,
+        handles: HandleCache | None = None,
+    ) -> LogSegment:
+        """Makes a new file with a head. When that fails, other than by a StorageUnavailableError at the beginning,
+        what there is of the file is the caller's to remove."""
+        path = directory / segment_name(info.base_offset)
+        head = encode_head(schema, info)
+        segment = cls(files, path, info, len(head), SegmentEnd(info.base_offset, len(head)), handles)
+        shared = SharedFile(files.open(path, create=True))
+        try:
+            shared.file.truncate(0)
+            shared.file.write(0, head)
+            segment._file_identity = shared.file.identity()
+        except BaseException:
+            shared.release()
+            raise
+        segment._shared = segment._checked = shared
+        segment._in_place_s = files.monotonic_s()
+        segment._handles.add(shared)
+        segment.begin(Tail(), SegmentIndexes(info.base_offset))
+        segment.written_from = len(head)
+        return segment
+
+    def append(self, data: memoryview, batches: Sequence[PlacedBatch], interval_bytes: int) -> None:
+        """Appends `data`, the batches back to back, with one write. `take_back` undoes it, also when it fails."""
+        tail, indexes = self._active()
+        self._before = None  # as long as the file is not open there is nothing to undo
+        shared = self._acquire_to_write()
+        largest = indexes.largest_timestamp_ms, indexes.largest_timestamp_offset
+        self._before = _Before(self.end, self.first_timestamp_ms, self.append_time_ms, largest)
+        start = self.end.position - batches[0].payload_position
+        try:
+            shared.file.write(self.end.position, data)
+        finally:
+            shared.release()
+        for payload_position, header in batches:
+            self.note(tail, indexes, start + payload_position, header, interval_bytes)
+        self.written_from = min(self.written_from, self.end.position)
+        self.end = SegmentEnd(batches[-1].header.next_offset, self.end.position + len(data))
+
+    def note(
+        self, tail: Tail, indexes: SegmentIndexes, position: int, header: BatchHeader, interval_bytes: int
+    ) -> None:
+        """Enters a batch into tail and indexes."""
+        timestamp_ms = batch_timestamp_ms(header)
+        if self.first_timestamp_ms is None:
+            self.first_timestamp_ms = roll_time_ms(header)
+        indexes.add(header.base_offset, position, header.size_bytes, timestamp_ms, interval_bytes)
+        self.append_time_ms = header.append_time_ms
+        tail.positions.append(position)
+        tail.metadata_lengths.append(header.metadata_length_bytes)
+        tail.relative_offsets.append(header.base_offset - self.base_offset)
+
+    def take_back(self) -> None:
+        """Cuts file and memory back to what they were before the last `append`, sealed since or not. Raises
+        StorageError, StorageFullError: then it can be tried again; and SyncFailedError: then nobody knows what is on
+        the disk."""
+        before = self._before
+        if before is None:
+            return
+        if self.is_sealed:
+            self.unseal()
+        tail, indexes = self._active()
+        shared = self._acquire_to_write()
+        try:
+            if shared.file.size() != before.end.position:
+                shared.file.truncate(before.end.position)
+                try:
+                    shared.file.sync()  # a failed append must not come back after a power cut
+                except SparklogError as e:
+                    raise SyncFailedError(str(e)) from e
+        finally:
+            shared.release()
+        self.end = before.end
+        self.first_timestamp_ms, self.append_time_ms = before.first_timestamp_ms, before.append_time_ms
+        keep = bisect_right(tail.positions, before.end.position - 1)
+        del tail.relative_offsets[max(0, keep - tail.known_from) :]
+        del tail.positions[keep:], tail.metadata_lengths[keep:]
+        tail.known_from = min(tail.known_from, keep)
+        indexes.cut(before.end.next_offset, *before.largest_timestamp)
+        indexes.resume(self.data_position, before.end.position)
+        self._before = None
+
+    def cut(self, offset: int, interval_bytes: int) -> SegmentEnd:
+        """Cuts the batches from the one on that holds `offset`, on the disk, too; the segment is active afterwards.
+
+        Returns its end. Raises LogCorruptError, StorageError.
+        """
+        end = self.end_below(offset)
+        if self.is_sealed:
+            self.unseal()
+        tail, indexes = Tail(), SegmentIndexes(self.base_offset)
+        self.first_timestamp_ms = None
+        next_offset = self.base_offset
+        shared = self._acquire_to_write()
+        try:
+            shared.file.truncate(end.position)
+            shared.file.sync()  # what comes next must not be mixed with what was here
+            for position, header in walk_headers(shared.file.read, self.data_position, end.position):
+                self.note(tail, indexes, position, header, interval_bytes)
+                next_offset = header.next_offset
+        except CorruptBatchError as e:
+            raise LogCorruptError(f"{self.path}: {e}") from e
+        finally:
+            shared.release()
+        end = SegmentEnd(
+            next_offset, end.position
+        )  # a gap before the cut goes, too: the next start would not know of it
+        with self._lock:
+            self.end = end
+            self.begin(tail, indexes)
+        self._before = None
+        return end
+
+    def seal(self, schema: pa.Schema) -> None:
+        """Writes index files and footer. After a failure the segment is active as before; what there is of a footer
+        the next append or `seal` cuts off."""
+        tail, indexes = self._active()
+        positions = np.array(tail.positions, np.int64)
+        schema = with_offset_column(schema) if self.compacted else schema
+        footer = encode_seal(schema, self.info, positions, np.array(tail.metadata_lengths, np.int32), self.end.position)
+        indexes.save(self._files, self.path)
+        shared = self._acquire_to_write()
+        try:
+            self._has_excess = True
+            try:
+                shared.file.write(self.end.position, footer)
+            except SparklogError:
+                self._cut_excess(shared)
+                raise
+            self._has_excess = False
+        finally:
+            shared.release()
+        self.is_sealed = True
+        self._tail = None  # readers use the indexes from now on
+
+    def unseal(self) -> None:
+        """Cuts the footer off so that batches can be appended again. Raises LogCorruptError if the footer is gone."""
+        indexes = self.indexes
+        shared = self._acquire_to_write()
+        try:
+            blocks = decode_seal(shared.file.read, shared.file.size())
+            if blocks is None or blocks.data_end != self.end.position:
+                blocks = self._blocks_from_headers(shared)  # the footer is damaged, but it goes anyway
+            if self.first_timestamp_ms is None and len(blocks.positions):
+                first = header_at(shared.file.read, self.data_position, self.end.position)
+                self.first_timestamp_ms = roll_time_ms(first)
+            remove_indexes(self._files, self.path)  # they would be a part only; `seal` writes them again
+            shared.file.truncate(self.end.position)
+        finally:
+            shared.release()
+        indexes.resume(self.data_position, self.end.position)
+        tail = Tail(blocks.positions.tolist(), blocks.metadata_lengths.tolist())
+        with self._lock:
+            self.begin(tail, indexes)
+
+    def _blocks_from_headers(self, shared: SharedFile) -> SealedBlocks:
+        try:
+            found = list(walk_headers(shared.file.read, self.data_position, self.end.position))
+        except CorruptBatchError as e:
+            raise LogCorruptError(f"{self.path}: {e}") from e
+        positions = np.array([position for position, _ in found], np.int64)
+        lengths = np.array([header.metadata_length_bytes for _, header in found], np.int32)
+        return SealedBlocks(positions, lengths, self.end.position)
+
+    def _acquire_to_write(self) -> SharedFile:
+        """The open file with one more user, after making sure that it is still the one the path leads to. Raises
+        StorageError."""
+        shared = self.acquire()
+        try:
+            if shared is not self._checked:
+                found = shared.file.identity()
+                if self._file_identity is None:
+                    self._file_identity = found
+                elif found != self._file_identity:
+                    self._in_place_s = 0.0
+                self._checked = shared
+            if self._files.monotonic_s() - self._in_place_s > LOOK_AGE_S_MAX:
+                self.check_in_place()
+            if self._has_excess:
+                self._cut_excess(shared)
+        except BaseException:
+            shared.release()
+            raise
+        return shared
+
+    def check_in_place(self) -> None:
+        """Raises StorageError if the file that has been written to is not there any more: replaced, renamed or removed
+        by somebody else."""
+        if self._file_identity is not None:
+            self._files.check_in_place(self.path, self._file_identity)
+            self._in_place_s = self._files.monotonic_s()
+
+    def _cut_excess(self, shared: SharedFile) -> None:
+        """What follows the batches is no part of the segment: an unfinished footer. Raises StorageError."""
+        shared.file.truncate(self.end.position)
+        self._has_excess = False
+
+    def _active(self) -> tuple[Tail, SegmentIndexes]:
+        if self._tail is None or self._indexes is None:
+            raise LogCorruptError(f"{self.path} is sealed, it cannot be written to")
+        return self._tail, self._indexes
+
+    # --- its files ---
+
+    def move(self, path: Path) -> None:
+        """Gives the file, and its indexes, another name; who has it open, or opens it through this segment, does not
+        notice. Raises StorageError."""
+        with self._lock:
+            before = self.path
+            self._files.rename(before, path)
+            self.path = path
+            for source, target in zip(index_paths(before), index_paths(path), strict=True):
+                if source != target and self._files.exists(source):
+                    self._files.rename(source, target)
+
+    def hold_for_sync(self) -> list[SharedFile]:
+        """What has to be fsynced so that everything written so far is on the disk; the caller syncs and releases. Of a
+        sealed segment that includes the indexes: one from before an `unseal` would look like a whole one."""
+        held = [self.acquire()]
+        try:
+            with self._lock:
+                for path in index_paths(self.path) if self.is_sealed else ():
+                    if self._files.exists(path):
+                        held.append(SharedFile(self._files.open(path)))
+        except BaseException:
+            for shared in held:
+                shared.release()
+            raise
+        return held

@@ -1,0 +1,41 @@
+"""Whether a stored batch can be decoded, for the tools that look into files: they know the segment's head, not the
+topic's settings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError
+from sparklog.format.batch import BatchHeader
+from sparklog.format.body_layout import InflatedSizeError
+from sparklog.format.offset_column import decode_rows, topic_schema
+from sparklog.settings import MIB
+
+TOOL_INFLATED_BYTES_MAX = 256 * MIB
+"""Batches that say they take more are not decompressed: the topic may allow them, the tool has to stay small."""
+
+
+class Misfit(NamedTuple):
+    """What is wrong with a batch whose checksum is right. `is_unknown`: it is too large to be looked at."""
+
+    message: str
+    is_unknown: bool
+
+
+class RowsCheck:
+    """Looks at the batches of one segment, whose head has `schema`."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = topic_schema(schema)
+
+    def misfit(self, data: bytes, header: BatchHeader) -> Misfit | None:
+        """What keeps readers from decoding the batch `data`; None: nothing."""
+        try:
+            decode_rows(data, self._schema, header, inflated_bytes_max=TOOL_INFLATED_BYTES_MAX)
+        except InflatedSizeError as e:
+            return Misfit(f"{e}: it was not looked at any further", is_unknown=True)
+        except CorruptBatchError as e:
+            return Misfit(f"its records cannot be read: {e}", is_unknown=False)
+        return None

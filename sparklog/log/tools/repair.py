@@ -1,0 +1,319 @@
+"""Repairing a damaged partition directory: bad bytes go to files beside the segments, what is intact stays.
+
+A batch is kept when its checksum is right and its records can be read, at its own offset: where bytes had to go,
+offsets are missing from then on, and repaired-gaps.json says which, so that no later start takes them for damage. A
+batch whose bytes are right but whose offset contradicts its neighbours (the stamp has no checksum) gets the offset that
+fits between them. Each damaged segment is written anew, sealed, and takes the old one's place by a rename; what was
+taken out is then in ``<base offset>.arrow.<position>.corrupt``, byte by byte. The log end never goes back below what
+the last checkpoint says was on the disk: no offset is given twice. What producers have written behind the first loss
+is told again from the headers that are left, so that a lost batch can be sent again.
+
+`repair` plans first (`dry_run` stops there) and writes in this order: quarantine files, empty snapshots of producers,
+gaps, segments. Each step may be done again, so that a repair cut short is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct, field
+
+from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_whole, write_whole
+from sparklog.errors import LogCorruptError
+from sparklog.format.batch import (
+    stamp_batch,
+)
+from sparklog.format.checkpoint import (
+    RECOVERY_POINTS_FILE,
+    PartitionMeta,
+    PartitionPoints,
+    RecoveryPoints,
+    decode,
+)
+from sparklog.format.gaps import GAPS_FILE, decode_gaps, encode_gaps
+from sparklog.format.offset_column import has_offset_column
+from sparklog.format.segment import (
+    encode_head,
+    encode_seal,
+    segment_name,
+)
+from sparklog.log.producers.files import empty_snapshots_above, newest_snapshot_offset
+from sparklog.log.recovery.truncation_mark import TruncationMark
+from sparklog.log.segments.indexes import remove_indexes
+from sparklog.log.tools.repair_scan import DirectoryScan, KeptBatch, ScannedSegment
+
+QUARANTINE_SUFFIX = ".corrupt"
+_COPY_BYTES = 4 << 20
+
+
+class RepairFinding(Struct, frozen=True):
+    """Something wrong in `file`: `length_bytes` bytes from `position` on. `quarantine`: the file they go to, if any."""
+
+    file: str
+    position: int
+    length_bytes: int
+    reason: str
+    quarantine: str | None = None
+
+
+class RepairReport(Struct):
+    """What a repair found and has done, or, after a dry run, would do."""
+
+    directory: Path
+    dry_run: bool
+    findings: list[RepairFinding] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets that are missing: the first one, and the first that is there again."""
+    batches: int = 0
+    """What is kept."""
+    records: int = 0
+    log_end_offset: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to repair."""
+        return bool(self.findings or self.gaps)
+
+
+def repair(
+    directory: Path,
+    files: FileSystem,
+    *,
+    dry_run: bool,
+    schema_of: Callable[[int], pa.Schema] | None = None,
+) -> RepairReport:
+    """Repairs the partition in `directory`, which no broker may have open. `schema_of` is needed only where a segment
+    has lost its head and no other one has the same schema.
+
+    Raises LogCorruptError when something cannot be repaired, StorageError, StorageFullError.
+    """
+    if has_lost_everything(directory, files):
+        return _begin_anew(directory, files, dry_run=dry_run)
+    plan = _Plan(directory, files, schema_of)
+    report = plan.make(dry_run=dry_run)
+    if not dry_run and report.changed:
+        plan.apply()
+    return report
+
+
+def has_lost_everything(directory: Path, files: FileSystem) -> bool:
+    """Whether a partition's directory is gone, or empty. Raises StorageError."""
+    return not files.exists(directory) or not files.list_directory(directory)
+
+
+def _begin_anew(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairReport:
+    """Makes the directory, with a list of gaps: it says that the loss has been agreed to, and where the log goes on."""
+    points = read_points(directory, files)
+    end = max(points.log_start_offset, points.high_watermark, points.recovery_point)
+    gaps = [(0, end)] if end else []
+    finding = RepairFinding(".", 0, 0, f"everything is gone: the partition begins anew, empty, at offset {end}")
+    if not dry_run:
+        files.make_directory(directory)
+        files.write_atomic(directory / GAPS_FILE, encode_gaps(gaps))
+    return RepairReport(directory, dry_run, [finding], gaps, log_end_offset=end)
+
+
+def read_points(directory: Path, files: FileSystem) -> PartitionPoints:
+    """What the last checkpoint says of the partition in `directory`; zeros if nothing. Raises StorageError."""
+    data = read_whole(files, directory.parent / RECOVERY_POINTS_FILE)
+    points = decode(data, RecoveryPoints) if data is not None else None
+    found = points.partitions.get(directory.name) if points is not None else None
+    return found if found is not None else PartitionPoints("", 0, 0, 0)
+
+
+class _Plan:
+    def __init__(self, directory: Path, files: FileSystem, schema_of: Callable[[int], pa.Schema] | None) -> None:
+        self._directory = directory
+        self._files = files
+        scan = DirectoryScan(directory, files, schema_of)
+        self._segments = scan.segments
+        self._gaps: set[tuple[int, int]] = set()
+        self._known_gaps = set(decode_gaps(read_whole(files, directory / GAPS_FILE)))
+        self._end = 0
+        self._points = self._read_points(scan.meta)
+
+    def make(self, *, dry_run: bool) -> RepairReport:
+        report = RepairReport(self._directory, dry_run)
+        self._place()
+        for segment in self._segments:
+            for start, end, reason in segment.bad:
+                quarantine = f"{segment.path.name}.{start}{QUARANTINE_SUFFIX}"
+                report.findings.append(
+                    RepairFinding(segment.path.name, start, end - start, reason, quarantine if end > start else None)
+                )
+            report.batches += len(segment.kept)
+            report.records += sum(k.header.record_count for k in segment.kept)
+        stay = {s.base for s in self._segments if s.kept or not s.needs_rewrite or s is self._segments[-1]}
+        self._gaps = _joined(self._gaps | self._known_gaps, stay)
+        report.gaps = sorted(self._gaps - self._known_gaps)
+        report.log_end_offset = self._end
+        return report
+
+    def _read_points(self, meta: PartitionMeta | None) -> PartitionPoints:
+        """What the last checkpoint says of the partition."""
+        found = read_points(self._directory, self._files)
+        if meta is not None and meta.topic_id != found.topic_id:
+            return PartitionPoints("", 0, 0, 0)
+        return found
+
+    # --- offsets ---
+
+    def _place(self) -> None:
+        """Finds out where each batch belongs, and which offsets are missing."""
+        due: int | None = None
+        for n, segment in enumerate(self._segments):
+            behind = next((s.base for s in self._segments[n + 1 :]), None)
+            if due is None:
+                due = segment.base
+            elif segment.base > due:
+                self._gaps.add((due, segment.base))
+            elif segment.base < due and segment.kept:
+                raise LogCorruptError(f"{segment.path} overlaps with the segment before it; move one of them away")
+            due = self._place_batches(segment, max(segment.base, due), behind)
+        self._end = due or 0
+        mark = TruncationMark(self._files, self._directory)
+        points = self._points
+        promised = max(
+            *mark.clamp((points.log_start_offset, points.high_watermark, points.recovery_point)),
+            newest_snapshot_offset(self._files, self._directory),
+        )
+        if self._end < promised:
+            self._gaps.add((self._end, promised))
+            self._end = promised
+
+    def _place_batches(self, segment: ScannedSegment, due: int, behind: int | None) -> int:
+        """Decides about each batch of a segment whose first offset is `due`; returns where the segment ends."""
+        compacted = segment.head is not None and has_offset_column(segment.head.schema)
+        kept: list[KeptBatch] = []
+        for i, batch in enumerate(segment.kept):
+            following = segment.kept[i + 1].header.base_offset if i + 1 < len(segment.kept) else behind
+            base = batch.base_offset
+            touches = not any(batch.position == end for _, end, _ in segment.bad)
+            if base != due and not (compacted and base > due):
+                size = batch.header.last_offset_delta + 1
+                fits = following == due + size or (following is None and touches)
+                if (due, base) not in self._known_gaps and fits:
+                    reason = f"the batch says offset {base}, between its neighbours {due} is right"
+                    segment.bad.append((batch.position, batch.position, reason))
+                    segment.needs_rewrite = True
+                    batch.base_offset = base = due
+                elif base < due or (following is not None and base >= following):
+                    end = batch.position + batch.header.size_bytes
+                    segment.bad.append((batch.position, end, f"a batch with offset {base} where {due} is due"))
+                    segment.needs_rewrite = True
+                    continue
+                else:
+                    self._gaps.add((due, base))
+                    segment.needs_rewrite |= not compacted  # so that it is sealed
+            kept.append(batch)
+            due = batch.next_offset
+        segment.kept = kept
+        return due
+
+    # --- writing ---
+
+    def apply(self) -> None:
+        for segment in self._segments:
+            for start, end, _ in segment.bad:
+                if end > start:
+                    self._quarantine(segment, start, end)
+        self._files.sync_directory(self._directory)
+        lost_from = self._lost_from()
+        if lost_from is not None:
+            empty_snapshots_above(self._files, self._directory, lost_from)
+        if self._gaps:
+            self._files.write_atomic(self._directory / GAPS_FILE, encode_gaps(self._gaps))
+        for segment in self._segments:
+            if segment.needs_rewrite:
+                self._rewrite(segment)
+        self._keep_the_end()
+        self._files.sync_directory(self._directory)
+
+    def _lost_from(self) -> int | None:
+        """No batch below has gone; None: none at all has."""
+        damaged = (s.base for s in self._segments if any(end > start for start, end, _ in s.bad))
+        return min([*damaged, *(start for start, _ in self._gaps - self._known_gaps)], default=None)
+
+    def _quarantine(self, segment: ScannedSegment, start: int, end: int) -> None:
+        target_path = segment.path.with_name(f"{segment.path.name}.{start}{QUARANTINE_SUFFIX}")
+        source, target = self._files.open(segment.path), self._files.open(target_path, create=True)
+        try:
+            target.truncate(0)
+            for position in range(start, end, _COPY_BYTES):
+                target.write(position - start, source.read(position, min(_COPY_BYTES, end - position)))
+            target.sync()
+        finally:
+            source.close()
+            target.close()
+
+    def _rewrite(self, segment: ScannedSegment) -> None:
+        """The segment with its intact batches only, sealed; one without any goes, unless its name is the log's end."""
+        remove_indexes(self._files, segment.path)
+        head = segment.head
+        if head is None or (not segment.kept and segment is not self._segments[-1]):
+            self._files.remove(segment.path)
+            return
+        temporary = segment.path.with_name(segment.path.name + TEMPORARY_SUFFIX)
+        first = encode_head(head.schema, head.info)
+        position = len(first)
+        positions, lengths = [], []
+        source, target = self._files.open(segment.path), self._files.open(temporary, create=True)
+        try:
+            target.truncate(0)
+            target.write(0, first)
+            for kept in segment.kept:
+                target.write(position, self._stamped(source, kept))
+                positions.append(position)
+                lengths.append(kept.header.metadata_length_bytes)
+                position += kept.header.size_bytes
+            seal = encode_seal(
+                head.schema, head.info, np.array(positions, np.int64), np.array(lengths, np.int32), position
+            )
+            target.write(position, seal)
+            target.sync()
+        finally:
+            source.close()
+            target.close()
+        self._files.rename(temporary, segment.path)
+
+    def _stamped(self, source: File, kept: KeptBatch) -> bytearray:
+        data = bytearray(source.read(kept.position, kept.header.size_bytes))
+        header = kept.header
+        if kept.base_offset != header.base_offset:
+            stamp_batch(
+                data, 0, header,
+                base_offset=kept.base_offset, leader_epoch=header.leader_epoch, append_time_ms=header.append_time_ms,
+            )  # fmt: skip
+        return data
+
+    def _keep_the_end(self) -> None:
+        """Makes an empty segment whose name says where the log ends, if no batch does."""
+        filled = [s for s in self._segments if s.kept]
+        if filled and filled[-1].kept[-1].next_offset == self._end:
+            return
+        path = self._directory / segment_name(self._end)
+        heads = [s.head for s in self._segments if s.head is not None]
+        if self._files.exists(path) or not heads:
+            return
+        info = heads[-1].info._replace(base_offset=self._end)
+        schema = heads[-1].schema
+        write_whole(self._files, path, encode_head(schema, info))
+        file = self._files.open(path)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+
+def _joined(gaps: set[tuple[int, int]], bases: set[int]) -> set[tuple[int, int]]:
+    """Gaps that meet where no segment (of those with `bases`) is left between them are one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(gaps):
+        if joined and joined[-1][1] == start and start not in bases:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return set(joined)

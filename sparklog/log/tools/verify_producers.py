@@ -1,0 +1,101 @@
+"""Checking what a partition has on the disk about its producers: snapshots, and files of aborted transactions.
+
+They can all be replayed from the batches, so damage costs a start some time. What is wrong but looks right would show
+readers what was aborted: the aborted transactions are derived again from the batches and compared.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparklog.environment.files import RealFiles
+from sparklog.errors import CorruptBatchError
+from sparklog.format import producer_snapshot, txn_index
+from sparklog.format.producer_snapshot import ProducerSnapshot, decode_snapshot, snapshot_name
+from sparklog.format.txn_index import AbortedEntry, decode_txn_index, entries_crc
+from sparklog.log.producers.partition_producers import PartitionProducers
+from sparklog.log.segments.header_walk import header_at, walk_headers
+from sparklog.log.tools.verify_segment import Findings, SegmentCheck
+
+_REPLAYED = "the next start replays the log's headers instead"
+
+
+def read_if_there(path: Path) -> bytes | None:
+    """What the file holds; None if there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findings, *, stopped_clean: bool) -> None:
+    """Looks at the files in `directory`; `checks` are its segments. After a crash a file may be cut short."""
+    report = findings.add if stopped_clean else findings.note
+    aborted: dict[int, list[AbortedEntry]] = {}
+    for path in sorted(directory.glob(f"*{txn_index.SUFFIX}")):
+        data = read_if_there(path)
+        if data is None:
+            continue
+        entries = decode_txn_index(data)
+        if entries is None or not path.stem.isdigit():
+            report(path, 0, "aborted transactions", f"cannot be read; {_REPLAYED}")
+        else:
+            aborted[int(path.stem)] = entries
+    newest: ProducerSnapshot | None = None
+    for path in sorted(directory.glob(f"*{producer_snapshot.SUFFIX}")):
+        data = read_if_there(path)
+        if data is None:  # a broker at work has replaced it by a newer one
+            continue
+        if not data:  # by a repair
+            findings.note(path, 0, "producers", f"emptied; {_REPLAYED}")
+            continue
+        snapshot = decode_snapshot(data)
+        if snapshot is None or snapshot_name(snapshot.offset) != path.name:
+            report(path, 0, "producers", f"cannot be read; {_REPLAYED}")
+        else:
+            newest = snapshot
+    if newest is None or any(c.findings.damage or c.info is None for c in checks) or not checks:
+        return
+    path = directory / snapshot_name(newest.offset)
+    known: set[AbortedEntry] = set()
+    for file in newest.aborted_files:
+        entries = aborted.get(file.base_offset, [])[: file.entries]
+        if entries_crc(entries) != file.crc:
+            report(path, 0, "producers", f"counts on {file.base_offset:020d}{txn_index.SUFFIX}, which is not there")
+            return
+        known.update(entries)
+    if stopped_clean:
+        _compare(path, known, _derived(checks), newest.offset, findings)
+
+
+def _derived(checks: list[SegmentCheck]) -> PartitionProducers:
+    """As the batches say."""
+    producers = PartitionProducers()
+    for check in checks:
+        positions = check.batches.positions
+        if not positions:
+            continue
+        file = RealFiles().open(check.path)
+        try:
+            end = positions[-1] + header_at(file.read, positions[-1], check.size_bytes).size_bytes
+            producers.apply((header for _, header in walk_headers(file.read, positions[0], end)), 0)
+        except CorruptBatchError:  # has been looked at already: somebody is changing it
+            raise FileNotFoundError(check.path) from None
+        finally:
+            file.close()
+    return producers
+
+
+def _compare(
+    path: Path, known: set[AbortedEntry], derived: PartitionProducers, offset: int, findings: Findings
+) -> None:
+    markers = {(e.producer_id, e.last_offset) for e in known}
+    for entry in derived.aborted.entries(0, offset):
+        if (entry.producer_id, entry.last_offset) not in markers:
+            findings.add(
+                path,
+                0,
+                "aborted transactions",
+                f"the transaction of producer {entry.producer_id} at offsets {entry.first_offset} to {entry.last_offset} "
+                f"is aborted, readers are not told; remove the {producer_snapshot.SUFFIX} files, the next start replays the log's headers",
+            )

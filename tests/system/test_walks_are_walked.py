@@ -1,0 +1,93 @@
+"""A real client and a real broker enter the functions of docs/internals/life-of-a-batch.md in the order it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.walks import ROOT, WALKS, tables
+
+RECORDER = """
+import os, sys, threading, time
+
+WANTED = {}
+for line in open(os.environ["WALKS"]):
+    module, function = line.split()
+    WANTED.setdefault(function, []).append(module)
+OUT = open(os.path.join(os.environ["WALKED"], str(os.getpid())), "w", buffering=1)
+
+def note(frame, event, arg):
+    if event == "call":
+        name = frame.f_code.co_qualname
+        for module in WANTED.get(name, ()):
+            if frame.f_code.co_filename.endswith(module):
+                OUT.write(f"{time.monotonic_ns()} {module} {name}\\n")
+
+threading.setprofile(note)
+sys.setprofile(note)
+"""
+"""A sitecustomize.py: each process that finds it writes down the functions it enters, whatever the thread."""
+
+CLIENT = """
+import time
+import sitecustomize
+import sparklog
+
+def mark(what):
+    sitecustomize.OUT.write(f"{time.monotonic_ns()} mark {what}\\n")
+
+tp = sparklog.TopicPartition("t", 0)
+with sparklog.start_local() as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
+    admin.create_topic("t", 1)
+    with sparklog.Producer(broker.bootstrap_servers, linger_ms=1, compression="zstd") as producer:
+        producer.send("t", b"first").result(60)
+        mark("0")
+        producer.send("t", b"second").result(60)
+    mark("1")
+    settings = dict(group_id="g", auto_offset_reset="earliest", local_read="off", enable_auto_commit=False)
+    with sparklog.Consumer(broker.bootstrap_servers, **settings) as consumer:
+        consumer.assign([tp])
+        while consumer.position(tp) < 2:
+            consumer.poll(1000)
+        mark("2")
+        consumer.commit()
+        mark("3")
+"""
+WALK_OF = (0, 0, 0, 1, 1, 1, 2, 2)
+"""Which walk each table belongs to."""
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[str, str]]]:
+    """(module, function) of the calls in each walk, of client and broker, by time."""
+    code, found = tmp_path_factory.mktemp("code"), tmp_path_factory.mktemp("walked")
+    (code / "sitecustomize.py").write_text(RECORDER)
+    wanted = sorted({f"{module} {function}" for table in tables(WALKS) for _, module, function in table})
+    (code / "walks").write_text("\n".join(wanted))
+    path = os.pathsep.join(map(str, (code, ROOT, ROOT / "datasource", ROOT / "broker_daemon")))
+    subprocess.run(
+        [sys.executable, "-c", CLIENT],
+        env=os.environ | {"PYTHONPATH": path, "WALKS": str(code / "walks"), "WALKED": str(found)},
+        cwd=found,
+        check=True,
+        timeout=240,
+    )
+    lines = [line.split() for path in found.iterdir() for line in path.read_text().splitlines()]
+    walks: list[list[tuple[str, str]]] = [[]]
+    for _, module, function in sorted(lines, key=lambda line: int(line[0])):
+        if module == "mark":
+            walks.append([])
+        else:
+            walks[-1].append((module, function))
+    assert len(walks) == 5
+    return walks[1:4]
+
+
+@pytest.mark.parametrize("number", range(len(WALK_OF)))
+def test_the_functions_are_entered_in_order(walked: list[list[tuple[str, str]]], number: int) -> None:
+    calls = iter(walked[WALK_OF[number]])
+    missing = [row[1:] for row in tables(WALKS)[number] if row[1:] not in calls]
+    assert not missing, f"not entered, or not behind the one before: {missing[0]}"

@@ -1,0 +1,46 @@
+"""Taking what there is of an answer, without waiting for the rest of it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+from sparklog.client.net.connection import HEADER_ONLY_BYTES_MAX, READ_AHEAD_BYTES, READ_AHEAD_BYTES_MAX, Connection
+from sparklog.client.net.reused_memory import ReusedMemory
+from sparklog.protocol.frames import encode_response
+from sparklog.protocol.messages import Api
+from tests.unit.client.support import until
+
+
+def test_an_answer_is_there_when_all_of_it_is() -> None:
+    ours, theirs = socket.socketpair()
+    connection = Connection.__new__(Connection)
+    connection._socket, connection._ahead_start, connection._ahead_end = ours, 0, 0
+    connection._ahead, connection._memory = memoryview(bytearray(READ_AHEAD_BYTES)), ReusedMemory()
+    connection._timeouts_s = {socket.SO_RCVTIMEO: 0.0}
+    answer = encode_response(Api.FETCH, 0, 1, b"header", 7) + b"1234567"
+    with ours, theirs:
+        assert not connection.read_ahead()
+        for cut in (len(answer), 2, len(answer) - 1):
+            theirs.send(answer[:cut])
+            assert connection.read_ahead() is (cut == len(answer))
+            theirs.send(answer[cut:])
+            assert connection.read_ahead() or cut == len(answer)
+            _, header, payload = connection._receive_frame(time.monotonic() + 10, HEADER_ONLY_BYTES_MAX)
+            assert (header, payload.to_pybytes()) == (b"header", b"1234567")
+        for size in (READ_AHEAD_BYTES, READ_AHEAD_BYTES_MAX - 22, READ_AHEAD_BYTES_MAX - 21):
+            rest = bytes(range(256)) * 1024
+            theirs.send(encode_response(Api.FETCH, 0, 1, b"header", size))
+            assert not connection.read_ahead()
+            sender = threading.Thread(target=theirs.sendall, args=(rest[:size],))  # more than the socket holds
+            sender.start()
+            is_large = size > READ_AHEAD_BYTES_MAX - 22
+            until(lambda is_large=is_large: connection.read_ahead() or is_large)  # type: ignore[misc]
+            assert connection.is_answer_large is is_large
+            assert (
+                connection._receive_frame(time.monotonic() + 10, HEADER_ONLY_BYTES_MAX)[2].to_pybytes() == rest[:size]
+            )
+            sender.join()
+        theirs.shutdown(socket.SHUT_RDWR)
+        assert connection.read_ahead()  # `receive` says that it is broken

@@ -1,0 +1,95 @@
+"""Reading ranges through the socket, against a fake broker: clipping, damage, lost ranges, a broken connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparklog.client.net.cluster import cluster
+from sparklog.client.reading.range_reader import Fetching, read_range
+from sparklog.errors import (
+    CorruptBatchError,
+    DataLossError,
+    InvalidRequestError,
+)
+from sparklog.protocol.messages import Api
+from tests.unit.client.fake_broker import DROP, FakeBroker
+from tests.unit.client.support import TP0, fill
+
+
+def values(fake: FakeBroker, start: int, end: int, **how: Any) -> list[bytes]:
+    batches = read_range(cluster(fake.address), TP0, start, end, local="off", **how)
+    return [v for b in batches for v in b.data.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 100), (0, 1), (99, 100), (13, 77), (10, 20), (5, 5)])
+def test_ranges_are_clipped(fake: FakeBroker, start: int, end: int) -> None:
+    fill(fake, 10)
+    assert values(fake, start, end) == [b"%d" % i for i in range(start, end)]
+
+
+ONE_BATCH = Fetching(max_bytes=1)
+"""Each fetch brings one batch."""
+
+
+def test_a_range_is_fetched_as_it_is_told_to(fake: FakeBroker) -> None:
+    fill(fake, 10)
+    asked = []
+
+    def hook(api: Api, message: Any) -> None:
+        if api is Api.FETCH:
+            asked.append((message.max_bytes, message.partitions[0].max_bytes, message.max_wait_ms))
+
+    fake.hook = hook
+    assert len(values(fake, 0, 100, fetching=Fetching(1, 70, 100))) == 100
+    assert set(asked) == {(1, 1, 50)} and len(asked) >= 10, "the wait leaves half the time for the answer"
+
+
+def test_a_range_survives_a_broken_connection_without_repeating_rows(fake: FakeBroker) -> None:
+    fill(fake, 10)
+    count = 0
+
+    def hook(api: Api, message: Any) -> str | None:
+        nonlocal count
+        count += api is Api.FETCH
+        return DROP if api is Api.FETCH and count % 3 == 0 else None
+
+    fake.hook = hook
+    assert values(fake, 4, 96, fetching=ONE_BATCH) == [b"%d" % i for i in range(4, 96)]
+
+
+def test_lost_ranges_are_named(fake: FakeBroker) -> None:
+    fill(fake, 10)
+    fake.log_start[("events", 0)] = 20
+    with pytest.raises(DataLossError, match=r"offsets 5 to 19 of events-0.*starts at offset 20"):
+        values(fake, 5, 50)
+    with pytest.raises(DataLossError, match=r"offsets 120 to 149 of events-0"):
+        values(fake, 120, 150)
+    with pytest.raises(DataLossError, match=r"offsets 100 to 109"):
+        values(fake, 90, 110, retry_timeout_ms=0)
+    with pytest.raises(InvalidRequestError):
+        values(fake, 5, 4)
+
+
+def test_a_gap_in_the_log_is_passed_over(fake: FakeBroker) -> None:
+    """Compaction leaves gaps; what retention takes lies below the log start and is noticed there."""
+    fill(fake, 3)
+    del fake.logs[("events", 0)][1]
+    assert values(fake, 0, 30) == [b"%d" % i for i in [*range(10), *range(20, 30)]]
+
+
+def test_damage_in_a_range(fake: FakeBroker) -> None:
+    fill(fake, 3)
+    fake.logs[("events", 0)][1][-1] ^= 1
+    with pytest.raises(CorruptBatchError, match="offset 10"):
+        values(fake, 0, 30)
+    assert len(values(fake, 0, 30, check_crcs=False)) == 30
+
+
+def test_an_abandoned_range_does_not_return_a_busy_connection(fake: FakeBroker) -> None:
+    fill(fake, 10)
+    generator = read_range(cluster(fake.address), TP0, 0, 100, local="off", fetching=ONE_BATCH)
+    assert next(generator).base_offset == 0
+    generator.close()  # type: ignore[attr-defined]
+    assert values(fake, 0, 100) == [b"%d" % i for i in range(100)]

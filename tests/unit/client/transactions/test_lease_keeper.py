@@ -1,0 +1,116 @@
+"""Who keeps leases: whom it watches, what it renews and when it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparklog.client.transactions import lease_keeper
+from sparklog.client.transactions.lease_keeper import Keeper, Lease, Process, driver_of
+from sparklog.client.transactions.shared_transaction import SharedTransaction
+from sparklog.errors import BrokerNotAvailableError
+
+FIRST, SECOND = (Lease("127.0.0.1:1", name, 0, "run", 7) for name in ("first", "second"))
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is no Python."""
+    started = subprocess.Popen(["sleep", "60"])
+    yield started
+    started.kill()
+    started.wait()
+
+
+def test_a_process_that_has_ended_is_gone_before_anybody_notices(sleeper: subprocess.Popen[bytes]) -> None:
+    found = Process.of(sleeper.pid)
+    assert found is not None and found.lives
+    assert not found._replace(started="another time").lives, "another one with its number"
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie until it is waited for
+    assert not found.lives and Process.of(sleeper.pid) is None
+    sleeper.wait()
+    assert not found.lives
+
+
+@pytest.mark.parametrize("name", ["_stat", "_stat_of_ps"])
+def test_both_ways_to_look_say_the_same(name: str, sleeper: subprocess.Popen[bytes]) -> None:
+    if name == "_stat_of_ps" and not os.path.exists("/bin/ps"):  # noqa: PTH110
+        pytest.skip("no ps here")
+    found = getattr(lease_keeper, name)(sleeper.pid)
+    assert (found.name, found.parent, found.state in "SR") == ("sleep", os.getpid(), True)
+    assert getattr(lease_keeper, name)(2**22 + 5) is None
+
+
+def test_the_driver_is_the_nearest_ancestor_that_is_not_python() -> None:
+    code = (
+        "import os; from sparklog.client.transactions.lease_keeper import driver_of; print(driver_of(os.getpid()).pid)"
+    )
+    forks = f"import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {code!r}], text=True))"
+    shell = subprocess.Popen(
+        ["sh", "-c", f'"{sys.executable}" -c "$CODE"; true'], env=os.environ | {"CODE": forks}, stdout=subprocess.PIPE
+    )
+    out, _ = shell.communicate(timeout=60)
+    assert int(out) == shell.pid
+    assert driver_of(2**22 + 5) is None
+
+
+class Broker:
+    """What it is asked, and which transactions have ended."""
+
+    def __init__(self, sleeper: subprocess.Popen[bytes]) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.ended: set[str] = set()
+        self.sleeper = sleeper
+
+    def renew(self, cluster: Any, transaction: SharedTransaction, *, policy: Any) -> bool:
+        self.asked.append(("renew", transaction.app_id))
+        if len(self.asked) == 1:
+            raise BrokerNotAvailableError("for a moment")
+        if len(self.asked) == 5:
+            self.ended.add("first")
+        if len(self.asked) == 10:
+            self.sleeper.kill()
+        return transaction.app_id not in self.ended
+
+    def end(self, cluster: Any, transaction: SharedTransaction, *, committed: bool, policy: Any) -> None:
+        assert not committed
+        self.asked.append(("abort", transaction.app_id))
+
+
+@pytest.fixture
+def broker(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> Broker:
+    made = Broker(sleeper)
+    monkeypatch.setattr(lease_keeper, "renew_shared_transaction", made.renew)
+    monkeypatch.setattr(lease_keeper, "end_shared_transaction", made.end)
+    monkeypatch.setattr(lease_keeper, "RENEWAL_S", 0.0)
+    monkeypatch.setattr(lease_keeper, "LOOK_S", 0.001)
+    return made
+
+
+def test_what_is_open_is_renewed_until_the_driver_is_gone_and_then_aborted(
+    broker: Broker, sleeper: subprocess.Popen[bytes]
+) -> None:
+    driver = Process.of(sleeper.pid)
+    assert driver is not None
+    keeper = Keeper(driver)
+    keeper.read(json.dumps(lease) for lease in (FIRST, SECOND))
+    keeper.keep_until_gone()
+    renewed = [name for what, name in broker.asked if what == "renew"]
+    assert renewed.count("first") < renewed.count("second")
+    assert [name for what, name in broker.asked if what == "abort"] == ["second"]
+
+
+def test_it_ends_when_all_has_ended(broker: Broker, sleeper: subprocess.Popen[bytes]) -> None:
+    driver = Process.of(sleeper.pid)
+    assert driver is not None
+    keeper = Keeper(driver)
+    keeper.read([json.dumps(FIRST)])
+    keeper.keep_until_gone()
+    assert broker.asked == [("renew", "first")] * 5
