@@ -42,6 +42,7 @@ ORDER = (
     "index.md",
     "guide.md",
     "moving-from-kafka.md",
+    "sql.md",
     "scala-and-sql.md",
     "spark-connect.md",
     "declarative-pipelines.md",
