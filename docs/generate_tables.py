@@ -59,6 +59,11 @@ def _where(where: Where) -> str:
     return ", ".join(name for flag, name in names.items() if where & flag)
 
 
+def _first_sentence(text: str) -> str:
+    joined = " ".join(text.split())
+    return joined.partition(". ")[0].rstrip(".") + "."
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -66,7 +71,7 @@ def _cell(text: str) -> str:
 def _errors() -> str:
     by_code: dict[int, type[SparklogError]] = {cls.code: cls for cls in HINTS}
     rows = [
-        f"| `{NAMES[code]}` | {_cell((cls.__doc__ or '').strip().splitlines()[0])} | {_cell(HINTS[cls])} |"
+        f"| `{NAMES[code]}` | {_cell(_first_sentence(cls.__doc__ or ''))} | {_cell(HINTS[cls])} |"
         for code, cls in sorted(by_code.items())
     ]
     return "\n".join(["| error | what it says | what to do |", "|---|---|---|", *rows])

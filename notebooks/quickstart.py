@@ -2,11 +2,12 @@
 # MAGIC %md
 # MAGIC # sparklog in five minutes
 # MAGIC
-# MAGIC A *topic* is a log that many can append to and many can read, each at their own pace. In sparklog a topic can
-# have MAGIC **columns**: you send tables, the broker keeps them as Arrow files, and Spark reads them without parsing
-# anything. MAGIC MAGIC This notebook starts a broker, fills a topic with taxi trips, reads it with PyArrow and with
-# Spark, runs a streaming MAGIC query that writes its result into a second topic, and draws that result. Run it from
-# top to bottom, here or as MAGIC `python notebooks/quickstart.py`.
+# MAGIC A *topic* is a log that many can append to and many can read, each at their own pace. In sparklog a topic can have
+# MAGIC **columns**: you send tables, the broker keeps them as Arrow files, and Spark reads them without parsing anything.
+# MAGIC
+# MAGIC This notebook starts a broker, fills a topic with taxi trips, reads it with PyArrow and with Spark, runs a streaming
+# MAGIC query that writes its result into a second topic, and draws that result. Run it from top to bottom, here or as
+# MAGIC `python notebooks/quickstart.py`.
 
 # COMMAND ----------
 
@@ -47,8 +48,8 @@ print("the broker listens on", broker.bootstrap_servers)
 # MAGIC %md
 # MAGIC ## 2. A topic with columns
 # MAGIC
-# MAGIC Trips of one zone always go to the same partition (`key_columns`), so they stay in order. The column `pickup`
-# is the MAGIC record's time: it can be searched by, and Spark can use it for windows.
+# MAGIC Trips of one zone always go to the same partition (`key_columns`), so they stay in order. The column `pickup` is the
+# MAGIC record's time: it can be searched by, and Spark can use it for windows.
 
 # COMMAND ----------
 
@@ -72,8 +73,8 @@ print("topics:", ", ".join(sorted(admin.list_topics())))
 # MAGIC %md
 # MAGIC ## 3. Send tables
 # MAGIC
-# MAGIC `send_batch` takes pandas, PyArrow, polars: whatever speaks Arrow. Columns are matched by name, types are
-# checked. What MAGIC does not fit is refused with the column's name, never stored half.
+# MAGIC `send_batch` takes pandas, PyArrow, polars: whatever speaks Arrow. Columns are matched by name, types are checked. What
+# MAGIC does not fit is refused with the column's name, never stored half.
 
 # COMMAND ----------
 
@@ -120,8 +121,7 @@ print(table.group_by("zone").aggregate([("fare", "sum")]).sort_by("zone").to_pan
 # MAGIC %md
 # MAGIC ## 5. Read with Spark
 # MAGIC
-# MAGIC `format("sparklog")` is found by itself: no jar, no registration. The topic's columns are the DataFrame's
-# columns.
+# MAGIC `format("sparklog")` is found by itself: no jar, no registration. The topic's columns are the DataFrame's columns.
 
 # COMMAND ----------
 
@@ -153,9 +153,9 @@ df.groupBy("_partition").agg(F.count("*").alias("trips"), F.max("_offset").alias
 # MAGIC %md
 # MAGIC ## 6. A streaming query, from topic to topic
 # MAGIC
-# MAGIC The query picks the long trips and writes them to a second topic. Its checkpoint remembers how far it has read:
-# with MAGIC `availableNow` it takes what is there and stops; started again, it takes what has come since. MAGIC
-# (`trigger(processingTime="1 second")` would go on for ever.)
+# MAGIC The query picks the long trips and writes them to a second topic. Its checkpoint remembers how far it has read: with
+# MAGIC `availableNow` it takes what is there and stops; started again, it takes what has come since.
+# MAGIC (`trigger(processingTime="1 second")` would go on for ever.)
 
 # COMMAND ----------
 
@@ -212,8 +212,8 @@ print(f"{long_trips.num_rows} of {everything.num_rows:,} trips are long; each ar
 # MAGIC %md
 # MAGIC ## 8. The log is a table
 # MAGIC
-# MAGIC The broker's files are Arrow files. Now that it has stopped, every one of them opens in any Arrow tool as it
-# lies there MAGIC (while it runs, all but the newest of each partition do): here with PyArrow, without sparklog.
+# MAGIC The broker's files are Arrow files. Now that it has stopped, every one of them opens in any Arrow tool as it lies there
+# MAGIC (while it runs, all but the newest of each partition do): here with PyArrow, without sparklog.
 
 # COMMAND ----------
 

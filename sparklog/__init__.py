@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sparklog.client.producer.producer import Producer
     from sparklog.client.reading.read_table import read_table
     from sparklog.errors import SparklogError
+    from sparklog.query.session import SqlSession, sql
     from sparklog.spark import register
     from sparklog.types import (
         GroupMetadata,
@@ -37,6 +38,8 @@ _WHERE = {
     "Producer": "sparklog.client.producer.producer",
     "read_table": "sparklog.client.reading.read_table",
     "SparklogError": "sparklog.errors",
+    "SqlSession": "sparklog.query.session",
+    "sql": "sparklog.query.session",
     "register": "sparklog.spark",
     "GroupMetadata": "sparklog.types",
     "OffsetAndMetadata": "sparklog.types",
@@ -58,10 +61,12 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "SparklogError",
+    "SqlSession",
     "TopicDescription",
     "TopicPartition",
     "read_table",
     "register",
+    "sql",
     "start_local",
 ]
 

@@ -529,6 +529,24 @@ class EligibleLeadersNotAvailableError(SparklogError):
     retriable = True
 
 
+class InvalidQueryError(SparklogError):
+    """DuckDB cannot run the SQL: a mistake in it, or more memory than it may use."""
+
+    code = 110
+
+
+class QueryResultTooLargeError(SparklogError):
+    """A query's result has more rows or bytes than were asked for at most."""
+
+    code = 111
+
+
+class QueryCancelledError(SparklogError):
+    """A query was cancelled while it ran."""
+
+    code = 112
+
+
 def _with_subclasses(cls: type[SparklogError]) -> list[type[SparklogError]]:
     return [cls, *(s for c in cls.__subclasses__() for s in _with_subclasses(c))]
 
@@ -549,4 +567,4 @@ NAMES: dict[int, str] = {0: "NONE", -1: "UNKNOWN_SERVER_ERROR"} | {
 def error_from_code(code: int, message: str) -> SparklogError:
     """The exception for a wire code (not raised). An unknown code gives `UnknownServerError`."""
     cls = ERRORS.get(code, UnknownServerError)
-    return cls(message or (cls.__doc__ or "").strip())
+    return cls(message or " ".join((cls.__doc__ or "").split()))

@@ -43,6 +43,7 @@ ORDER = (
     "guide.md",
     "watching.md",
     "moving-from-kafka.md",
+    "sql.md",
     "scala-and-sql.md",
     "spark-connect.md",
     "declarative-pipelines.md",

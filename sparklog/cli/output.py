@@ -178,7 +178,7 @@ class TableWriter:
             )
         self._names = table.column_names
         columns = [printable(c.combine_chunks() if c.num_chunks != 1 else c.chunk(0)) for c in table.columns]
-        self._rows.extend([_cell(v) for v in row] for row in zip(*columns, strict=True))
+        self._rows.extend([cell(v) for v in row] for row in zip(*columns, strict=True))
 
     def close(self) -> None:
         if not self._rows:
@@ -191,7 +191,7 @@ class TableWriter:
         console.stdout().print(table)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode().strip('"')

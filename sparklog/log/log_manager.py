@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from sparklog.environment.clock import Clock, MachineClock, SystemClock
-from sparklog.environment.files import File, FileSystem, RealFiles, read_whole
+from sparklog.environment.files import FileSystem, RealFiles, read_whole
 from sparklog.errors import (
     LogCorruptError,
     SparklogError,
@@ -26,9 +26,9 @@ from sparklog.errors import (
 )
 from sparklog.format.checkpoint import META_FILE, PartitionPoints
 from sparklog.format.topic_record import TOPIC_FILE
+from sparklog.log.directories.directory_set import DirectorySet
 from sparklog.log.directories.known import KnownDirectories
-from sparklog.log.directories.log_directory import LogDirectory, make_new_partitions, take_lock, the_one_with_data
-from sparklog.log.directories.watched_files import LOCK_FILE, DirectoryHealth
+from sparklog.log.directories.log_directory import LogDirectory, make_new_partitions, the_one_with_data
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.retention.expiry_clock import ExpiryClock
@@ -41,8 +41,6 @@ from sparklog.types import TopicPartition
 __all__ = ["DirectoryFailure", "LogManager", "PartitionSpec"]
 
 logger = logging.getLogger(__name__)
-
-_DATA_DIR_SETTING = "data.dir, --data-dir"
 
 
 class PartitionSpec(Struct, frozen=True):
@@ -100,11 +98,12 @@ class LogManager:
         """Failed directories whose partitions have been taken offline."""
         self.on_directory_failure: Callable[[], None] = lambda: None
         """Called by any thread when a directory has failed; `settle_failures` has to follow, elsewhere."""
-        self._lock: File | None = None
-        self._directories: list[LogDirectory] = []
         self._known = KnownDirectories(self._files, self.data_dir)
-        self._take_locks([path.absolute() for path in log_dirs] or [self.data_dir])
-        self.was_used = any(d.files.exists(d.path / META_FILE) for d in self._live())
+        paths = [path.absolute() for path in log_dirs] or [self.data_dir]
+        self.directories = DirectorySet(
+            self.data_dir, paths, self._files, broker_id, lambda: self.on_directory_failure()
+        )
+        self.was_used = any(d.files.exists(d.path / META_FILE) for d in self.directories.live)
         """Whether a broker has had a log directory before."""
         self.expiry_clock: Clock = self._clock
         if expiry_rate is not None:
@@ -113,44 +112,8 @@ class LogManager:
                     self._clock, self._files, self.data_dir, rate=expiry_rate, uptime_ms=self._clock.uptime_ms
                 )
             except SparklogError:
-                self._unlock()
+                self.directories.unlock()
                 raise
-
-    def _take_locks(self, paths: list[Path]) -> None:
-        setting = _DATA_DIR_SETTING if paths == [self.data_dir] else "log.dirs"
-        try:
-            if self.data_dir not in paths:
-                self._lock = take_lock(self._files, self.data_dir, _DATA_DIR_SETTING)
-            for path in paths:
-                self._directories.append(
-                    LogDirectory(
-                        path,
-                        files=self._files,
-                        broker_id=self.broker_id,
-                        setting=setting,
-                        on_failure=lambda _: self.on_directory_failure(),
-                    )
-                )
-            self._check_one_left()
-        except SparklogError:
-            self._unlock()
-            raise
-
-    def _check_one_left(self) -> None:
-        """Raises StorageError if no log directory can be used."""
-        if self._live():
-            return
-        failures = [str(d.failure) for d in self._directories]
-        raise StorageError(failures[0] if len(failures) == 1 else f"all log directories have failed: {failures}")
-
-    def _live(self) -> list[LogDirectory]:
-        return [d for d in self._directories if d.failure is None]
-
-    def _unlock(self) -> None:
-        for directory in self._directories:
-            directory.unlock()
-        if self._lock is not None:
-            self._lock.close()
 
     # --- start ---
 
@@ -160,18 +123,18 @@ class LogManager:
 
         Raises StorageError when a directory is another broker's or cluster's, or when none can be used.
         """
-        for directory in self._live():
+        for directory in self.directories.live:
             try:
                 directory.load(cluster_id)
             except SparklogError:
                 if directory.failure is None:
                     raise
-        self._check_one_left()
-        present = self._check_ids()
+        self.directories.check_one_left()
+        present = self.directories.by_id()
         self._known.compare(present)
-        found = self._partition_directories()
+        found = self.directories.with_partitions()
         if deleted:
-            found = self._without_deleted(found, deleted)
+            found = self.directories.without_deleted(found, deleted)
         specs = list(specs)
         for spec in specs:
             self._load_partition(spec, found.pop(spec.owner.directory_name, []))
@@ -179,11 +142,11 @@ class LogManager:
             for directory in directories:
                 logger.warning("%s belongs to no topic, it is left alone", directory.path / name)
         self._loaded = True
-        placed = len(self._place) == len(specs) and not self.failed_directories
+        placed = len(self._place) == len(specs) and not self.directories.failed
         self._known.remember(present, all_found=placed)
-        self._in_each(self._note_boot)
+        self.directories.in_each(self._note_boot)
         self.settle_failures()
-        self._check_one_left()
+        self.directories.check_one_left()
 
     def _note_boot(self, directory: LogDirectory) -> None:
         if directory.same_boot:
@@ -195,51 +158,10 @@ class LogManager:
         except StorageFullError as e:
             logger.warning("%s: since when this machine runs is not noted: %s", directory.path, e)
 
-    def _check_ids(self) -> dict[str, Path]:
-        """The usable log directories by their ids. Raises StorageError if two have the same."""
-        by_id: dict[str, Path] = {}
-        for directory in self._live():
-            other = by_id.setdefault(directory.data_dir_id, directory.path)
-            if other != directory.path:
-                raise StorageError(
-                    f"{directory.path} is a copy of {other} (both have data_dir_id {directory.data_dir_id}); take one of "
-                    f"them out of log.dirs"
-                )
-        return by_id
-
-    def _partition_directories(self) -> dict[str, list[LogDirectory]]:
-        """Which log directories have a partition directory of a name."""
-        found: dict[str, list[LogDirectory]] = {}
-        for directory in self._live():
-            try:
-                for name in directory.entries():
-                    if directory.files.is_directory(directory.path / name):
-                        found.setdefault(name, []).append(directory)
-            except StorageError:
-                if directory.failure is None:
-                    raise
-        return found
-
-    def _without_deleted(
-        self, found: Mapping[str, list[LogDirectory]], deleted: Collection[str]
-    ) -> dict[str, list[LogDirectory]]:
-        """Without the directories of deleted topics, which a crash has left under their names. Whose a directory is it
-        says itself: another topic may have the name by now."""
-        kept: dict[str, list[LogDirectory]] = {}
-        for name, directories in found.items():
-            for directory in directories:
-                owner = directory.owner_of(name)
-                if owner is None or owner.topic_id not in deleted:
-                    kept.setdefault(name, []).append(directory)
-                else:
-                    logger.info("%s is of a deleted topic, it is removed", directory.path / name)
-                    directory.move_aside(name, "delete")
-        return kept
-
     @property
     def has_all_directories(self) -> bool:
         """Whether every log directory that there has been is here and can be used. Known after `load`."""
-        return not self.failed_directories and not self._known.has_absent
+        return not self.directories.failed and not self._known.has_absent
 
     def _load_partition(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> None:
         tp = spec.owner.topic_partition
@@ -260,10 +182,10 @@ class LogManager:
             return the_one_with_data(owner, candidates)
         if candidates:
             return candidates[0]
-        places = [d for d in self._live() if d.points_of(owner) is not None]
+        places = [d for d in self.directories.live if d.points_of(owner) is not None]
         if places and not spec.made:
             return places[0]
-        for directory in self._directories:
+        for directory in self.directories.all:
             if directory.failure is not None:
                 raise StorageError(f"{name} is in no log directory that can be used: {directory.failure}")
         self._known.check_none_absent(name)
@@ -279,7 +201,7 @@ class LogManager:
     def _by_partitions(self) -> list[LogDirectory]:
         """The usable log directories, the one with the fewest partitions first, ties in the order of the setting."""
         counts = self._partition_counts()
-        return sorted(self._live(), key=lambda d: counts[d.path])
+        return sorted(self.directories.live, key=lambda d: counts[d.path])
 
     def _partition_counts(self) -> Counter[Path]:
         return Counter(d.path for d in self._place.values())
@@ -310,22 +232,17 @@ class LogManager:
     @property
     def data_dir_id(self) -> str:
         """ProducerIdAndEpoch of the first log directory. Known after `load`."""
-        return self._directories[0].data_dir_id
+        return self.directories.all[0].data_dir_id
 
     @property
     def log_dirs(self) -> list[Path]:
         """The log directories, failed ones too, in the order of the setting."""
-        return [d.path for d in self._directories]
-
-    @property
-    def directories_health(self) -> list[DirectoryHealth]:
-        """Of each log directory, in the order of `log_dirs`. Any thread."""
-        return [directory.health for directory in self._directories]
+        return [d.path for d in self.directories.all]
 
     @property
     def started_clean(self) -> bool:
         """Whether the last stop was a clean one, of every directory."""
-        return all(d.started_clean for d in self._directories)
+        return all(d.started_clean for d in self.directories.all)
 
     @property
     def logs(self) -> dict[TopicPartition, PartitionLog]:
@@ -365,13 +282,13 @@ class LogManager:
         """As `create_partition` of each. Their directories are made together, which takes far fewer fsyncs; where that
         does not work one is made after the other."""
         specs = [spec for spec in specs if spec.owner.topic_partition not in self._logs]
-        made = make_new_partitions(self._live(), self._partition_counts(), [spec.owner for spec in specs])
+        made = make_new_partitions(self.directories.live, self._partition_counts(), [spec.owner for spec in specs])
         for spec in specs:
             directory = made.get(spec.owner.directory_name)
             if directory is None:
                 self.create_partition(spec)
             else:
-                others = [d for d in self._live() if d is not directory]
+                others = [d for d in self.directories.live if d is not directory]
                 self._create_in_one_of([directory, *others], spec)
 
     def create_partition(self, spec: PartitionSpec) -> PartitionLog:
@@ -453,18 +370,18 @@ class LogManager:
         self._place.pop(tp, None)
         if log is not None:
             log.mark_deleted()
-        for directory in self._live():
+        for directory in self.directories.live:
             if directory.files.exists(directory.path / str(tp)):
                 directory.move_aside(str(tp), "delete")
             directory.points.pop(str(tp), None)
 
     def purge_deleted(self) -> int:
         """Unlinks the files of deleted partitions; returns how many there were. Raises StorageError."""
-        return sum(self._in_each(LogDirectory.purge_deleted))
+        return sum(self.directories.in_each(LogDirectory.purge_deleted))
 
     def deleted_in_tier(self) -> list[tuple[FileSystem, Path]]:
         """Directories of deleted partitions that still have something in the object store. Raises StorageError."""
-        return [(d.files, path) for d in self._live() for path in d.deleted_in_tier()]
+        return [(d.files, path) for d in self.directories.live for path in d.deleted_in_tier()]
 
     # --- while running, and stop ---
 
@@ -472,7 +389,7 @@ class LogManager:
         """Notices that the log directory, or a file in it that was appended to since the last look, is gone or another
         one: writes to the open files would succeed and be lost. May be called by any thread, for each directory by
         one."""
-        directory = next(d for d in self._directories if d.path == path)
+        directory = next(d for d in self.directories.all if d.path == path)
         if directory.failure is not None or not directory.health.look():
             return
         for tp, log in list(self._logs.items()):
@@ -480,24 +397,13 @@ class LogManager:
                 try:
                     log.flusher.look()
                 except StorageError:
-                    if directory not in self._live():  # the reason is there
+                    if directory not in self.directories.live:  # the reason is there
                         return
-
-    def look_at_data_dir(self) -> None:
-        """Raises StorageError if the data directory, which holds the metadata, is not the one that was locked any more.
-        Where it is a log directory, too, `look` does it."""
-        if self._lock is not None:
-            self._files.check_in_place(self.data_dir / LOCK_FILE, self._lock.identity())
-
-    @property
-    def look_age_s(self) -> float:
-        """How long ago somebody has looked at the log directory that was left out for longest."""
-        return max((d.health.look_age_s for d in self._live()), default=0.0)
 
     def settle_failures(self) -> list[DirectoryFailure]:
         """Takes the partitions of directories that have failed since the last call offline."""
         settled = []
-        for directory in self._directories:
+        for directory in self.directories.all:
             error = directory.failure
             if error is None or directory.path in self._settled:
                 continue
@@ -514,12 +420,7 @@ class LogManager:
     @property
     def has_unsettled_failures(self) -> bool:
         """Whether `settle_failures` has something to do."""
-        return any(d.failure is not None and d.path not in self._settled for d in self._directories)
-
-    @property
-    def failed_directories(self) -> dict[Path, StorageError]:
-        """The log directories that cannot be used, and why."""
-        return {d.path: d.failure for d in self._directories if d.failure is not None}
+        return any(d.failure is not None and d.path not in self._settled for d in self.directories.all)
 
     def flush(self) -> None:
         """Fsyncs what has been appended to any log. A log whose disk fails is logged and takes no more appends; one
@@ -567,15 +468,15 @@ class LogManager:
 
     def save_expiry_clock(self) -> None:
         """So that a restart does not believe a clock that has jumped."""
-        if isinstance(self.expiry_clock, ExpiryClock) and not self.failed_directories:
-            self.look_at_data_dir()
+        if isinstance(self.expiry_clock, ExpiryClock) and not self.directories.failed:
+            self.directories.look_at_data_dir()
             self.expiry_clock.save()
 
     def checkpoint(self) -> None:
         """Writes recovery-points.json of every directory. Raises StorageFullError, StorageError; the others are
         written."""
         with self._checkpoint_lock:
-            self._in_each(self._checkpoint)
+            self.directories.in_each(self._checkpoint)
 
     def _checkpoint(self, directory: LogDirectory) -> None:
         logs = [log for tp, log in list(self._logs.items()) if self._place.get(tp) is directory]
@@ -595,19 +496,6 @@ class LogManager:
                 )
         return points
 
-    def _in_each(self, job: Callable[[LogDirectory], int | None]) -> list[int]:
-        """Does `job` in every usable directory; then raises what went wrong in the first one that has not failed."""
-        results, errors = [], []
-        for directory in self._live():
-            try:
-                results.append(job(directory) or 0)
-            except SparklogError as e:
-                if directory.failure is None:
-                    errors.append(e)
-        if errors:
-            raise errors[0]
-        return results
-
     def close(self) -> bool:
         """Seals and fsyncs all logs, writes the checkpoints and the clean-shutdown marks, and unlocks the directories.
 
@@ -624,12 +512,12 @@ class LogManager:
                     unclean.add(tp)
             if self._loaded:
                 self.checkpoint()
-                self._in_each(
+                self.directories.in_each(
                     lambda d: d.write_clean_mark(str(tp) for tp in unclean if self._place.get(tp) in (d, None))
                 )
         except SparklogError as e:
             logger.error("%s is not closed cleanly: %s", self.data_dir, e)  # noqa: TRY400
             return False
         finally:
-            self._unlock()
-        return not unclean and not self.failed_directories
+            self.directories.unlock()
+        return not unclean and not self.directories.failed

@@ -81,9 +81,7 @@ SEND_SINGLE = Load(
 )
 
 LOADS: dict[str, tuple[Load, ...]] = {
-    "send-here": (ROUND_TRIP, SEND_1K),
     "fetch-turn": (ROUND_TRIP, SEND_1K),
-    "ask-later": (ROUND_TRIP, SEND_1K),
     "small-batches": (ROUND_TRIP, SEND_1K),
     "packed-batches": (PRODUCE_100B, CONSUME_100B),
     "inline-appends": (ROUND_TRIP, SEND_1K),

@@ -265,7 +265,7 @@ def _start_s(directory: Path, partitions: int, end: list[int]) -> float:
     end[:] = [log.log_end_offset for log in logs]
     for log in logs:
         log.close(seal=False)  # the next start finds the same
-    manager._unlock()
+    manager.directories.unlock()
     return took
 
 

@@ -29,22 +29,10 @@ def _replace(owner: Any, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
-def _send_here() -> None:
-    from sparklog.client.producer.sender import Sender
-
-    _replace(Sender, "may_send_here", _never)
-
-
 def _fetch_turn() -> None:
     from sparklog.client.consumer.fetch_turn import FetchTurn
 
     _replace(FetchTurn, "is_polls", _never)
-
-
-def _ask_later() -> None:
-    from sparklog.client.consumer.fetch_turn import FetchTurn
-
-    _replace(FetchTurn, "sends_later", _never)
 
 
 def _small_batches() -> None:
@@ -70,9 +58,7 @@ def _inline_appends() -> None:
 
 
 SWITCHES: dict[str, Callable[[], None]] = {
-    "send-here": _send_here,
     "fetch-turn": _fetch_turn,
-    "ask-later": _ask_later,
     "small-batches": _small_batches,
     "packed-batches": _packed_batches,
     "inline-appends": _inline_appends,

@@ -7,7 +7,7 @@ and markers are not as they should be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from sparklog.errors import (
@@ -19,7 +19,7 @@ from sparklog.errors import (
 from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
 from sparklog.log.producers.states import last_sequence_of, sequence_after
 from sparklog.testing.sim_loop import Simulation
-from sparklog.types import TopicPartition
+from sparklog.types import ProducerIdAndEpoch, TopicPartition
 from tests.simulation.sim_reader import Row
 
 _IDENTITY_ERRORS = OutOfOrderSequenceError, InvalidProducerEpochError, InvalidProducerIdMappingError
@@ -52,6 +52,7 @@ class Notes:
         self._violations: list[str] = []
         self._strangers: set[int] = set()
         self._repaired: set[str] = set()
+        self._given_up: set[tuple[str, int, int]] = set()
         self._grants: dict[tuple[str, TopicPartition], list[_Grant]] = {}
         self._owned: dict[tuple[str, str], frozenset[TopicPartition]] = {}
         self._joined: dict[str, list[tuple[float, int, str]]] = {}
@@ -85,6 +86,12 @@ class Notes:
         """The broker does not take the next batch of a producer that has given up none before it."""
         if not self._repaired and producer_id not in self._strangers and isinstance(error, _IDENTITY_ERRORS):
             self.violated(f"refused without a cause: {type(error).__name__}: {error}")
+
+    def gave_up(self, partition: TopicPartition, identity: ProducerIdAndEpoch | None) -> None:
+        """A batch has failed for good. If it was the first of its epoch, the one that follows is the first that the
+        partition hears of: it takes any sequence."""
+        if identity is not None:
+            self._given_up.add((str(partition), *identity))
 
     # -- groups
 
@@ -210,13 +217,16 @@ class Notes:
                 continue
             for producer_id in {h.producer_id for h in headers} - {-1}:
                 mine = [h for h in headers if h.producer_id == producer_id]
-                for what in _faults_of(mine, decided[partition], from_start=headers[0].base_offset == 0):
+                open_ended = {e for p, i, e in self._given_up if (p, i) == (partition, producer_id)}
+                is_whole = headers[0].base_offset == 0
+                for what in _faults_of(mine, decided[partition], open_ended, from_start=is_whole):
                     self.violated(f"{partition}: producer {producer_id}: {what}")
         self.check()
 
 
-def _faults_of(headers: Sequence[BatchHeader], decided: int, *, from_start: bool) -> list[str]:
-    """What is wrong with one producer's batches and markers in one partition."""
+def _faults_of(headers: Sequence[BatchHeader], decided: int, open_ended: Set[int], *, from_start: bool) -> list[str]:
+    """What is wrong with one producer's batches and markers in one partition. `open_ended`: epochs that may begin with
+    any sequence."""
     found: list[str] = []
     epoch, due, marked, open_from = -1, 0, -1, -1
     for header in headers:
@@ -228,7 +238,7 @@ def _faults_of(headers: Sequence[BatchHeader], decided: int, *, from_start: bool
             marked, open_from, due = header.producer_epoch, -1, 0  # the next transaction has the marker's epoch
         else:
             if header.producer_epoch != epoch:
-                due = 0
+                due = header.base_sequence if header.producer_epoch in open_ended else 0
             if (from_start or epoch >= 0) and header.base_sequence != due:
                 found.append(f"sequence {header.base_sequence} at {header.base_offset}, {due} is due")
             due = sequence_after(last_sequence_of(header))

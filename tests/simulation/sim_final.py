@@ -30,10 +30,13 @@ async def read_committed(
         found = await reader.poll()
         for tp, its_rows in found.items():
             rows[str(tp)] += its_rows
+        restarts = reader.take_restarts()
         if history is not None and found:
             operation = history.begin(Kind.POLL)
             history.polls(operation, polls_of(found))
             history.end(operation, Outcome.OK)
+        if history is not None and restarts:
+            history.end(history.begin(Kind.ASSIGN, offsets=restarts), Outcome.OK)
     if history is not None:
         history.end(history.begin(Kind.FINAL, offsets=until), Outcome.OK)
     return rows, until

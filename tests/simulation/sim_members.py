@@ -133,6 +133,9 @@ class Member:
             return []
         held = set(self.reader.positions)
         found = await self.reader.poll()
+        restarts = self.reader.take_restarts()
+        if restarts:
+            note_assignment(self._told, restarts)
         return polls_of({tp: rows for tp, rows in found.items() if tp in held and tp in self.membership.held})
 
 

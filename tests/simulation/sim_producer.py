@@ -125,6 +125,7 @@ class SimProducer:
         late = [b for b in partition.waiting if b.expires_s <= now]
         for batch in late:
             partition.sequences.expired(batch)
+            self._notes.gave_up(partition.tp, batch.identity)
             batch.done(-1)
         if late:
             self._begin_anew(partition)
@@ -188,6 +189,7 @@ class SimProducer:
                 batch.alone = True
         elif then in (AfterFailure.FAIL, AfterFailure.FAIL_UNKNOWN):
             for batch in batches:
+                self._notes.gave_up(partition.tp, batch.identity)
                 batch.done(-1)
         self._go_on(partition)
 

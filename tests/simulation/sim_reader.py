@@ -33,11 +33,15 @@ class SimReader:
         self._client = client
         self._isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
         self.positions: dict[TopicPartition, int] = {}
-        self.restarted: list[TopicPartition] = []
-        """Partitions whose position had been deleted: they go on at their log start."""
+        self._restarted: dict[str, int] = {}
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         self.positions = dict(positions)
+
+    def take_restarts(self) -> dict[str, int]:
+        """Partitions whose position had been deleted since the last call, and the log starts at which they go on."""
+        restarted, self._restarted = self._restarted, {}
+        return restarted
 
     async def poll(
         self, *, wait_ms: int = FETCH_WAIT_MS, max_bytes: int = FETCH_BYTES
@@ -75,7 +79,7 @@ class SimReader:
             error = error_from_code(result.error_code, result.message)
             if isinstance(error, OffsetOutOfRangeError) and result.log_start_offset > self.positions[tp]:
                 self.positions[tp] = result.log_start_offset
-                self.restarted.append(tp)
+                self._restarted[str(tp)] = result.log_start_offset
                 return []
             raise error
         aborted = Aborted(result.aborted)

@@ -275,6 +275,9 @@ async def reader(told: Told, *, committed: bool = True) -> None:
         await told.think()
         try:
             note_poll(told, polls_of(await reader.poll()))
+            restarts = reader.take_restarts()
+            if restarts:
+                note_assignment(told, restarts)
         except SparklogError as e:
             if not e.retriable:
                 raise

@@ -72,6 +72,12 @@ def test_what_a_repair_could_not_keep_is_not_answered_as_stored(seed: int) -> No
     live(seed, "compaction")
 
 
+@pytest.mark.parametrize("seed", [30_238])
+def test_the_cleaner_goes_on_when_it_cannot_tell_whether_a_log_is_due(seed: int) -> None:
+    """Found here: it waited for a lock that it held itself."""
+    live(seed, "disks")
+
+
 def test_a_seed_gives_one_life() -> None:
     for seed in range(2 * len(PLANS)):
         assert live(seed) == live(seed)

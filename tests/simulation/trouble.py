@@ -268,9 +268,12 @@ class Trouble:
 
     def heal(self) -> None:
         """Everything works again."""
-        self.world.machine.files.cut_at = None
+        files = self.world.machine.files
+        files.cut_at = None
         self.disks.heal()
         self.world.net.heal()
+        if files.is_off:  # since the last fault
+            self.power_cut()
         if self.world.store is not None:
             self.store_works()
         if self.disks.touched:

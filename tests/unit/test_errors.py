@@ -78,6 +78,9 @@ TABLE = {
     105: ("TransactionalIdAuthorizationFailedError", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", False),
     106: ("ClusterAuthorizationFailedError", "CLUSTER_AUTHORIZATION_FAILED", False),
     107: ("PolicyViolationError", "POLICY_VIOLATION", False),
+    110: ("InvalidQueryError", "INVALID_QUERY", False),
+    111: ("QueryResultTooLargeError", "QUERY_RESULT_TOO_LARGE", False),
+    112: ("QueryCancelledError", "QUERY_CANCELLED", False),
     80: ("NotEnoughReplicasError", "NOT_ENOUGH_REPLICAS", True),
     81: ("NotEnoughReplicasAfterAppendError", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True),
     82: ("OffsetNotAvailableError", "OFFSET_NOT_AVAILABLE", True),
@@ -111,7 +114,7 @@ def test_every_code_gives_its_class_name_and_text(code: int) -> None:
     error = e.error_from_code(code, "why")
     assert type(error) is e.ERRORS[code]
     assert (str(error), error.code, error.name) == ("why", code, e.NAMES[code])
-    assert str(e.error_from_code(code, "")) == (e.ERRORS[code].__doc__ or "")
+    assert str(e.error_from_code(code, "")) == " ".join((e.ERRORS[code].__doc__ or "").split())
     assert str(e.error_from_code(code, "")).endswith(".")
 
 

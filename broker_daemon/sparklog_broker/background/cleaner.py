@@ -122,6 +122,14 @@ class Cleaner:
 
     def _take(self) -> Due | None:
         """The dirtiest log that is due, which nobody else compacts meanwhile."""
+        failed: list[tuple[TopicPartition, PartitionLog, SparklogError]] = []
+        try:
+            return self._take_dirtiest(failed)
+        finally:
+            for key, partition_log, error in failed:  # not under the lock, which it takes
+                self._failed(key, partition_log, error, counts=not error.retriable)
+
+    def _take_dirtiest(self, failed: list[tuple[TopicPartition, PartitionLog, SparklogError]]) -> Due | None:
         with self._lock:
             logs = self._logs.logs
             self._trouble = {key: t for key, t in self._trouble.items() if logs.get(key) is t.log}
@@ -134,7 +142,7 @@ class Cleaner:
                     due = due_for_compaction(partition_log)
                 except SparklogError as e:
                     if not partition_log.is_closed:
-                        self._failed(key, partition_log, e, counts=not e.retriable)
+                        failed.append((key, partition_log, e))
                     continue
                 if due is not None:
                     found[key] = due

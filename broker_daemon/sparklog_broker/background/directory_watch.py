@@ -63,7 +63,7 @@ class DirectoryWatch:
         try:
             self._logs.look(path)
             if path == self._logs.log_dirs[0]:
-                self._logs.look_at_data_dir()
+                self._logs.directories.look_at_data_dir()
         except StorageError as e:
             if not e.retriable:
                 reason = f"the data directory cannot be used any more: {e}; the broker stops"
@@ -90,7 +90,7 @@ class DirectoryWatch:
                 partition = self._partitions.find(tp)
                 if partition is not None:
                     partition.take_offline(failure.error)
-        failed = self._logs.failed_directories
+        failed = self._logs.directories.failed
         if failures and len(failed) == len(self._logs.log_dirs):
             self._on_all_failed(
                 f"all log directories have failed: {'; '.join(map(str, failed.values()))}; the broker stops"

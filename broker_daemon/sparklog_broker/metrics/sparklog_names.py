@@ -119,7 +119,7 @@ def server_families(watched: Watched) -> Iterator[Metric]:
 
 
 def disk_families(watched: Watched) -> Iterator[Metric]:
-    directories = [({"directory": str(h.directory)}, h) for h in watched.storage.logs.directories_health]
+    directories = [({"directory": str(d.path)}, d.health) for d in watched.storage.logs.directories.all]
     described = Described("sparklog_fsync_seconds", "What one file's fsync takes.")
     yield histogram(described, [(labels, health.syncs.counts) for labels, health in directories])
     described = Described("sparklog_fsync_failures", "Fsyncs that failed.")

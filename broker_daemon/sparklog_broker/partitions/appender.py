@@ -140,7 +140,7 @@ class Appender:
         return (
             size_bytes <= INLINE_APPEND_BYTES // (1 if alone else INLINE_SEVERAL)
             and self._loop.time() >= self._inline_after
-            and self._logs.look_age_s < INLINE_LOOK_AGE_S
+            and self._logs.directories.look_age_s < INLINE_LOOK_AGE_S
             and not any(p.appends_pending or p.waits_for_disk for p in partitions)
         )
 

@@ -4,7 +4,7 @@ Where much comes, the background thread reads ahead while the application works 
 would only hand each record on to another thread that has to be woken for it: then the request that is under way is
 left to the next poll, which waits at the socket itself. The background thread takes it up again when poll is not
 called for a while (IDLE_S), when more comes (SPARSE_BYTES), when an answer is late, and for whatever else there is to
-do. A poll that has waited for its answer leaves the next request to the next poll as well (`sends_later`).
+do.
 """
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ SPARSE_BYTES = READ_AHEAD_BYTES_MAX
 without receiving it."""
 PART_HEADER_BYTES = 128
 """What an answer has for each partition beside the data, or a little more."""
-WAITED_S = 0.0004
-"""If poll had to wait that long for an answer from a broker on this host, it asked in good time. Then it returns what
-it has received and leaves sending the next request, a tenth of a record's way, to the next poll. If the answer was
-there sooner, the next request had better go out at once."""
 IDLE_S = 1.0
 """After this time without a poll at the socket the background thread goes on."""
 
@@ -37,13 +33,10 @@ class FetchTurn:
         self._clock = clock
         self._changed = threading.Condition(lock)
         self._polled_at = -IDLE_S
-        self._went_at = 0.0
         self._waker: Waker | None = None
         self.is_sparse = False
         """Whether the last answer was."""
         self.is_polling = False
-        self.has_waited = False
-        """Whether poll has waited at the socket for the last answer."""
         self.poll_receives = False
         """Still so when the next poll begins: an exception (Ctrl-C) has ended the last one in the middle."""
 
@@ -56,15 +49,6 @@ class FetchTurn:
         if self.is_polling:
             self._polled_at = self._clock()
         self.is_polling = False
-
-    def sends_later(self, connection: Connection) -> bool:
-        """Whether poll returns what it has received on `connection` before the next request is sent."""
-        return self.poll_receives and self.is_sparse and self.has_waited and connection.is_local
-
-    @property
-    def sends_soon(self) -> bool:
-        """Whether poll is expected to come back and to send what it has not sent yet."""
-        return not self.is_polling and self._clock() < self._polled_at + IDLE_S
 
     def is_polls(self, connection: Connection) -> bool:
         """Whether the answer on `connection` is left to poll. One that is late is not: it is for the background thread
@@ -96,11 +80,6 @@ class FetchTurn:
         if self._waker is None:
             self._waker = Waker()
         self.poll_receives = True
-        self._went_at = self._clock()
-
-    def note_answer(self) -> None:
-        """What poll has waited for is there."""
-        self.has_waited = self._clock() - self._went_at > WAITED_S
 
     def leave_socket(self) -> None:
         """It has received, or nothing came."""

@@ -1,7 +1,7 @@
 """The consumer's background thread: resolves positions, fetches ahead of `poll`, decodes.
 
 The next request goes out before the data of the last are decoded: the broker sends while the client looks at what it
-has. Only where nothing more can be there yet (`FetchTurn.sends_later`) it is left to the next poll.
+has.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class Fetcher:
         self._connection = FetchConnection(cluster, lock, config.request_timeout_ms)
         self._under_way: UnderWay | None = None
         """The request that went ahead; belongs to whose turn it is."""
-        self._owed: UnderWay | None = None
         """What poll has received without sending the request that follows."""
         self._in_background = False
         """The background thread is at work."""
@@ -121,7 +120,7 @@ class Fetcher:
                         return None
                     looked = True
                     self._turn.begin_poll()
-                    if not self._poll_sends() and self._left_to_poll() is None:
+                    if self._left_to_poll() is None:
                         self._tell_of_room()
                         self.changed.wait(max(remaining, 0))
                         continue
@@ -130,20 +129,6 @@ class Fetcher:
         finally:
             with self.changed:
                 self._turn.end_poll()
-
-    def _poll_sends(self) -> bool:
-        """Whether a request is owed that poll can send without waiting; one that it cannot is left to the background
-        thread."""
-        owed = self._owed
-        if owed is None:
-            return False
-        sends = not (self._connection.has_aborted or self._closed or owed.connection.closed) and self._knows(
-            owed.positions
-        )
-        if not sends:
-            self._owed = None
-            self._tell()
-        return sends
 
     def _knows(self, positions: list[Position]) -> bool:
         """Whether nobody has to be asked for their leaders."""
@@ -157,32 +142,28 @@ class Fetcher:
         return under_way if self._turn.is_polls(under_way.connection) else None
 
     def _receive_here(self, deadline: float) -> None:
-        """Sends what is owed, and receives the answer on the polling thread, if it comes in time, all of it, and
-        nothing has to be asked for."""
-        owed, self._owed = self._owed, None
-        if owed is not None:
-            self._go_ahead(owed, 0)
+        """Receives the answer on the polling thread, if it comes in time, all of it, and nothing has to be asked
+        for."""
         under_way = self._under_way
         if under_way is not None:
             connection, positions = under_way.connection, under_way.positions
-            is_there = owed is None and connection.read_ahead()
+            is_there = connection.read_ahead()
             while not (is_there or connection.is_answer_large) and self._turn.is_readable(connection, deadline):
                 is_there = connection.read_ahead()
             if is_there and self._knows(positions):
-                self._turn.note_answer()
                 self._under_way = None
                 self._step(positions, under_way)
             elif is_there or connection.has_read_ahead:
                 self._turn.is_sparse = False
         with self.changed:
             self._turn.leave_socket()
-            if self._owed is None and self._left_to_poll() is None:
+            if self._left_to_poll() is None:
                 self._tell()
 
     def _start_over(self) -> None:
         """An exception has ended a poll in the middle: everything is read again from behind what was returned."""
         self.replace({tp: position.afresh() for tp, position in self.positions.items()})
-        self._under_way = self._owed = None
+        self._under_way = None
         self._turn.leave_socket()
         self._tell()
 
@@ -236,10 +217,6 @@ class Fetcher:
                     self._turn.leave_to_poll(None if left is None else left.connection)
                     continue
                 wanted = [p for p in self.positions.values() if p.is_fetchable]
-                if self._owed is not None and self._owed.is_for(wanted) and self._turn.sends_soon:
-                    self._turn.leave_to_poll(None)
-                    continue
-                self._owed = None
                 if self._under_way is not None:
                     wanted = self._under_way.positions
                 elif now < self._resume_at:
@@ -260,7 +237,7 @@ class Fetcher:
                 self._take_answer(ahead)
             self._backoff_s, self._logged = BACKOFF_S, ""
         except SparklogError as e:
-            self._under_way = self._owed = None
+            self._under_way = None
             if self._connection.drop() or not self._is_current(wanted):
                 return
             if not e.retriable:
@@ -348,10 +325,7 @@ class Fetcher:
         behind = self._leave_to_files(parts)
         self._turn.is_sparse = size_bytes + len(parts) * PART_HEADER_BYTES <= SPARSE_BYTES
         if go_ahead and all(p.result.error_code == 0 for p in parts) and self._advance(parts):
-            if self._turn.sends_later(under_way.connection) and sum(len(p.headers) for p in parts) == 1:
-                self._owed = under_way
-            else:
-                self._go_ahead(under_way, size_bytes)
+            self._go_ahead(under_way, size_bytes)
         for part in parts:
             position = part.position
             try:

@@ -93,8 +93,6 @@ class Connection:
         TooManyConnectionsError.
         """
         self.endpoint = endpoint
-        self.is_local = bool(local_socket)
-        """Whether it goes through a Unix socket."""
         self.timeout_ms = timeout_ms
         self._next_id = 0
         self._expected: deque[_Expected] = deque()

@@ -100,9 +100,6 @@ class Accumulator:
         self.outstanding: dict[Delivery, None] = {}
         self.failed: deque[Delivery] = deque(maxlen=1000)
         self.wake_sender: Callable[[], None] = lambda: None
-        self.may_send_here: Callable[[], bool] = lambda: False
-        self.is_left_to_caller = False
-        """The caller that opened a batch has to call `Sender.send_here`: the sender's thread was not woken."""
 
     def reset_after_fork(self) -> None:
         """In a forked child: the producer belongs to the parent."""
@@ -209,10 +206,7 @@ class Accumulator:
         batch = queue.open = OpenBatch(queue.tp)
         self.outstanding[batch.delivery] = None
         if not self._waits_for_answer(queue):
-            if self.may_send_here():
-                self.is_left_to_caller = True
-            else:
-                self.wake_sender()
+            self.wake_sender()
         return batch
 
     def locked_drop_unfinished(self, queue: PartitionQueue) -> None:

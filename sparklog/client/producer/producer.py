@@ -110,7 +110,6 @@ class Producer:
             self._cluster, self._accumulator, self._encoder, sender_config, lambda name: topics.pop(name, None)
         )
         self._accumulator.wake_sender = self._sender.wake
-        self._accumulator.may_send_here = self._sender.may_send_here
         core = self._core = ProducerCore(self._accumulator, self._sender, self._parallel)
         self._transactions: Transactions | None = None
         if config["transactional.id"]:
@@ -186,8 +185,6 @@ class Producer:
             batch.timestamps_ns.append(now_ns)
             values.append(value)  # last: before it nothing of the row counts, should a signal interrupt this
             lock.release()
-            if accumulator.is_left_to_caller:
-                self._sender.send_here()
         except BaseException:
             with lock:
                 for queue in state.queues:

@@ -24,7 +24,6 @@ from sparklog.client.net.waker import Waker
 from sparklog.client.producer.accumulator import Accumulator, PartitionQueue
 from sparklog.client.producer.delivery_errors import STORED_NOTHING, TOPIC_CHANGED
 from sparklog.client.producer.encoding import BatchEncoder
-from sparklog.client.producer.interrupts import InterruptsDeferred
 from sparklog.client.producer.outcomes import Entry, Outcomes
 from sparklog.client.producer.sequences import WriteSession
 from sparklog.errors import (
@@ -49,8 +48,6 @@ _SEND_S_MIN = 0.01
 """What is sent in the last moment of its `delivery.timeout.ms` has so long."""
 SHORT_TIMEOUT_S = 0.1
 """What is waited for exactly."""
-HERE_BYTES_MAX = 16 * 1024
-"""A batch of this size is sent on the caller's thread: no socket makes anybody wait for so little."""
 FD_SETSIZE = 1024
 """`select` takes smaller descriptors only."""
 
@@ -74,12 +71,7 @@ class _Channel:
 
 
 class Sender:
-    """Runs until `stop`; everything but `wake`, `stop` and `send_here` belongs to its thread.
-
-    While that sleeps and nothing is under way, a caller who has opened a batch sends it itself (`send_here`): to wake a
-    thread takes as long as to encode and send a record. It has the thread's turn meanwhile, which is all that it
-    shares with it; the answer is the thread's again.
-    """
+    """Runs until `stop`; everything but `wake`, `stop`, `abandon` and `join` belongs to its thread."""
 
     def __init__(
         self,
@@ -109,17 +101,11 @@ class Sender:
         self._selector.register(self._waker, selectors.EVENT_READ)
         self._woken = False
         self._stopping = False
-        self._turn = threading.Lock()
-        """Held by the thread but while it sleeps."""
-        self._is_idle = False
-        """It sleeps with nothing under way, but not beyond the deadline of what a caller may send meanwhile."""
         self.is_abandoned = False
         self.on_abandoned: Callable[[], None] = lambda: None
         """Called on the thread when it has been abandoned, before it goes on."""
         self.on_left: Callable[[], None] = lambda: None
         """Called on the thread at its end, when it has been abandoned."""
-        self._interrupted: BaseException | None = None
-        """What has kept a caller from sending what it had taken."""
         self._thread = threading.Thread(target=self._run, name="sparklog-producer", daemon=True)
         self._thread.start()
 
@@ -128,54 +114,6 @@ class Sender:
         if not self._woken:
             self._woken = True
             self._waker.wake()
-
-    def may_send_here(self) -> bool:
-        """Whether who opens a batch now had better call `send_here`, without a `wake`."""
-        return self._is_idle
-
-    def send_here(self) -> None:
-        """Sends, on the caller's thread, the batch that has been opened; whatever is not as simple as that is left to
-        ours. Signals wait until it is done (`InterruptsDeferred`). Another exception in the middle of it ends the
-        producer."""
-        with InterruptsDeferred():
-            self._accumulator.is_left_to_caller = False  # before looking, or telling who looks
-            is_sent = False
-            if self._turn.acquire(blocking=False):
-                try:
-                    is_sent = self._is_idle and self._send_opened()
-                finally:
-                    self._turn.release()
-                    if not is_sent:
-                        self.wake()
-            else:
-                self.wake()
-
-    def _send_opened(self) -> bool:
-        """False: nothing has been taken."""
-        accumulator = self._accumulator
-        is_taken = False
-        try:
-            with accumulator.lock:
-                if not self._is_ready_for_callers():  # another session may have begun
-                    return False
-                session, now = accumulator.session, time.monotonic()
-                ready, next_at = accumulator.locked_ready(now)
-                opened = ready[0].open if len(ready) == 1 and next_at is None and not ready[0].batches else None
-                if opened is None or opened.size_bytes > HERE_BYTES_MAX:
-                    return False
-                leader = self._cluster.known_leader(opened.delivery.tp)
-                channel = None if leader is None else self._channels.get(leader)
-                if leader is None or channel is None or channel.in_flight:
-                    return False
-                is_taken = True
-                entry = Entry(ready[0], accumulator.locked_take(ready[0], now))
-            if self._encode(entry, session):
-                self._send_entries(leader, channel, [entry], session)
-        except BaseException as e:
-            if is_taken:
-                self._interrupted = e
-            raise
-        return True
 
     def stop(self, timeout_s: float) -> None:
         """Ends the thread; batches that are still waiting fail."""
@@ -201,7 +139,6 @@ class Sender:
     # -- the thread
 
     def _run(self) -> None:
-        self._turn.acquire()
         try:
             is_leaving = False
             while not self._stopping and not (is_leaving and not self._accumulator.outstanding):
@@ -228,8 +165,6 @@ class Sender:
 
     def _step(self) -> None:
         self._woken = False  # before looking: what changes from now on has to wake us
-        if self._interrupted is not None:
-            raise SparklogError(f"interrupted in the middle of sending: {self._interrupted!r}") from self._interrupted
         self._outcomes.expire()
         with self._accumulator.lock:
             ready, next_at = self._accumulator.locked_ready(time.monotonic())
@@ -243,17 +178,8 @@ class Sender:
         deadlines = [c.in_flight[0][1] for c in self._channels.values() if c.in_flight]
         if next_at is not None:
             deadlines.append(next_at)
-        is_idle = not deadlines and self._is_ready_for_callers()
-        if is_idle:
-            deadlines.append(time.monotonic() + self._config.request_timeout_ms / 1000)
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-        self._is_idle = is_idle
-        self._turn.release()
-        try:
-            events = self._select(timeout)
-        finally:
-            self._turn.acquire()
-            self._is_idle = False
+        events = self._select(timeout)
         self._woken = True
         for key, _ in events:
             if key.data is None:
@@ -265,14 +191,6 @@ class Sender:
             if channel.in_flight and channel.in_flight[0][1] <= now:
                 late = RequestTimedOutError(f"the broker at {endpoint} did not answer within request.timeout.ms")
                 self._drop_channel(endpoint, late)
-
-    def _is_ready_for_callers(self) -> bool:
-        """Whether nothing is missing for sending at once what somebody may collect. Not in transactions, which begin
-        otherwise."""
-        session = self._accumulator.session
-        if self._stopping or self._accumulator.linger_s or self._config.acks == 0:
-            return False
-        return session is None or (session.identity is not None and session.transactional_id is None)
 
     def _select(self, timeout_s: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         """The selector's own `select` rounds a timeout up to the next millisecond, which is much of a linger: a short

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -76,6 +76,8 @@ def read_range(
     isolation: int = READ_UNCOMMITTED,
     retry_timeout_ms: int = 30_000,
     fetching: Fetching = Fetching(),  # noqa: B008 - immutable
+    wanted: Callable[[BatchHeader], bool] | None = None,
+    floor: int | None = None,
 ) -> Iterator[ConsumedBatch]:
     """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets without a row are left
     out: compaction has removed it, a marker stands there, or (READ_COMMITTED) its transaction was aborted.
@@ -84,9 +86,11 @@ def read_range(
     the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, and reads
     old segments in the object store, "off" uses the socket, as `fetching` says. A broker that is away is waited for up
     to `retry_timeout_ms` since the last progress. All requests together wait no longer than the larger of that and
-    `fetching.request_timeout_ms`. Raises DataLossError if a part of the range is gone, CorruptBatchError,
-    SchemaMismatchError (an unknown column, or one that has become wider than `layout` says), RequestTimedOutError if
-    with READ_COMMITTED a transaction in the range stays open for `retry_timeout_ms`.
+    `fetching.request_timeout_ms`. `wanted`: batches for whose header it is false are passed over, undecoded. `floor`:
+    of the batch that `start_offset` lies in, the rows from there on are given, too. Raises DataLossError if a part of
+    the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or one that has become wider than
+    `layout` says), RequestTimedOutError if with READ_COMMITTED a transaction in the range stays open for
+    `retry_timeout_ms`.
     """
     if local not in ("auto", "off"):
         raise InvalidConfigError(f"local read {local!r}: use auto or off")
@@ -94,15 +98,24 @@ def read_range(
         raise InvalidRequestError(f"{tp}: cannot read offsets {start_offset} to {end_offset}")
     if start_offset == end_offset:
         return
-    reader = _RangeReader(
-        cluster, tp, end_offset, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000, fetching
-    )
-    expected = start_offset
+    expected = start_offset if floor is None else min(floor, start_offset)
+    rows = _Rows(start_offset, expected, end_offset, wanted)
+    reader = _RangeReader(cluster, tp, rows, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000, fetching)
     for batch in reader.batches(start_offset, local == "auto"):
         if batch.base_offset < expected:
             raise CorruptBatchError(f"{tp}: offset {batch.base_offset} comes where at least {expected} is due")
         expected = batch.next_offset
         yield batch
+
+
+class _Rows(NamedTuple):
+    """Which rows are wanted: [start, end), of the batch that `start` lies in from `floor` on, none of batches not
+    `wanted`."""
+
+    start: int
+    floor: int
+    end: int
+    wanted: Callable[[BatchHeader], bool] | None
 
 
 def _lost(tp: TopicPartition, start: int, end: int, why: str) -> DataLossError:
@@ -114,7 +127,7 @@ class _RangeReader:
         self,
         cluster: Cluster,
         tp: TopicPartition,
-        end_offset: int,
+        rows: _Rows,
         columns: Sequence[str] | None,
         layout: pa.Schema | None,
         check_crcs: bool,
@@ -124,7 +137,8 @@ class _RangeReader:
     ) -> None:
         self._cluster = cluster
         self._tp = tp
-        self._end = end_offset
+        self._rows = rows
+        self._end = rows.end
         self._columns = columns
         self._layout = layout
         self._projection: Projection | None = None
@@ -247,6 +261,12 @@ class _RangeReader:
         *,
         checked: bool = False,
     ) -> ConsumedBatch | None:
+        rows = self._rows
+        if rows.wanted is not None and not rows.wanted(header):
+            self._note_progress()
+            return None
+        if offset == rows.start:
+            offset = rows.floor
         return decode_one(
             data,
             view,

@@ -105,9 +105,11 @@ class ProducerFiles:
     def _resume(self, offset: int, bounds: LogBounds, safeguards: Safeguards, limit: int) -> PartitionProducers | None:
         """As the snapshot at `offset` has it; None if that, or a file it counts on, cannot be used."""
         path = self._directory / snapshot_name(offset)
-        snapshot = decode_snapshot(read_whole(self._files, path) or b"")
+        data = read_whole(self._files, path)
+        snapshot = decode_snapshot(data or b"")
         if snapshot is None or snapshot.offset != offset:
-            logger.warning("%s cannot be read: an older one is taken, or all headers are read", path)
+            if data:  # else it was emptied on purpose
+                logger.warning("%s cannot be read: an older one is taken, or all headers are read", path)
             return None
         entries: list[AbortedEntry] = []
         known: dict[int, AbortedFile] = {}

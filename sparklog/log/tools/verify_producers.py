@@ -46,6 +46,9 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
         data = read_if_there(path)
         if data is None:  # a broker at work has replaced it by a newer one
             continue
+        if not data:  # by a repair
+            findings.note(path, 0, "producers", f"emptied; {_REPLAYED}")
+            continue
         snapshot = decode_snapshot(data)
         if snapshot is None or snapshot_name(snapshot.offset) != path.name:
             report(path, 0, "producers", f"cannot be read; {_REPLAYED}")

@@ -15,7 +15,7 @@ from sparklog_broker.config import make_config
 
 from sparklog.environment import real_environment
 from sparklog.environment.clock import SystemClock
-from sparklog.log.compaction.policy import FAILURES_MAX
+from sparklog.log.compaction.policy import CLEANER_POINT_FILE, FAILURES_MAX
 from sparklog.log.log_manager import LogManager
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
@@ -110,6 +110,23 @@ def test_a_log_that_fails_waits_and_the_others_go_on(tmp_path: Path, caplog: pyt
     assert worker.run_once() is None and not caplog.text
     worker.run_soon()  # the topic was altered
     assert worker.run_once() is None and "next attempt" in caplog.text
+    logs.close()
+
+
+def test_a_log_of_which_nobody_can_tell_whether_it_is_due_holds_up_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = Logs(tmp_path, "bad", "good")
+    for topic in ("bad", "good"):
+        fill(logs[topic])
+    (logs["bad"].directory / CLEANER_POINT_FILE).mkdir()  # cannot be read
+    worker = cleaner(logs, Clock())
+    with caplog.at_level(logging.WARNING):
+        assert worker.run_once() is not None
+    assert stored(logs["good"]) == [(1, b"k", b"1")]
+    assert "partition bad-0: compaction failed" in caplog.text
+    worker.run_soon()
+    assert worker.run_once() is None
     logs.close()
 
 

@@ -66,11 +66,11 @@ def test_what_is_exchanged_is_noticed_after_an_append(tmp_path: Path, name: str)
     manager = started(data)
     append(manager.get(TP), records(3))
     manager.look(data)
-    assert not manager.failed_directories
+    assert not manager.directories.failed
     REPLACEMENTS[name](data)
     append(manager.get(TP), records(1))  # within the second
     manager.look(data)
-    assert list(manager.failed_directories) == [data]
+    assert list(manager.directories.failed) == [data]
     with pytest.raises(StorageError, match="has failed"):
         manager.get(TP).appender.append(records(1))
     before = {p: p.read_bytes() for p in data.rglob("*") if p.is_file()}
@@ -88,11 +88,11 @@ def test_an_append_to_a_log_that_nobody_has_looked_at_for_long_looks_itself(
     REPLACEMENTS[name](data)
     later_s = time.monotonic() + LOOK_AGE_S_MAX + 0.1
     monkeypatch.setattr(time, "monotonic", lambda: later_s)
-    for directory in manager._directories:
+    for directory in manager.directories.all:
         directory.health._now_s = lambda: later_s
     with pytest.raises(StorageError):
         manager.get(TP).appender.append(records(1))
-    assert list(manager.failed_directories) == [data]
+    assert list(manager.directories.failed) == [data]
     manager.close()
 
 
@@ -104,7 +104,7 @@ def test_a_segment_that_is_opened_again_must_be_the_same_file(tmp_path: Path) ->
     exchange(tmp_path / "events-0" / f"{0:020d}.arrow")
     with pytest.raises(StorageError, match="another one"):
         log.appender.append(records(1))
-    assert manager.failed_directories
+    assert manager.directories.failed
     manager.close()
 
 
@@ -127,7 +127,7 @@ def test_moving_away_and_back_is_no_exchange(tmp_path: Path) -> None:
     (tmp_path / "away").rename(data)
     append(manager.get(TP), records(1))
     manager.look(data)
-    assert not manager.failed_directories
+    assert not manager.directories.failed
     assert manager.close()
 
 
@@ -145,17 +145,17 @@ def test_deleting_compacting_and_rolling_is_no_exchange(tmp_path: Path) -> None:
     append(log, records(3))
     manager.delete_partition(TP)
     log.flusher.look()
-    assert not manager.failed_directories
+    assert not manager.directories.failed
     assert manager.close()
 
 
 def test_a_data_directory_beside_the_log_directories_is_looked_at(tmp_path: Path) -> None:
     data = tmp_path / "data"
     manager = LogManager(data, log_dirs=[tmp_path / "a"])
-    manager.look_at_data_dir()
+    manager.directories.look_at_data_dir()
     replace_by_copy(data)
     with pytest.raises(StorageError, match="lock is another one"):
-        manager.look_at_data_dir()
+        manager.directories.look_at_data_dir()
     manager.close()
 
 

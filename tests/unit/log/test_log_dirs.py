@@ -129,7 +129,7 @@ def test_only_the_unclean_directory_is_checked(tmp_path: Path) -> None:
     assert started(tmp_path).close()
     (tmp_path / "b" / "clean-shutdown").unlink()
     manager = started(tmp_path)
-    assert [d.started_clean for d in manager._directories] == [True, False]
+    assert [d.started_clean for d in manager.directories.all] == [True, False]
     assert not manager.started_clean
     manager.close()
 
@@ -278,7 +278,7 @@ def test_what_is_not_the_disks_fault_leaves_the_directory_alone(tmp_path: Path, 
     files.broken[tmp_path / "a" / "events-0"] = number  # one partition's files only
     with pytest.raises((StorageError, StorageFullError)):
         manager.get(TPS[0]).appender.append(records(3))
-    assert not manager.failed_directories
+    assert not manager.directories.failed
     append(manager.get(TPS[2]), records(3))
     files.broken.clear()
     append(manager.get(TPS[0]), records(3))
@@ -293,7 +293,7 @@ def test_a_directory_that_refuses_everything_has_failed(tmp_path: Path, number: 
     files.operations = {"open", "write"}
     with pytest.raises(StorageError):
         manager.get(TPS[0]).appender.append(records(3))
-    assert list(manager.failed_directories) == [tmp_path / "a"]
+    assert list(manager.directories.failed) == [tmp_path / "a"]
     manager.close()
 
 
@@ -451,7 +451,7 @@ def test_a_full_disk_gets_no_new_partition(tmp_path: Path, caplog: pytest.LogCap
     manager.create_partition(FOUR[0])
     assert places(tmp_path) == {"a": [], "b": ["events-0"]}
     assert "events-0 cannot be made in" in caplog.text
-    assert not manager.failed_directories
+    assert not manager.directories.failed
     with pytest.raises(StorageFullError):
         manager.checkpoint()
     assert "events-0" in (tmp_path / "b" / "recovery-points.json").read_text(), "the other one's is written"

@@ -40,7 +40,7 @@ def started(data_dir: Path, *specs: PartitionSpec, files: LimitedFiles | None = 
 
 def kill(manager: LogManager) -> None:
     """Ends it as kill -9 does: nothing is written, the lock is gone."""
-    manager._unlock()
+    manager.directories.unlock()
 
 
 E0, E1 = TopicPartition("events", 0), TopicPartition("events", 1)

@@ -53,7 +53,7 @@ def filled(data: Path, *, segments: int, files: FileSystem | None = None) -> Log
 
 def kill(manager: LogManager) -> None:
     """As kill -9: nothing is written, the lock is gone."""
-    manager._unlock()
+    manager.directories.unlock()
 
 
 @pytest.mark.parametrize("segments", [1, 2, 3])

@@ -6,7 +6,6 @@ import socket
 import threading
 from typing import Any
 
-from sparklog.client.consumer import fetch_turn
 from sparklog.client.consumer.fetch_turn import FetchTurn
 
 
@@ -49,37 +48,3 @@ def test_the_answer_is_waited_for_no_longer_than_it_may_take() -> None:
         now = 100.1
         assert not turn.is_polls(connection)
         turn.close()
-
-
-def test_the_next_request_is_left_to_the_next_poll_only_after_a_wait_on_the_brokers_host() -> None:
-    class _Connection:
-        is_local = True
-
-    now = 10.0
-    turn = FetchTurn(threading.RLock(), lambda: now)
-    connection: Any = _Connection()
-    turn.is_sparse = True
-    turn.go_to_socket()
-    assert not turn.sends_later(connection)  # nothing is known yet
-    now += fetch_turn.WAITED_S * 2
-    turn.note_answer()
-    assert turn.sends_later(connection)
-    connection.is_local = False
-    assert not turn.sends_later(connection)
-    connection.is_local, turn.is_sparse = True, False
-    assert not turn.sends_later(connection)
-    turn.is_sparse = True
-    turn.go_to_socket()
-    now += fetch_turn.WAITED_S / 2  # it has been there, or nearly so
-    turn.note_answer()
-    assert not turn.sends_later(connection)
-    turn.has_waited = True
-    turn.leave_socket()
-    assert not turn.sends_later(connection)  # the background thread receives
-    turn.begin_poll()
-    assert not turn.sends_soon
-    turn.end_poll()
-    assert turn.sends_soon
-    now += fetch_turn.IDLE_S
-    assert not turn.sends_soon
-    turn.close()

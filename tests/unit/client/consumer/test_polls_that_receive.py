@@ -121,13 +121,7 @@ def drain_for(consumer: Consumer, seconds: float) -> list[Any]:
 
 
 @pytest.mark.usefixtures("local_read")
-@pytest.mark.parametrize("later", [False, True])
-def test_a_broker_that_goes_away_while_poll_receives(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, later: bool
-) -> None:
-    if later:
-        send_later(monkeypatch)
-
+def test_a_broker_that_goes_away_while_poll_receives(fake: FakeBroker) -> None:
     def drop_some(api: Api, _: Any) -> Any:
         return DROP if api is Api.FETCH and fetches(fake) % 3 == 0 else None
 
@@ -188,62 +182,16 @@ def test_who_does_not_wait_for_all_of_an_answer_leaves_it_to_the_background(
         assert set(steps) == {"sparklog-consumer"}
 
 
-def send_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As to a broker on this host, when each answer has been waited for."""
-    monkeypatch.setattr(FetchTurn, "sends_later", lambda turn, _: turn.poll_receives and turn.is_sparse)
-
-
 def is_left_to_poll(consumer: Consumer) -> bool:
-    return consumer._fetcher._left_to_poll() is not None or consumer._fetcher._owed is not None
+    return consumer._fetcher._left_to_poll() is not None
 
 
 def fetches(fake: FakeBroker) -> int:
     return sum(api is Api.FETCH for api, _ in fake.requests)
 
 
-def test_who_has_waited_gets_records_before_the_next_request_is_sent(
-    fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send_later(monkeypatch)
-    asked: list[str] = []
-    ask = fetcher.Fetcher._ask
-
-    def note(*given: Any, **named: Any) -> Any:
-        asked.append(threading.current_thread().name)
-        return ask(*given, **named)
-
-    monkeypatch.setattr(fetcher.Fetcher, "_ask", note)
-    with caught_up(fake) as consumer:
-        consumer.poll(0)
-        steps.clear()
-        for i in range(1, 6):
-            asked.clear()
-            fill(fake, 1, rows=2)
-            assert offsets(drain(consumer, 2)) == [8 + 2 * i, 9 + 2 * i]
-            assert asked == []
-            assert consumer.poll(0) == []
-            assert asked == [threading.current_thread().name]
-        assert set(steps) == set(asked)
-
-
-def test_the_request_that_poll_did_not_send_is_sent_in_the_background(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send_later(monkeypatch)
-    monkeypatch.setattr(fetch_turn, "IDLE_S", 0.05)
-    with caught_up(fake) as consumer:
-        for i in range(1, 4):
-            fill(fake, 1)
-            assert offsets(drain(consumer, 10)) == list(range(10 * i, 10 * i + 10))
-            until(lambda: consumer._fetcher._owed is None)
-        fill(fake, 1)
-        until(lambda: bool(consumer._fetcher.ready))
-        assert offsets(drain(consumer, 10)) == list(range(40, 50))
-
-
 @pytest.mark.usefixtures("local_read")
-def test_positions_that_change_before_the_request_is_sent(fake4: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    send_later(monkeypatch)
+def test_positions_that_change_while_a_request_is_under_way(fake4: FakeBroker) -> None:
     with caught_up(fake4) as consumer:
         fill(fake4, 1)
         assert offsets(drain(consumer, 10)) == list(range(10, 20))
@@ -264,12 +212,7 @@ def test_positions_that_change_before_the_request_is_sent(fake4: FakeBroker, mon
         assert {(r.partition, r.offset) for r in drain(consumer, 10)} == {(0, o) for o in range(40, 50)}
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_nothing_is_asked_for_on_the_polling_thread(
-    fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch, later: bool
-) -> None:
-    if later:
-        send_later(monkeypatch)
+def test_nothing_is_asked_for_on_the_polling_thread(fake: FakeBroker, steps: list[str]) -> None:
     with caught_up(fake) as consumer:
         consumer._cluster.expire("events")
         fill(fake, 1)
@@ -364,20 +307,14 @@ RETURNS = ("return chosen", "return batches")
 
 
 @pytest.mark.parametrize(
-    ("call", "modules", "later"),
-    [
-        ("poll", MODULES, False),
-        ("poll", MODULES, True),
-        ("poll_batches", ("consumer.py", "records_in_hand.py", "position.py"), False),
-    ],
+    ("call", "modules"),
+    [("poll", MODULES), ("poll_batches", ("consumer.py", "records_in_hand.py", "position.py"))],
 )
 def test_a_poll_that_is_interrupted_anywhere_loses_nothing(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, call: str, modules: tuple[str, ...], later: bool
+    fake: FakeBroker, call: str, modules: tuple[str, ...]
 ) -> None:
     """Ctrl-C at each line that a poll runs through, as long as there are lines; the records that were not returned
     come with the next polls."""
-    if later:
-        send_later(monkeypatch)
     with caught_up(fake, local_read="off") as consumer:
         expected, line = 10, 1
         interrupted = 0

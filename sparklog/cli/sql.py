@@ -1,0 +1,85 @@
+"""`sparklog sql`: SQL over topics, one statement or at a prompt."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, timeout_ms
+from sparklog.cli.sql_format import TABLE_ROWS, OutputFormat
+from sparklog.settings import MIB
+
+EPILOG = """\
+**Examples**
+
+`sparklog sql`: a prompt
+
+`sparklog sql "SELECT zone, count(*) FROM trips WHERE _timestamp > now() - interval '1 hour' GROUP BY zone"`
+
+`sparklog sql "FROM trips ORDER BY _offset DESC LIMIT 10"`
+
+`sparklog sql "SELECT decode(value)->>'$.user' AS who, count(*) FROM events GROUP BY ALL" --format csv`
+
+`sparklog sql "FROM trips" --format parquet --output trips.parquet`
+
+`sparklog sql < report.sql`
+
+The SQL is DuckDB's. Topics are tables: their columns behind _partition, _offset and _timestamp; a name that is no identifier
+stands in double quotes ("my-topic"). SQL reaches topics only: no files, no network.
+"""
+
+
+def sql(
+    query: Annotated[str | None, typer.Argument(help="SQL; without it a prompt, or what stdin holds.")] = None,
+    format: Annotated[OutputFormat, typer.Option(help="How to write.")] = OutputFormat.table,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Rows that a table shows; other formats have them all.")
+    ] = TABLE_ROWS,
+    isolation_level: Annotated[
+        str, typer.Option(metavar="read_committed|read_uncommitted", help="Whether what is not committed is seen.")
+    ] = "read_committed",
+    memory_limit: Annotated[int, typer.Option(metavar="MIB", min=16, help="Memory that DuckDB may use.")] = 1024,
+    lateness_ms: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="No record is stored so much later than one with a later timestamp: what follows a time range is not read.",
+        ),
+    ] = None,
+    local: Annotated[
+        str, typer.Option(metavar="auto|off", help="Whether to map the broker's files where they are visible.")
+    ] = "auto",
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Query topics with SQL."""
+    if format is OutputFormat.parquet and output is None:
+        raise typer.BadParameter("--format parquet needs --output FILE")
+    if format is OutputFormat.table and output is not None:
+        raise typer.BadParameter("--output needs --format csv, json or parquet")
+    from sparklog.cli.sql_run import run_query
+    from sparklog.errors import QueryCancelledError
+    from sparklog.query.session import SqlSession
+
+    with SqlSession(
+        bootstrap_servers,
+        isolation_level=isolation_level,
+        local=local,
+        memory_limit_bytes=memory_limit * MIB,
+        lateness_ms=lateness_ms,
+        request_timeout_ms=timeout_ms(),
+    ) as session:
+        if query is None and sys.stdin.isatty():
+            from sparklog.cli.sql_shell import run_shell
+
+            run_shell(session, format, output, max_rows)
+            return
+        try:
+            remark = run_query(session, sys.stdin.read() if query is None else query, format, output, max_rows)
+        except QueryCancelledError:
+            raise KeyboardInterrupt from None
+    if remark:
+        print(remark, file=sys.stderr)

@@ -1,0 +1,56 @@
+"""What the Tab key offers in SQL. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from sparklog.query.names import topics_named, written
+
+OFFERED_MAX = 200
+COMMANDS = (".exit", ".format", ".help", ".quit", ".schema", ".tables")
+_CLOSED = re.compile(r"\"(?:[^\"]|\"\")*\"|'(?:[^']|'')*'")
+_WORD = re.compile(r"[\w.]*$")
+_TABLE_COMES = re.compile(r"\b(?:from|join|describe|summarize|into|update|table)\s+$", re.IGNORECASE)
+
+
+def complete(
+    before: str, topics: Sequence[str], columns_of: Callable[[str], Sequence[str]], words: Sequence[str]
+) -> tuple[int, list[str]]:
+    """How many characters before the cursor are replaced, and by what: topics behind FROM, else columns of the topics
+    that are named already, then keywords and functions (`words`)."""
+    if before.startswith((".", "\\")):
+        command, blank, typed = before.partition(" ")
+        if blank:
+            return len(typed), _fitting([written(t) for t in topics], typed)
+        return len(command), _fitting(COMMANDS, command)
+    typed = _typed(before)
+    head = before[: len(before) - len(typed)]
+    if _TABLE_COMES.search(head):
+        return len(typed), _fitting([written(t) for t in topics], typed)
+    if not typed:
+        return 0, []
+    typed = typed.rpartition(".")[2] if not typed.startswith('"') else typed
+    columns = dict.fromkeys(c for topic in topics_named(before, topics) for c in columns_of(topic))
+    names = [*_fitting([written(c) for c in columns], typed), *_fitting([written(t) for t in topics], typed)]
+    keywords = _fitting(words, typed)
+    if typed.islower():
+        keywords = [k.lower() for k in keywords]
+    return len(typed), list(dict.fromkeys([*names, *keywords]))[:OFFERED_MAX]
+
+
+def _typed(before: str) -> str:
+    """The word that is being typed, with the double quote it may begin with; nothing within a string."""
+    text = _CLOSED.sub(lambda closed: " " * len(closed[0]), before)
+    if "'" in text:
+        return ""
+    if '"' in text:
+        return before[text.index('"') :]
+    word = _WORD.search(text)
+    return word[0] if word else ""
+
+
+def _fitting(names: Sequence[str], typed: str) -> list[str]:
+    """Those that begin with what is typed, in any case and with or without a quote; sorted."""
+    start = typed.lstrip('"').lower()
+    return sorted(n for n in names if n.lstrip('"').lower().startswith(start))[:OFFERED_MAX]

@@ -1,0 +1,16 @@
+"""The formats of `sparklog sql`: apart from their writers, which import more than `--help` should."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+TABLE_ROWS = 1_000
+
+
+class OutputFormat(StrEnum):
+    """How rows are written."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"

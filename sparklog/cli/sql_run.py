@@ -1,0 +1,113 @@
+"""Runs one text of SQL for the command line: in a thread, so that Ctrl-C cancels it and a progress bar moves
+meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from sparklog.cli import console
+from sparklog.cli.sql_format import OutputFormat
+from sparklog.cli.sql_output import WRITERS, destination, print_table
+from sparklog.query.session import SqlSession
+
+TICK_S = 0.1
+BAR_AFTER_S = 1.0
+"""What is done by then needs no bar."""
+
+NO_RESULT = (["Count"], ["Success"])
+"""The columns of statements that are done rather than asked, as CREATE VIEW."""
+
+T = TypeVar("T")
+
+
+def run_query(session: SqlSession, query: str, format: OutputFormat, output: Path | None, max_rows: int) -> str:
+    """Writes the result; returns what the user should know and cannot see. Raises QueryCancelledError after Ctrl-C,
+    and what `sparklog.sql` does."""
+    if format is OutputFormat.table:
+        table, complete = cancellable(session, lambda: _first_rows(session, query, max_rows))
+        if table.num_rows or table.column_names not in NO_RESULT:
+            print_table(table)
+        return "" if complete else f"the first {max_rows:,} rows; --max-rows shows more, --format csv has all"
+    rows = cancellable(session, lambda: _copy(session, query, format, output))
+    return "" if output is None else f"wrote {rows:,} rows to {output}"
+
+
+def cancellable(session: SqlSession, work: Callable[[], T]) -> T:
+    """What `work` returns or raises. Ctrl-C interrupts the session, which makes it end."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+    ended = threading.Event()  # `Thread.join` takes a thread for ended when a signal comes meanwhile
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as e:  # noqa: BLE001  raised below
+            failed.append(e)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, name="sparklog-sql", daemon=True).start()
+    with _progress(session) as show:
+        while not ended.is_set():
+            try:
+                ended.wait(TICK_S)
+                show()
+            except KeyboardInterrupt:
+                session.interrupt()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _first_rows(session: SqlSession, query: str, max_rows: int) -> tuple[pa.Table, bool]:
+    with session.execute(query) as result:
+        return result.read_up_to(max_rows=max_rows)
+
+
+def _copy(session: SqlSession, query: str, format: OutputFormat, output: Path | None) -> int:
+    rows = 0
+    with (
+        session.execute(query) as result,
+        destination(output) as out,
+        contextlib.closing(WRITERS[format](out, result.schema)) as writer,
+    ):
+        for batch in result:
+            writer.write(batch)
+            rows += batch.num_rows
+    return rows
+
+
+@contextlib.contextmanager
+def _progress(session: SqlSession) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, when that is a terminal and the statement takes a while."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    text = TextColumn("{task.fields[read]} read")
+    bar = Progress(
+        BarColumn(), TaskProgressColumn(), text, TimeRemainingColumn(), console=console.stderr(), transient=True
+    )
+    task = bar.add_task("", total=None, read="")
+    show_from = time.monotonic() + BAR_AFTER_S
+
+    def show() -> None:
+        if time.monotonic() >= show_from:
+            read = session.statistics
+            bar.start()
+            size = console.size(read.bytes_read)
+            bar.update(task, completed=read.offsets_done, total=read.offsets_total or None, read=size)
+
+    try:
+        yield show
+    finally:
+        bar.stop()

@@ -1,0 +1,232 @@
+"""The prompt of `sparklog sql`: history, completion, and commands that begin with a dot."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparklog.cli import console
+from sparklog.cli.errors import hint_for, report
+from sparklog.cli.sql_complete import complete
+from sparklog.cli.sql_format import OutputFormat
+from sparklog.cli.sql_output import print_table
+from sparklog.cli.sql_run import cancellable, run_query
+from sparklog.errors import InvalidConfigError, QueryCancelledError, SparklogError
+from sparklog.query.names import written
+from sparklog.query.session import EXTRA, SqlSession
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History
+    from prompt_toolkit.input import Input
+    from prompt_toolkit.output import Output
+
+HELP = """\
+SQL ends with a semicolon and may have several lines. Topics are tables, with the columns _partition, _offset and _timestamp.
+
+  .tables [TEXT]     the topics (with TEXT in their names)        also \\dt
+  .schema TOPIC      a topic's columns and their types            also \\d TOPIC
+  .format FORMAT     table, csv or json
+  .help              this                                         also \\?
+  .quit              leave; so does Ctrl-D                        also \\q
+
+Ctrl-C cancels a query, Tab completes, the arrow keys bring back what was typed before."""
+
+ALIASES = {"\\dt": ".tables", "\\d": ".schema", "\\?": ".help", "\\q": ".quit", ".exit": ".quit", "\\h": ".help"}
+TOPICS_AGE_S = 10.0
+HISTORY_BYTES_MAX = 4 * 1024 * 1024
+
+
+def run_shell(
+    session: SqlSession,
+    format: OutputFormat,
+    output: Path | None,
+    max_rows: int,
+    *,
+    terminal: tuple[Input, Output] | None = None,
+) -> None:
+    """Reads and runs statements until the end of the input. `terminal`: not the process's own. Raises
+    InvalidConfigError if the extra is missing."""
+    if output is not None:
+        raise InvalidConfigError("--output is for a single statement: give it on the command line")
+    shell = SqlShell(session, format, max_rows)
+    prompt = _prompt_session(shell, terminal)
+    print("SQL over topics; .help tells more", file=sys.stderr)
+    while True:
+        try:
+            text = prompt.prompt("sparklog> ", prompt_continuation="     ...> ")
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if not shell.run(text.strip()):
+            return
+
+
+class SqlShell:
+    """What is typed, carried out."""
+
+    def __init__(self, session: SqlSession, format: OutputFormat, max_rows: int) -> None:
+        self._session = session
+        self._format = format
+        self._max_rows = max_rows
+        self._topics: list[str] = []
+        self._topics_until = float("-inf")
+        self._columns: dict[str, list[str]] = {}
+        self._words = keywords(session)
+
+    def run(self, text: str) -> bool:
+        """Carries out one entry; whether to go on. Errors are shown."""
+        try:
+            if text.startswith((".", "\\")):
+                return self._command(text)
+            if text.rstrip("; \n"):
+                self._query(text)
+        except QueryCancelledError:
+            print("cancelled", file=sys.stderr)
+        except SparklogError as e:
+            report(e.name, str(e), hint_for(e))
+        return True
+
+    def completions(self, before: str) -> tuple[int, list[str]]:
+        """How many characters before the cursor are replaced, and by what. A broker that is away offers nothing."""
+        try:
+            return complete(before, self._known_topics(), self._columns_of, self._words)
+        except SparklogError:
+            return 0, []
+
+    def _query(self, text: str) -> None:
+        started = time.monotonic()
+        remark = run_query(self._session, text, self._format, None, self._max_rows)
+        took_s = time.monotonic() - started
+        if remark:
+            print(remark, file=sys.stderr)
+        read = self._session.statistics
+        print(f"{took_s:.2f} s, {read.rows_read:,} records ({console.size(read.bytes_read)}) read", file=sys.stderr)
+
+    def _command(self, text: str) -> bool:
+        name, _, rest = text.rstrip("; ").partition(" ")
+        rest = rest.strip()
+        name = ".tables" if name == "\\d" and not rest else ALIASES.get(name, name)
+        if name == ".quit":
+            return False
+        if name == ".help":
+            print(HELP)
+        elif name == ".tables":
+            for topic in self._session.topics():
+                if rest in topic:
+                    print(written(topic))
+        elif name == ".schema":
+            self._schema(rest.strip('"'))
+        elif name == ".format":
+            self._set_format(rest)
+        else:
+            print(f"there is no command {name}; .help lists them", file=sys.stderr)
+        return True
+
+    def _schema(self, topic: str) -> None:
+        if not topic:
+            print("write .schema TOPIC; .tables lists the topics", file=sys.stderr)
+            return
+        self._session.columns(topic)  # an unknown topic is told in its own words
+        query = f"SELECT column_name AS column, column_type AS type FROM (DESCRIBE {written(topic)})"
+
+        def describe() -> Any:
+            with self._session.execute(query) as result:
+                return result.read_all()
+
+        print_table(cancellable(self._session, describe))
+
+    def _set_format(self, name: str) -> None:
+        formats = [f.value for f in OutputFormat if f is not OutputFormat.parquet]
+        if name not in formats:
+            print(f"write .format {', '.join(formats[:-1])} or {formats[-1]}", file=sys.stderr)
+            return
+        self._format = OutputFormat(name)
+
+    def _known_topics(self) -> list[str]:
+        if time.monotonic() >= self._topics_until:
+            self._topics = self._session.topics()
+            self._columns.clear()
+            self._topics_until = time.monotonic() + TOPICS_AGE_S
+        return self._topics
+
+    def _columns_of(self, topic: str) -> Sequence[str]:
+        if topic not in self._columns:
+            self._columns[topic] = self._session.columns(topic).names
+        return self._columns[topic]
+
+
+def keywords(session: SqlSession) -> list[str]:
+    """DuckDB's keywords in capitals, and its functions."""
+    query = (
+        "SELECT upper(keyword_name) FROM duckdb_keywords() UNION "
+        "SELECT function_name FROM duckdb_functions() WHERE function_type IN ('scalar', 'aggregate', 'macro') ORDER BY 1"
+    )
+    with session.execute(query) as result:
+        names: Iterable[str] = result.read_all().column(0).to_pylist()
+    return [name for name in names if re.fullmatch(r"\w+", name) and not name.startswith("__")]
+
+
+def is_complete(text: str) -> bool:
+    """Whether Enter runs what is typed rather than beginning a line."""
+    text = text.strip()
+    return not text or text.startswith((".", "\\")) or text.endswith(";")
+
+
+def _prompt_session(shell: SqlShell, terminal: tuple[Input, Output] | None) -> PromptSession[str]:
+    try:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.application import get_app
+        from prompt_toolkit.filters import Condition
+        from prompt_toolkit.lexers import PygmentsLexer
+        from pygments.lexers.sql import PostgresLexer
+    except ImportError as e:
+        raise InvalidConfigError(f"the prompt needs the libraries prompt_toolkit and pygments: {EXTRA}") from e
+    more = Condition(lambda: not is_complete(get_app().current_buffer.text))
+    given, shown = terminal or (None, None)
+    return PromptSession(
+        multiline=more,
+        history=_history() if terminal is None else None,
+        lexer=PygmentsLexer(PostgresLexer),
+        completer=_completer(shell.completions),
+        complete_in_thread=True,
+        complete_while_typing=False,
+        input=given,
+        output=shown,
+    )
+
+
+def _completer(completions: Callable[[str], tuple[int, list[str]]]) -> Any:
+    from prompt_toolkit.completion import Completer, Completion
+    from prompt_toolkit.document import Document
+
+    class SqlCompleter(Completer):
+        def get_completions(self, document: Document, complete_event: object) -> Iterable[Completion]:
+            length, offers = completions(document.text_before_cursor)
+            return [Completion(offer, start_position=-length) for offer in offers]
+
+    return SqlCompleter()
+
+
+def _history() -> History:
+    """In `sparklog/sql_history` of the user's state directory; only in memory where that cannot be written."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    path = Path(state) / "sparklog" / "sql_history"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        if path.stat().st_size > HISTORY_BYTES_MAX:
+            path.replace(path.with_suffix(".old"))
+            path.touch(mode=0o600)
+    except OSError as e:
+        print(f"no history is kept: {e.strerror}: {path}", file=sys.stderr)
+        return InMemoryHistory()
+    return FileHistory(str(path))

@@ -1,0 +1,147 @@
+"""The log directories of a broker together: their locks, which of them can be used, and what lies in them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from sparklog.environment.files import File, FileSystem
+from sparklog.errors import SparklogError, StorageError
+from sparklog.log.directories.log_directory import LogDirectory, take_lock
+from sparklog.log.directories.watched_files import LOCK_FILE
+
+logger = logging.getLogger(__name__)
+
+_DATA_DIR_SETTING = "data.dir, --data-dir"
+
+
+class DirectorySet:
+    """`all` never changes; whether one has failed may be asked by any thread. What changes a directory is for one
+    thread at a time."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        paths: list[Path],
+        files: FileSystem,
+        broker_id: int,
+        on_failure: Callable[[], None],
+    ) -> None:
+        """Makes the directories if needed and locks them, the data directory too. `on_failure` is called by any thread
+        when one fails. Raises DataDirLockedError, StorageError."""
+        self.data_dir = data_dir
+        self.all: list[LogDirectory] = []
+        self._files = files
+        self._on_failure = on_failure
+        self._lock: File | None = None
+        self._take_locks(paths, broker_id)
+
+    def _take_locks(self, paths: list[Path], broker_id: int) -> None:
+        setting = _DATA_DIR_SETTING if paths == [self.data_dir] else "log.dirs"
+        try:
+            if self.data_dir not in paths:
+                self._lock = take_lock(self._files, self.data_dir, _DATA_DIR_SETTING)
+            for path in paths:
+                self.all.append(
+                    LogDirectory(
+                        path,
+                        files=self._files,
+                        broker_id=broker_id,
+                        setting=setting,
+                        on_failure=lambda _: self._on_failure(),
+                    )
+                )
+            self.check_one_left()
+        except SparklogError:
+            self.unlock()
+            raise
+
+    def check_one_left(self) -> None:
+        """Raises StorageError if no log directory can be used."""
+        if self.live:
+            return
+        failures = [str(d.failure) for d in self.all]
+        raise StorageError(failures[0] if len(failures) == 1 else f"all log directories have failed: {failures}")
+
+    @property
+    def live(self) -> list[LogDirectory]:
+        """Those that can be used."""
+        return [d for d in self.all if d.failure is None]
+
+    @property
+    def failed(self) -> dict[Path, StorageError]:
+        """The log directories that cannot be used, and why."""
+        return {d.path: d.failure for d in self.all if d.failure is not None}
+
+    def unlock(self) -> None:
+        """Lets other processes in."""
+        for directory in self.all:
+            directory.unlock()
+        if self._lock is not None:
+            self._lock.close()
+
+    def by_id(self) -> dict[str, Path]:
+        """The usable log directories by their ids. Raises StorageError if two have the same."""
+        by_id: dict[str, Path] = {}
+        for directory in self.live:
+            other = by_id.setdefault(directory.data_dir_id, directory.path)
+            if other != directory.path:
+                raise StorageError(
+                    f"{directory.path} is a copy of {other} (both have data_dir_id {directory.data_dir_id}); take one of "
+                    f"them out of log.dirs"
+                )
+        return by_id
+
+    def with_partitions(self) -> dict[str, list[LogDirectory]]:
+        """Which log directories have a partition directory of a name."""
+        found: dict[str, list[LogDirectory]] = {}
+        for directory in self.live:
+            try:
+                for name in directory.entries():
+                    if directory.files.is_directory(directory.path / name):
+                        found.setdefault(name, []).append(directory)
+            except StorageError:
+                if directory.failure is None:
+                    raise
+        return found
+
+    def without_deleted(
+        self, found: Mapping[str, list[LogDirectory]], deleted: Collection[str]
+    ) -> dict[str, list[LogDirectory]]:
+        """Without the directories of deleted topics, which a crash has left under their names. Whose a directory is it
+        says itself: another topic may have the name by now."""
+        kept: dict[str, list[LogDirectory]] = {}
+        for name, directories in found.items():
+            for directory in directories:
+                owner = directory.owner_of(name)
+                if owner is None or owner.topic_id not in deleted:
+                    kept.setdefault(name, []).append(directory)
+                else:
+                    logger.info("%s is of a deleted topic, it is removed", directory.path / name)
+                    directory.move_aside(name, "delete")
+        return kept
+
+    def in_each(self, job: Callable[[LogDirectory], int | None]) -> list[int]:
+        """Does `job` in every usable directory; then raises what went wrong in the first one that has not failed."""
+        results, errors = [], []
+        for directory in self.live:
+            try:
+                results.append(job(directory) or 0)
+            except SparklogError as e:
+                if directory.failure is None:
+                    errors.append(e)
+        if errors:
+            raise errors[0]
+        return results
+
+    def look_at_data_dir(self) -> None:
+        """Raises StorageError if the data directory, which holds the metadata, is not the one that was locked any more.
+        Where it is a log directory, too, `look` does it."""
+        if self._lock is not None:
+            self._files.check_in_place(self.data_dir / LOCK_FILE, self._lock.identity())
+
+    @property
+    def look_age_s(self) -> float:
+        """How long ago somebody has looked at the log directory that was left out for longest."""
+        return max((d.health.look_age_s for d in self.live), default=0.0)

@@ -1,0 +1,57 @@
+"""What is wrong with a statement: DuckDB's words, and which topics and columns there are. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from sparklog.errors import InvalidQueryError, SparklogError, UnknownTopicOrPartitionError
+from sparklog.query.names import needs_quotes, written
+
+NEAR_MAX = 3
+SHOWN_MAX = 20
+_UNKNOWN_TABLE = re.compile(r"Table with name (?P<name>.+) does not exist!")
+_GUESS = re.compile(r"\nDid you mean [^\n]*\?")
+
+
+def explained(
+    kind: str, message: str, query: str, topics: Iterable[str], columns: Mapping[str, Sequence[str]]
+) -> SparklogError:
+    """The error for what DuckDB says. `kind` is the name of its exception, `topics` those there are, `columns` those
+    of the topics that the statement names."""
+    unknown = _UNKNOWN_TABLE.search(message)
+    if unknown is not None:
+        text = _GUESS.sub("", message)
+        return UnknownTopicOrPartitionError(
+            f"{text.strip()}\n{_nearest(unknown['name'], topics)}{_quote(query, topics)}"
+        )
+    if kind == "BinderException" and columns:
+        listed = "\n".join(f"columns of {topic}: {_listed(names)}" for topic, names in columns.items())
+        return InvalidQueryError(f"{message.strip()}\n{listed}")
+    if kind == "OutOfMemoryException":
+        first = message.strip().splitlines()[0]
+        return InvalidQueryError(f"{first}: the query needs more than memory_limit_bytes (--memory-limit)")
+    return InvalidQueryError(f"{message.strip()}{_quote(query, topics)}")
+
+
+def _nearest(name: str, topics: Iterable[str]) -> str:
+    known = sorted(topics)
+    by_lower = {topic.lower(): topic for topic in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=NEAR_MAX, cutoff=0.6)
+    if near:
+        return f"Did you mean {' or '.join(written(by_lower[n]) for n in near)}?"
+    return f"Topics: {_listed([written(t) for t in known])}" if known else "There are no topics."
+
+
+def _quote(query: str, topics: Iterable[str]) -> str:
+    """A line on topics that stand in the statement without the quotes that they need."""
+    bare = [t for t in topics if needs_quotes(t) and re.search(rf'(?<![\w."-]){re.escape(t)}(?![\w"-])', query)]
+    if not bare:
+        return ""
+    return f"\nA name that is no identifier stands in double quotes: {', '.join(written(t) for t in sorted(bare)[:NEAR_MAX])}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_MAX
+    return ", ".join(names[:SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,50 @@
+"""Topics in SQL text. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from sparklog.errors import InvalidQueryError
+
+_NAME = re.compile(r'"(?P<quoted>(?:[^"]|"")+)"|(?P<bare>\w+)')
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE | re.ASCII)
+
+
+def topics_named(query: str, known: Collection[str]) -> list[str]:
+    """The topics whose names stand in a statement as words or in double quotes; it may mean something else by them.
+
+    DuckDB does not tell names apart by case: "TRIPS" is the topic "trips" if there is no other. Raises
+    InvalidQueryError for two topics that only case tells apart.
+    """
+    by_lower: dict[str, list[str]] = {}
+    for topic in known:
+        by_lower.setdefault(topic.lower(), []).append(topic)
+    found: dict[str, str] = {}
+    for word in sorted({m["bare"] or m["quoted"].replace('""', '"') for m in _NAME.finditer(query)}):
+        same = by_lower.get(word.lower(), [])
+        if word not in same and len(same) != 1:
+            continue
+        topic = word if word in same else same[0]
+        if found.setdefault(word.lower(), topic) != topic:
+            raise InvalidQueryError(
+                f"the topics {found[word.lower()]!r} and {topic!r} cannot be in one statement: SQL names are the same in "
+                "any case"
+            )
+    return sorted(found.values())
+
+
+def needs_quotes(name: str) -> bool:
+    """Whether a topic's name stands in double quotes in SQL (a keyword does, too, which is not known here)."""
+    return _PLAIN_NAME.fullmatch(name) is None
+
+
+def quoted(name: str) -> str:
+    """A name as an SQL identifier in double quotes."""
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+def written(name: str) -> str:
+    """A name as one writes it in SQL: in double quotes if it needs them."""
+    return quoted(name) if needs_quotes(name) else name

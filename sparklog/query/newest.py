@@ -1,0 +1,230 @@
+"""Queries for the newest records of a topic: `… ORDER BY _offset DESC LIMIT 10` reads its end, not all of it.
+
+DuckDB pushes no LIMIT below an ORDER BY, so a bound is found before: offsets such that the query on what is from there
+on gives what it gives on everything. Every SELECT of a statement is looked at, in subqueries and CTEs as well, that
+
+- reads one topic and nothing else, keeps or drops whole rows (no aggregates, windows, DISTINCT, subqueries),
+- is ordered by `_offset` or by `_timestamp` descending first, and has a constant LIMIT.
+
+Its WHERE is tried on longer and longer ends of the topic until enough rows pass. What does not look like this, or
+cannot be understood, is left as it is: it is right, and reads more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sparklog.query.names import quoted
+from sparklog.query.ranges import OFFSET, TIMESTAMP, OffsetRange
+
+ROWS_MAX = 100_000
+"""A larger LIMIT is not worth the tries."""
+TAIL_GROWTH = 8
+WORTH = 4
+"""A try must not read more than this share of the topic: 1 / WORTH."""
+_TABLE = re.compile(r"""(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<bare>\w+))(?:\s+(?:as\s+)?(?:"(?:[^"]|"")*"|\w+))?""", re.I)
+
+Node = Mapping[str, Any]
+
+
+class NewestRows(NamedTuple):
+    """A SELECT of the newest rows: `topic` stands at the bytes [start, end) of the statement, under the name `alias`.
+
+    `by` is the column it is ordered by, `only_by` whether by nothing else, `rows` how many first ones are needed.
+    `probe` is the SELECT as DuckDB's JSON has it.
+    """
+
+    topic: str
+    start: int
+    end: int
+    alias: str
+    by: str
+    only_by: bool
+    rows: int
+    probe: Node
+
+
+def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str]) -> list[NewestRows]:
+    """Those in a statement as `json_serialize_sql` gives it. `row_functions`: functions that give a value for each
+    row, and the same when they are asked again. The topics are names only: whether they are any is not known here."""
+    named = {entry.get("key", "").lower() for entry in _ctes(statement)}
+    found = []
+    for node in _walk(statement):
+        if node.get("type") == "SELECT_NODE":
+            newest = _newest(node, sql, row_functions)
+            if newest is not None and newest.topic.lower() not in named:
+                found.append(newest)
+    return found
+
+
+def probe_statement(newest: NewestRows, table: str, rows: int | None) -> dict[str, Any]:
+    """A statement that gives `by` of the rows that pass the SELECT's WHERE, read from `table`; all, or the first
+    `rows` by `by` descending."""
+    column = {
+        "class": "COLUMN_REF",
+        "type": "COLUMN_REF",
+        "alias": "",
+        "query_location": 0,
+        "column_names": [newest.by],
+    }
+    source = dict(newest.probe["from_table"])
+    source |= {"table_name": table, "alias": newest.alias, "qualified_name": {"path": [table]}}
+    node = dict(newest.probe) | {"select_list": [column], "from_table": source}
+    order, limit = node["modifiers"]
+    first = dict(order["orders"][0]) | {"type": "DESCENDING", "expression": column}
+    number = dict(limit["limit"]) | {"literal": {"kind": "INTEGER", "text": str(rows)}}
+    node["modifiers"] = [dict(order) | {"orders": [first]}, dict(limit) | {"limit": number, "offset": None}]
+    return {"error": False, "statements": [{"node": node, "named_param_map": []}]}
+
+
+def with_tables(sql: bytes, replaced: Sequence[tuple[NewestRows, str]]) -> str:
+    """The statement with other tables where the topics of these SELECTs stand."""
+    for newest, table in sorted(replaced, key=lambda r: r[0].start, reverse=True):
+        text = f'"{table}" AS {quoted(newest.alias)}'
+        sql = sql[: newest.start] + text.encode() + sql[newest.end :]
+    return sql.decode()
+
+
+def tails(logs: Sequence[OffsetRange], newest: NewestRows) -> Iterator[list[OffsetRange]]:
+    """Longer and longer ends of the logs to try the WHERE on, as long as that is worth it."""
+    logs = [log for log in logs if log.start < log.end]
+    if not logs:
+        return
+    whole = sum(log.end - log.start for log in logs)
+    top = max(log.end for log in logs)
+    length = 2 * newest.rows
+    while True:
+        if newest.by == OFFSET:  # the same offset for all: what is below is behind all that is above
+            tail = [log.between(top - length, log.end) for log in logs]
+        else:
+            tail = [log.begun_at(log.end - length) for log in logs]
+        tail = [log for log in tail if log.start < log.end]
+        if sum(log.end - log.start for log in tail) * WORTH > whole:
+            return
+        yield tail
+        length *= TAIL_GROWTH
+
+
+def bound(
+    newest: NewestRows,
+    logs: Sequence[OffsetRange],
+    probe: Callable[[Sequence[OffsetRange]], Sequence[int]],
+    offsets_from_ms: Callable[[int], Mapping[int, int]],
+) -> list[OffsetRange] | None:
+    """What of `logs` the SELECT needs; None: all, as far as is known.
+
+    `probe` gives the values of `by` (times in ms) of the first `rows` rows that pass the WHERE in these offsets,
+    descending. `offsets_from_ms`: by partition the first offset with at least a time; nothing for those that have
+    none.
+    """
+    for tail in tails(logs, newest):
+        found = probe(tail)
+        if len(found) < newest.rows:
+            continue
+        if newest.by == OFFSET:
+            return tail
+        # rows with the last time are as good as each other, unless something else decides between them
+        least_ms = found[-1] + 1 if newest.only_by else found[-1]
+        if least_ms < 0:
+            return None
+        later = offsets_from_ms(least_ms)
+        starts = {log.partition: log.start for log in tail}
+        return [
+            log.begun_at(min(starts.get(log.partition, log.end), later.get(log.partition, log.end))) for log in logs
+        ]
+    return None
+
+
+def _newest(node: Node, sql: bytes, row_functions: frozenset[str]) -> NewestRows | None:
+    try:
+        return _checked(node, sql, row_functions)
+    except (KeyError, TypeError, ValueError, AttributeError, UnicodeDecodeError):
+        return None  # another version's JSON
+
+
+def _checked(node: Node, sql: bytes, row_functions: frozenset[str]) -> NewestRows | None:
+    table = node["from_table"]
+    plain = (
+        table["type"] == "BASE_TABLE"
+        and not (table["schema_name"] or table["catalog_name"] or table["sample"] or table["at_clause"])
+        and not (table["column_name_alias"] or node["sample"] or node["having"] or node["qualify"])
+        and not (node["group_expressions"] or node["group_sets"] or node["cte_map"]["map"])
+        and node["aggregate_handling"] == "STANDARD_HANDLING"
+        and [m["type"] for m in node["modifiers"]] == ["ORDER_MODIFIER", "LIMIT_MODIFIER"]
+    )
+    if not plain:
+        return None
+    order, limit = node["modifiers"]
+    rows = _constant(limit["limit"]) + (_constant(limit["offset"]) if limit["offset"] else 0)
+    alias = table["alias"] or table["table_name"]
+    by = _ordered_by(order["orders"][0], alias)
+    if limit["limit_type"] != "ROW_COUNT" or by is None or not 1 <= rows <= ROWS_MAX:
+        return None
+    if not _keeps_rows(node, row_functions) or _renames(node["select_list"], by):
+        return None
+    start = table["query_location"]
+    end = start + table["query_location_length"]
+    text = _TABLE.fullmatch(sql[start:end].decode())
+    if text is None or (text["bare"] or text["quoted"].replace('""', '"')) != table["table_name"]:
+        return None
+    return NewestRows(table["table_name"], start, end, alias, by, len(order["orders"]) == 1, rows, node)
+
+
+def _constant(value: Node) -> int:
+    if value["class"] != "CONSTANT" or value["literal"]["kind"] != "INTEGER":
+        raise ValueError("no constant")
+    return int(value["literal"]["text"])
+
+
+def _ordered_by(order: Node, alias: str) -> str | None:
+    expression = order["expression"]
+    if order["type"] != "DESCENDING" or expression["class"] != "COLUMN_REF":
+        return None
+    *table, column = expression["column_names"]
+    if table and [t.lower() for t in table] != [alias.lower()]:
+        return None
+    return column.lower() if column.lower() in (OFFSET, TIMESTAMP) else None
+
+
+def _keeps_rows(node: Node, row_functions: frozenset[str]) -> bool:
+    """Whether the SELECT gives a row for each row that its WHERE lets through, now and when it is asked again."""
+    for part in _walk([node["select_list"], node["where_clause"], node["modifiers"]]):
+        kind = part.get("class")
+        if kind in ("SUBQUERY", "WINDOW", "PARAMETER"):
+            return False
+        if kind == "FUNCTION" and (part["function_name"].lower() not in row_functions or part["filter"]):
+            return False
+    return True
+
+
+def _renames(select_list: Sequence[Node], by: str) -> bool:
+    """Whether the name that the rows are ordered by may be that of something else in the result."""
+    for item in select_list:
+        if item["class"] == "STAR":
+            if set(item) - _PLAIN_STAR and any(item[key] for key in set(item) - _PLAIN_STAR):
+                return True
+        elif item["alias"].lower() == by:
+            return True
+    return False
+
+
+_PLAIN_STAR = {"class", "type", "alias", "query_location", "query_location_length", "relation_name", "exclude_list"}
+
+
+def _walk(value: Any) -> Iterator[Node]:
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Mapping):
+            yield part
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+
+
+def _ctes(statement: Node) -> Iterator[Node]:
+    for part in _walk(statement):
+        if isinstance(part.get("cte_map"), Mapping):
+            yield from part["cte_map"].get("map", [])

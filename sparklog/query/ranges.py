@@ -1,0 +1,272 @@
+"""Which partitions, offsets and times a filter can hold for. Pure.
+
+DuckDB hands a filter over as an Arrow expression. Arrow can tell whether an expression may hold where something is
+given (`_offset` between 10 and 19, say); it does so to choose files of a dataset. Here it is asked about ever smaller
+intervals. What it says "no" to is proven, whatever the expression is made of: an expression that it cannot see through
+costs reading, never rows. Whoever reads the intervals still applies the filter itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs
+
+from sparklog.format.schema import TIMESTAMP_TYPE
+
+PARTITION, OFFSET, TIMESTAMP = "_partition", "_offset", "_timestamp"
+METADATA_SCHEMA = pa.schema([(PARTITION, pa.int32()), (OFFSET, pa.int64()), (TIMESTAMP, TIMESTAMP_TYPE)])
+TIME_MS_MAX = (2**63 - 1) // 1000
+"""The latest time whose µs an i64 holds; the earliest is its negative."""
+
+WAYS = 32
+"""Into how many pieces an interval is cut at once."""
+QUESTIONS_MAX = 256
+"""About 0.2 ms each; what has not been looked at by then is kept whole."""
+HINTS_MAX = 32
+INTERVALS_MAX = 32
+PARTITIONS_APART_MAX = 64
+"""With more partitions than these left, all get the offsets that any of them may have."""
+
+
+class Interval(NamedTuple):
+    """The numbers first to last, both included."""
+
+    first: int
+    last: int
+
+
+class OffsetRange(NamedTuple):
+    """The offsets [start, end) of a partition; of the batch that `start` lies in, the rows from `floor` on as well.
+
+    The floor is lower than the start where that was found by a time: a row without a time counts with its batch's
+    latest, but a look-up passes over it.
+    """
+
+    partition: int
+    start: int
+    end: int
+    floor: int
+
+    def between(self, first: int, end: int) -> OffsetRange:
+        """The part of it with offsets in [first, end)."""
+        return OffsetRange(self.partition, max(self.start, first), min(self.end, end), max(self.floor, first))
+
+    def begun_at(self, start: int) -> OffsetRange:
+        """The part of it from the batch on that `start` lies in."""
+        return self._replace(start=max(self.start, start))
+
+
+class Filter:
+    """An Arrow expression over the columns of `schema`; None holds for every row."""
+
+    def __init__(self, expression: pc.Expression | None, schema: pa.Schema) -> None:
+        self.expression = expression
+        self._schema = schema
+        self.columns = self._find_columns()
+        """Those that the expression looks at, in the schema's order."""
+
+    def partitions(self, partitions: Sequence[int]) -> list[int]:
+        """Those of `partitions` that the filter may hold in."""
+        if PARTITION not in self.columns:
+            return list(partitions)
+        given = [_is(PARTITION, p) for p in partitions]
+        return [p for p, may in zip(partitions, self._may_hold(given), strict=True) if may]
+
+    def offsets(self, within: Interval, partition: int | None = None) -> list[Interval]:
+        """The offsets of `within` that the filter may hold for (in this partition), ascending."""
+        if OFFSET not in self.columns:
+            return [within]
+        return self._intervals(OFFSET, within, 1, partition)
+
+    def times_ms(self) -> list[Interval]:
+        """The `_timestamp`s in ms that the filter may hold for, ascending."""
+        within = Interval(-TIME_MS_MAX, TIME_MS_MAX)
+        if TIMESTAMP not in self.columns:
+            return [within]
+        return self._intervals(TIMESTAMP, within, 1000, None)
+
+    def _intervals(self, column: str, within: Interval, factor: int, partition: int | None) -> list[Interval]:
+        def ask(pieces: Sequence[Interval]) -> list[bool]:
+            given = [_between(column, piece.first * factor, piece.last * factor) for piece in pieces]
+            if partition is not None:
+                given = [_is(PARTITION, partition) & g for g in given]
+            return self._may_hold(given)
+
+        return narrow(within, ask, self._constants(column))
+
+    def _constants(self, column: str) -> list[int]:
+        """Numbers in the expression's text, where its answer may change: only hints, which save questions."""
+        text = str(self.expression)
+        if column == TIMESTAMP:
+            return list(_times_ms(text))
+        return [int(found[0]) for found in _NUMBER.finditer(text)]
+
+    def _may_hold(self, given: Sequence[pc.Expression]) -> list[bool]:
+        """For each of `given`: whether a row of which it is true may pass. No file is opened for it."""
+        if self.expression is None:
+            return [True] * len(given)
+        numbers = [str(i) for i in range(len(given))]
+        dataset = ds.FileSystemDataset.from_paths(
+            numbers, schema=self._schema, format=_FORMAT, filesystem=_FILES, partitions=list(given)
+        )
+        alive = {fragment.path for fragment in dataset.get_fragments(self.expression)}
+        return [number in alive for number in numbers]
+
+    def _find_columns(self) -> tuple[str, ...]:
+        """An expression does not tell which columns it has, but it cannot be bound without them."""
+        if self.expression is None:
+            return ()
+        names = list(self._schema.names)
+        size = max(1, len(names) // 2)
+        while True:
+            for start in range(0, len(names), size):
+                left = names[:start] + names[start + size :]
+                if self._binds(left):
+                    names = left
+                    break
+            else:
+                if size == 1:
+                    return tuple(names)
+                size = max(1, size // 2)
+
+    def _binds(self, names: Sequence[str]) -> bool:
+        schema = pa.schema([self._schema.field(name) for name in names])
+        try:
+            schema.empty_table().filter(self.expression)
+        except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError):
+            return False
+        return True
+
+
+def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """What has to be read of `logs` by partition and offset, in their order."""
+    kept = set(given.partitions([log.partition for log in logs]))
+    logs = [log for log in logs if log.partition in kept and log.start < log.end]
+    if OFFSET not in given.columns or not logs:
+        return logs
+    if PARTITION in given.columns and len(logs) <= PARTITIONS_APART_MAX:
+        found = [(log, given.offsets(Interval(log.start, log.end - 1), log.partition)) for log in logs]
+    else:
+        whole = Interval(min(log.start for log in logs), max(log.end for log in logs) - 1)
+        shared = given.offsets(whole)
+        found = [(log, shared) for log in logs]
+    cut = (log.between(first, last + 1) for log, intervals in found for first, last in intervals)
+    return [r for r in cut if r.start < r.end]
+
+
+def narrow(
+    within: Interval, ask: Callable[[Sequence[Interval]], list[bool]], hints: Sequence[int] = ()
+) -> list[Interval]:
+    """Intervals that hold every number of `within` for which `ask` does not rule all intervals around it out.
+
+    `ask` says of each interval whether any of its numbers may do; False is a proof, True is not. `hints`: near which
+    numbers its answer is likely to change.
+    """
+    near = {n + d for n in hints for d in (-1, 0, 1, 2)} if len(hints) <= HINTS_MAX else set()
+    starts = sorted(n for n in {within.first, within.first + 1, within.last, *near} if within.first <= n <= within.last)
+    pieces = [Interval(a, b - 1) for a, b in zip(starts, [*starts[1:], within.last + 1], strict=True)]
+    return _merge_nearest(_Narrowing(ask).of(pieces))
+
+
+class _Narrowing:
+    def __init__(self, ask: Callable[[Sequence[Interval]], list[bool]]) -> None:
+        self._ask = ask
+        self._questions_left = QUESTIONS_MAX
+
+    def of(self, pieces: Sequence[Interval]) -> list[Interval]:
+        """What may do of `pieces`, which follow each other without gaps."""
+        if self._questions_left <= 0:
+            return [Interval(pieces[0].first, pieces[-1].last)]
+        found: list[Interval] = []
+        for run in self._runs(pieces):
+            if len(run) > 1:
+                edges = Interval(self._first(run[0]), self._last(run[-1]))
+                found += [edges] if edges.first <= edges.last else []
+            elif run[0].first == run[0].last:
+                found.append(run[0])
+            else:
+                found += self.of(_cut(run[0]))
+        return found
+
+    def _runs(self, pieces: Sequence[Interval]) -> list[list[Interval]]:
+        """The pieces that may do, neighbours together."""
+        runs: list[list[Interval]] = []
+        before = False
+        for piece, may in self._asked(pieces):
+            if may and before:
+                runs[-1].append(piece)
+            elif may:
+                runs.append([piece])
+            before = may
+        return runs
+
+    def _first(self, piece: Interval) -> int:
+        """The first number of `piece` that may do; the one behind it if none does."""
+        while piece.first < piece.last and self._questions_left > 0:
+            smaller = next((p for p, may in self._asked(_cut(piece)) if may), None)
+            if smaller is None:
+                return piece.last + 1
+            piece = smaller
+        return piece.first
+
+    def _last(self, piece: Interval) -> int:
+        while piece.first < piece.last and self._questions_left > 0:
+            smaller = next((p for p, may in reversed(self._asked(_cut(piece))) if may), None)
+            if smaller is None:
+                return piece.first - 1
+            piece = smaller
+        return piece.last
+
+    def _asked(self, pieces: Sequence[Interval]) -> list[tuple[Interval, bool]]:
+        self._questions_left -= 1
+        return list(zip(pieces, self._ask(pieces), strict=True))
+
+
+def _cut(within: Interval) -> list[Interval]:
+    size = -(-(within.last - within.first + 1) // WAYS)
+    starts = range(within.first, within.last + 1, size)
+    return [Interval(start, min(start + size - 1, within.last)) for start in starts]
+
+
+def _merge_nearest(intervals: list[Interval]) -> list[Interval]:
+    """At most INTERVALS_MAX: those with the smallest gaps between them become one."""
+    if len(intervals) <= INTERVALS_MAX:
+        return intervals
+    gaps = sorted(range(1, len(intervals)), key=lambda i: intervals[i].first - intervals[i - 1].last)
+    breaks = sorted(gaps[len(intervals) - INTERVALS_MAX :])
+    starts, ends = [0, *breaks], [*breaks, len(intervals)]
+    return [Interval(intervals[a].first, intervals[b - 1].last) for a, b in zip(starts, ends, strict=True)]
+
+
+def _is(column: str, value: int) -> pc.Expression:
+    return pc.field(column) == _scalar(column, value)
+
+
+def _between(column: str, first: int, last: int) -> pc.Expression:
+    field = pc.field(column)
+    return (field >= _scalar(column, first)) & (field <= _scalar(column, last))
+
+
+def _scalar(column: str, value: int) -> Any:
+    return pa.scalar(value, METADATA_SCHEMA.field(column).type)
+
+
+def _times_ms(text: str) -> Iterator[int]:
+    for found in _TIME.finditer(text):
+        with suppress(ValueError):  # a string that looks like one
+            yield (datetime.fromisoformat(found[0]) - _EPOCH) // timedelta(milliseconds=1)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = re.compile(r"(?<![\w-])\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?Z", re.ASCII)
+_NUMBER = re.compile(r"(?<![\w.])-?\d{1,19}(?![\w.])", re.ASCII)
+_FORMAT = ds.IpcFileFormat()
+_FILES = pyarrow.fs.LocalFileSystem()

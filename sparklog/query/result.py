@@ -1,0 +1,89 @@
+"""The rows of a statement, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.errors import QueryResultTooLargeError
+from sparklog.query.scan import Control, ScanStatistics
+
+
+class QueryResult:
+    """The rows of a statement, read as they are asked for. Close it before the session's next statement, or use
+    `with`."""
+
+    def __init__(
+        self,
+        reader: Any,
+        translate: Callable[[Exception], BaseException],
+        control: Control,
+        end: Callable[[], None] | None,
+    ) -> None:
+        self._reader = reader
+        self._translate = translate
+        self._control = control
+        self._end = end
+        self.schema: pa.Schema = reader.schema
+
+    @property
+    def statistics(self) -> ScanStatistics:
+        """What has been read of topics for it so far."""
+        return self._control.statistics
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The rows, some at a time. Raises what `sql` does."""
+        while True:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return
+            except Exception as e:
+                raise self._translate(e) from e
+            if batch.num_rows:
+                yield batch
+
+    def read_all(self, *, max_rows: int | None = None, max_bytes: int | None = None) -> pa.Table:
+        """All rows. Raises QueryResultTooLargeError, and what `sql` does."""
+        table, complete = self.read_up_to(max_rows=max_rows, max_bytes=max_bytes)
+        if not complete:
+            limits = [f"max_rows = {max_rows:,}"] if max_rows is not None else []
+            limits += [f"max_bytes = {max_bytes:,}"] if max_bytes is not None else []
+            raise QueryResultTooLargeError(f"the result is larger than {' or '.join(limits)}")
+        return table
+
+    def read_up_to(self, *, max_rows: int | None = None, max_bytes: int | None = None) -> tuple[pa.Table, bool]:
+        """The first rows that stay within both limits, and whether these are all. Raises what `sql` does."""
+        batches: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        complete = True
+        for batch in self:
+            size_bytes += batch.nbytes
+            if max_bytes is not None and size_bytes > max_bytes:
+                complete = False
+                break
+            if max_rows is not None and rows + batch.num_rows > max_rows:
+                batches.append(batch.slice(0, max_rows - rows))
+                complete = False
+                break
+            batches.append(batch)
+            rows += batch.num_rows
+        return pa.Table.from_batches(batches, self.schema), complete
+
+    def close(self) -> None:
+        """Ends the statement if rows are left; again is fine."""
+        self._reader.close()
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+
+    def __enter__(self) -> QueryResult:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

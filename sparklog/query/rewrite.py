@@ -1,0 +1,96 @@
+"""Bounds a statement's "newest N rows": finds them with `newest`, tries their WHERE, and puts bounded tables in their
+place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparklog.query.newest import NewestRows, bound, find_newest_rows, probe_statement, with_tables
+from sparklog.query.ranges import OFFSET, OffsetRange
+from sparklog.query.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    import duckdb
+
+_ROW_FUNCTIONS = """
+    SELECT function_name FROM duckdb_functions() GROUP BY function_name
+    HAVING bool_and(function_type = 'scalar' AND stability IN ('CONSISTENT', 'CONSISTENT_WITHIN_QUERY'))
+"""
+_NAME = "__sparklog_newest_{}"
+
+
+class TopicPart:
+    """Some offsets of a topic as a table; which ones may change from statement to statement."""
+
+    def __init__(
+        self,
+        logs: Sequence[OffsetRange],
+        make: Callable[[Callable[[], Sequence[OffsetRange]]], TopicTable],
+        offsets_from_ms: Callable[[int], Mapping[int, int]],
+    ) -> None:
+        """`logs`: all of the topic. `make`: a table of what it is given. `offsets_from_ms`: see `newest.bound`."""
+        self.whole = logs
+        self.logs = logs
+        self.table = make(lambda: self.logs)
+        self.offsets_from_ms = offsets_from_ms
+
+
+class NewestRewriter:
+    """For one connection, which must be in a transaction from `rewrite` to the statement's end: `now()` is the same
+    then."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._functions: frozenset[str] | None = None
+        self._registered: list[str] = []
+
+    def find(self, query: str) -> list[NewestRows]:
+        """What may be bounded in a SELECT. Raises duckdb.Error."""
+        if "limit" not in query.lower() or "desc" not in query.lower():
+            return []
+        ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+        statement = json.loads(text)
+        if statement.get("error") or len(statement.get("statements", ())) != 1:
+            return []
+        return find_newest_rows(statement["statements"][0], query.encode(), self._row_functions())
+
+    def rewrite(self, query: str, found: Sequence[tuple[NewestRows, TopicPart]]) -> str:
+        """The statement on bounded tables; they are there until `end`. Raises duckdb.Error."""
+        replaced = []
+        for number, (newest, part) in enumerate(found):
+            name = _NAME.format(number)
+            self._connection.register(name, part.table)
+            self._registered.append(name)
+
+            def probe(logs: Sequence[OffsetRange], name: str = name) -> Sequence[int]:
+                part.logs = logs  # noqa: B023 - called before the next turn
+                return self._probe(newest, name)  # noqa: B023
+
+            logs = bound(newest, part.whole, probe, part.offsets_from_ms)
+            if logs is not None:
+                part.logs = logs
+                replaced.append((newest, name))
+        return with_tables(query.encode(), replaced) if replaced else query
+
+    def end(self) -> None:
+        """Drops the tables; again is fine."""
+        for name in self._registered:
+            self._connection.unregister(name)
+        self._registered.clear()
+
+    def _probe(self, newest: NewestRows, table: str) -> Sequence[int]:
+        statement = json.dumps(probe_statement(newest, table, newest.rows))
+        ((text,),) = self._connection.execute("SELECT json_deserialize_sql(?::JSON)", [statement]).fetchall()
+        found = self._connection.sql(text).to_arrow_table().column(0)
+        values = np.asarray(found.cast("int64"))
+        return (values if newest.by == OFFSET else values // 1000).tolist()  # type: ignore[no-any-return]
+
+    def _row_functions(self) -> frozenset[str]:
+        if self._functions is None:
+            rows: list[Any] = self._connection.execute(_ROW_FUNCTIONS).fetchall()
+            self._functions = frozenset(name.lower() for (name,) in rows)
+        return self._functions

@@ -1,0 +1,266 @@
+"""Reads of a topic what a filter may hold for, as record batches of a table's columns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.consumed import ConsumedBatch, data_together
+from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.client.reading.range_reader import Fetching, read_range
+from sparklog.errors import QueryCancelledError
+from sparklog.format.batch import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
+from sparklog.query.ranges import (
+    METADATA_SCHEMA,
+    OFFSET,
+    PARTITION,
+    TIME_MS_MAX,
+    TIMESTAMP,
+    Filter,
+    Interval,
+    OffsetRange,
+    plan,
+)
+from sparklog.settings import MIB
+from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+ROWS_TOGETHER_FIRST, ROWS_TOGETHER_MAX = 2_048, 131_072
+"""Batches are handed to DuckDB together: few at first, for who wants only few rows, then more."""
+BYTES_TOGETHER_MAX = 16 * MIB
+ROWS_IN_A_PIECE_MIN = 8_192
+"""Smaller pieces are copied into one: DuckDB's work per piece would be more."""
+
+
+class ReadOptions(NamedTuple):
+    """How topics are read. `lateness_ms`: no record is stored so much later than one with a later timestamp; None: any
+    may be, so that a query's latest time spares decoding, but not reading."""
+
+    isolation: int
+    local: str
+    request_timeout_ms: int
+    lateness_ms: int | None
+
+
+@dataclass
+class ScanStatistics:
+    """What a statement has read so far. `offsets_total` grows while scans begin; `bytes_read` counts batches as stored,
+    without those that were passed over by their header."""
+
+    batches_read: int = 0
+    batches_passed: int = 0
+    bytes_read: int = 0
+    rows_read: int = 0
+    offsets_done: int = 0
+    offsets_total: int = 0
+
+
+@dataclass
+class Control:
+    """What the scans of a statement share. `failure` is what has ended one: DuckDB keeps only its text."""
+
+    statistics: ScanStatistics = field(default_factory=ScanStatistics)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    failure: BaseException | None = None
+
+
+class TopicSnapshot(NamedTuple):
+    """A topic as a statement sees it: nothing that is appended later."""
+
+    info: TopicInfo
+    logs: Sequence[OffsetRange]
+
+
+def table_schema(info: TopicInfo) -> pa.Schema:
+    """A topic's columns as SQL sees them, behind `_partition`, `_offset`, `_timestamp`."""
+    return pa.schema([*METADATA_SCHEMA, *info.schema])
+
+
+def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSnapshot:
+    """Where the topic's partitions begin and end now. Raises UnknownTopicOrPartitionError and what requests may
+    raise."""
+    deadline = Deadline(options.request_timeout_ms)
+    info = cluster.topic(topic, refresh=True, timeout_ms=deadline.left_ms())
+    tps = [TopicPartition(topic, p) for p in range(info.partitions)]
+    isolation = options.isolation
+    earliest = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=deadline.left_ms())
+    latest = list_offsets(
+        cluster, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, timeout_ms=deadline.left_ms()
+    )
+    # asked after the ends: no row before them has a newer schema
+    info = cluster.topic(topic, refresh=True, timeout_ms=deadline.left_ms())
+    return TopicSnapshot(info, [_whole(tp.partition, earliest[tp].offset, latest[tp].offset) for tp in tps])
+
+
+class TopicScan:
+    """One reading of a topic; for one thread at a time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        snapshot: TopicSnapshot,
+        schema: pa.Schema,
+        columns: Sequence[str] | None,
+        given: Filter,
+        options: ReadOptions,
+        control: Control,
+    ) -> None:
+        """`schema`: the table's. `columns`: those wanted, in this order; None: all."""
+        self._cluster = cluster
+        self._topic = snapshot.info.name
+        self._logs = snapshot.logs
+        self._filter = given
+        self._options = options
+        self._control = control
+        self._columns = list(schema.names if columns is None else columns)
+        wanted = {*self._columns, *given.columns}
+        self._read_schema = pa.schema([f for f in schema if f.name in wanted])
+        self._layout = pa.schema([f for f in self._read_schema if METADATA_SCHEMA.get_field_index(f.name) < 0])
+        self.schema = pa.schema([schema.field(name) for name in self._columns])
+        self._times = given.times_ms()
+        self._rows_together = ROWS_TOGETHER_FIRST
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows that the filter holds for, partition by partition in offset order."""
+        try:
+            ranges = self._ranges()
+            self._control.statistics.offsets_total += sum(r.end - r.start for r in ranges)
+            for found in ranges:
+                for group in self._groups(found):
+                    yield from self._rows(group, found.partition)
+        except GeneratorExit:  # DuckDB has had enough
+            raise
+        except BaseException as e:
+            self._control.failure = self._control.failure or e
+            raise
+
+    def _ranges(self) -> list[OffsetRange]:
+        ranges = plan(self._filter, self._logs)
+        if not self._times:
+            return []
+        first, last = self._times[0].first, self._times[-1].last
+        if first >= 0 and ranges:
+            found = self._offsets_from(ranges, first)
+            # what is found may lie in the same batch as the range's last row
+            ranges = [r.begun_at(min(found[r.partition], r.end - 1)) for r in ranges if r.partition in found]
+        lateness_ms = self._options.lateness_ms
+        if lateness_ms is not None and 0 <= last + lateness_ms < TIME_MS_MAX and ranges:
+            found = self._offsets_from(ranges, last + lateness_ms + 1)
+            ranges = [r._replace(end=min(r.end, found.get(r.partition, r.end))) for r in ranges]
+        return [r for r in ranges if r.start < r.end]
+
+    def _offsets_from(self, ranges: Sequence[OffsetRange], time_ms: int) -> dict[int, int]:
+        """By partition the first offset with at least this time; nothing for those that have none."""
+        asked = {TopicPartition(self._topic, r.partition): time_ms for r in ranges}
+        return offsets_from(self._cluster, asked, self._options)
+
+    def _groups(self, found: OffsetRange) -> Iterator[list[ConsumedBatch]]:
+        """The range's batches, some at a time."""
+        statistics = self._control.statistics
+        group: list[ConsumedBatch] = []
+        rows = size_bytes = 0
+        done = found.start
+        for batch in self._read(found):
+            self._check_cancelled()
+            statistics.batches_read += 1
+            statistics.rows_read += batch.num_rows
+            statistics.bytes_read += len(batch.message)
+            statistics.offsets_done += batch.next_offset - done
+            done = batch.next_offset
+            group.append(batch)
+            rows += batch.num_rows
+            size_bytes += batch.size_bytes
+            if rows >= self._rows_together or size_bytes >= BYTES_TOGETHER_MAX:
+                yield group
+                group, rows, size_bytes = [], 0, 0
+                self._rows_together = min(4 * self._rows_together, ROWS_TOGETHER_MAX)
+        statistics.offsets_done += found.end - done
+        if group:
+            yield group
+
+    def _read(self, found: OffsetRange) -> Iterator[ConsumedBatch]:
+        options = self._options
+        return read_range(
+            self._cluster,
+            TopicPartition(self._topic, found.partition),
+            found.start,
+            found.end,
+            columns=self._layout.names,
+            layout=self._layout,
+            local=options.local,
+            isolation=options.isolation,
+            retry_timeout_ms=options.request_timeout_ms,
+            fetching=Fetching(request_timeout_ms=options.request_timeout_ms),
+            wanted=self._is_wanted,
+            floor=found.floor,
+        )
+
+    def _is_wanted(self, header: BatchHeader) -> bool:
+        self._check_cancelled()
+        if may_have_time(header, self._times):
+            return True
+        self._control.statistics.batches_passed += 1
+        return False
+
+    def _check_cancelled(self) -> None:
+        if self._control.cancelled.is_set():
+            raise QueryCancelledError("cancelled")
+
+    def _rows(self, group: Sequence[ConsumedBatch], partition: int) -> Iterator[pa.RecordBatch]:
+        table = self._table(group, partition)
+        if self._filter.expression is not None:
+            table = table.filter(self._filter.expression)
+        table = table.select(self._columns)
+        if len(table) < ROWS_IN_A_PIECE_MIN * table.column(0).num_chunks:
+            table = table.combine_chunks()
+        for batch in table.to_batches():
+            if batch.num_rows:
+                yield batch
+
+    def _table(self, group: Sequence[ConsumedBatch], partition: int) -> pa.Table:
+        made: dict[str, Callable[[], Any]] = {
+            PARTITION: lambda: pa.repeat(pa.scalar(partition, pa.int32()), sum(b.num_rows for b in group)),
+            OFFSET: lambda: pa.array(np.concatenate([b.offsets() for b in group])),
+            TIMESTAMP: lambda: _timestamps(group),
+        }
+        names = self._layout.names
+        if any(b.decoder is not None for b in group) and names:
+            data = data_together(group, names)
+        else:
+            data = pa.Table.from_batches([b.data for b in group], self._layout)
+        columns = [made[f.name]() if f.name in made else data.column(f.name) for f in self._read_schema]
+        return pa.Table.from_arrays(columns, schema=self._read_schema)
+
+
+def offsets_from(cluster: Cluster, times_ms: Mapping[TopicPartition, int], options: ReadOptions) -> dict[int, int]:
+    """By partition the first offset with at least a time, which is not negative; nothing for those that have none."""
+    found = list_offsets(cluster, times_ms, isolation=options.isolation, timeout_ms=options.request_timeout_ms)
+    return {tp.partition: at.offset for tp, at in found.items() if at.offset >= 0}
+
+
+def may_have_time(header: BatchHeader, times: Sequence[Interval]) -> bool:
+    """Whether a row of the batch may have its `_timestamp` in one of the intervals, which are ascending."""
+    if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+        first = last = header.append_time_ms
+    else:
+        # a compacted batch may have something else where its smallest timestamp was
+        known = not header.attributes & ATTRIBUTE_DELETE_HORIZON
+        first, last = header.min_timestamp_ms if known else -TIME_MS_MAX, header.max_timestamp_ms
+    first, last = (max(-TIME_MS_MAX, min(t, TIME_MS_MAX)) for t in (first, last))  # as readers count them
+    return any(t.first <= last and first <= t.last for t in times)
+
+
+def _whole(partition: int, start: int, end: int) -> OffsetRange:
+    return OffsetRange(partition, start, end, start)
+
+
+def _timestamps(group: Sequence[ConsumedBatch]) -> Any:
+    times_ms = np.concatenate([b.timestamps_ms() for b in group])
+    return pa.array(times_ms * np.int64(1000)).view(METADATA_SCHEMA.field(TIMESTAMP).type)

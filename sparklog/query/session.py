@@ -1,0 +1,348 @@
+"""SQL statements over the topics of a cluster, on a DuckDB of its own that can reach nothing else.
+
+DuckDB reads and writes no files, loads no extensions and opens no connections here, and no statement can change that
+(`enable_external_access`, `lock_configuration`): SQL may come from anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.reading.isolation import isolation_of
+from sparklog.errors import (
+    ClosedError,
+    InvalidConfigError,
+    InvalidQueryError,
+    QueryCancelledError,
+)
+from sparklog.query.explain import explained
+from sparklog.query.names import topics_named
+from sparklog.query.ranges import Filter, OffsetRange
+from sparklog.query.result import QueryResult
+from sparklog.query.rewrite import NewestRewriter, TopicPart
+from sparklog.query.scan import (
+    Control,
+    ReadOptions,
+    ScanStatistics,
+    TopicScan,
+    TopicSnapshot,
+    offsets_from,
+    table_schema,
+    take_snapshot,
+)
+from sparklog.query.topic_table import OpenScan, TopicTable
+from sparklog.settings import MIB
+from sparklog.types import INTERNAL_TOPICS, TopicPartition
+
+if TYPE_CHECKING:
+    import duckdb
+
+EXTRA = "pip install 'sparklog[sql]'"
+MEMORY_LIMIT_BYTES = 1024 * MIB
+MEMORY_LIMIT_BYTES_MIN = 16 * MIB
+RESULT_BATCH_ROWS = 65_536
+_END = re.compile(r"\b(commit|rollback|end|abort)\b", re.IGNORECASE)
+
+_log = logging.getLogger(__name__)
+
+
+def require_duckdb() -> Any:
+    """The module. Raises InvalidConfigError that names the extra if it is not installed."""
+    try:
+        import duckdb
+    except ImportError as e:
+        raise InvalidConfigError(f"SQL needs the library duckdb: {EXTRA}") from e
+    return duckdb
+
+
+def sql(
+    bootstrap_servers: str | Sequence[str] | None,
+    query: str,
+    *,
+    isolation_level: str = "read_committed",
+    local: str = "auto",
+    memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
+    max_rows: int | None = None,
+    max_bytes: int | None = None,
+    lateness_ms: int | None = None,
+    request_timeout_ms: int = 30_000,
+) -> pa.Table:
+    """Runs an SQL statement, or several with a semicolon between them, and returns the last one's rows.
+
+    Topics are tables: their columns behind `_partition`, `_offset` and `_timestamp` (UTC). Each statement sees what the
+    topics hold when it begins. `max_rows`, `max_bytes`: of the result. The rest is as in `SqlSession`.
+    Raises InvalidQueryError, QueryResultTooLargeError, UnknownTopicOrPartitionError (no such table), DataLossError
+    (records were deleted while they were read), RequestTimedOutError, InvalidConfigError (the extra `sparklog[sql]` is
+    missing).
+    """
+    with (
+        SqlSession(
+            bootstrap_servers,
+            isolation_level=isolation_level,
+            local=local,
+            memory_limit_bytes=memory_limit_bytes,
+            lateness_ms=lateness_ms,
+            request_timeout_ms=request_timeout_ms,
+        ) as session,
+        session.execute(query) as result,
+    ):
+        return result.read_all(max_rows=max_rows, max_bytes=max_bytes)
+
+
+class _Bound(NamedTuple):
+    """A topic's table in DuckDB."""
+
+    topic: str
+    table: TopicTable
+
+
+class SqlSession:
+    """A DuckDB whose tables are the topics. Views, tables and macros made in it last as long as it does, in memory.
+
+    For one thread; another one may `interrupt`. A topic is bound when a statement first names it.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        isolation_level: str = "read_committed",
+        local: str = "auto",
+        memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
+        threads: int | None = None,
+        lateness_ms: int | None = None,
+        request_timeout_ms: int = 30_000,
+    ) -> None:
+        """`isolation_level`: read_committed leaves out what is not committed and ends where a transaction is open.
+        `local="off"` does not map the broker's files. `memory_limit_bytes`: what DuckDB may use, it spills nothing to
+        disk. `threads`: DuckDB's, by default as many as there are processors. `lateness_ms`: no record is stored so
+        much later than one with a later timestamp, so that what follows a query's time range need not be read; None:
+        any may be.
+
+        Raises InvalidConfigError.
+        """
+        if local not in ("auto", "off"):
+            raise InvalidConfigError(f"local read {local!r}: use auto or off")
+        if memory_limit_bytes < MEMORY_LIMIT_BYTES_MIN:
+            raise InvalidConfigError(
+                f"memory_limit_bytes = {memory_limit_bytes}: at least {MEMORY_LIMIT_BYTES_MIN} are needed"
+            )
+        if lateness_ms is not None and lateness_ms < 0:
+            raise InvalidConfigError(f"lateness_ms = {lateness_ms}: 0 or more, or None")
+        self._cluster: Cluster = cluster(bootstrap_servers)
+        self._options = ReadOptions(isolation_of(isolation_level), local, request_timeout_ms, lateness_ms)
+        self._duckdb = require_duckdb()
+        self._connection = _locked_connection(self._duckdb, memory_limit_bytes, threads)
+        self._rewriter = NewestRewriter(self._connection)
+        self._bound: dict[str, _Bound] = {}
+        self._snapshots: dict[str, TopicSnapshot] = {}
+        self._control = Control()
+        self._result: QueryResult | None = None
+        self._in_transaction = False
+        self._closed = False
+
+    def execute(self, query: str) -> QueryResult:
+        """Runs the statements of a text and returns the last one's rows. Raises what `sql` does."""
+        if self._closed:
+            raise ClosedError("this SqlSession is closed: make a new one")
+        self._end_statement()
+        self._control = Control()
+        try:
+            statements = self._connection.extract_statements(query)
+        except self._duckdb.Error as e:
+            raise self._translated(e, query, self._known(), []) from e
+        if not statements:
+            raise InvalidQueryError("no statement: write SQL, for example SELECT count(*) FROM topic")
+        for statement in statements[:-1]:
+            self._start(statement.query, statement.type.name).close()
+        self._result = self._start(statements[-1].query, statements[-1].type.name)
+        return self._result
+
+    def interrupt(self) -> None:
+        """Cancels the statement that runs, which raises QueryCancelledError; from another thread."""
+        self._control.cancelled.set()
+        self._connection.interrupt()
+
+    @property
+    def statistics(self) -> ScanStatistics:
+        """What the statement that runs (or ran last) has read of topics."""
+        return self._control.statistics
+
+    def topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of the topics, sorted."""
+        return sorted(name for name in self._known() if include_internal or name not in INTERNAL_TOPICS)
+
+    def columns(self, topic: str) -> pa.Schema:
+        """A topic's columns as SQL sees them. Raises UnknownTopicOrPartitionError."""
+        timeout_ms = self._options.request_timeout_ms
+        return table_schema(self._cluster.topic(topic, refresh=True, timeout_ms=timeout_ms))
+
+    def close(self) -> None:
+        """Ends the statement that runs; again is fine."""
+        if not self._closed:
+            self._closed = True
+            self._end_statement()
+            self._bound.clear()
+            self._connection.close()
+
+    def __enter__(self) -> SqlSession:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _known(self) -> Mapping[str, int]:
+        return self._cluster.partition_counts(timeout_ms=self._options.request_timeout_ms)
+
+    def _end_statement(self) -> None:
+        if self._result is not None:
+            self._result.close()
+            self._result = None
+
+    def _start(self, query: str, kind: str) -> QueryResult:
+        """Begins one statement: what it makes or changes is done when this returns."""
+        self._snapshots.clear()
+        known: Collection[str] = ()
+        named: list[str] = []
+        try:
+            known = self._known()
+            named = topics_named(query, known)
+            for topic in named:
+                self._bind(topic)
+            if kind == "TRANSACTION":
+                self._in_transaction = _END.search(query) is None
+            bounded = self._bounded(query, named) if kind == "SELECT" and not self._in_transaction else None
+            if bounded is not None:
+                return bounded
+            return self._reading(self._connection.sql(query), query, known, named)
+        except self._duckdb.Error as e:
+            raise self._translated(e, query, known, named) from e
+
+    def _reading(
+        self,
+        relation: Any,
+        query: str,
+        known: Collection[str],
+        named: Sequence[str],
+        end: Callable[[], None] | None = None,
+    ) -> QueryResult:
+        reader = relation.to_arrow_reader(RESULT_BATCH_ROWS)
+        return QueryResult(reader, lambda e: self._translated(e, query, known, named), self._control, end)
+
+    def _bind(self, topic: str) -> None:
+        """Makes a table of the topic, as it is now."""
+        snapshot = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
+        schema = table_schema(snapshot.info)
+        bound = self._bound.get(topic.lower())
+        if bound is None or bound.topic != topic or not bound.table.schema.equals(schema):
+            table = self._table(topic, schema, lambda: self._snapshot(topic).logs)
+            self._connection.register(topic, table)
+            self._bound[topic.lower()] = _Bound(topic, table)
+
+    def _snapshot(self, topic: str) -> TopicSnapshot:
+        """As the statement sees the topic, which may be behind a view of an earlier statement."""
+        found = self._snapshots.get(topic)
+        if found is None:
+            found = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
+        return found
+
+    def _table(self, topic: str, schema: pa.Schema, logs: Callable[[], Sequence[OffsetRange]]) -> TopicTable:
+        def open_scan(columns: Sequence[str] | None, expression: Any) -> TopicScan:
+            snapshot = TopicSnapshot(self._snapshot(topic).info, logs())
+            given = Filter(expression, schema)
+            return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
+
+        return TopicTable(schema, self._noting(open_scan))
+
+    def _noting(self, open_scan: OpenScan) -> OpenScan:
+        """`open_scan`, keeping what it raises: DuckDB would make a text of it."""
+
+        def open_noting(columns: Sequence[str] | None, expression: Any) -> Any:
+            try:
+                return open_scan(columns, expression)
+            except BaseException as e:
+                self._control.failure = self._control.failure or e
+                raise
+
+        return open_noting
+
+    def _bounded(self, query: str, named: Sequence[str]) -> QueryResult | None:
+        """The SELECT on what it needs of topics whose newest rows it asks for; None if it does not, or is not
+        understood. It has a transaction of its own, so not within one."""
+        topics = {topic.lower(): topic for topic in named}
+        rewriter = self._rewriter
+        try:
+            found = [
+                (n, self._part(topics[n.topic.lower()])) for n in rewriter.find(query) if n.topic.lower() in topics
+            ]
+            if not found:
+                return None
+        except self._duckdb.Error:  # no SELECT that DuckDB can take apart
+            return None
+        self._connection.begin()
+        try:
+            relation = self._connection.sql(rewriter.rewrite(query, found))
+            return self._reading(relation, query, topics, named, self._end_bounded)
+        except self._duckdb.Error as e:
+            self._end_bounded()
+            if self._control.failure is not None or self._control.cancelled.is_set():
+                raise
+            _log.debug("not bounded: %s", e)
+            return None
+        except BaseException:
+            self._end_bounded()
+            raise
+
+    def _end_bounded(self) -> None:
+        self._connection.rollback()  # it has only read
+        self._rewriter.end()
+
+    def _part(self, topic: str) -> TopicPart:
+        snapshot = self._snapshot(topic)
+
+        def make(logs: Callable[[], Sequence[OffsetRange]]) -> TopicTable:
+            return self._table(topic, table_schema(snapshot.info), logs)
+
+        def offsets_from_ms(time_ms: int) -> Mapping[int, int]:
+            asked = {TopicPartition(topic, log.partition): time_ms for log in snapshot.logs}
+            return offsets_from(self._cluster, asked, self._options)
+
+        return TopicPart(snapshot.logs, make, offsets_from_ms)
+
+    def _translated(self, error: Exception, query: str, known: Collection[str], named: Sequence[str]) -> BaseException:
+        """The error to raise for what DuckDB raised: what a scan has met, if it was that."""
+        control = self._control
+        if control.failure is not None:
+            return control.failure
+        if control.cancelled.is_set() or isinstance(error, self._duckdb.InterruptException):
+            return QueryCancelledError("cancelled")
+        columns = {name: self._bound[name.lower()].table.schema.names for name in named if name.lower() in self._bound}
+        return explained(type(error).__name__, str(error), query, known, columns)
+
+
+def _locked_connection(module: Any, memory_limit_bytes: int, threads: int | None) -> duckdb.DuckDBPyConnection:
+    config: dict[str, Any] = {
+        "enable_external_access": False,
+        "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "allow_persistent_secrets": False,
+        "temp_directory": "",
+        "memory_limit": f"{memory_limit_bytes // 1024}KiB",
+    }
+    if threads is not None:
+        config["threads"] = threads
+    made: duckdb.DuckDBPyConnection = module.connect(":memory:", config=config)
+    made.execute("SET enable_progress_bar = false")
+    made.execute("SET TimeZone = 'UTC'")
+    made.execute("SET lock_configuration = true")
+    return made

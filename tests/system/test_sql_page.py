@@ -1,0 +1,78 @@
+"""The page on SQL: what its commands print is what it shows.
+
+`python -m tests.system.test_sql_page` writes what they print now into the page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import sparklog
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "sql.md"
+SHELL = re.compile(r"<!-- test: sh -->\n```sh\n(.*?)```", re.DOTALL)
+CONSOLE = re.compile(r"(?<=<!-- test: console -->\n```console\n).*?(?=```)", re.DOTALL)
+PYTHON = re.compile(
+    r"(?<=<!-- test: python -->\n```python\n)(.*?)```(.*?<!-- test: printed -->\n```text\n)(.*?)(?=```)", re.DOTALL
+)
+
+
+class Page:
+    """Runs the page's commands against a broker."""
+
+    def __init__(self, broker: sparklog.LocalBroker, directory: Path) -> None:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self._environment = os.environ | {
+            "PATH": path, "SPARKLOG_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "COLUMNS": "200", "NO_COLOR": "1",
+        }  # fmt: skip
+        self._directory = directory
+
+    def shell(self, command: str) -> str:
+        """What it prints, on both outputs."""
+        return subprocess.run(
+            ["bash", "-c", command], cwd=self._directory, env=self._environment, text=True, timeout=100, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ).stdout  # fmt: skip
+
+    def transcript(self, shown: str) -> str:
+        """A console's commands, each with what it prints."""
+        commands = [line[2:] for line in shown.splitlines() if line.startswith("$ ")]
+        return "".join(f"$ {command}\n{self.shell(command)}" for command in commands)
+
+    def as_it_is(self, text: str) -> str:
+        """The page with what its commands print now."""
+        for command in SHELL.findall(text):
+            self.shell(command)
+        text = CONSOLE.sub(lambda m: self.transcript(m.group()), text)
+        return PYTHON.sub(lambda m: f"{m[1]}```{m[2]}" + self.python(m[1]), text)
+
+    def python(self, program: str) -> str:
+        (self._directory / "page.py").write_text(program, encoding="utf-8")
+        return self.shell(f"{sys.executable} page.py")
+
+
+def printed(directory: Path) -> str:
+    with sparklog.start_local(directory / "broker") as broker:
+        return Page(broker, directory).as_it_is(PAGE.read_text(encoding="utf-8"))
+
+
+def test_the_page_shows_what_its_commands_print(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(SHELL.findall(text)) == 1
+    assert len(CONSOLE.findall(text)) >= 3
+    assert len(PYTHON.findall(text)) == 1
+    assert printed(tmp_path).splitlines() == text.splitlines()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        PAGE.write_text(printed(Path(made)), encoding="utf-8")

@@ -1,0 +1,80 @@
+"""Topics in SQL text, and what is said about statements that are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparklog.errors import InvalidQueryError, UnknownTopicOrPartitionError
+from sparklog.query.explain import explained
+from sparklog.query.names import topics_named, written
+
+TOPICS = ["trips", "my-topic", "Rides", "a.b"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT * FROM trips", ["trips"]),
+        ('FROM "my-topic" JOIN TRIPS USING (x)', ["my-topic", "trips"]),
+        ("FROM rides", ["Rides"]),
+        ('FROM "a.b"', ["a.b"]),
+        ("FROM my-topic", []),
+        ("SELECT trips.x", ["trips"]),
+        ("SELECT 1", []),
+    ],
+)
+def test_topics_named(query: str, expected: list[str]) -> None:
+    assert topics_named(query, TOPICS) == expected
+
+
+def test_topics_that_case_tells_apart() -> None:
+    both = ["Trips", "trips"]
+    assert topics_named("FROM trips", both) == ["trips"]
+    assert topics_named('FROM "Trips"', both) == ["Trips"]
+    assert topics_named("FROM TRIPS", both) == []
+    with pytest.raises(InvalidQueryError, match="'Trips' and 'trips' cannot be in one statement"):
+        topics_named('FROM "Trips", trips', both)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("trips", "trips"), ("my-topic", '"my-topic"'), ("1st", '"1st"')])
+def test_written(name: str, expected: str) -> None:
+    assert written(name) == expected
+
+
+UNKNOWN = 'Catalog Error: Table with name tripz does not exist!\nDid you mean "pg_tables"?\n\nLINE 1: FROM tripz'
+
+
+def test_an_unknown_table_gets_the_nearest_topics() -> None:
+    error = explained("CatalogException", UNKNOWN, "FROM tripz", TOPICS, {})
+    assert isinstance(error, UnknownTopicOrPartitionError)
+    assert str(error).splitlines() == [
+        "Catalog Error: Table with name tripz does not exist!",
+        "",
+        "LINE 1: FROM tripz",
+        "Did you mean trips?",
+    ]
+    far = explained("CatalogException", UNKNOWN.replace("tripz", "zzz"), "FROM zzz", TOPICS, {})
+    assert str(far).endswith('Topics: Rides, "a.b", "my-topic", trips')
+    many = explained(
+        "CatalogException", UNKNOWN.replace("tripz", "zzz"), "FROM zzz", [f"q{i:02}" for i in range(50)], {}
+    )
+    assert str(many).endswith("q19 and 30 more")
+    assert str(explained("CatalogException", UNKNOWN, "FROM tripz", [], {})).endswith("There are no topics.")
+
+
+def test_names_that_need_quotes_are_told() -> None:
+    error = explained("ParserException", "Parser Error: near -", "FROM my-topic", TOPICS, {})
+    assert str(error).endswith('\nA name that is no identifier stands in double quotes: "my-topic"')
+    assert "double" not in str(explained("ParserException", "Parser Error", 'FRM "my-topic"', TOPICS, {}))
+
+
+def test_a_wrong_column_gets_the_columns() -> None:
+    error = explained("BinderException", "Binder Error: no x", "SELECT x FROM trips", TOPICS, {"trips": ["a", "b"]})
+    assert isinstance(error, InvalidQueryError)
+    assert str(error) == "Binder Error: no x\ncolumns of trips: a, b"
+
+
+def test_too_little_memory_names_the_limit() -> None:
+    error = explained("OutOfMemoryException", "Out of Memory Error: 1\nset temp_directory", "SELECT 1", TOPICS, {})
+    assert "memory_limit_bytes" in str(error)
+    assert "temp_directory" not in str(error)
