@@ -17,10 +17,12 @@ from sparklog.log.offsets import LogOffsets
 from sparklog.log.producers.files import LogBounds, ProducerFiles
 from sparklog.log.producers.partition_producers import PartitionProducers
 from sparklog.log.recovery.truncation_mark import TruncationMark
+from sparklog.log.segments.segment import PlacedBatch
 from sparklog.log.segments.segment_list import SegmentList
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.segments.stored_schema import SchemaOf
 from sparklog.log.tiering.partition_tier import PartitionTier
+from sparklog.testing.faults import reach
 
 
 class LogState(Struct, eq=False):
@@ -63,6 +65,30 @@ class LogState(Struct, eq=False):
         """The first offset that can be read without the object store; the log end if there is none."""
         local = self.segments.local
         return max(self.offsets.log_start, local[0].base_offset) if local else self.offsets.written
+
+    def enter(self, view: memoryview, batches: list[PlacedBatch], now_ms: int) -> None:
+        """Writes stamped batches, for which offsets have been given out, and enters them everywhere before the log end
+        moves. Raises StorageFullError, StorageError; then what was written has been cut off again."""
+        try:
+            self.writer.write(view, batches, self.config)
+        except BaseException:
+            if self.writer.failure is not None:
+                self.health.fail(self.writer.failure)
+            self.offsets.take_back()
+            raise
+        self.append_time_ms = max(self.append_time_ms, now_ms)
+        self.producers.apply((b.header for b in batches), self.offsets.high_watermark)  # before anybody can read them
+        self.offsets.wrote()
+        if self.writer.dirty.since_ms is None:
+            self.writer.dirty.since_ms = now_ms
+        if self.writer.has_rolled:
+            self.save_producers()
+        elif self.writer.has_begun:
+            self.writer.has_begun = False
+            # Nothing else says so soon that the log has records: a lost file would not be missed. No reason for an
+            # fsync.
+            self.producer_files.save(self.producers, self.segments.bases, self.offsets.written, fsync=False)
+        reach("log.after-append")
 
     def load_producers(self) -> None:
         """From the snapshots and the batches behind them. Raises StorageError."""

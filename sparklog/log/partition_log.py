@@ -15,9 +15,10 @@ from sparklog.environment.files import FileSystem
 from sparklog.errors import BrokerShuttingDownError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.appends.log_appender import LogAppender
+from sparklog.log.appends.replica_appender import ReplicaAppender
 from sparklog.log.compaction.replacement import SegmentReplacement
 from sparklog.log.durability.flusher import LogFlusher
-from sparklog.log.leader_epochs import EpochEnd
+from sparklog.log.leader_epochs import EpochEnd, LeaderEpochs
 from sparklog.log.log_state import LogState
 from sparklog.log.model import LogConfig, LogOwner, ProducerInfo
 from sparklog.log.producers.states import ALL_SAFEGUARDS, Safeguards
@@ -41,6 +42,7 @@ class PartitionLog:
         self._state = state
         self.reader = LogReader(state)
         self.appender = LogAppender(state)
+        self.replica = ReplicaAppender(state)
         self.flusher = LogFlusher(state)
         self.truncation = LogTruncation(state, self.flusher)
         self.retention = LogRetention(state)
@@ -201,6 +203,16 @@ class PartitionLog:
     def recovery_point(self) -> int:
         """Everything below is on the disk: a start after a crash scans from here on."""
         return self._state.offsets.recovery_point
+
+    @property
+    def durable_end_offset(self) -> int:
+        """What may be acknowledged as far as this log goes: with `flush.mode=group` up to the last fsync."""
+        return self.flushed_offset if self.config.flush.at_append else self.log_end_offset
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """Which leader epoch began where."""
+        return self._state.epochs
 
     @property
     def leader_epoch(self) -> int:

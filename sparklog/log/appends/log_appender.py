@@ -132,30 +132,7 @@ class LogAppender:
         batches = stamp_payload(view, found, self._state.offsets.written, leader_epoch, now_ms)
         first, last = batches[0].header, batches[-1].header
         self._state.offsets.reserve(last.next_offset)
-        try:
-            self._state.writer.write(view, batches, self._state.config)
-        except BaseException:
-            if self._state.writer.failure is not None:
-                self._state.health.fail(self._state.writer.failure)
-            self._state.offsets.take_back()
-            raise
-        self._state.append_time_ms = now_ms
-        self._state.producers.apply(
-            (b.header for b in batches), self._state.offsets.high_watermark
-        )  # before anybody can read them
-        self._state.offsets.wrote()
-        if self._state.writer.dirty.since_ms is None:
-            self._state.writer.dirty.since_ms = now_ms
-        if self._state.writer.has_rolled:
-            self._state.save_producers()
-        elif self._state.writer.has_begun:
-            self._state.writer.has_begun = False
-            # Nothing else says so soon that the log has records: a lost file would not be missed. No reason for an
-            # fsync.
-            self._state.producer_files.save(
-                self._state.producers, self._state.segments.bases, self._state.offsets.written, fsync=False
-            )
-        reach("log.after-append")
+        self._state.enter(view, batches, now_ms)
         records = sum(b.header.record_count for b in batches)
         return AppendInfo(
             first.base_offset, last.last_offset, now_ms, len(batches), records, size_bytes=len(view)

@@ -29,14 +29,18 @@ class LogReader:
         end: int | None = None,
         min_one_batch: bool = True,
         may_wait: bool = True,
+        to_log_end: bool = False,
     ) -> FileSlice | None:
         """A slice of whole batches, the first of which holds `offset`: at most `max_bytes`, but with `min_one_batch` at
         least one batch; within one segment, below the high watermark and `end`. None when there is nothing (yet).
+        `to_log_end`: a follower reads what is not committed yet, too.
 
         Raises OffsetOutOfRangeError below the log start and above the log end, RemoteReadRequired if the object store
         would have to be waited for and `may_wait` is False, RemoteStorageError if it fails.
         """
-        bound = self._state.offsets.high_watermark if end is None else min(end, self._state.offsets.high_watermark)
+        offsets = self._state.offsets
+        limit = offsets.written if to_log_end else offsets.high_watermark
+        bound = limit if end is None else min(end, limit)
         view = self._state.segments  # before the check: retention raises the log start first, then takes segments away
         self._check_readable(offset)
         if offset >= bound:

@@ -45,11 +45,25 @@ class LogTruncation:
                 raise self._state.health.fail(error) from e
             return self._state.offsets.written
 
-    def _truncate(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> None:
+        """Empties the log, which goes on at `offset`, wherever that is: all that was in it is of no use to a follower
+        whose leader begins behind its end. Raises StorageError, StorageFullError; the log takes no more appends
+        then."""
+        with self._state.swap_lock, self._flusher.lock, self._state.write_lock:
+            self._state.health.check()
+            self._state.finish_take_back()
+            try:
+                self._truncate(offset, whole=True)
+                self._state.load_producers()
+            except SparklogError as e:
+                error = StorageError(f"{self._state.directory}: emptying it to go on at {offset} failed ({e}); restart")
+                raise self._state.health.fail(error) from e
+
+    def _truncate(self, offset: int, *, whole: bool = False) -> None:
         segments = self._state.segments.all
-        schema_id = segments[-1].info.schema_id if segments else None
+        schema_id = segments[-1].info.schema_id if segments else self._state.newest_schema_id if whole else None
         offset, is_emptied = end_of_remote_cut(segments, offset, self._state.offsets.log_start)
-        is_emptied = is_emptied or offset < self._state.offsets.log_start or not segments
+        is_emptied = whole or is_emptied or offset < self._state.offsets.log_start or not segments
         end = offset if is_emptied else end_of_cut(segments, offset)
         self._state.files.remove(self._state.directory / CLEANER_POINT_FILE)
         self._state.truncation_mark.write(end)  # until the next checkpoint the one on the disk promises too much
