@@ -529,6 +529,20 @@ class EligibleLeadersNotAvailableError(SparklogError):
     retriable = True
 
 
+class InvalidFetchSessionError(SparklogError):
+    """The leader does not know this fetch session, or another request of it was due; begin a new one."""
+
+    code = 91
+    retriable = True
+
+
+class LeaderNotAvailableError(SparklogError):
+    """Nobody leads the partition at the moment; one of its replicas has to come back."""
+
+    code = 92
+    retriable = True
+
+
 class InvalidQueryError(SparklogError):
     """DuckDB cannot run the SQL: a mistake in it, or more memory than it may use."""
 

@@ -106,6 +106,8 @@ class LeaderEpochCache(LeaderEpochs):
         self._files = files
         self._path = directory / LEADER_EPOCHS_FILE
         self._file_is_first = file_is_first
+        self._is_ahead = False
+        """Whether the newest epoch is not in the file yet: it has no records."""
         super().__init__(entries)
 
     def begin(self, epoch: int, log_end_offset: int) -> None:
@@ -113,7 +115,7 @@ class LeaderEpochCache(LeaderEpochs):
 
         Raises FencedLeaderEpochError for an epoch older than the newest, StorageFullError, StorageError.
         """
-        if epoch == self.latest:
+        if epoch == self.latest and not self._is_ahead:
             return
         if epoch < self.latest:
             raise FencedLeaderEpochError(
@@ -124,7 +126,15 @@ class LeaderEpochCache(LeaderEpochs):
         changed.assign(epoch, log_end_offset)
         if not (self._file_is_first and changed.entries == FIRST_ENTRIES):
             self._write(changed.entries)
-        self.entries = changed.entries
+        self.entries, self._is_ahead = changed.entries, False
+
+    def expect(self, epoch: int, log_end_offset: int) -> None:
+        """As `begin`, but in memory only: an epoch without records does not outlive a restart anyway, and who is to
+        lead thousands of partitions has no time for their files. Raises FencedLeaderEpochError."""
+        if epoch < self.latest:
+            raise FencedLeaderEpochError(f"{self._path.parent}: leader epoch {epoch} is over, {self.latest} has begun")
+        if self.assign(epoch, log_end_offset):
+            self._is_ahead = True
 
     def cut(self, log_end_offset: int) -> None:
         """The log has been truncated. Raises StorageFullError, StorageError."""
@@ -138,7 +148,7 @@ class LeaderEpochCache(LeaderEpochs):
             self._write(())
 
     def _write(self, entries: Sequence[EpochEntry]) -> None:
-        self._file_is_first = False
+        self._file_is_first = self._is_ahead = False
         self._files.write_atomic(self._path, encode_epochs(entries))
 
 

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
+from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -71,6 +72,10 @@ class Api(IntEnum):
     SNAPSHOT_OFFSETS = 31
     CREATE_PARTITIONS = 32
     LOCATE_REMOTE = 40
+    REPLICA_FETCH = 50
+    METADATA_FETCH = 51
+    ALTER_PARTITION = 52
+    CONTROLLED_SHUTDOWN = 53
 
 
 class ErrorBody(Message):
@@ -364,7 +369,7 @@ class ApiSpec(NamedTuple):
 APIS: dict[Api, ApiSpec] = {
     Api.HANDSHAKE: ApiSpec(HandshakeRequest, HandshakeResponse, 0, 0),
     Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 1),
-    Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 1),
+    Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 2),
     Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 0),
     Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 0),
     Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
@@ -392,6 +397,10 @@ APIS: dict[Api, ApiSpec] = {
     Api.LIST_GROUPS: ApiSpec(groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 1),
     Api.DESCRIBE_GROUPS: ApiSpec(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 1),
     Api.DELETE_GROUP: ApiSpec(groups.DeleteGroupRequest, groups.DeleteGroupResponse, 0, 0),
+    Api.REPLICA_FETCH: ApiSpec(cluster.ReplicaFetchRequest, cluster.ReplicaFetchResponse, 2, 2),
+    Api.METADATA_FETCH: ApiSpec(cluster.MetadataFetchRequest, cluster.MetadataFetchResponse, 2, 2),
+    Api.ALTER_PARTITION: ApiSpec(cluster.AlterPartitionRequest, cluster.AlterPartitionResponse, 2, 2),
+    Api.CONTROLLED_SHUTDOWN: ApiSpec(cluster.ControlledShutdownRequest, cluster.ControlledShutdownResponse, 2, 2),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -112,6 +112,7 @@ def _cluster_without_transactional_id(request: Any) -> Sequence[str]:
 
 
 _O, _ITEM = Operation, Denial.ITEM
+_BROKERS_ONLY = Rule(ResourceType.CLUSTER, _O.CLUSTER_ACTION, _cluster)
 _TRANSACTIONAL = Rule(TXN_ID, _O.WRITE, _transactional_id)
 
 PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
@@ -122,6 +123,10 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.DELETE_TOPIC: (Rule(TOPIC, _O.DELETE, _one("name")),),
     Api.ALTER_TOPIC: (Rule(TOPIC, _O.ALTER_CONFIGS, _one("name")),),
     Api.ALTER_SCHEMA: (Rule(TOPIC, _O.ALTER, _one("name")),),
+    Api.REPLICA_FETCH: (_BROKERS_ONLY,),
+    Api.METADATA_FETCH: (_BROKERS_ONLY,),
+    Api.ALTER_PARTITION: (_BROKERS_ONLY,),
+    Api.CONTROLLED_SHUTDOWN: (_BROKERS_ONLY,),
     Api.PRODUCE: (
         _TRANSACTIONAL._replace(when="with a transactional id"),
         Rule(TOPIC, _O.WRITE, _topics_of("partitions"), _ITEM),

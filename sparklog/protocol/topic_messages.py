@@ -40,6 +40,10 @@ class MetadataRequest(Message):
     create_missing: Annotated[bool, Since(1, ignorable=True)] = False
 
 
+BrokerId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+REPLICAS_MAX = 100
+
+
 class BrokerEndpoint(Message):
     """Where a broker listens."""
 
@@ -111,7 +115,11 @@ class MetadataResponse(Message):
 
 
 class CreateTopicRequest(Message):
-    """`partitions` -1: the broker's `num.partitions`. `arrow_schema` None: an envelope topic."""
+    """`partitions` -1: the broker's `num.partitions`. `arrow_schema` None: an envelope topic.
+
+    `replication_factor` -1: the cluster's `default.replication.factor`. `assignment`: broker ids of each partition's
+    replicas, the preferred leader first; without it the controller places them.
+    """
 
     name: Name
     partitions: Annotated[int, Meta(ge=-1, le=PARTITIONS_PER_TOPIC_MAX)] = -1
@@ -119,6 +127,14 @@ class CreateTopicRequest(Message):
     key_columns: Annotated[list[Text], Meta(max_length=100)] = []
     timestamp_column: Text | None = None
     configs: Annotated[dict[Name, ConfigValue], Meta(max_length=CONFIGS_MAX)] = {}
+    replication_factor: Annotated[Int32, Since(2)] = -1
+    assignment: Annotated[
+        Annotated[
+            list[Annotated[list[BrokerId], Meta(max_length=REPLICAS_MAX)]], Meta(max_length=PARTITIONS_PER_TOPIC_MAX)
+        ]
+        | None,
+        Since(2),
+    ] = None
 
 
 class CreateTopicResponse(Message):

@@ -7,6 +7,46 @@ The high watermark is not here. Its one home is the log (`sparklog.log.offsets`)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
+
+
+class ReplicaRole(Protocol):
+    """What a broker is for one partition: its leader, a follower, or neither, and who else holds it."""
+
+    @property
+    def leader(self) -> int:
+        """-1: nobody leads."""
+        ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def replicas(self) -> tuple[int, ...]: ...
+
+    @property
+    def isr(self) -> tuple[int, ...]: ...
+
+    @property
+    def replicated_to(self) -> int:
+        """What lies below is committed, as far as the leader knows."""
+        ...
+
+    def check_leads(self) -> None:
+        """Raises NotLeaderError unless this broker leads the partition."""
+        ...
+
+    def check_in_sync(self) -> None:
+        """Before an append with acks=all. Raises NotEnoughReplicasError."""
+        ...
+
+    def on_append(self, log_end_offset: int) -> None:
+        """The log ends at `log_end_offset` now."""
+        ...
+
+    def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
+        """A follower has everything below `fetch_offset`. Raises ValueError for a stranger."""
+        ...
 
 
 class PartitionReplicas:
@@ -29,6 +69,12 @@ class PartitionReplicas:
         if leader not in self.isr or not set(self.isr) <= set(self.replicas):
             raise ValueError(f"leader {leader} must be in the ISR {self.isr}, the ISR in the replicas {self.replicas}")
         self._log_end_offsets = dict.fromkeys(self.replicas, 0) | {leader: log_end_offset}
+
+    def check_leads(self) -> None:
+        """It does."""
+
+    def check_in_sync(self) -> None:
+        """Nobody else is waited for."""
 
     @property
     def replicated_to(self) -> int:

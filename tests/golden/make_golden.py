@@ -48,6 +48,7 @@ from sparklog.log.tiering.state import (
     ObjectInfo,
     RemoteSegmentMetadata,
 )
+from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
@@ -269,6 +270,21 @@ REQUESTS: dict[m.Api, Message] = {
     m.Api.JOIN_SHARED_TXN: txn.JoinSharedTxnRequest("query", 12, "run", 99, 3_600_000),
     m.Api.END_SHARED_TXN: txn.EndSharedTxnRequest("query", 12, "run", 99, True, [100, 101], "rows=3"),
     m.Api.RENEW_SHARED_TXN: txn.RenewSharedTxnRequest("query", 12, "run"),
+    m.Api.REPLICA_FETCH: cluster.ReplicaFetchRequest(
+        2,
+        17,
+        500,
+        1 << 20,
+        5,
+        3,
+        [cluster.ReplicaFetchPartition("events", 1, 4, 120, 3, 100, 110, 65_536)],
+        [cluster.ForgottenPartition("old", 0)],
+    ),
+    m.Api.METADATA_FETCH: cluster.MetadataFetchRequest(2, 6, 170, 30_000),
+    m.Api.ALTER_PARTITION: cluster.AlterPartitionRequest(
+        1, 16, [cluster.IsrProposal("events", 1, 4, 9, [cluster.IsrMember(1, 16), cluster.IsrMember(2, -1)])]
+    ),
+    m.Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownRequest(1, 16),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsRequest(["Ongoing"], 1000),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsRequest(["orders"]),
     m.Api.ABORT_TRANSACTION: txn.AbortTransactionRequest(None, "flights", 1, 7),
@@ -311,6 +327,19 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.JOIN_SHARED_TXN: txn.JoinSharedTxnResponse(False, 100, 0),
     m.Api.END_SHARED_TXN: txn.EndSharedTxnResponse(True, 12, "rows=3"),
     m.Api.RENEW_SHARED_TXN: txn.RenewSharedTxnResponse(True, True),
+    m.Api.REPLICA_FETCH: cluster.ReplicaFetchResponse(
+        5,
+        [
+            cluster.ReplicaFetchResult("events", 1, 0, 4, 118, 100, 130, length_bytes=64),
+            cluster.ReplicaFetchResult("events", 2, 0, 4, 118, 100, 130, 3, 115),
+            cluster.ReplicaFetchResult("events", 3, 74, message="epoch 3 is over"),
+        ],
+    ),
+    m.Api.METADATA_FETCH: cluster.MetadataFetchResponse(None, [cluster.ImageChange(6, 171, b"delta")]),
+    m.Api.ALTER_PARTITION: cluster.AlterPartitionResponse(
+        [cluster.IsrDecision(0, "", b"state"), cluster.IsrDecision(84, "broker 2 is not in sync")]
+    ),
+    m.Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownResponse(3),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsResponse(
         [txn.TransactionDetails(0, "orders", SUMMARY, [txn.TransactionPartition(7, "flights", 1)])]

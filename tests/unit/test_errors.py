@@ -92,6 +92,8 @@ TABLE = {
     88: ("InvalidReplicaAssignmentError", "INVALID_REPLICA_ASSIGNMENT", False),
     89: ("NoReassignmentInProgressError", "NO_REASSIGNMENT_IN_PROGRESS", False),
     90: ("EligibleLeadersNotAvailableError", "ELIGIBLE_LEADERS_NOT_AVAILABLE", True),
+    91: ("InvalidFetchSessionError", "INVALID_FETCH_SESSION", True),
+    92: ("LeaderNotAvailableError", "LEADER_NOT_AVAILABLE", True),
 }
 """A line may be added. A code may neither change nor be used again."""
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from sparklog.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from sparklog.errors import InvalidRequestError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 from sparklog.metadata.store import Topic
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import APIS, ApiRange, HandshakeRequest, HandshakeResponse, encode, encode_value
@@ -18,6 +18,8 @@ from sparklog.protocol.topic_messages import (
     SchemaVersion,
     TopicState,
 )
+from sparklog.replication.cluster_image import NO_LEADER
+from sparklog.types import TopicPartition
 from sparklog.version import __version__
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
@@ -140,7 +142,7 @@ def topic_parts(
     with_partitions: bool = True,
 ) -> Iterator[bytes]:
     """What clients are told of a topic, encoded in parts, in a version (None: the newest)."""
-    partitions = [broker.partitions.get(topic.name, p) for p in range(topic.partitions)] if with_partitions else []
+    partitions = list(filter(None, map(broker.partitions.find, _keys(topic)))) if with_partitions else []
     state = TopicState(
         error_code=0,
         name=topic.name,
@@ -167,6 +169,10 @@ def topic_parts(
     )
 
 
+def _keys(topic: Topic) -> Iterator[TopicPartition]:
+    return (TopicPartition(topic.name, p) for p in range(topic.partitions))
+
+
 def _schema_parts(schema: tuple[int, bytes]) -> Iterator[bytes]:
     """A SchemaVersion. All answers share the schema's bytes, which may be large."""
     schema_id, data = schema
@@ -182,7 +188,7 @@ def _partition_state(partition: Partition) -> PartitionState:
         leader_epoch=replicas.leader_epoch,
         replicas=list(replicas.replicas),
         isr=list(replicas.isr),
-        error_code=partition.error.code if partition.error is not None else 0,
+        error_code=_error_code(partition),
         log_start_offset=log.log_start_offset if log is not None else -1,
         high_watermark=log.high_watermark if log is not None else -1,
         size_bytes=log.size_bytes if log is not None else -1,
@@ -190,3 +196,10 @@ def _partition_state(partition: Partition) -> PartitionState:
         remote_size_bytes=log.remote_size_bytes if log is not None else -1,
         write_error=partition.write_error,
     )
+
+
+def _error_code(partition: Partition) -> int:
+    """0 if the partition can be used, by whoever leads it."""
+    if partition.replicas.leader == NO_LEADER:
+        return LeaderNotAvailableError.code
+    return partition.error.code if partition.error is not None and not partition.is_elsewhere else 0

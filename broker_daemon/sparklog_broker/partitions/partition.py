@@ -8,13 +8,14 @@ import pyarrow as pa
 
 from sparklog.errors import (
     FencedLeaderEpochError,
+    NotLeaderError,
     SparklogError,
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
-from sparklog.replication.partition import PartitionReplicas
+from sparklog.replication.partition import ReplicaRole
 from sparklog.types import TopicPartition
 from sparklog_broker.counters.traffic import TopicTraffic
 from sparklog_broker.partitions.purgatory import Purgatory
@@ -46,7 +47,7 @@ class Partition:
         key: TopicPartition,
         topic_id: str,
         *,
-        broker_id: int,
+        replicas: ReplicaRole,
         thread: int,
         fetches: Purgatory,
         produces: Purgatory,
@@ -69,10 +70,7 @@ class Partition:
         self._held: dict[object, int] = {}
         self._fetches = fetches
         self._produces = produces
-        self.replicas = PartitionReplicas(
-            leader=broker_id,
-            log_end_offset=log.log_end_offset if log is not None else 0,
-        )
+        self.replicas = replicas
         if log is not None:
             log.raise_high_watermark(self.replicas.replicated_to)
 
@@ -112,6 +110,11 @@ class Partition:
         """The topic has a newer schema."""
         if self._log is not None:
             self._log.use_schemas(schema_of, newest_id)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether this broker has no replica of it, and no error of its own to tell."""
+        return isinstance(self.error, NotLeaderError)
 
     @property
     def open_log(self) -> PartitionLog | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from sparklog.errors import UnknownTopicOrPartitionError
+from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.store import Topic
+from sparklog.replication.partition import PartitionReplicas, ReplicaRole
 from sparklog.types import TopicPartition
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.counters.traffic import Traffic
@@ -14,27 +17,35 @@ from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.purgatory import Purgatory
 from sparklog_broker.partitions.storage import Storage
 
+RoleOf = Callable[[TopicPartition, PartitionLog | None], ReplicaRole]
+
+
+def _sole_replica(broker_id: int, key: TopicPartition, log: PartitionLog | None) -> ReplicaRole:
+    return PartitionReplicas(leader=broker_id, log_end_offset=0 if log is None else log.log_end_offset)
+
 
 class Partitions:
     """Event-loop thread only."""
 
-    def __init__(self, config: BrokerConfig, storage: Storage, io: IoThreads) -> None:
+    def __init__(self, config: BrokerConfig, storage: Storage, io: IoThreads, role_of: RoleOf | None = None) -> None:
+        """`role_of`: what the broker is for a partition; None: it alone holds all of them."""
         self.topics: dict[str, Topic] = {}
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.traffic = Traffic(config.metrics_topics_max)
         self.on_topics_changed: Callable[[], None] = lambda: None
         """Called when there are other topics, or one has other partitions."""
-        self._broker_id = config.broker_id
+        self._role_of = role_of if role_of is not None else partial(_sole_replica, config.broker_id)
         self._logs = storage.logs
         self._io = io
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._schema_bytes: dict[str, list[tuple[int, bytes]]] = {}
 
     def get(self, topic: str, number: int) -> Partition:
-        """Raises UnknownTopicOrPartitionError."""
+        """The partition, which this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
         found = self._partitions.get((topic, number))
         if found is not None:
+            found.replicas.check_leads()
             return found
         known = self.topics.get(topic)
         if known is None:
@@ -42,7 +53,7 @@ class Partitions:
         raise UnknownTopicOrPartitionError(f"topic {topic!r} has partitions 0 to {known.partitions - 1}, not {number}")
 
     def find(self, tp: TopicPartition) -> Partition | None:
-        """None if there is no such partition."""
+        """The partition, whoever leads it. None if there is no such partition."""
         return self._partitions.get(tp)
 
     def all(self) -> list[Partition]:
@@ -61,7 +72,7 @@ class Partitions:
             yield Partition(
                 key,
                 topic.topic_id,
-                broker_id=self._broker_id,
+                replicas=self._role_of(key, open_logs.get(key)),
                 thread=self._io.index_of(topic.name, number),
                 fetches=self.fetches,
                 produces=self.produces,

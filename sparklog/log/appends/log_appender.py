@@ -127,8 +127,7 @@ class LogAppender:
         """Stamps and writes batches that fill `view`; the batches with what they were stamped."""
         reach("log.before-append")
         now_ms = max(self._state.clock.now_ms(), self._state.append_time_ms)
-        if leader_epoch != self._state.epochs.latest:
-            self._state.epochs.begin(leader_epoch, self._state.offsets.written)
+        self._state.epochs.begin(leader_epoch, self._state.offsets.written)
         batches = stamp_payload(view, found, self._state.offsets.written, leader_epoch, now_ms)
         first, last = batches[0].header, batches[-1].header
         self._state.offsets.reserve(last.next_offset)

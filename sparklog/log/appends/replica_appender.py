@@ -28,11 +28,11 @@ class ReplicaAppender:
         self._state = state
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """This broker leads in `leader_epoch`, which begins at the log end, with or without records: on the disk when
-        it returns. Raises FencedLeaderEpochError, StorageFullError, StorageError."""
+        """This broker leads in `leader_epoch`, which begins at the log end, with or without records. It is on the disk
+        before its first record. Raises FencedLeaderEpochError."""
         with self._state.write_lock:
             self._state.health.check()
-            self._state.epochs.begin(leader_epoch, self._state.offsets.written)
+            self._state.epochs.expect(leader_epoch, self._state.offsets.written)
 
     def append(self, payload: bytes | bytearray | memoryview) -> AppendInfo:
         """Appends whole batches of the leader's log, with its stamps; the first begins at the log end.
@@ -68,7 +68,8 @@ class ReplicaAppender:
         if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
             raise CorruptBatchError(f"{where} has been compacted, it can only be copied with its segment")
         is_marker = header.attributes & ATTRIBUTE_CONTROL and not header.record_count
-        if header.leader_epoch < 0 or header.last_offset_delta != (0 if is_marker else header.record_count - 1):
+        due = 0 if is_marker else header.record_count - 1
+        if min(header.leader_epoch, due) < 0 or header.last_offset_delta != due:
             raise CorruptBatchError(
                 f"{where} has {header.record_count} records, last offset delta {header.last_offset_delta}, epoch "
                 f"{header.leader_epoch}"
@@ -86,8 +87,7 @@ class ReplicaAppender:
         reach("log.before-append")
         state = self._state
         for _, header in batches:
-            if header.leader_epoch != state.epochs.latest:
-                state.epochs.begin(header.leader_epoch, header.base_offset)
+            state.epochs.begin(header.leader_epoch, header.base_offset)
         first, last = batches[0].header, batches[-1].header
         state.offsets.reserve(last.next_offset)
         state.enter(view, batches, last.append_time_ms)

@@ -156,9 +156,11 @@ def test_an_epoch_begins_without_records(tmp_path: Path) -> None:
         log.replica.begin_epoch(3)
     with pytest.raises(FencedLeaderEpochError):
         log.appender.append(records(1), leader_epoch=2)
+    log.appender.append(records(1), leader_epoch=4)
+    log.replica.begin_epoch(6)
     log.close()
     # who leads after a restart does so in a later epoch
-    assert open_log(tmp_path).epochs.entries == ((1, 0),)
+    assert open_log(tmp_path).epochs.entries == ((1, 0), (4, 3))
 
 
 def test_with_group_flush_nothing_is_durable_before_the_fsync(tmp_path: Path) -> None:

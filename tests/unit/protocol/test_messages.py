@@ -54,6 +54,10 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.SNAPSHOT_OFFSETS: 31,
         m.Api.CREATE_PARTITIONS: 32,
         m.Api.LOCATE_REMOTE: 40,
+        m.Api.REPLICA_FETCH: 50,
+        m.Api.METADATA_FETCH: 51,
+        m.Api.ALTER_PARTITION: 52,
+        m.Api.CONTROLLED_SHUTDOWN: 53,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max

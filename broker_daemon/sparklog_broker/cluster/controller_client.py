@@ -1,0 +1,71 @@
+"""Asking the controller, wherever it is: on this broker, or on another one.
+
+Who it is stands in ZooKeeper; while that cannot be reached the last one known is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TypeVar
+
+import msgspec
+
+from sparklog.errors import BrokerNotAvailableError, NotControllerError
+from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.coordination import Coordination, CoordinationError
+from sparklog.protocol import frames
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+from sparklog_broker.cluster.peers import Connect, Peer
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
+
+
+class ControllerClient:
+    """Event-loop thread only."""
+
+    def __init__(self, coordination: Coordination, broker_id: int, connect: Connect) -> None:
+        self._zk = coordination
+        self._broker_id = broker_id
+        self._connect = connect
+        self._peers: dict[str, Peer] = {}
+        self.controller_id = -1
+        self._address = ""
+
+    async def find(self) -> bool:
+        """Whether the controller is this broker, as far as can be told. Raises NotControllerError if nobody knows of
+        one."""
+        try:
+            node = await asyncio.wrap_future(self._zk.get(znodes.CONTROLLER))
+            if node is not None:
+                found = znodes.decode(node.data, type=znodes.ControllerNode).broker_id
+                registered = await asyncio.wrap_future(self._zk.get(f"{znodes.BROKER_IDS}/{found}"))
+                if registered is not None:
+                    endpoints = znodes.decode(registered.data, type=znodes.Registration).endpoints
+                    self.controller_id, self._address = found, endpoints[0] if endpoints else ""
+        except (CoordinationError, msgspec.DecodeError) as e:
+            log.debug("who the controller is cannot be read: %s", e)
+        if self.controller_id < 0 or not self._address:
+            raise NotControllerError("no controller is known; it is elected when ZooKeeper can be reached")
+        return self.controller_id == self._broker_id
+
+    async def request(self, purpose: str, api: Api, message: Message, response: type[M], *, timeout_s: float) -> M:
+        """Asks the controller that `find` has found. `purpose`: requests of one purpose go one after the other, those
+        of others beside them. Raises as `Peer.request`."""
+        if not self._address:
+            raise BrokerNotAvailableError("no controller is known")
+        peer = self._peers.get(purpose)
+        if peer is None or peer.address != self._address:
+            if peer is not None:
+                peer.close()
+            peer = self._peers[purpose] = Peer(self._address, self._connect, answer_bytes_max=ANSWER_BYTES_MAX)
+        return (await peer.request(api, message, response, timeout_s=timeout_s))[0]
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.close()

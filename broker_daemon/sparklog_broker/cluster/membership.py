@@ -1,0 +1,176 @@
+"""A broker's place in the cluster: its registration, and the controller that it is or may become.
+
+Everything here runs on the event loop; what ZooKeeper's client reports from its own threads is brought there first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+from msgspec import Struct
+
+from sparklog.environment.clock import MachineClock
+from sparklog.errors import NotControllerError, SparklogError
+from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.broker_registration import BrokerRegistration
+from sparklog.metadata.controller_session import ControllerSession
+from sparklog.metadata.coordination import Coordination
+from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, Version
+from sparklog.replication.controller.controller import Controller
+from sparklog.replication.controller.model import (
+    Answer,
+    ControllerConfig,
+    Effect,
+    Publish,
+    Refuse,
+    Request,
+    Resign,
+    Tick,
+)
+
+log = logging.getLogger(__name__)
+
+CONTROLLER_TICK_S = 1.0
+CHANGES_KEPT = 1_000
+"""Changes that a broker may be behind without needing the whole image."""
+
+
+class ImageNews(Struct, frozen=True):
+    """What a broker that asked has to catch up with: the changes in order, or the whole image."""
+
+    image: ClusterImage | None = None
+    changes: tuple[tuple[Version, ClusterDelta], ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.image is not None or bool(self.changes)
+
+
+class Membership:
+    """One per broker. Event-loop thread only."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        broker_id: int,
+        registration: znodes.Registration,
+        clock: MachineClock,
+        loop: asyncio.AbstractEventLoop,
+        controller: ControllerConfig,
+        *,
+        on_registered: Callable[[int], None],
+        on_duplicate: Callable[[], None],
+    ) -> None:
+        """`on_registered` is called with the broker epoch after every registration, `on_duplicate` when another process
+        is registered under this id."""
+        self._loop = loop
+        self._controller = Controller(controller)
+        self._tokens: Iterator[int] = count()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._changes: deque[tuple[Version | None, Version, ClusterDelta]] = deque(maxlen=CHANGES_KEPT)
+        """Version before (None: the one that was found at the election), version after, what changed."""
+        self._published = asyncio.Event()
+        self._ticking: asyncio.TimerHandle | None = None
+        now_ms = lambda: int(clock.monotonic_s() * 1_000)  # noqa: E731
+        self.registration = BrokerRegistration(
+            coordination, broker_id, registration, now_ms, on_registered, on_duplicate, call=self._call
+        )
+        self._session = ControllerSession(
+            coordination, broker_id, self._controller, now_ms, self._on_effect, call=self._call
+        )
+
+    def start(self) -> None:
+        """Registers, and stands for election. Both go on by themselves whatever happens to the connection."""
+        self.registration.start()
+        self._session.start()
+        self._tick()
+
+    def stop(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+        for future in self._asked.values():
+            future.cancel()
+
+    def _call(self, step: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(step)
+
+    @property
+    def is_controller(self) -> bool:
+        return self._controller.image is not None
+
+    async def ask(self, make: Callable[[int], Request]) -> Any:
+        """What the controller answers to the request that `make` makes of a token. Raises NotControllerError if this
+        broker is not the controller, or no more when the outcome is known; else the controller's error."""
+        token = next(self._tokens)
+        answer = self._asked[token] = self._loop.create_future()
+        try:
+            self._session.handle(make(token))
+            return await answer
+        finally:
+            del self._asked[token]
+
+    async def news(self, known: Version, wait_s: float) -> ImageNews:
+        """What is newer than the image `known`; waits for it. Raises NotControllerError."""
+        deadline = self._loop.time() + wait_s
+        while True:
+            found = self._newer_than(known)
+            left_s = deadline - self._loop.time()
+            if found or left_s <= 0:
+                return found
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._published.wait()
+            except TimeoutError:
+                return self._newer_than(known)
+
+    def _newer_than(self, known: Version) -> ImageNews:
+        image = self._controller.image
+        if image is None:
+            raise NotControllerError("this broker is not the controller")
+        if known >= image.version:
+            return ImageNews()
+        changes: list[tuple[Version, ClusterDelta]] = []
+        reached = known
+        for before, after, delta in self._changes:
+            if before == reached:
+                changes.append((after, delta))
+                reached = after
+        if reached == image.version:
+            return ImageNews(None, tuple(changes))
+        return ImageNews(image)
+
+    def _on_effect(self, effect: Effect) -> None:
+        match effect:
+            case Answer(token, result):
+                self._settle(token, result, None)
+            case Refuse(token, error):
+                self._settle(token, None, error)
+            case Publish(delta, image):
+                before = self._changes[-1][1] if self._changes else None
+                self._changes.append((before, image.version, delta))
+                self._wake()
+            case Resign():
+                self._changes.clear()
+                self._wake()
+
+    def _settle(self, token: object, result: Any, error: SparklogError | None) -> None:
+        asked = self._asked.get(token)  # type: ignore[call-overload]
+        if asked is None or asked.done():
+            return
+        if error is not None:
+            asked.set_exception(error)
+        else:
+            asked.set_result(result)
+
+    def _wake(self) -> None:
+        self._published.set()
+        self._published = asyncio.Event()
+
+    def _tick(self) -> None:
+        self._ticking = self._loop.call_later(CONTROLLER_TICK_S, self._tick)
+        if self.is_controller:
+            self._session.handle(Tick())

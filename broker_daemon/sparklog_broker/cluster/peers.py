@@ -1,0 +1,104 @@
+"""Requests to another broker, on one connection each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from sparklog.errors import BrokerNotAvailableError, InvalidRequestError, RequestTimedOutError, error_from_code
+from sparklog.protocol import frames
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import (
+    Api,
+    HandshakeRequest,
+    HandshakeResponse,
+    decode_error,
+    decode_response,
+    encode,
+)
+from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
+from sparklog.version import __version__
+from sparklog_broker.config import parse_address
+
+M = TypeVar("M", bound=Message)
+
+Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+"""Opens a stream to a host and port; a simulation has its own."""
+
+CLIENT_NAME = "sparklog-broker"
+CONNECT_TIMEOUT_S = 5.0
+
+
+class Peer:
+    """Another broker at one address. One request is under way at a time, others wait for it. It connects when it is
+    asked for something and is not connected; after any failure the connection is closed, and the next request makes
+    another."""
+
+    def __init__(self, address: str, connect: Connect = asyncio.open_connection, *, answer_bytes_max: int) -> None:
+        self.address = address
+        self._connect = connect
+        self._answer_bytes_max = answer_bytes_max
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._spoken = HANDSHAKE_ONLY
+        self._next_id = 0
+        self._is_torn = False
+        self._turn = asyncio.Lock()
+
+    async def request(self, api: Api, message: Message, response: type[M], *, timeout_s: float) -> tuple[M, bytes]:
+        """The answer and its payload.
+
+        Raises the peer's error, BrokerNotAvailableError (nobody is there, or the connection broke),
+        RequestTimedOutError, UnsupportedVersionError, UnsupportedApiError, InvalidRequestError (what it sent is no
+        answer).
+        """
+        async with self._turn:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    if self._streams is None:
+                        await self._open()
+                    return await self._exchange(api, message, response)
+            except TimeoutError as e:
+                self.close()
+                raise RequestTimedOutError(f"{self.address} has not answered {api.name} within {timeout_s} s") from e
+            except (OSError, EOFError) as e:
+                self.close()
+                raise BrokerNotAvailableError(f"no connection to the broker at {self.address}: {e}") from e
+            finally:
+                if self._is_torn:  # cut off in the middle of an exchange
+                    self.close()
+
+    def close(self) -> None:
+        """Again is fine."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+        self._is_torn = False
+
+    async def _open(self) -> None:
+        host, port = parse_address(self.address, "endpoint")
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            self._streams = await self._connect(host, port)
+        self._spoken = HANDSHAKE_ONLY
+        hello = HandshakeRequest(CLIENT_NAME, __version__, "")
+        answer, _ = await self._exchange(Api.HANDSHAKE, hello, HandshakeResponse)
+        self._spoken = SpokenVersions(answer.apis, f"the broker at {self.address} (sparklog {answer.broker_version})")
+
+    async def _exchange(self, api: Api, message: Message, response: type[M]) -> tuple[M, bytes]:
+        assert self._streams is not None
+        reader, writer = self._streams
+        version = self._spoken.version_of(api)
+        header = encode(message, version.older)
+        self._is_torn = True  # until all of the answer has been read
+        self._next_id = (self._next_id + 1) & 0xFFFF_FFFF
+        writer.write(frames.encode_request(api, version.number, self._next_id, header))
+        await writer.drain()
+        prefix = frames.decode_response_prefix(await reader.readexactly(frames.PREFIX_BYTES), self._answer_bytes_max)
+        body = await reader.readexactly(prefix.body_bytes)
+        if prefix.api != api or prefix.correlation_id != self._next_id:
+            raise InvalidRequestError(f"{self.address} has answered another request than {api.name}")
+        self._is_torn = False
+        view = memoryview(body)
+        if prefix.error_code:
+            raise error_from_code(prefix.error_code, decode_error(view[: prefix.header_bytes]))
+        return decode_response(api, view[: prefix.header_bytes], response), body[prefix.header_bytes :]

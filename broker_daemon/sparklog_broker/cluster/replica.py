@@ -1,0 +1,174 @@
+"""What this broker is for one partition of the cluster: its leader, a follower, or neither.
+
+Holds the rules' state machine and carries out what its effects say about high watermark and ISR. What has to be done to
+a follower's log is done by `replicas.py`, what followers are answered by `replica_server.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from sparklog.errors import NotLeaderError
+from sparklog.log.partition_log import PartitionLog
+from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
+from sparklog.replication.replica.follower import Follower
+from sparklog.replication.replica.leader import Leader
+from sparklog.replication.replica.model import (
+    Appended,
+    BeginEpoch,
+    FetchAccepted,
+    FetchDiverging,
+    FetchRefused,
+    FollowerFetch,
+    ImageChanged,
+    LeaderEffect,
+    LeaderEvent,
+    ProposeIsr,
+    ReplicaConfig,
+    Resigned,
+    SetHighWatermark,
+)
+from sparklog.types import TopicPartition
+
+UNKNOWN = PartitionImage((), NO_LEADER, -1, -1, ())
+FetchVerdict = FetchAccepted | FetchDiverging | FetchRefused
+
+
+class Surroundings(Protocol):
+    """What a replica tells the broker around it. Event-loop thread only."""
+
+    def now_ms(self) -> int: ...
+
+    def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
+        """The controller is to be asked for another ISR."""
+        ...
+
+    def has_news(self, key: TopicPartition) -> None:
+        """Followers that wait for records, marks or another leader of this partition have to look."""
+        ...
+
+
+class ClusterReplica:
+    """The `ReplicaRole` of one partition. Event-loop thread only, but `leader` and `isr` may be read by any."""
+
+    __slots__ = ("_around", "_broker_id", "_config", "_replicated_to", "image", "key", "on_high_watermark", "state")
+
+    def __init__(
+        self, key: TopicPartition, broker_id: int, image: PartitionImage, config: ReplicaConfig, around: Surroundings
+    ) -> None:
+        self.key = key
+        self.image = image
+        self.state: Leader | Follower | None = None
+        self.on_high_watermark: Callable[[], None] = lambda: None
+        """Called when `replicated_to` has risen."""
+        self._broker_id = broker_id
+        self._config = config
+        self._around = around
+        self._replicated_to = 0
+
+    # --- ReplicaRole
+
+    @property
+    def leader(self) -> int:
+        return self.image.leader
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.image.leader_epoch
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        return self.image.replicas
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        state = self.state
+        return state.partition.isr if isinstance(state, Leader) else self.image.isr
+
+    @property
+    def replicated_to(self) -> int:
+        return self._replicated_to
+
+    def check_leads(self) -> None:
+        state = self.state
+        if not isinstance(state, Leader) or state.has_resigned:
+            who = (
+                f"broker {self.image.leader} does"
+                if self.image.leader not in (NO_LEADER, self._broker_id)
+                else "nobody"
+            )
+            raise NotLeaderError(
+                f"broker {self._broker_id} does not lead partition {self.key}, {who} in leader epoch "
+                f"{self.image.leader_epoch}; read the metadata again"
+            )
+
+    def check_in_sync(self) -> None:
+        if isinstance(self.state, Leader):
+            self.state.check_append()
+
+    def on_append(self, log_end_offset: int) -> None:
+        if isinstance(self.state, Leader):
+            self.handle(Appended())
+            self._around.has_news(self.key)
+
+    def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
+        raise NotImplementedError("a follower's fetch has a broker epoch and a leader epoch: `take_fetch`")
+
+    # --- changes of role
+
+    def lead(self, changed: ImageChanged, broker_epoch: int, log: PartitionLog) -> None:
+        """This broker leads, according to `changed`. Raises FencedLeaderEpochError, StorageError."""
+        self.image = changed.partition
+        if isinstance(self.state, Leader) and not self.state.has_resigned:
+            self.handle(changed, log)
+            return
+        now_ms = self._around.now_ms()
+        leader = Leader(self._broker_id, broker_epoch, changed, log, now_ms, self._config)
+        effects = leader.become(now_ms)
+        log.replica.begin_epoch(changed.partition.leader_epoch)
+        self.state = leader
+        self._replicated_to = leader.high_watermark
+        self._carry_out(effects, log)
+
+    def resign(self, image: PartitionImage) -> None:
+        """This broker does not lead, or cannot be sure any more."""
+        self.image = image
+        if isinstance(self.state, Leader):
+            self.handle(Resigned(image.leader, image.leader_epoch))
+            self.state = None
+            self._around.has_news(self.key)
+
+    # --- leading
+
+    def handle(self, event: LeaderEvent, log: PartitionLog | None = None) -> None:
+        """An event for the leader; nothing if this broker does not lead."""
+        if isinstance(self.state, Leader):
+            self._carry_out(self.state.handle(event, self._around.now_ms()), log)
+
+    def take_fetch(self, fetch: FollowerFetch) -> FetchVerdict | None:
+        """A follower's fetch is noted; how it is to be answered. None: this broker does not lead."""
+        if not isinstance(self.state, Leader):
+            return None
+        effects = self.state.handle(fetch, self._around.now_ms())
+        verdict: FetchVerdict | None = None
+        for effect in effects:
+            if isinstance(effect, FetchAccepted | FetchDiverging | FetchRefused):
+                verdict = effect
+        self._carry_out(effects, None)
+        return verdict
+
+    def _carry_out(self, effects: list[LeaderEffect], log: PartitionLog | None) -> None:
+        for effect in effects:
+            match effect:
+                case BeginEpoch(epoch, _):
+                    if log is not None:
+                        log.replica.begin_epoch(epoch)
+                case SetHighWatermark(offset):
+                    self._replicated_to = offset
+                    self.on_high_watermark()
+                    self._around.has_news(self.key)
+                case ProposeIsr():
+                    self._around.propose(self, effect)
+                case _:
+                    pass  # answers to fetches are taken by `take_fetch`; nobody else waits in the rules

@@ -1,0 +1,159 @@
+"""The APIs of brokers among themselves: copying partitions, following the controller's images, asking it for changes.
+
+A follower names all its partitions of a leader in the first fetch of a session; later ones name those that have
+changed (KIP-227). So idle partitions cost nothing: they are neither asked for nor answered.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Int32, Int64, Message, Name, Partition
+from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
+
+WAIT_MS_MAX = 60_000
+NO_SESSION = 0
+
+
+class ReplicaFetchPartition(Message):
+    """What a follower has: its log goes from `log_start_offset` to `fetch_offset`, the records before that are of
+    `last_epoch` (-1: there are none), and it knows that what is below `high_watermark` is committed."""
+
+    topic: Name
+    partition: Partition
+    leader_epoch: Int32
+    fetch_offset: Int64
+    last_epoch: Int32
+    log_start_offset: Int64
+    high_watermark: Int64
+    max_bytes: Annotated[int, Meta(ge=0)]
+
+
+class ForgottenPartition(Message):
+    """One that the follower does not copy from here any more."""
+
+    topic: Name
+    partition: Partition
+
+
+class ReplicaFetchRequest(Message):
+    """Long poll: answered when there is anything for any partition of the session, or after `max_wait_ms`.
+
+    `session_epoch` 0: `partitions` are all that the session has; above: those that have changed since the request
+    before, whose epoch was one less.
+    """
+
+    replica_id: BrokerId
+    broker_epoch: Int64
+    max_wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
+    max_bytes: Annotated[int, Meta(ge=1)]
+    session_id: Int64
+    session_epoch: Annotated[int, Meta(ge=0)]
+    partitions: Annotated[list[ReplicaFetchPartition], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+    forgotten: Annotated[list[ForgottenPartition], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)] = []
+
+
+class ReplicaFetchResult(Message):
+    """Of one partition: `length_bytes` bytes of whole batches in the payload, from the fetch offset on, with the
+    leader's marks. `diverging_epoch` >= 0: there are none; the follower's last epoch, or the largest before it that the
+    leader knows, is this one and ends at `diverging_end`. With an error the offsets are the leader's bounds."""
+
+    topic: Name
+    partition: Partition
+    error_code: int
+    leader_epoch: Int32 = -1
+    high_watermark: Int64 = -1
+    log_start_offset: Int64 = -1
+    log_end_offset: Int64 = -1
+    diverging_epoch: Int32 = -1
+    diverging_end: Int64 = -1
+    length_bytes: Annotated[int, Meta(ge=0)] = 0
+    message: str = ""
+
+
+class ReplicaFetchResponse(Message):
+    """Only partitions for which there is something new; the payload is their data back to back."""
+
+    session_id: Int64
+    results: Annotated[list[ReplicaFetchResult], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class MetadataFetchRequest(Message):
+    """Asks the controller for what is newer than the image (`controller_epoch`, `zxid`) that the broker has; (-1, -1):
+    none. Long poll."""
+
+    broker_id: BrokerId
+    controller_epoch: Int64
+    zxid: Int64
+    max_wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
+
+
+class ImageChange(Message):
+    """`delta` leads to the version (`controller_epoch`, `zxid`) (`replication/image_codec.py`)."""
+
+    controller_epoch: Int64
+    zxid: Int64
+    delta: bytes
+
+
+class MetadataFetchResponse(Message):
+    """The changes in their order, or, if the controller does not have them all any more, the whole `image` and no
+    changes; None and none: nothing is newer."""
+
+    image: bytes | None = None
+    changes: Annotated[list[ImageChange], Meta(max_length=10_000)] = []
+
+
+class IsrMember(Message):
+    """A member, in the life in which it is in sync; `broker_epoch` -1: not known, it was in before."""
+
+    broker_id: BrokerId
+    broker_epoch: Int64
+
+
+class IsrProposal(Message):
+    """What a leader proposes for one partition (KIP-497, KIP-841)."""
+
+    topic: Name
+    partition: Partition
+    leader_epoch: Int32
+    partition_epoch: Int32
+    isr: Annotated[list[IsrMember], Meta(min_length=1, max_length=REPLICAS_MAX)]
+    recovering: bool = False
+
+
+class AlterPartitionRequest(Message):
+    """A leader asks the controller to change in-sync replicas."""
+
+    broker_id: BrokerId
+    broker_epoch: Int64
+    proposals: Annotated[list[IsrProposal], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class IsrDecision(Message):
+    """The partition's state as it is stored now (`replication/image_codec.py`), or why the proposal was refused."""
+
+    error_code: int
+    message: str = ""
+    state: bytes = b""
+
+
+class AlterPartitionResponse(Message):
+    """One decision per proposal, in their order."""
+
+    decisions: Annotated[list[IsrDecision], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class ControlledShutdownRequest(Message):
+    """A broker is about to stop: its leaderships are to move (Kafka's API of this name)."""
+
+    broker_id: BrokerId
+    broker_epoch: Int64
+
+
+class ControlledShutdownResponse(Message):
+    """How many partitions the broker still leads: it asks again until there are none, or nobody else can lead them."""
+
+    remaining: Annotated[int, Meta(ge=0)]

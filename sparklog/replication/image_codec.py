@@ -1,0 +1,58 @@
+"""Images and deltas of the cluster as bytes, for the way from the controller to the brokers: MessagePack, structs as
+maps with the names of their fields, so that a field with a default can be added.
+
+They are stored nowhere in this form; the store's own is in `metadata/cluster_znodes.py`.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TypeVar
+
+import msgspec
+
+from sparklog.errors import InvalidRequestError
+from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, PartitionImage
+
+T = TypeVar("T")
+
+Encoded = ClusterImage | ClusterDelta | PartitionImage
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, MappingProxyType):
+        return dict(value)
+    raise NotImplementedError(f"{type(value).__name__} is in no image")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+_IMAGE = msgspec.msgpack.Decoder(ClusterImage)
+_DELTA = msgspec.msgpack.Decoder(ClusterDelta)
+_PARTITION = msgspec.msgpack.Decoder(PartitionImage)
+
+
+def encode(value: Encoded) -> bytes:
+    """What `decode_image`, `decode_delta` and `decode_partition` take."""
+    return _ENCODER.encode(value)
+
+
+def decode_image(data: bytes) -> ClusterImage:
+    """Raises InvalidRequestError."""
+    return _decode(_IMAGE, data)
+
+
+def decode_delta(data: bytes) -> ClusterDelta:
+    """Raises InvalidRequestError."""
+    return _decode(_DELTA, data)
+
+
+def decode_partition(data: bytes) -> PartitionImage:
+    """Raises InvalidRequestError."""
+    return _decode(_PARTITION, data)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise InvalidRequestError(f"what the controller sent cannot be read: {e}") from e
