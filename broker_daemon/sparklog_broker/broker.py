@@ -9,6 +9,7 @@ from functools import partial
 from sparklog.environment import Environment, real_environment
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from sparklog_broker.background.background import Background
+from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.internal_topics import InternalTopic
@@ -31,7 +32,12 @@ class Broker:
     """Made by `open`. Everything here belongs to the event loop's thread."""
 
     def __init__(
-        self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment, storage: Storage
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        environment: Environment,
+        storage: Storage,
+        cluster: Cluster | None = None,
     ) -> None:
         clock = environment.clock
         self.config = config
@@ -45,10 +51,14 @@ class Broker:
 
         self.storage = storage
         self.io = IoThreads(loop, environment.executors, config.num_io_threads)
-        self.partitions = Partitions(config, storage, self.io)
+        self.cluster = cluster
+        """None: this broker is alone."""
+        role_of = None if cluster is None else cluster.serve(self.io).role_of
+        self.partitions = Partitions(config, storage, self.io, role_of)
         self.appender = Appender(loop, self.io, storage.logs, self.partitions.produces)
         self.background = Background(config, loop, environment, storage, self.partitions)
-        self.topics = Topics(storage, self.partitions, self.background, self.pace)
+        make_topics = Topics if cluster is None else cluster.topics
+        self.topics = make_topics(storage, self.partitions, self.background, self.pace)
         self.offset_snapshots = OffsetSnapshots()
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
@@ -61,15 +71,19 @@ class Broker:
 
     @classmethod
     def open(
-        cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment | None = None
+        cls,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        environment: Environment | None = None,
+        cluster: Cluster | None = None,
     ) -> Broker:
         """Locks and loads the data directory; blocks while damaged logs are recovered. `loop` must not serve yet.
 
         Raises DataDirLockedError, StorageError, InvalidConfigError (`remote.log.storage.*`).
         """
         environment = environment if environment is not None else real_environment(int(config.data_file_mode, 8))
-        storage, topics = Storage.open(config, loop, environment)
-        broker = cls(config, loop, environment, storage)
+        storage, topics = Storage.open(config, loop, environment, None if cluster is None else cluster.metadata)
+        broker = cls(config, loop, environment, storage, cluster)
         for topic in topics.values():
             broker.partitions.add(topic, broker.partitions.opened(topic))
         return broker
@@ -82,6 +96,11 @@ class Broker:
         self.groups.start()
         self.transactions.start()
 
+    def is_issued(self, producer_id: int) -> bool:
+        """Whether somebody has been given this id, as far as this broker can know: others of a cluster give out
+        theirs."""
+        return self.cluster is not None or self.storage.producer_ids.is_issued(producer_id)
+
     def stop_waiting(self) -> None:
         """Ends all waiting requests: they are answered with what there is."""
         self.partitions.stop_waiting()
@@ -89,6 +108,8 @@ class Broker:
 
     async def close(self) -> bool:
         """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
+        if self.cluster is not None:
+            await self.cluster.stop()
         await self.transactions.stop()
         await self.groups.stop()
         await self.background.stop()
@@ -98,4 +119,7 @@ class Broker:
         self.io.stop()
         self.storage.stop_reading()
         self.background.close()
-        return self.storage.close()
+        clean = self.storage.close()
+        if self.cluster is not None:
+            self.cluster.close()
+        return clean

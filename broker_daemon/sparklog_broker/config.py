@@ -24,6 +24,19 @@ class BrokerConfig(Struct, frozen=True):
 
     broker_id: int
     listen: str
+    zookeeper_connect: str
+    zookeeper_session_timeout_ms: int
+    broker_rack: str
+    advertised_listeners: str
+    default_replication_factor: int
+    replica_lag_time_max_ms: int
+    replica_fetch_wait_max_ms: int
+    replica_fetch_backoff_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_response_max_bytes: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
     data_dir: Path
     log_dirs: tuple[Path, ...]
     log_open_files_max: int
@@ -116,12 +129,25 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     parse_address(str(values["listen"]))
     if values["metrics.listen"]:
         parse_address(str(values["metrics.listen"]), "metrics.listen")
+    _check_cluster(values)
     by_parameter: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     by_parameter["data_dir"] = Path(by_parameter["data_dir"]).expanduser().absolute()
     by_parameter["log_dirs"] = parse_log_dirs(by_parameter["log_dirs"])
     by_parameter["topic_defaults"] = check(Scope.TOPIC, topic_defaults or {})
     # A setting without a field here belongs to a part of the program that reads it from the table itself.
     return BrokerConfig(**{f: by_parameter[f] for f in BrokerConfig.__struct_fields__})
+
+
+def _check_cluster(values: Mapping[str, Value]) -> None:
+    """Raises InvalidConfigError."""
+    if values["advertised.listeners"]:
+        parse_address(str(values["advertised.listeners"]), "advertised.listeners")
+    session_ms, lag_ms = int(values["zookeeper.session.timeout.ms"]), int(values["replica.lag.time.max.ms"])
+    if values["zookeeper.connect"] and session_ms >= lag_ms:
+        raise InvalidConfigError(
+            f"zookeeper.session.timeout.ms = {session_ms} must be below replica.lag.time.max.ms = {lag_ms}: else a broker "
+            f"that is gone would leave the in-sync replicas before another could lead"
+        )
 
 
 def parse_log_dirs(text: str) -> tuple[Path, ...]:

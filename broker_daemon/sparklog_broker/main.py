@@ -18,10 +18,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from sparklog.environment import real_environment
-from sparklog.errors import InvalidConfigError, SparklogError
+from sparklog.environment import Environment, real_environment
+from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
+from sparklog.metadata.coordination import CoordinationError
 from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
+from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import BrokerConfig, load_config
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.log_format import set_up_logging
@@ -103,8 +105,9 @@ async def _run(config: BrokerConfig) -> int:
     sock = bind(*config.address)
     try:
         await metrics.start()
+        cluster = await _cluster(config, loop, environment) if config.zookeeper_connect else None
         # On a thread, so that a second signal can end a long recovery.
-        broker = await loop.run_in_executor(None, Broker.open, config, loop, environment)
+        broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
     except BaseException:
         sock.close()
         await metrics.stop()
@@ -115,11 +118,15 @@ async def _run(config: BrokerConfig) -> int:
         server.start()
         broker.local_socket = server.local_name
         broker.start(on_all_disks_failed=end)
+        if cluster is not None:
+            await cluster.join(config.advertised_listeners or server.address, end)
         metrics.serving(_watched(broker, server))
         print(f"listening on {server.address}", flush=True)
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         await stop.wait()
         metrics.draining()
+        if cluster is not None:
+            await cluster.leave()
         server.stop_accepting()
         broker.stop_waiting()
         await server.stop(STOP_TIMEOUT_S)
@@ -133,6 +140,24 @@ async def _run(config: BrokerConfig) -> int:
         return _fail(ended[0], EXIT_FAILED)
     log.info("stopped" if clean else "stopped, but not cleanly; the next start checks the logs")
     return EXIT_OK if clean else EXIT_FAILED
+
+
+async def _cluster(config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment) -> Cluster:
+    """Raises StorageUnavailableError, InvalidConfigError."""
+    try:
+        from sparklog.metadata.zookeeper import ZooKeeper
+    except ImportError as e:
+        raise InvalidConfigError(
+            "zookeeper.connect is set, but kazoo is not installed: pip install 'sparklog[cluster]'"
+        ) from e
+    connect = partial(
+        ZooKeeper.connect, config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms
+    )
+    try:
+        coordination = await loop.run_in_executor(None, connect)
+    except CoordinationError as e:
+        raise StorageUnavailableError(str(e)) from e
+    return await Cluster.connect(coordination, config, loop, environment)
 
 
 def _watched(broker: Broker, server: Server) -> Watched:

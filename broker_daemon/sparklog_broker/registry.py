@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparklog.protocol.messages import Api
 from sparklog_broker.dispatcher import Handler
 from sparklog_broker.handlers import (
+    cluster,
     fetch,
     groups,
     locate,
@@ -50,5 +51,9 @@ HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
     Api.ABORT_TRANSACTION: transactions.abort_transaction,
     Api.DESCRIBE_PRODUCERS: transactions.describe_producers,
+    Api.REPLICA_FETCH: cluster.replica_fetch,
+    Api.METADATA_FETCH: cluster.metadata_fetch,
+    Api.ALTER_PARTITION: cluster.alter_partition,
+    Api.CONTROLLED_SHUTDOWN: cluster.controlled_shutdown,
     Api.TXN_OFFSET_COMMIT: groups.txn_offset_commit,
 }

@@ -18,6 +18,7 @@ ensemble is what keeps them, on several disks.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,7 @@ from sparklog.replication.cluster_image import (
 from sparklog.replication.controller.write_parts import CHUNK_PARTITIONS, chunk_of
 
 CONTROLLER = "/controller"
+CLUSTER = "/cluster"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
 KNOWN = "/brokers/known"
@@ -56,6 +58,13 @@ class Registration(msgspec.Struct, frozen=True):
     clean_epoch: int = NO_EPOCH
 
 
+class ClusterNode(msgspec.Struct, frozen=True):
+    """Which cluster it is; `format` of the nodes."""
+
+    cluster_id: str
+    format: int = 1
+
+
 class ControllerNode(msgspec.Struct, frozen=True):
     """Who the controller is."""
 
@@ -70,6 +79,14 @@ def make_base(coordination: Any) -> Steps:
             yield coordination.create(path, data)
         except NodeExistsError:
             continue
+
+
+def take_cluster_id(coordination: Any, new_id: str) -> Steps:
+    """Returns the cluster's id; `new_id` if it has none yet, from now on."""
+    with contextlib.suppress(NodeExistsError):
+        yield coordination.create(CLUSTER, encode(ClusterNode(new_id)))
+    node = yield coordination.get(CLUSTER)
+    return decode(node.data, type=ClusterNode).cluster_id
 
 
 def broker_image(broker_id: int, node: Node) -> BrokerImage:

@@ -30,7 +30,8 @@ made for a topic that has been deleted and made anew with other columns is refus
 class TopicSpec(Struct, frozen=True):
     """A topic to be created. `schema` None: an envelope topic, which has no key columns or timestamp column to name.
 
-    `configs` are topic settings under Kafka's names.
+    `configs` are topic settings under Kafka's names. `replication_factor` -1: the cluster's default; `assignment`:
+    broker ids of each partition's replicas, None: they are placed.
     """
 
     name: str
@@ -39,6 +40,8 @@ class TopicSpec(Struct, frozen=True):
     key_columns: Sequence[str] = ()
     timestamp_column: str | None = None
     configs: Mapping[str, object] = field(default_factory=dict)
+    replication_factor: int = -1
+    assignment: Sequence[Sequence[int]] | None = None
 
 
 class Topic(Struct, frozen=True):

@@ -56,9 +56,10 @@ class ReplicaFetchRequest(Message):
 
 
 class ReplicaFetchResult(Message):
-    """Of one partition: `length_bytes` bytes of whole batches in the payload, from the fetch offset on, with the
-    leader's marks. `diverging_epoch` >= 0: there are none; the follower's last epoch, or the largest before it that the
-    leader knows, is this one and ends at `diverging_end`. With an error the offsets are the leader's bounds."""
+    """Of one partition: `length_bytes` bytes of whole batches in the payload, from the fetch offset to `next_offset`,
+    with the leader's marks. `diverging_epoch` >= 0: there are none; the follower's last epoch, or the largest before it
+    that the leader knows, is this one and ends at `diverging_end`. With an error the offsets are the leader's
+    bounds."""
 
     topic: Name
     partition: Partition
@@ -70,6 +71,7 @@ class ReplicaFetchResult(Message):
     diverging_epoch: Int32 = -1
     diverging_end: Int64 = -1
     length_bytes: Annotated[int, Meta(ge=0)] = 0
+    next_offset: Int64 = -1
     message: str = ""
 
 

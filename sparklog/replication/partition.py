@@ -36,6 +36,10 @@ class ReplicaRole(Protocol):
         """Raises NotLeaderError unless this broker leads the partition."""
         ...
 
+    def leads_in(self, leader_epoch: int) -> bool:
+        """Whether this broker leads the partition, in this epoch."""
+        ...
+
     def check_in_sync(self) -> None:
         """Before an append with acks=all. Raises NotEnoughReplicasError."""
         ...
@@ -72,6 +76,10 @@ class PartitionReplicas:
 
     def check_leads(self) -> None:
         """It does."""
+
+    def leads_in(self, leader_epoch: int) -> bool:
+        """It leads in all there are."""
+        return leader_epoch == self.leader_epoch
 
     def check_in_sync(self) -> None:
         """Nobody else is waited for."""

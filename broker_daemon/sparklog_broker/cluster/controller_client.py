@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import Future
 from typing import TypeVar
 
 import msgspec
@@ -22,8 +23,14 @@ from sparklog_broker.cluster.peers import Connect, Peer
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
+
+
+async def done(future: Future[T]) -> T:
+    """What ZooKeeper's client answers. Who waits may be cancelled; the call itself cannot be taken back."""
+    return await asyncio.shield(asyncio.wrap_future(future))
 
 
 class ControllerClient:
@@ -41,10 +48,10 @@ class ControllerClient:
         """Whether the controller is this broker, as far as can be told. Raises NotControllerError if nobody knows of
         one."""
         try:
-            node = await asyncio.wrap_future(self._zk.get(znodes.CONTROLLER))
+            node = await done(self._zk.get(znodes.CONTROLLER))
             if node is not None:
                 found = znodes.decode(node.data, type=znodes.ControllerNode).broker_id
-                registered = await asyncio.wrap_future(self._zk.get(f"{znodes.BROKER_IDS}/{found}"))
+                registered = await done(self._zk.get(f"{znodes.BROKER_IDS}/{found}"))
                 if registered is not None:
                     endpoints = znodes.decode(registered.data, type=znodes.Registration).endpoints
                     self.controller_id, self._address = found, endpoints[0] if endpoints else ""

@@ -56,10 +56,16 @@ class ImageFollower:
             self._told = ""
             await self._take(news)
 
-    async def until(self, version: Version) -> None:
-        """Returns when this broker goes by an image of at least `version`."""
-        while self.image.version < version:
-            await self._newer.wait()
+    async def until_true(self, condition: Callable[[ClusterImage], bool], timeout_s: float) -> bool:
+        """Returns True when `condition` holds for the image that this broker goes by; False when it has not in
+        time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition(self.image):
+                    await self._newer.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _news(self) -> ImageNews:
         known = self.image.version

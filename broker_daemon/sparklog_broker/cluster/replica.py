@@ -103,6 +103,10 @@ class ClusterReplica:
                 f"{self.image.leader_epoch}; read the metadata again"
             )
 
+    def leads_in(self, leader_epoch: int) -> bool:
+        state = self.state
+        return isinstance(state, Leader) and not state.has_resigned and state.partition.leader_epoch == leader_epoch
+
     def check_in_sync(self) -> None:
         if isinstance(self.state, Leader):
             self.state.check_append()

@@ -153,7 +153,7 @@ class InternalTopic:
         def run(log: PartitionLog) -> AppendInfo:
             return log.appender.append_internal(batch, leader_epoch=leader_epoch)
 
-        write = Write(where, where.log, run, len(batch))
+        write = Write(where, where.log, run, len(batch), leader_epoch)
         (outcome,) = await self._appender.append_each([write], replicated_within_ms=APPEND_TIMEOUT_MS)
         if not isinstance(outcome, AppendInfo):
             raise outcome

@@ -78,8 +78,9 @@ class MarkerWriter:
                 written.update(its_markers)
                 continue
             if partition.open_log is not None:
-                job = _PartitionMarkers(its_markers, coordinator_epoch, partition.replicas.leader_epoch)
-                appends.append((job, Write(partition, partition.open_log, job, MARKER_BYTES * len(its_markers))))
+                epoch = partition.replicas.leader_epoch
+                job = _PartitionMarkers(its_markers, coordinator_epoch, epoch)
+                appends.append((job, Write(partition, partition.open_log, job, MARKER_BYTES * len(its_markers), epoch)))
         held = [w.partition for _, w in appends] if len(appends) > 1 else []
         token = object()
         for partition in held:

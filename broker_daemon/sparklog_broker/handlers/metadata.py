@@ -22,6 +22,7 @@ from sparklog.replication.cluster_image import NO_LEADER
 from sparklog.types import TopicPartition
 from sparklog.version import __version__
 from sparklog_broker.broker import Broker
+from sparklog_broker.config import parse_address
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.auto_creation import create_missing
 from sparklog_broker.handlers.locate import is_same_host
@@ -51,7 +52,7 @@ async def handshake(request: HandshakeRequest, payload: memoryview, context: Req
 
 
 async def metadata(request: MetadataRequest, payload: memoryview, context: RequestContext) -> Response:
-    """The host is the one the client has connected to: with one broker, the only one it certainly reaches."""
+    """The host of a broker that is alone is the one the client has connected to: the only one it certainly reaches."""
     if len(payload):
         raise InvalidRequestError("a METADATA request has no payload")
     broker = context.broker
@@ -61,8 +62,8 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
         await create_missing(broker, request.topics)
     response = MetadataResponse(
         cluster_id=broker.storage.cluster_id,
-        controller=broker.config.broker_id,
-        brokers=[BrokerEndpoint(broker.config.broker_id, host, port)],
+        controller=broker.config.broker_id if broker.cluster is None else broker.cluster.controller.controller_id,
+        brokers=_brokers(broker, host, port),
         topics=[],
     )
     remedy = "ask for fewer topics at once, or use a newer client, which asks page by page"
@@ -71,6 +72,16 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
     return await broker.long_answers.build(
         response, "topics", items, paged=request.paged, remedy=remedy, version=version
     )
+
+
+def _brokers(broker: Broker, host: str, port: int) -> list[BrokerEndpoint]:
+    """Those that are registered; this one is there in any case."""
+    found = {broker.config.broker_id: BrokerEndpoint(broker.config.broker_id, host, port)}
+    if broker.cluster is not None:
+        for known in broker.cluster.image.brokers.values():
+            if known.endpoints:
+                found[known.broker_id] = BrokerEndpoint(known.broker_id, *parse_address(known.endpoints[0]))
+    return [found[i] for i in sorted(found)]
 
 
 def _topics(

@@ -35,7 +35,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
     verified = await _verify(request, pieces, context)
     outcomes: list[_Outcome | None] = [None] * len(pieces)
     writes: dict[int, Write] = {}
-    issued = context.broker.storage.producer_ids.is_issued
+    issued = context.broker.is_issued
     pace = context.broker.pace
     for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         try:
@@ -45,9 +45,12 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
                 raise verdict
             partition = context.broker.partitions.get(wanted.topic, wanted.partition)
             partition.traffic.produces += 1
-            append = partial(_append, piece, partition.replicas.leader_epoch, verdict, issued)
+            if request.acks == ACKS_ALL:
+                partition.replicas.check_in_sync()
+            epoch = partition.replicas.leader_epoch
+            append = partial(_append, piece, epoch, verdict, issued)
             size = work_bytes(piece) if len(piece) <= INLINE_APPEND_BYTES else len(piece)
-            writes[i] = Write(partition, partition.log, append, size)
+            writes[i] = Write(partition, partition.log, append, size, epoch)
         except SparklogError as e:
             outcomes[i] = e
         if (i + 1) % ITEMS_PER_LOOK == 0 and pace.due():

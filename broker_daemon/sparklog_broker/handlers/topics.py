@@ -35,6 +35,8 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
             key_columns=tuple(request.key_columns),
             timestamp_column=request.timestamp_column,
             configs=request.configs,
+            replication_factor=request.replication_factor,
+            assignment=request.assignment,
         )
     )
     return await topic_answer(context, CreateTopicResponse(unknown_topic(topic.name)), topic.name)

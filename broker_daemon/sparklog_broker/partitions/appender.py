@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from sparklog.errors import RequestTimedOutError, SparklogError, StorageError, StorageFullError
+from sparklog.errors import NotLeaderError, RequestTimedOutError, SparklogError, StorageError, StorageFullError
 from sparklog.log.log_manager import LogManager
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
@@ -45,6 +45,8 @@ class Write(NamedTuple):
     log: PartitionLog
     run: Callable[[PartitionLog], AppendInfo]
     size_bytes: int
+    leader_epoch: int
+    """In which it was asked for."""
 
 
 _Numbered = list[tuple[int, Write]]
@@ -114,24 +116,33 @@ class Appender:
 
     async def _wait_for_replicas(self, writes: Sequence[Write], outcomes: Outcomes, timeout_ms: int) -> None:
         waiting = {
-            i: (write.partition, outcome.last_offset + 1)
+            i: (write, outcome.last_offset + 1)
             for i, (write, outcome) in enumerate(zip(writes, outcomes, strict=True))
             if isinstance(outcome, AppendInfo)
         }
 
         def replicated(_: Hashable | None) -> bool:
-            for i, (partition, end) in list(waiting.items()):
-                if partition.deleted or partition.error is not None or partition.log.high_watermark >= end:
+            for i, (write, end) in list(waiting.items()):
+                partition = write.partition
+                if partition.deleted or partition.error is not None:
+                    del waiting[i]
+                elif not partition.replicas.leads_in(write.leader_epoch):
+                    outcomes[i] = NotLeaderError(
+                        f"partition {partition.key}: written in leader epoch {write.leader_epoch}, but the leader has "
+                        f"changed before it was on all in-sync replicas; send it again"
+                    )
+                    del waiting[i]
+                elif partition.log.high_watermark >= end:
                     del waiting[i]
             return not waiting
 
         if replicated(None):
             return
-        keys = [partition.key for partition, _ in waiting.values()]
+        keys = [write.partition.key for write, _ in waiting.values()]
         if await self._produces.wait(keys, replicated, timeout_ms / 1000) is not Outcome.SATISFIED:
-            for i, (partition, _) in waiting.items():
+            for i, (write, _) in waiting.items():
                 outcomes[i] = RequestTimedOutError(
-                    f"partition {partition.key}: written, but not on all in-sync replicas within {timeout_ms} ms"
+                    f"partition {write.partition.key}: written, but not on all in-sync replicas within {timeout_ms} ms"
                 )
 
     def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int, *, alone: bool) -> bool:

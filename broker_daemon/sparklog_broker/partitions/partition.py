@@ -154,6 +154,16 @@ class Partition:
         if self._log is not None:
             self._raise_high_watermark(self._log)
 
+    def on_replicated(self) -> None:
+        """More may be committed, as `replicas` says."""
+        if self._log is not None:
+            self._raise_high_watermark(self._log)
+
+    def on_role_changed(self) -> None:
+        """This broker leads the partition now, or no more: who waits has to look."""
+        self._fetches.check(self.key)
+        self._produces.check(self.key)
+
     def _raise_high_watermark(self, log: PartitionLog) -> None:
         before = log.high_watermark
         log.raise_high_watermark(self.replicas.replicated_to)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from sparklog.environment import Environment
 from sparklog.environment.files import FileSystem
@@ -19,11 +19,19 @@ from sparklog.metadata.sqlite_store import METADATA_FILE, SqliteStore
 from sparklog.metadata.store import MetadataStore, Topic, Unfinished
 from sparklog_broker import descriptors
 from sparklog_broker.config import BrokerConfig
-from sparklog_broker.partitions.topic_files import TopicFiles, partition_specs
+from sparklog_broker.partitions.topic_files import IsHere, TopicFiles, partition_specs
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class SharedMetadata(NamedTuple):
+    """What a cluster knows in place of a metadata store of the broker's own, and which partitions are this broker's.
+    One whose directory is not here is made anew and copied."""
+
+    store: MetadataStore
+    is_here: IsHere
 
 
 class Storage:
@@ -54,9 +62,14 @@ class Storage:
 
     @classmethod
     def open(
-        cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment
+        cls,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        environment: Environment,
+        shared: SharedMetadata | None = None,
     ) -> tuple[Storage, Mapping[str, Topic]]:
-        """Locks and loads the data directory, with the topics that are in it; blocks while damaged logs are recovered.
+        """Locks and loads the data directory, with the topics that are in it, or in the cluster's `shared` metadata;
+        blocks while damaged logs are recovered.
 
         Raises DataDirLockedError, StorageError, InvalidConfigError (`remote.log.storage.*`).
         """
@@ -73,13 +86,21 @@ class Storage:
         )
         store: MetadataStore | None = None
         try:
-            store = SqliteStore(config.data_dir / METADATA_FILE, environment, create=not logs.was_used)
+            if shared is not None:
+                store = shared.store
+            else:
+                store = SqliteStore(config.data_dir / METADATA_FILE, environment, create=not logs.was_used)
             topics = store.topics()
             unfinished = store.unfinished_topics()
             specs = [
                 spec
                 for topic in topics.values()
-                for spec in partition_specs(topic, config, made=topic.topic_id not in unfinished)
+                for spec in partition_specs(
+                    topic,
+                    config,
+                    made=shared is None and topic.topic_id not in unfinished,
+                    is_here=None if shared is None else shared.is_here,
+                )
             ]
             if remote.cache is not None:
                 remote.cache.clear()

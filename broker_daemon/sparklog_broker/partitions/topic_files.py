@@ -4,7 +4,7 @@ crash at any point leaves sound."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sparklog.errors import InvalidConfigError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.schema_evolution import SchemaChange
@@ -153,13 +153,18 @@ class TopicFiles:
         return done
 
 
+IsHere = Callable[[str, int], bool]
+
+
 def partition_specs(
-    topic: Topic, config: BrokerConfig, *, made: bool = False, first: int = 0
+    topic: Topic, config: BrokerConfig, *, made: bool = False, first: int = 0, is_here: IsHere | None = None
 ) -> Iterator[PartitionSpec]:
-    """What each of the topic's partitions from `first` on needs to be opened. `made`: their directories were made
-    before."""
+    """What each of the topic's partitions from `first` on needs to be opened; of those only that `is_here` says belong
+    to this broker. `made`: their directories were made before."""
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
     for number in range(first, topic.partitions):
+        if is_here is not None and not is_here(topic.name, number):
+            continue
         owner = LogOwner(
             topic.name,
             topic.topic_id,

@@ -1,0 +1,270 @@
+"""The cluster as one broker sees it: its parts, and their life together.
+
+Start: `connect` reads what is in ZooKeeper, the broker opens its data directory, its server listens, `join` registers
+it and follows the controller. Stop: `leave` has other brokers lead, `close` ends everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from sparklog.environment import Environment
+from sparklog.errors import SparklogError, StorageUnavailableError
+from sparklog.log.directories.broker_epoch import NO_EPOCH, note_epoch, noted_epoch
+from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.coordination import Coordination, CoordinationError, Steps
+from sparklog.metadata.image_store import IdBlocks, ImageStore
+from sparklog.protocol.cluster_messages import ControlledShutdownRequest, ControlledShutdownResponse
+from sparklog.protocol.messages import Api
+from sparklog.replication.cluster_image import ClusterImage, Version
+from sparklog.replication.controller.model import ControlledShutdown, ControllerConfig
+from sparklog.replication.replica.model import ReplicaConfig
+from sparklog_broker.background.background import Background
+from sparklog_broker.cluster.cluster_topics import ClusterTopics, is_here
+from sparklog_broker.cluster.controller_client import ControllerClient, done
+from sparklog_broker.cluster.images import ImageFollower
+from sparklog_broker.cluster.isr_proposals import IsrProposals
+from sparklog_broker.cluster.membership import Membership
+from sparklog_broker.cluster.peers import Connect
+from sparklog_broker.cluster.replica_fetcher import FetchLimits
+from sparklog_broker.cluster.replica_server import ReplicaServer
+from sparklog_broker.cluster.replicas import Replicas
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.network.pace import Pace
+from sparklog_broker.partitions.io_threads import IoThreads
+from sparklog_broker.partitions.partitions import Partitions
+from sparklog_broker.partitions.storage import SharedMetadata, Storage
+
+log = logging.getLogger(__name__)
+
+LEAVE_PATIENCE_S = 3.0
+"""How long nothing may get less before a stopping broker stops all the same: it may be the last one."""
+LEAVE_AGAIN_S = 0.2
+JOIN_SLACK_S = 10.0
+
+
+class ClusterError(SparklogError):
+    """This broker cannot be one of the cluster's."""
+
+
+class Cluster:
+    """See the module. Made by `connect`; event-loop thread only, but for `serve`, before the loop serves."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        cluster_id: str,
+        image: ClusterImage,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        environment: Environment,
+        connect: Connect,
+    ) -> None:
+        self._zk = coordination
+        self._config = config
+        self._loop = loop
+        self._environment = environment
+        self._connect = connect
+        self._first_image = image
+        self._store = ImageStore(cluster_id, image, IdBlocks(coordination))
+        self.metadata = SharedMetadata(self._store, is_here(image, config.broker_id))
+        self.controller = ControllerClient(coordination, config.broker_id, connect)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def connect(
+        cls,
+        coordination: Coordination,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        environment: Environment,
+        connect: Connect = asyncio.open_connection,
+    ) -> Cluster:
+        """Reads what is stored of the cluster, and makes it if nothing is. Raises StorageUnavailableError."""
+        try:
+            await perform(znodes.make_base(coordination))
+            cluster_id = await perform(znodes.take_cluster_id(coordination, environment.randomness.new_id()))
+            epoch = await done(coordination.get(znodes.CONTROLLER_EPOCH))
+            assert epoch is not None, "made above"
+            image = await perform(znodes.load_image(coordination, int(epoch.data), epoch.mzxid))
+        except (CoordinationError, msgspec.DecodeError) as e:
+            raise StorageUnavailableError(f"what ZooKeeper has of the cluster cannot be read: {e!r}") from e
+        return cls(coordination, cluster_id, image, config, loop, environment, connect)
+
+    # --- parts of the broker
+
+    def serve(self, io: IoThreads) -> Replicas:
+        """What the broker's partitions are told to be."""
+        config = self._config
+        self.replicas = Replicas(
+            config.broker_id,
+            self._loop,
+            self._environment.clock,
+            io,
+            ReplicaConfig(lag_max_ms=config.replica_lag_time_max_ms, fetch_backoff_ms=config.replica_fetch_backoff_ms),
+            FetchLimits(
+                config.replica_fetch_wait_max_ms,
+                config.replica_fetch_max_bytes,
+                config.replica_fetch_response_max_bytes,
+                config.replica_fetch_backoff_ms,
+            ),
+            self._connect,
+        )
+        self.replicas.image = self._first_image
+        return self.replicas
+
+    def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> ClusterTopics:
+        """In place of those of a broker that is alone."""
+        self._storage, self._partitions = storage, partitions
+        self.server = ReplicaServer(partitions, self._loop, self._config.fetch_max_bytes)
+        self._topics = ClusterTopics(
+            self._config, self._environment, storage, self._store, partitions, background, pace, self.replicas
+        )
+        return self._topics
+
+    @property
+    def image(self) -> ClusterImage:
+        """What this broker goes by."""
+        return self.images.image
+
+    # --- life
+
+    async def join(self, endpoint: str, on_lost: Callable[[str], None]) -> None:
+        """Registers this broker at `endpoint`, and returns when the cluster knows it.
+
+        Raises ClusterError if another process has its id. `on_lost` is told why when it cannot go on later.
+        """
+        logs = self._storage.logs
+        clean_epoch = NO_EPOCH
+        if logs.started_clean:
+            clean_epoch = await self._storage.run(lambda: noted_epoch(logs.directories.all))
+        registration = znodes.Registration(
+            self._environment.randomness.new_id(), self._config.broker_rack or None, (endpoint,), clean_epoch
+        )
+        taken: list[bool] = []
+        self.membership = Membership(
+            self._zk,
+            self._config.broker_id,
+            registration,
+            self._environment.clock,
+            self._loop,
+            ControllerConfig(
+                self._config.leader_imbalance_check_interval_seconds * 1_000,
+                self._config.leader_imbalance_per_broker_percentage,
+                self._config.auto_leader_rebalance_enable,
+            ),
+            on_registered=lambda epoch: self._on_registered(epoch, on_lost),
+            on_duplicate=lambda: taken.append(True),
+        )
+        proposals = IsrProposals(self.membership, self.controller, self._config.broker_id)
+        # What was read at the start lacks the brokers: the first image comes from the controller, as a whole.
+        first = replace(self._first_image, version=Version())
+        self.images = ImageFollower(self.membership, self.controller, self._config.broker_id, first, self._follow)
+        self._topics.join(self.membership, self.controller, self.images)
+        self.replicas.start(self._partitions, self.server, proposals, self.membership.registration)
+        self.membership.start()
+        self._tasks = [self._loop.create_task(proposals.run()), self._loop.create_task(self.images.run())]
+        patience_s = 2 * self._config.zookeeper_session_timeout_ms / 1_000 + JOIN_SLACK_S
+        if not await self.images.until_true(self._is_known, patience_s):
+            if taken and self.membership.registration.broker_epoch == NO_EPOCH:
+                raise ClusterError(
+                    f"another broker is registered as broker.id {self._config.broker_id}: give this one another id, or "
+                    f"stop the other one"
+                )
+            log.warning("the controller has not heard of this broker for %d s; it goes on trying", patience_s)
+
+    def _is_known(self, image: ClusterImage) -> bool:
+        epoch = self.membership.registration.broker_epoch
+        return epoch != NO_EPOCH and image.known.get(self._config.broker_id) == epoch
+
+    def _on_registered(self, epoch: int, on_lost: Callable[[str], None]) -> None:
+        log.info("broker %d is registered with epoch %d", self._config.broker_id, epoch)
+        logs = self._storage.logs
+        noting = self._storage.run(lambda: note_epoch(logs.directories.live, epoch))
+        noting.add_done_callback(partial(self._on_noted, epoch, on_lost))
+
+    def _on_noted(self, epoch: int, on_lost: Callable[[str], None], noting: asyncio.Future[None]) -> None:
+        if noting.cancelled():
+            return
+        error = noting.exception()
+        if error is not None:
+            on_lost(f"the broker epoch cannot be written into the log directories: {error}")
+            return
+        self.replicas.noted_epoch = epoch
+        self.replicas.follow_image(self.replicas.image)
+
+    async def _follow(self, image: ClusterImage) -> None:
+        try:
+            self.replicas.image = image  # roles of new partitions begin with it
+            await self._topics.follow(image)
+            self.replicas.follow_image(image)
+        except Exception:
+            log.exception("image %s cannot be followed", image.version)
+
+    async def leave(self) -> None:
+        """Has other brokers lead what this one does, as far as there are others."""
+        broker_id, epoch = self._config.broker_id, self.membership.registration.broker_epoch
+        fewest, until = -1, self._loop.time() + LEAVE_PATIENCE_S
+        why = ""
+        while self._loop.time() < until:
+            try:
+                left = await self._shut_down(broker_id, epoch)
+            except SparklogError as e:  # the controller may stop, too; then there is another one in a moment
+                why = str(e)
+            else:
+                if left == 0:
+                    return
+                why = f"nobody else takes over {left} partitions"
+                if fewest < 0 or left < fewest:
+                    fewest, until = left, self._loop.time() + LEAVE_PATIENCE_S
+            await asyncio.sleep(LEAVE_AGAIN_S)
+        log.warning("this broker stops while it leads partitions: %s", why)
+
+    async def _shut_down(self, broker_id: int, epoch: int) -> int:
+        if await self.controller.find():
+            remaining: int = await self.membership.ask(lambda token: ControlledShutdown(token, broker_id, epoch))
+            return remaining
+        request = ControlledShutdownRequest(broker_id, epoch)
+        answer = await self.controller.request(
+            "stop", Api.CONTROLLED_SHUTDOWN, request, ControlledShutdownResponse, timeout_s=LEAVE_PATIENCE_S
+        )
+        return answer.remaining
+
+    async def stop(self) -> None:
+        """Follows and copies nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.replicas.stop()
+        self.membership.stop()
+        self.controller.close()
+
+    def close(self) -> None:
+        """Ends the session: the broker is gone. Blocks."""
+        self._zk.close()
+
+
+async def perform(steps: Steps) -> Any:
+    """Does the steps on the event loop; what they return. Raises what they do."""
+    send: Callable[[], Any] = lambda: next(steps)  # noqa: E731
+    while True:
+        try:
+            waiting = send()
+        except StopIteration as e:
+            return e.value
+        try:
+            if isinstance(waiting, list):
+                result: Any = [await done(future) for future in waiting]
+            else:
+                result = await done(waiting)
+        except CoordinationError as e:
+            send = partial(steps.throw, e)
+        else:
+            send = partial(steps.send, result)

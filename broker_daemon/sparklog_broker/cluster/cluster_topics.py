@@ -1,0 +1,268 @@
+"""Topics of a cluster: changed by the controller, and followed from its images."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from sparklog.environment import Environment
+from sparklog.errors import RequestTimedOutError, SparklogError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from sparklog.format.schema_evolution import SchemaChange
+from sparklog.log.log_manager import PartitionSpec
+from sparklog.metadata.image_store import ImageStore, image_of, topic_of
+from sparklog.metadata.store import (
+    ENVELOPE_SCHEMA_ID,
+    Topic,
+    TopicSpec,
+    altered_schema,
+    altered_topic,
+    grown_topic,
+    new_topic,
+)
+from sparklog.protocol import topic_messages as t
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+from sparklog.replication.cluster_image import ClusterImage
+from sparklog.replication.controller.model import (
+    AddPartitions,
+    AlterConfig,
+    AlterSchema,
+    CreateTopic,
+    DeleteTopic,
+    Request,
+)
+from sparklog.types import TopicPartition
+from sparklog_broker.background.background import Background
+from sparklog_broker.cluster.controller_client import ControllerClient
+from sparklog_broker.cluster.images import ImageFollower
+from sparklog_broker.cluster.membership import Membership
+from sparklog_broker.cluster.replicas import Replicas
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.network.pace import Pace
+from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.partitions.partitions import Partitions
+from sparklog_broker.partitions.storage import Storage
+from sparklog_broker.partitions.topic_files import partition_specs
+from sparklog_broker.topics import Topics
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+REPLICATION_FACTOR_MAX = 3
+"""Of `default.replication.factor` = -1."""
+CHANGE_TIMEOUT_S = 30.0
+
+
+class ClusterTopics(Topics):
+    """`Topics` of a broker in a cluster: a change is asked of the controller, and returns when this broker goes by an
+    image that has it. On the broker that is the controller it is checked and decided, others hand it on."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        environment: Environment,
+        storage: Storage,
+        store: ImageStore,
+        partitions: Partitions,
+        background: Background,
+        pace: Pace,
+        replicas: Replicas,
+    ) -> None:
+        super().__init__(storage, partitions, background, pace)
+        self._config = config
+        self._environment = environment
+        self._store = store
+        self._replicas = replicas
+
+    def join(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
+        """What could not be there when this was made."""
+        self._membership, self._controller, self._images = membership, controller, images
+
+    # --- changes
+
+    async def create(self, spec: TopicSpec) -> Topic:
+        """Raises TopicAlreadyExistsError, Invalid…Error, BrokerNotAvailableError, NotControllerError,
+        StorageUnavailableError, RequestTimedOutError (it may be made all the same)."""
+        if spec.name in self.partitions.topics:
+            raise TopicAlreadyExistsError(f"topic {spec.name!r} exists already; delete it or choose another name")
+        if await self._controller.find():
+            schema_id = ENVELOPE_SCHEMA_ID
+            if spec.schema is not None:
+                schema_id = await self._storage.run(self._store.take_schema_id)
+            topic = new_topic(spec, schema_id, self._environment)
+            factor = self._replication_factor(spec)
+            await self._decide(
+                lambda token: CreateTopic(
+                    token, image_of(topic), topic.partitions, factor, spec.assignment, self._draw(), self._draw()
+                )
+            )
+        else:
+            request = t.CreateTopicRequest(
+                spec.name,
+                spec.partitions,
+                None if spec.schema is None else spec.schema.serialize().to_pybytes(),
+                list(spec.key_columns),
+                spec.timestamp_column,
+                dict(spec.configs),  # type: ignore[arg-type]
+                spec.replication_factor,
+                None if spec.assignment is None else [list(replicas) for replicas in spec.assignment],
+            )
+            await self._hand_on(Api.CREATE_TOPIC, request, t.CreateTopicResponse)
+        return await self._until(spec.name, lambda topic: True)
+
+    def _replication_factor(self, spec: TopicSpec) -> int:
+        wanted = spec.replication_factor if spec.replication_factor > 0 else self._config.default_replication_factor
+        return wanted if wanted > 0 else min(REPLICATION_FACTOR_MAX, max(1, len(self._images.image.eligible())))
+
+    async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
+        """Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
+        if await self._controller.find():
+            wanted = altered_topic(self._there(name), configs)
+            changes = {key: wanted.configs.get(key) for key in configs}
+            await self._decide(lambda token: AlterConfig(token, name, changes))
+        else:
+            request = t.AlterTopicRequest(name, dict(configs))  # type: ignore[arg-type]
+            await self._hand_on(Api.ALTER_TOPIC, request, t.AlterTopicResponse)
+        return await self._until(name, lambda topic: True)
+
+    async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
+        """Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
+        if await self._controller.find():
+            known = self._there(name)
+            schema_id = await self._storage.run(self._store.take_schema_id)
+            wanted = altered_schema(known, change, schema_id)
+            if wanted is known:
+                return known
+            data = wanted.schemas[schema_id].serialize().to_pybytes()
+            await self._decide(lambda token: AlterSchema(token, name, schema_id, data))
+            return await self._until(name, lambda topic: topic.schema_id >= schema_id)
+        request = t.AlterSchemaRequest(name, *map(_schema_bytes, (change.add, change.widen, change.whole)))
+        answer = await self._hand_on(Api.ALTER_SCHEMA, request, t.AlterSchemaResponse)
+        newest = max((s.schema_id for s in answer.topic.schemas), default=0)
+        return await self._until(name, lambda topic: topic.schema_id >= newest)
+
+    async def add_partitions(self, name: str, total: int) -> Topic:
+        """Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`."""
+        if await self._controller.find():
+            grown_topic(self._there(name), total)
+            await self._decide(lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw()))
+        else:
+            request = t.CreatePartitionsRequest(name, total)
+            await self._hand_on(Api.CREATE_PARTITIONS, request, t.CreatePartitionsResponse)
+        return await self._until(name, lambda topic: topic.partitions >= total)
+
+    async def delete(self, name: str) -> Topic:
+        """Raises UnknownTopicOrPartitionError and as `create`."""
+        topic = self._there(name)
+        if await self._controller.find():
+            await self._decide(lambda token: DeleteTopic(token, name))
+        else:
+            await self._hand_on(Api.DELETE_TOPIC, t.DeleteTopicRequest(name), t.DeleteTopicResponse)
+        await self._images.until_true(
+            lambda image: name not in image.topics or image.topics[name].topic_id != topic.topic_id, CHANGE_TIMEOUT_S
+        )
+        return topic
+
+    def _draw(self) -> int:
+        """Where a placement begins: it must not be the same broker for every topic."""
+        return int.from_bytes(self._environment.randomness.token_bytes(3), "little")
+
+    async def _decide(self, make: Callable[[int], Request]) -> None:
+        await self._membership.ask(make)
+
+    async def _hand_on(self, api: Api, request: Message, response: type[M]) -> M:
+        return await self._controller.request("topics", api, request, response, timeout_s=CHANGE_TIMEOUT_S)
+
+    async def _until(self, name: str, is_done: Callable[[Topic], bool]) -> Topic:
+        """The topic, when this broker serves it as it is to be."""
+
+        def is_there(image: ClusterImage) -> bool:
+            topic = self.partitions.topics.get(name)
+            return name in image.topics and topic is not None and is_done(topic)
+
+        if not await self._images.until_true(is_there, CHANGE_TIMEOUT_S):
+            raise RequestTimedOutError(f"topic {name!r}: the change is made, but this broker does not have it yet")
+        return self.partitions.topics[name]
+
+    def _there(self, name: str) -> Topic:
+        topic = self.partitions.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+        return topic
+
+    # --- images
+
+    async def follow(self, image: ClusterImage) -> None:
+        """Serves the topics of `image`, and no others."""
+        for name, known in list(self.partitions.topics.items()):
+            found = image.topics.get(name)
+            if found is None or found.topic_id != known.topic_id:
+                await self._remove(known)
+        added: list[Topic] = []
+        for name, wanted in image.topics.items():
+            there = self.partitions.topics.get(name)
+            if there is None:
+                added.append(topic_of(wanted))
+            else:
+                await self._change(there, topic_of(wanted, there))
+        if added:
+            await self._make([spec for topic in added for spec in self._specs(topic, image)])
+            for topic in added:
+                self.partitions.add(topic, await self._pace.list_of(self.partitions.opened(topic)))
+                self._storage.run(partial(self._storage.topic_files.note, topic))
+
+    async def _change(self, there: Topic, wanted: Topic) -> None:
+        if wanted.schemas.keys() != there.schemas.keys():
+            there = replace(there, schemas=wanted.schemas)
+            self.partitions.use_schemas(there)
+        if dict(wanted.configs) != dict(there.configs):
+            there = self.partitions.topics[there.name] = replace(there, configs=wanted.configs)
+            for spec in partition_specs(there, self._config):
+                partition = self.partitions.find(spec.owner.topic_partition)
+                if partition is not None and partition.open_log is not None:
+                    partition.open_log.reconfigure(spec.config)
+            self._background.retention.run_soon()
+            self._background.cleaner.run_soon()
+        if wanted.partitions > there.partitions:
+            await self._make(list(self._specs(wanted, self._replicas.image, there.partitions)))
+            added: list[Partition] = await self._pace.list_of(self.partitions.opened(wanted, there.partitions))
+            self.partitions.grow(replace(there, partitions=wanted.partitions), added)
+
+    async def _remove(self, topic: Topic) -> None:
+        gone = self.partitions.remove(topic)
+        for number in range(topic.partitions):
+            self._replicas.drop(TopicPartition(topic.name, number))
+        await self._pace.list_of(partition.on_deleted() for partition in gone)
+        await self._storage.run(lambda: self._storage.topic_files.delete_files(topic))
+        self._storage.run(self._storage.logs.purge_deleted)
+
+    def _specs(self, topic: Topic, image: ClusterImage, first: int = 0) -> Iterator[PartitionSpec]:
+        return partition_specs(topic, self._config, first=first, is_here=is_here(image, self._config.broker_id))
+
+    async def _make(self, specs: Sequence[PartitionSpec]) -> None:
+        """Makes the logs. What cannot be made is offline, the others go on."""
+        try:
+            await asyncio.shield(self._storage.run(lambda: self._storage.logs.create_partitions(specs)))
+        except SparklogError as e:
+            log.error("%d new partitions: %s", len(specs), e)  # noqa: TRY400 - its message says it all
+
+
+def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:
+    """Which partitions the broker has a replica of."""
+
+    def found(topic: str, number: int) -> bool:
+        partition = image.partition(TopicPartition(topic, number))
+        return partition is not None and broker_id in partition.replicas
+
+    return found
+
+
+def _schema_bytes(schema: pa.Schema | None) -> bytes | None:
+    return None if schema is None else schema.serialize().to_pybytes()

@@ -1,0 +1,233 @@
+"""Copying partitions from one leader: a connection, a fetch session, and what is to be asked next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from sparklog.errors import InvalidFetchSessionError, InvalidRequestError, SparklogError, error_from_code
+from sparklog.log.leader_epochs import EpochEnd
+from sparklog.log.partition_log import PartitionLog
+from sparklog.protocol.cluster_messages import (
+    ForgottenPartition,
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaFetchResult,
+)
+from sparklog.protocol.messages import Api
+from sparklog.replication.replica.follower import Follower
+from sparklog.replication.replica.model import Batches, Failed, Fetch, FetchAnswer, FollowerEvent
+from sparklog.types import TopicPartition
+from sparklog_broker.cluster.peers import Peer
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 30.0
+"""How much longer than it was asked to wait a leader may take."""
+
+
+class FetchLimits(Struct, frozen=True):
+    """Settings: `replica.fetch.wait.max.ms`, `replica.fetch.max.bytes`, `replica.fetch.response.max.bytes`,
+    `replica.fetch.backoff.ms`."""
+
+    wait_max_ms: int = 500
+    partition_max_bytes: int = 1 << 20
+    response_max_bytes: int = 10 << 20
+    backoff_ms: int = 1_000
+
+
+class Following(Struct, eq=False):
+    """One partition that is copied: its rules and its log."""
+
+    key: TopicPartition
+    follower: Follower
+    log: PartitionLog
+    pending: int = 0
+    """Jobs that change the log and have not ended."""
+    on_settled: Callable[[], None] | None = None
+    """Called when there are none any more: somebody waits for the log."""
+
+
+class Arrived(Struct):
+    """What an answer says of one partition."""
+
+    following: Following
+    event: FollowerEvent
+
+
+class ReplicaFetcher:
+    """Copies from one leader. Event-loop thread only.
+
+    `deliver` is given what has arrived, and calls `ask` again when it has been carried out.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        limits: FetchLimits,
+        now_ms: Callable[[], int],
+        deliver: Callable[[list[Arrived]], None],
+    ) -> None:
+        self._peer = peer
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._limits = limits
+        self._now_ms = now_ms
+        self._deliver = deliver
+        self._asked: dict[TopicPartition, tuple[Following, Fetch]] = {}
+        """Armed at the leader, in this session."""
+        self._due: dict[TopicPartition, tuple[Following, Fetch]] = {}
+        self._forgotten: dict[TopicPartition, None] = {}
+        self._session_id = 0
+        self._session_epoch = 0
+        self._wake = asyncio.Event()
+        self._waiting: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        return self._peer.address
+
+    def ask(self, following: Following, fetch: Fetch) -> None:
+        """What a partition wants next, not before `fetch.at_ms`."""
+        self._asked.pop(following.key, None)
+        self._forgotten.pop(following.key, None)
+        self._due[following.key] = following, fetch
+        self._wake.set()
+
+    def forget(self, key: TopicPartition) -> None:
+        """The partition is not copied from here any more."""
+        self._due.pop(key, None)
+        if self._asked.pop(key, None) is not None:
+            self._forgotten[key] = None
+
+    def hand_over(self, other: ReplicaFetcher) -> None:
+        """All that is to be copied from here is asked of `other` now."""
+        for following, fetch in [*self._asked.values(), *self._due.values()]:
+            other.ask(following, fetch)
+        self._asked.clear()
+        self._due.clear()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is copied from here."""
+        return not self._asked and not self._due
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            while True:
+                await self._until_something_is_due()
+                try:
+                    await self._fetch()
+                except SparklogError as e:
+                    self._fail(e)
+        finally:
+            self._peer.close()
+
+    async def _until_something_is_due(self) -> None:
+        """Returns when there is something to ask, or at once when the leader may have something to say."""
+        while not self._asked:
+            self._wake.clear()
+            first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
+            left_s = None if first_ms is None else (first_ms - self._now_ms()) / 1_000
+            if left_s is not None and left_s <= 0:
+                return
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                return
+
+    async def _fetch(self) -> None:
+        now_ms = self._now_ms()
+        new = {key: asked for key, asked in self._due.items() if asked[1].at_ms <= now_ms}
+        for key in new:
+            del self._due[key]
+        if self._session_epoch == 0:  # a new session: all that was asked has to be named again
+            new = {**self._asked, **new}
+        self._asked.update(new)
+        forgotten = [ForgottenPartition(*key) for key in self._forgotten]
+        self._forgotten.clear()
+        if not self._asked and not forgotten:
+            return
+        request = ReplicaFetchRequest(
+            self._broker_id,
+            self._broker_epoch(),
+            self._wait_ms(now_ms),
+            self._limits.response_max_bytes,
+            self._session_id,
+            self._session_epoch,
+            [self._named(following, fetch) for following, fetch in new.values()],
+            forgotten if self._session_epoch else [],
+        )
+        answer, payload = await self._peer.request(
+            Api.REPLICA_FETCH,
+            request,
+            ReplicaFetchResponse,
+            timeout_s=request.max_wait_ms / 1_000 + ANSWER_S,
+        )
+        self._session_id = answer.session_id
+        self._session_epoch += 1
+        self._take(answer.results, payload)
+
+    def _wait_ms(self, now_ms: int) -> int:
+        """No longer than until the next partition is due."""
+        first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
+        most = self._limits.wait_max_ms
+        return most if first_ms is None else max(0, min(most, first_ms - now_ms))
+
+    def _named(self, following: Following, fetch: Fetch) -> ReplicaFetchPartition:
+        log = following.log
+        return ReplicaFetchPartition(
+            *following.key,
+            fetch.leader_epoch,
+            fetch.fetch_offset,
+            following.follower.last_epoch(),
+            log.log_start_offset,
+            log.high_watermark,
+            self._limits.partition_max_bytes,
+        )
+
+    def _take(self, results: list[ReplicaFetchResult], payload: bytes) -> None:
+        view = memoryview(payload)
+        arrived: list[Arrived] = []
+        position = 0
+        for result in results:
+            piece = view[position : position + result.length_bytes]
+            position += result.length_bytes
+            asked = self._asked.pop(TopicPartition(result.topic, result.partition), None)
+            if asked is not None:
+                following, fetch = asked
+                arrived.append(Arrived(following, _event(fetch, result, piece)))
+        if position != len(payload):
+            raise InvalidRequestError(f"{self.address}: {len(payload)} bytes for results that have {position}")
+        self._deliver(arrived)
+
+    def _fail(self, error: SparklogError) -> None:
+        """All that was asked is asked again, in a new session."""
+        self._session_id = self._session_epoch = 0
+        again_ms = self._now_ms() + (0 if isinstance(error, InvalidFetchSessionError) else self._limits.backoff_ms)
+        log.info("copying %d partitions from %s is begun again: %s", len(self._asked), self.address, error)
+        for key, (following, fetch) in self._asked.items():
+            self._due.setdefault(
+                key, (following, Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, again_ms))
+            )
+        self._asked.clear()
+        self._forgotten.clear()
+
+
+def _event(fetch: Fetch, result: ReplicaFetchResult, piece: memoryview) -> FollowerEvent:
+    if result.error_code:
+        error = error_from_code(result.error_code, result.message)
+        return Failed(fetch.number, error, max(result.log_start_offset, 0), max(result.log_end_offset, 0))
+    diverging = EpochEnd(result.diverging_epoch, result.diverging_end) if result.diverging_epoch >= 0 else None
+    batches = Batches(fetch.fetch_offset, result.next_offset, piece) if len(piece) else None
+    return FetchAnswer(
+        fetch.number, result.leader_epoch, result.high_watermark, result.log_start_offset, batches, diverging
+    )

@@ -1,0 +1,238 @@
+"""Answering followers' fetches (REPLICA_FETCH).
+
+A session keeps what a follower waits for: a partition that a request names is *armed* until it has been answered once,
+then the follower names it again, with what it has by then. Partitions for which nothing happens stay armed and cost
+nothing, however many there are (KIP-227).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct, field
+
+from sparklog.errors import (
+    InvalidFetchSessionError,
+    InvalidRequestError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    SparklogError,
+)
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.segments.slices import FileSlice
+from sparklog.protocol.cluster_messages import (
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaFetchResult,
+)
+from sparklog.replication.replica.model import FetchAccepted, FetchDiverging, FetchRefused, FollowerFetch
+from sparklog.types import TopicPartition
+from sparklog_broker.cluster.replica import ClusterReplica
+from sparklog_broker.network.reply import Response
+from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.partitions.partitions import Partitions
+
+SLICES_MAX = 1_000
+"""Of one answer: each may keep a file open."""
+SESSIONS_MAX = 1_000
+
+
+class _Session(Struct, eq=False):
+    session_id: int
+    epoch: int = 0
+    armed: dict[TopicPartition, ReplicaFetchPartition] = field(default_factory=dict)
+    ready: dict[TopicPartition, None] = field(default_factory=dict)
+    """Armed ones that there may be something for."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class ReplicaServer:
+    """Event-loop thread only. One session per follower."""
+
+    def __init__(self, partitions: Partitions, loop: asyncio.AbstractEventLoop, answer_bytes_max: int) -> None:
+        self._partitions = partitions
+        self._loop = loop
+        self._answer_bytes_max = answer_bytes_max
+        self._sessions: dict[int, _Session] = {}
+        self._last_id = 0
+
+    def has_news(self, key: TopicPartition) -> None:
+        """Records, marks or another leader: whoever waits for the partition has to look."""
+        for session in self._sessions.values():
+            if key in session.armed:
+                session.ready[key] = None
+                session.news.set()
+
+    async def answer(self, request: ReplicaFetchRequest) -> Response:
+        """Raises InvalidFetchSessionError, InvalidRequestError."""
+        session = self._session_of(request)
+        results: list[ReplicaFetchResult] = []
+        for forgotten in request.forgotten:
+            session.armed.pop(TopicPartition(forgotten.topic, forgotten.partition), None)
+        for wanted in request.partitions:
+            self._arm(session, request, wanted, results)
+        room = min(request.max_bytes, self._answer_bytes_max)
+        slices: list[FileSlice] = []
+        try:
+            self._collect(session, results, slices, room)
+            if not results:
+                await self._wait(session, request.max_wait_ms / 1_000)
+                self._check_current(session, request)
+                self._collect(session, results, slices, room)
+        except BaseException:
+            for piece in slices:
+                piece.release()
+            raise
+        return Response(ReplicaFetchResponse(session.session_id, results), list(slices))
+
+    def _session_of(self, request: ReplicaFetchRequest) -> _Session:
+        if request.session_epoch == 0:
+            if request.replica_id not in self._sessions and len(self._sessions) >= SESSIONS_MAX:
+                raise InvalidRequestError(f"{SESSIONS_MAX} brokers copy from here already")
+            self._last_id += 1
+            before = self._sessions.get(request.replica_id)
+            if before is not None:
+                before.news.set()  # a request of it may still wait
+            session = self._sessions[request.replica_id] = _Session(self._last_id)
+            return session
+        found = self._sessions.get(request.replica_id)
+        if found is None or found.session_id != request.session_id or found.epoch + 1 != request.session_epoch:
+            raise InvalidFetchSessionError(f"broker {request.replica_id}: no such fetch session, begin a new one")
+        found.epoch = request.session_epoch
+        return found
+
+    def _check_current(self, session: _Session, request: ReplicaFetchRequest) -> None:
+        """A request that has waited must not take what a newer one of the same follower is to get."""
+        if self._sessions.get(request.replica_id) is not session or session.epoch != request.session_epoch:
+            raise InvalidFetchSessionError(f"broker {request.replica_id} has begun another fetch session meanwhile")
+
+    async def _wait(self, session: _Session, wait_s: float) -> None:
+        session.news.clear()
+        try:
+            async with asyncio.timeout(wait_s):
+                await session.news.wait()
+        except TimeoutError:
+            return
+
+    # --- one partition
+
+    def _arm(
+        self,
+        session: _Session,
+        request: ReplicaFetchRequest,
+        wanted: ReplicaFetchPartition,
+        results: list[ReplicaFetchResult],
+    ) -> None:
+        """Tells the leader's rules of the fetch; what they refuse is answered at once."""
+        key = TopicPartition(wanted.topic, wanted.partition)
+        session.armed.pop(key, None)
+        session.ready.pop(key, None)
+        try:
+            verdict = _replica_of(self._partitions.get(*key)).take_fetch(
+                FollowerFetch(
+                    key,
+                    request.replica_id,
+                    request.broker_epoch,
+                    wanted.leader_epoch,
+                    wanted.fetch_offset,
+                    wanted.last_epoch,
+                    wanted.log_start_offset,
+                )
+            )
+        except SparklogError as e:
+            results.append(_refused(key, e))
+            return
+        match verdict:
+            case FetchAccepted():
+                session.armed[key] = wanted
+                session.ready[key] = None
+            case FetchDiverging(_, end, high_watermark, log_start_offset):
+                results.append(
+                    ReplicaFetchResult(
+                        *key, 0, wanted.leader_epoch, high_watermark, log_start_offset, -1, end.epoch, end.end_offset
+                    )
+                )
+            case FetchRefused(_, error, log_start_offset, log_end_offset):
+                refused = _refused(key, error)
+                refused.log_start_offset, refused.log_end_offset = log_start_offset, log_end_offset
+                results.append(refused)
+            case None:
+                results.append(_refused(key, NotLeaderError(f"this broker does not lead partition {key}")))
+
+    def _collect(
+        self, session: _Session, results: list[ReplicaFetchResult], slices: list[FileSlice], room: int
+    ) -> None:
+        """Answers armed partitions for which there is something, as many as fit; the others stay ready."""
+        for key in list(session.ready):
+            if (room <= 0 and slices) or len(slices) >= SLICES_MAX:
+                return
+            del session.ready[key]
+            wanted = session.armed.get(key)
+            if wanted is None:
+                continue
+            try:
+                partition = self._partitions.get(*key)
+                result, found = _read(partition, wanted, room, first=not slices)
+            except SparklogError as e:
+                result, found = _refused(key, e), []
+                if isinstance(e, OffsetOutOfRangeError):
+                    result.log_start_offset, result.log_end_offset = _bounds(self._partitions, key)
+            if result is not None:
+                del session.armed[key]
+                results.append(result)
+                slices += found
+                room -= result.length_bytes
+
+
+def _replica_of(partition: Partition) -> ClusterReplica:
+    if not isinstance(partition.replicas, ClusterReplica):
+        raise InvalidRequestError("this broker is not one of several, nobody copies from it")
+    return partition.replicas
+
+
+def _read(
+    partition: Partition, wanted: ReplicaFetchPartition, room: int, *, first: bool
+) -> tuple[ReplicaFetchResult | None, list[FileSlice]]:
+    """None: there is nothing new. Raises NotLeaderError, FencedLeaderEpochError and what reading does."""
+    partition.check_leader_epoch(wanted.leader_epoch)
+    log = partition.log
+    slices = _slices(log, wanted.fetch_offset, min(room, wanted.max_bytes), first=first)
+    mark, start = log.high_watermark, log.log_start_offset
+    if not slices and mark <= wanted.high_watermark and start <= wanted.log_start_offset:
+        return None, []
+    length = sum(piece.length_bytes for piece in slices)
+    result = ReplicaFetchResult(*partition.key, 0, wanted.leader_epoch, mark, start, log.log_end_offset)
+    if slices:
+        result.length_bytes, result.next_offset = length, slices[-1].next_offset
+    return result, slices
+
+
+def _slices(log: PartitionLog, offset: int, room: int, *, first: bool) -> list[FileSlice]:
+    """From `offset` to the log end; the very first batch of an answer even if it is too large."""
+    slices: list[FileSlice] = []
+    try:
+        while room > 0 or (first and not slices):
+            piece = log.reader.read(
+                offset, max(room, 0), min_one_batch=first and not slices, may_wait=False, to_log_end=True
+            )
+            if piece is None:
+                break
+            slices.append(piece)
+            room -= piece.length_bytes
+            offset = piece.next_offset
+    except BaseException:
+        for piece in slices:
+            piece.release()
+        raise
+    return slices
+
+
+def _bounds(partitions: Partitions, key: TopicPartition) -> tuple[int, int]:
+    partition = partitions.find(key)
+    log = None if partition is None else partition.open_log
+    return (-1, -1) if log is None else (log.log_start_offset, log.log_end_offset)
+
+
+def _refused(key: TopicPartition, error: SparklogError) -> ReplicaFetchResult:
+    return ReplicaFetchResult(*key, error.code, message=str(error))

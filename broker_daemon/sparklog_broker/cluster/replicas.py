@@ -1,0 +1,302 @@
+"""All replicas of this broker: which there are, what each is for its partition, and copying from their leaders."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from sparklog.environment.clock import MachineClock
+from sparklog.errors import SparklogError, StorageError
+from sparklog.log.partition_log import PartitionLog
+from sparklog.metadata.broker_registration import BrokerRegistration
+from sparklog.replication.cluster_image import NO_EPOCH, NO_LEADER, ClusterImage, PartitionImage
+from sparklog.replication.replica.follower import Follower
+from sparklog.replication.replica.leader import Leader
+from sparklog.replication.replica.model import (
+    Failed,
+    Fetch,
+    FollowerEffect,
+    ImageChanged,
+    ProposeIsr,
+    RefreshMetadata,
+    ReplicaConfig,
+    Tick,
+)
+from sparklog.types import TopicPartition
+from sparklog_broker.cluster.follower_log import carry_out
+from sparklog_broker.cluster.isr_proposals import IsrProposals
+from sparklog_broker.cluster.peers import Connect, Peer
+from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
+from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
+from sparklog_broker.cluster.replica_server import ReplicaServer
+from sparklog_broker.partitions.io_threads import IoThreads
+from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.partitions.partitions import Partitions
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+ANSWER_SLACK_BYTES = 1100 * 1024 * 1024
+"""An answer holds one batch even if it is larger than `replica.fetch.response.max.bytes`; a batch ends at 1 GiB."""
+
+
+class Replicas:
+    """Event-loop thread only. `Surroundings` of every `ClusterReplica`."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        loop: asyncio.AbstractEventLoop,
+        clock: MachineClock,
+        io: IoThreads,
+        config: ReplicaConfig,
+        limits: FetchLimits,
+        connect: Connect,
+    ) -> None:
+        self._broker_id = broker_id
+        self._loop = loop
+        self._clock = clock
+        self._io = io
+        self._config = config
+        self._limits = limits
+        self._connect = connect
+        self._replicas: dict[TopicPartition, ClusterReplica] = {}
+        self._following: dict[TopicPartition, Following] = {}
+        self._fetchers: dict[int, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
+        self._fetches = 0
+        """No fetch has had a larger number: an answer to one of an earlier role is known as late."""
+        self._ticking: asyncio.TimerHandle | None = None
+        self.image = ClusterImage()
+        self.noted_epoch = NO_EPOCH
+        """The broker epoch that stands in the log directories: nothing is led or copied in another life."""
+        self._was_certain = True
+
+    def start(
+        self, partitions: Partitions, server: ReplicaServer, proposals: IsrProposals, registration: BrokerRegistration
+    ) -> None:
+        """What could not be there when this was made."""
+        self._partitions, self._server, self._proposals = partitions, server, proposals
+        self._registration = registration
+        self._tick()
+
+    async def stop(self) -> None:
+        """Copies nothing any more."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        tasks = [task for _, task in self._fetchers.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- Surroundings
+
+    def now_ms(self) -> int:
+        return int(self._clock.monotonic_s() * 1_000)
+
+    def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
+        self._proposals.add(replica, proposal)
+
+    def has_news(self, key: TopicPartition) -> None:
+        self._server.has_news(key)
+
+    # --- roles
+
+    def role_of(self, key: TopicPartition, partition_log: PartitionLog | None) -> ClusterReplica:
+        """The role of a partition that is about to be served; nothing is led or followed before `follow_image`."""
+        image = self.image.partition(key) or UNKNOWN
+        replica = self._replicas[key] = ClusterReplica(key, self._broker_id, image, self._config, self)
+        return replica
+
+    def follow_image(self, image: ClusterImage) -> None:
+        """Every partition that is served gets the role that `image` says."""
+        self.image = image
+        for partition in self._partitions.all():
+            self._follow(partition)
+        self._stop_idle_fetchers()
+
+    def drop(self, key: TopicPartition) -> None:
+        """The partition is served no more."""
+        replica = self._replicas.pop(key, None)
+        self._unfollow(key)
+        if replica is not None:
+            replica.resign(UNKNOWN)
+
+    def _follow(self, partition: Partition) -> None:
+        replica, key = self._replicas[partition.key], partition.key
+        image = self.image.partition(key)
+        replica.on_high_watermark = partition.on_replicated
+        if image is None:
+            return
+        if not self._is_settled(partition, image):
+            return
+        partition_log = partition.open_log
+        may_lead = (
+            image.leader == self._broker_id
+            and partition_log is not None
+            and self._is_sure
+            and self.image.known.get(self._broker_id) == self._registration.broker_epoch
+        )
+        if may_lead and partition_log is not None:
+            self._unfollow(key)
+            self._lead(partition, replica, image, partition_log)
+        else:
+            self._copy(partition, replica, image, partition_log)
+
+    @property
+    def _is_sure(self) -> bool:
+        """Whether this broker's registration cannot have ended, and the directories know it."""
+        return self._registration.is_certain() and self.noted_epoch == self._registration.broker_epoch
+
+    def _is_settled(self, partition: Partition, image: PartitionImage) -> bool:
+        """Whether nothing of an earlier role is on its way to the log any more. If not, the partition follows the image
+        when that has ended: a new role begins where the log really ends."""
+        key = partition.key
+        following = self._following.get(key)
+        if following is None or not following.pending:
+            return True
+        before = following.follower.partition
+        if (before.leader, before.leader_epoch) == (image.leader, image.leader_epoch):
+            return True
+        following.on_settled = lambda: self._on_settled(partition, following)
+        return False
+
+    def _on_settled(self, partition: Partition, following: Following) -> None:
+        following.on_settled = None
+        if self._partitions.find(partition.key) is partition:
+            self._follow(partition)
+
+    def _lead(
+        self, partition: Partition, replica: ClusterReplica, image: PartitionImage, partition_log: PartitionLog
+    ) -> None:
+        was_leading = isinstance(replica.state, Leader)
+        topic = self.image.topics[partition.key.topic]
+        changed = ImageChanged(image, self.image.eligible(), self.image.min_insync(topic, len(image.replicas)))
+        try:
+            replica.lead(changed, self._registration.broker_epoch, partition_log)
+        except SparklogError as e:
+            log.error("partition %s cannot be led: %s", partition.key, e)  # noqa: TRY400 - its message says it all
+            return
+        if not was_leading:
+            log.info(
+                "leading %s in epoch %d from offset %d", partition.key, image.leader_epoch, partition_log.log_end_offset
+            )
+            partition.on_role_changed()
+
+    def _copy(
+        self, partition: Partition, replica: ClusterReplica, image: PartitionImage, partition_log: PartitionLog | None
+    ) -> None:
+        key = partition.key
+        following = self._following.get(key)
+        before = following.follower.partition if following is not None else None
+        was_leading = isinstance(replica.state, Leader)
+        replica.resign(image)
+        if was_leading:
+            partition.on_role_changed()
+        if before is not None and (before.leader, before.leader_epoch) == (image.leader, image.leader_epoch):
+            return
+        self._unfollow(key)
+        if partition_log is None or image.leader in (NO_LEADER, self._broker_id):
+            return
+        follower = Follower(image, partition_log, first_fetch=self._fetches, config=self._config)
+        following = self._following[key] = Following(key, follower, partition_log)
+        replica.state = follower
+        self._carry_out(following, follower.become(self.now_ms()))
+        partition.on_role_changed()
+
+    def _unfollow(self, key: TopicPartition) -> None:
+        following = self._following.pop(key, None)
+        if following is not None:
+            found = self._fetchers.get(following.follower.partition.leader)
+            if found is not None:
+                found[0].forget(key)
+
+    # --- copying
+
+    def _carry_out(self, following: Following, effects: Sequence[FollowerEffect]) -> None:
+        """What concerns the log on the partition's thread; what is to be asked afterwards here."""
+        fetch = next((e for e in effects if isinstance(e, Fetch)), None)
+        on_log = [e for e in effects if not isinstance(e, Fetch | RefreshMetadata)]
+        if fetch is not None:
+            self._fetches = max(self._fetches, fetch.number)
+        if not on_log:
+            self._done(following, fetch, None)
+            return
+        following.pending += 1
+
+        def deliver(_: None, error: Exception | None) -> None:
+            following.pending -= 1
+            self._done(following, fetch, error)
+            if not following.pending and following.on_settled is not None:
+                following.on_settled()
+
+        self._io.submit(self._io.index_of(*following.key), partial(carry_out, following.log, on_log), deliver)
+
+    def _done(self, following: Following, fetch: Fetch | None, error: Exception | None) -> None:
+        if self._following.get(following.key) is not following or fetch is None:
+            return
+        partition = self._partitions.find(following.key)
+        if error is not None:
+            log.warning("partition %s: what its leader sent cannot be applied: %s", following.key, error)
+            # not the error itself: of an answer it would say where the leader's log is
+            failed = Failed(fetch.number, StorageError(str(error)))
+            self._carry_out(following, following.follower.handle(failed, self.now_ms()))
+            return
+        if partition is not None:
+            partition.on_replicated()
+        self._fetcher(fetch.leader).ask(following, fetch)
+
+    def _arrived(self, arrived: list[Arrived]) -> None:
+        now_ms = self.now_ms()
+        for one in arrived:
+            if self._following.get(one.following.key) is one.following:
+                self._carry_out(one.following, one.following.follower.handle(one.event, now_ms))
+
+    def _fetcher(self, leader: int) -> ReplicaFetcher:
+        """The one that copies from `leader`; made anew when the leader has another address."""
+        broker = self.image.brokers.get(leader)
+        found = self._fetchers.get(leader)
+        address = broker.endpoints[0] if broker is not None and broker.endpoints else ""
+        if found is not None and (found[0].address == address or not address):
+            return found[0]
+        if found is not None:
+            found[1].cancel()
+        fetcher = ReplicaFetcher(
+            Peer(address, self._connect, answer_bytes_max=ANSWER_SLACK_BYTES),
+            self._broker_id,
+            lambda: self._registration.broker_epoch,
+            self._limits,
+            self.now_ms,
+            self._arrived,
+        )
+        self._fetchers[leader] = fetcher, self._loop.create_task(fetcher.run())
+        if found is not None:
+            found[0].hand_over(fetcher)
+        return fetcher
+
+    def _stop_idle_fetchers(self) -> None:
+        for leader, (fetcher, task) in list(self._fetchers.items()):
+            if leader not in self.image.brokers and fetcher.is_idle:
+                task.cancel()
+                del self._fetchers[leader]
+
+    # --- time
+
+    def _tick(self) -> None:
+        self._ticking = self._loop.call_later(TICK_S, self._tick)
+        certain = self._is_sure
+        if certain and not self._was_certain:
+            self.follow_image(self.image)
+        self._was_certain = certain
+        for key, replica in list(self._replicas.items()):
+            if not isinstance(replica.state, Leader):
+                continue
+            if certain:
+                replica.handle(Tick())
+                continue
+            log.warning("partition %s is not led any more: the session with ZooKeeper may have ended", key)
+            replica.resign(replica.image)
+            partition = self._partitions.find(key)
+            if partition is not None:
+                partition.on_role_changed()

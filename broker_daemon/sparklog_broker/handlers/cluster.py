@@ -1,0 +1,61 @@
+"""What brokers of a cluster ask of one another: REPLICA_FETCH, METADATA_FETCH, ALTER_PARTITION, CONTROLLED_SHUTDOWN."""
+
+from __future__ import annotations
+
+from sparklog.errors import InvalidRequestError
+from sparklog.protocol.cluster_messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ImageChange,
+    MetadataFetchRequest,
+    MetadataFetchResponse,
+    ReplicaFetchRequest,
+)
+from sparklog.replication.cluster_image import Version
+from sparklog.replication.controller.model import ControlledShutdown
+from sparklog.replication.image_codec import encode
+from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.cluster.isr_proposals import decide
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.network.reply import Response
+
+
+def _cluster(context: RequestContext) -> Cluster:
+    cluster = context.broker.cluster
+    if cluster is None:
+        raise InvalidRequestError("this broker is alone, and no other one's peer")
+    return cluster
+
+
+async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Answered when there is something new for a follower, or after its `max_wait_ms`."""
+    return await _cluster(context).server.answer(request)
+
+
+async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Only the controller answers: with what is newer than what the broker has, when there is something."""
+    known = Version(request.controller_epoch, request.zxid)
+    news = await _cluster(context).membership.news(known, request.max_wait_ms / 1_000)
+    return Response(
+        MetadataFetchResponse(
+            None if news.image is None else encode(news.image),
+            [ImageChange(*version, encode(delta)) for version, delta in news.changes],
+        )
+    )
+
+
+async def alter_partition(request: AlterPartitionRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Only the controller answers, when what it has decided is stored."""
+    return Response(AlterPartitionResponse(await decide(_cluster(context).membership, request)))
+
+
+async def controlled_shutdown(
+    request: ControlledShutdownRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """Only the controller answers, when others lead what the broker led, as far as they can."""
+    remaining = await _cluster(context).membership.ask(
+        lambda token: ControlledShutdown(token, request.broker_id, request.broker_epoch)
+    )
+    return Response(ControlledShutdownResponse(remaining))
