@@ -123,7 +123,7 @@ class Cluster:
     def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> ClusterTopics:
         """In place of those of a broker that is alone."""
         self._storage, self._partitions = storage, partitions
-        self.server = ReplicaServer(partitions, self._loop, self._config.fetch_max_bytes)
+        self.server = ReplicaServer(partitions, self.replicas.now_ms, self._config.fetch_max_bytes)
         self._topics = ClusterTopics(
             self._config, self._environment, storage, self._store, partitions, background, pace, self.replicas
         )

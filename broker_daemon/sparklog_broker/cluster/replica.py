@@ -40,6 +40,10 @@ class Surroundings(Protocol):
 
     def now_ms(self) -> int: ...
 
+    def heard_ms(self, broker_id: int) -> int:
+        """When the broker has last asked for records; 0: never."""
+        ...
+
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
         """The controller is to be asked for another ISR."""
         ...
@@ -128,7 +132,9 @@ class ClusterReplica:
             self.handle(changed, log)
             return
         now_ms = self._around.now_ms()
-        leader = Leader(self._broker_id, broker_epoch, changed, log, now_ms, self._config)
+        leader = Leader(
+            self._broker_id, broker_epoch, changed, log, now_ms, self._config, heard_ms=self._around.heard_ms
+        )
         effects = leader.become(now_ms)
         log.replica.begin_epoch(changed.partition.leader_epoch)
         self.state = leader

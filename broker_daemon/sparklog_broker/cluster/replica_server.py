@@ -8,6 +8,7 @@ nothing, however many there are (KIP-227).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from msgspec import Struct, field
 
@@ -40,6 +41,8 @@ SESSIONS_MAX = 1_000
 
 class _Session(Struct, eq=False):
     session_id: int
+    broker_epoch: int
+    heard_ms: int
     epoch: int = 0
     armed: dict[TopicPartition, ReplicaFetchPartition] = field(default_factory=dict)
     ready: dict[TopicPartition, None] = field(default_factory=dict)
@@ -50,9 +53,9 @@ class _Session(Struct, eq=False):
 class ReplicaServer:
     """Event-loop thread only. One session per follower."""
 
-    def __init__(self, partitions: Partitions, loop: asyncio.AbstractEventLoop, answer_bytes_max: int) -> None:
+    def __init__(self, partitions: Partitions, now_ms: Callable[[], int], answer_bytes_max: int) -> None:
         self._partitions = partitions
-        self._loop = loop
+        self._now_ms = now_ms
         self._answer_bytes_max = answer_bytes_max
         self._sessions: dict[int, _Session] = {}
         self._last_id = 0
@@ -63,6 +66,11 @@ class ReplicaServer:
             if key in session.armed:
                 session.ready[key] = None
                 session.news.set()
+
+    def heard_ms(self, broker_id: int) -> int:
+        """When the broker has last asked for anything; 0: never."""
+        session = self._sessions.get(broker_id)
+        return 0 if session is None else session.heard_ms
 
     async def answer(self, request: ReplicaFetchRequest) -> Response:
         """Raises InvalidFetchSessionError, InvalidRequestError."""
@@ -94,12 +102,18 @@ class ReplicaServer:
             before = self._sessions.get(request.replica_id)
             if before is not None:
                 before.news.set()  # a request of it may still wait
-            session = self._sessions[request.replica_id] = _Session(self._last_id)
+            session = _Session(self._last_id, request.broker_epoch, self._now_ms())
+            self._sessions[request.replica_id] = session
             return session
         found = self._sessions.get(request.replica_id)
-        if found is None or found.session_id != request.session_id or found.epoch + 1 != request.session_epoch:
+        if (
+            found is None
+            or found.session_id != request.session_id
+            or found.epoch + 1 != request.session_epoch
+            or found.broker_epoch != request.broker_epoch  # what is armed was asked for in another life
+        ):
             raise InvalidFetchSessionError(f"broker {request.replica_id}: no such fetch session, begin a new one")
-        found.epoch = request.session_epoch
+        found.epoch, found.heard_ms = request.session_epoch, self._now_ms()
         return found
 
     def _check_current(self, session: _Session, request: ReplicaFetchRequest) -> None:

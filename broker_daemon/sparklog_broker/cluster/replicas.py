@@ -95,6 +95,9 @@ class Replicas:
     def now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1_000)
 
+    def heard_ms(self, broker_id: int) -> int:
+        return self._server.heard_ms(broker_id)
+
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
         self._proposals.add(replica, proposal)
 
@@ -112,6 +115,7 @@ class Replicas:
     def follow_image(self, image: ClusterImage) -> None:
         """Every partition that is served gets the role that `image` says."""
         self.image = image
+        self._was_certain = self._is_sure
         for partition in self._partitions.all():
             self._follow(partition)
         self._stop_idle_fetchers()
@@ -197,8 +201,8 @@ class Replicas:
         if before is not None and (before.leader, before.leader_epoch) == (image.leader, image.leader_epoch):
             return
         self._unfollow(key)
-        if partition_log is None or image.leader in (NO_LEADER, self._broker_id):
-            return
+        if partition_log is None or image.leader in (NO_LEADER, self._broker_id) or not self._is_sure:
+            return  # a fetch without a registration would count for none
         follower = Follower(image, partition_log, first_fetch=self._fetches, config=self._config)
         following = self._following[key] = Following(key, follower, partition_log)
         replica.state = follower

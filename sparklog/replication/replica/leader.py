@@ -26,7 +26,7 @@ partition epoch is seen, for the controller accepts it for its own partition epo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from msgspec import Struct
 
@@ -117,8 +117,11 @@ class Leader:
         now_ms: int,
         config: ReplicaConfig | None = None,
         safeguards: Safeguards = ALL_SAFEGUARDS,
+        heard_ms: Callable[[int], int] | None = None,
     ) -> None:
-        """`broker_epoch`: of this broker's registration. Raises ValueError if the image names another leader."""
+        """`broker_epoch`: of this broker's registration. `heard_ms`: when a follower, with everything there was, was
+        last heard of, if its fetches can stay at the leader until there is more (KIP-227). Raises ValueError if the
+        image names another leader."""
         if image.partition.leader != broker_id:
             raise ValueError(f"broker {broker_id} does not lead: {image.partition}")
         self._me = broker_id
@@ -132,6 +135,8 @@ class Leader:
         self._pending: _Pending | None = None
         self._waiters: dict[Hashable, int] = {}
         self._followers: dict[int, FollowerProgress] = {}
+        self._heard_ms = heard_ms
+        self._end_seen = log.log_end_offset
         self._high_watermark = log.high_watermark
         self.epoch_start_offset = log.log_end_offset
         self.has_resigned = False
@@ -204,6 +209,7 @@ class Leader:
             case FollowerFetch():
                 self._on_fetch(event, now_ms, effects)
             case Appended():
+                self._leave_behind()
                 self._advance(now_ms, effects)
             case WaitForReplicas(token, end_offset):
                 self._wait(token, end_offset, effects)
@@ -264,6 +270,16 @@ class Leader:
         self._followers[fetch.replica_id].on_fetch(fetch, self._log.log_end_offset, now_ms)
         self._expand(fetch.replica_id, now_ms, effects)
         self._advance(now_ms, effects)
+
+    def _leave_behind(self) -> None:
+        """Followers that had everything until now were caught up as long as they have been heard of: they begin to lag
+        only with this append, however long ago they had to ask for something."""
+        before, self._end_seen = self._end_seen, self._log.log_end_offset
+        if self._heard_ms is None or before == self._end_seen:
+            return
+        for replica, progress in self._followers.items():
+            if progress.log_end_offset == before:
+                progress.caught_up_ms = max(progress.caught_up_ms, self._heard_ms(replica))
 
     def _wait(self, token: Hashable, end_offset: int, effects: list[LeaderEffect]) -> None:
         if self.has_resigned:
