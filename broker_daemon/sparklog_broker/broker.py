@@ -93,8 +93,9 @@ class Broker:
         for topic in self.partitions.topics.values():
             self.storage.run(partial(self.storage.topic_files.note, topic))
         self.background.start(on_all_disks_failed)
-        self.groups.start()
-        self.transactions.start()
+        if self.cluster is None:
+            self.groups.start()
+            self.transactions.start()
 
     def is_issued(self, producer_id: int) -> bool:
         """Whether somebody has been given this id, as far as this broker can know: others of a cluster give out

@@ -8,7 +8,8 @@
 | a node of another process | `on_duplicate`; waited for, a former life's goes with its session |
 
 From SUSPENDED on a timer runs: when the session may have ended the broker is not sure of its place any more
-(`is_certain`), has to stop leading and must not acknowledge anything.
+(`is_certain`) and begins to lead nothing. What it leads it may go on leading: nothing is committed without those who
+could be elected in its place.
 """
 
 from __future__ import annotations

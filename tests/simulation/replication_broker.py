@@ -194,9 +194,7 @@ class Broker:
 
     def _tick(self) -> None:
         now = self.world.zk.now_ms
-        if not self.registration.is_certain():
-            self._resign()
-        elif self.leader is None:
+        if self.leader is None:
             self._follow_image()
         if self.leader is not None:
             self._carry_out(self.leader.handle(replica_model.Tick(), now))

@@ -293,14 +293,5 @@ class Replicas:
         if certain and not self._was_certain:
             self.follow_image(self.image)
         self._was_certain = certain
-        for key, replica in list(self._replicas.items()):
-            if not isinstance(replica.state, Leader):
-                continue
-            if certain:
-                replica.handle(Tick())
-                continue
-            log.warning("partition %s is not led any more: the session with ZooKeeper may have ended", key)
-            replica.resign(replica.image)
-            partition = self._partitions.find(key)
-            if partition is not None:
-                partition.on_role_changed()
+        for replica in list(self._replicas.values()):
+            replica.handle(Tick())

@@ -1,0 +1,160 @@
+"""Three real brokers and a real ZooKeeper: what was acknowledged with acks=all survives whoever dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparklog.errors import NotEnoughReplicasError, NotLeaderError, SparklogError
+from tests.system.cluster_processes import ClusterProcesses, until
+from tests.system.zookeeper_process import has_java
+
+pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    made = ClusterProcesses(tmp_path)
+    yield made
+    made.close()
+
+
+def served_by_all(cluster: ClusterProcesses, topic: str) -> None:
+    for broker in cluster.ports:
+        until(lambda b=broker: cluster.in_sync(topic, 3, asked=b), f"{topic} on broker {broker}")  # type: ignore[misc]
+
+
+def send(cluster: ClusterProcesses, topic: str, partition: int, value: bytes, *, asked: int) -> int:
+    """Sends until it is acknowledged, to whoever leads; the base offset. One that failed may be there, too."""
+    offsets: list[int] = []
+
+    def acknowledged() -> bool:
+        leader = cluster.leader_of(topic, partition, asked=asked)
+        offsets.append(cluster.produce(leader, topic, partition, [value]))
+        return True
+
+    until(acknowledged, f"acknowledgement of {value!r}")
+    return offsets[-1]
+
+
+def all_values(cluster: ClusterProcesses, topic: str, partition: int, *, asked: int) -> list[bytes]:
+    found: list[list[bytes]] = []
+
+    def read() -> bool:
+        found.append(cluster.read(cluster.leader_of(topic, partition, asked=asked), topic, partition))
+        return True
+
+    until(read, f"reading {topic}-{partition}")
+    return found[-1]
+
+
+def check(values: list[bytes], acknowledged: dict[int, bytes]) -> None:
+    """All that was acknowledged is where it was said to be."""
+    assert {offset: values[offset] for offset in acknowledged} == acknowledged
+
+
+def test_what_is_acknowledged_survives_each_broker_in_turn(cluster: ClusterProcesses) -> None:
+    """Among those that are killed is the controller, and each partition's leader."""
+    cluster.create(2, "events", 3, min_insync_replicas=2)
+    served_by_all(cluster, "events")
+    acknowledged: dict[int, dict[int, bytes]] = {0: {}, 1: {}, 2: {}}
+    for round_, killed in enumerate((1, 2, 3)):
+        other = killed % 3 + 1
+        for partition, sent in acknowledged.items():
+            for i in range(5):
+                value = b"before %d %d" % (round_, i)
+                sent[send(cluster, "events", partition, value, asked=other)] = value
+        cluster.kill(killed)
+        for partition, sent in acknowledged.items():
+            for i in range(5):
+                value = b"without %d %d" % (killed, i)
+                sent[send(cluster, "events", partition, value, asked=other)] = value
+        assert all(p.leader != killed for p in cluster.partitions(other, "events"))
+        cluster.start(killed)
+        served_by_all(cluster, "events")
+        for partition, sent in acknowledged.items():
+            check(all_values(cluster, "events", partition, asked=killed), sent)
+    for broker in cluster.ports:
+        assert "Traceback" not in cluster.processes[broker].stderr
+
+
+def test_a_broker_that_is_stopped_hands_over_and_comes_back_in_sync(cluster: ClusterProcesses) -> None:
+    cluster.create(1, "events", 3)
+    served_by_all(cluster, "events")
+    sent = {p: {send(cluster, "events", p, b"first", asked=1): b"first"} for p in range(3)}
+    assert cluster.stop(2) == 0
+    states = cluster.partitions(1, "events")
+    assert all(s.leader in (1, 3) for s in states)  # at once: it asked others to lead before it went
+    for p in range(3):
+        sent[p][send(cluster, "events", p, b"second", asked=1)] = b"second"
+    cluster.start(2)
+    served_by_all(cluster, "events")
+    for p in range(3):
+        check(all_values(cluster, "events", p, asked=2), sent[p])
+
+
+def test_too_few_in_sync_replicas_refuse_what_all_are_to_have(cluster: ClusterProcesses) -> None:
+    cluster.create(1, "events", 1, min_insync_replicas=2)
+    served_by_all(cluster, "events")
+    leader = cluster.leader_of("events", 0, asked=1)
+    others = [b for b in cluster.ports if b != leader]
+    offset = cluster.produce(leader, "events", 0, [b"kept"])
+    for broker in others:
+        cluster.kill(broker)
+
+    def refused() -> bool:
+        try:
+            cluster.produce(leader, "events", 0, [b"refused"])
+        except NotEnoughReplicasError:
+            return True
+        except SparklogError:
+            return False
+        return False
+
+    until(refused, "the in-sync replicas to shrink")
+    cluster.produce(leader, "events", 0, [b"with acks=1"], acks=1)
+    for broker in others:
+        cluster.start(broker)
+    served_by_all(cluster, "events")
+    again = send(cluster, "events", 0, b"taken", asked=leader)
+    check(all_values(cluster, "events", 0, asked=leader), {offset: b"kept", again: b"taken"})
+
+
+def test_requests_for_who_does_not_lead_are_refused_with_who_does(cluster: ClusterProcesses) -> None:
+    cluster.create(1, "events", 1)
+    served_by_all(cluster, "events")
+    leader = cluster.leader_of("events", 0, asked=1)
+    other = leader % 3 + 1
+    with pytest.raises(NotLeaderError, match=f"broker {leader} does"):
+        cluster.produce(other, "events", 0, [b"x"])
+    with pytest.raises(NotLeaderError, match=f"broker {leader} does"):
+        cluster.read(other, "events", 0)
+
+
+def test_a_second_broker_of_an_id_is_refused(cluster: ClusterProcesses) -> None:
+    second = cluster.launch(1, 0, "second", wait=False)
+    with second.process:
+        assert second.process.wait(60) == 1
+    assert "another broker is registered as broker.id 1" in second.stderr
+    assert cluster.processes[1].process.poll() is None
+
+
+def test_while_zookeeper_is_away_records_are_acknowledged(cluster: ClusterProcesses) -> None:
+    cluster.create(1, "events", 1, min_insync_replicas=2)
+    served_by_all(cluster, "events")
+    leader = cluster.leader_of("events", 0, asked=1)
+    cluster.zookeeper.kill()
+    sent: dict[int, bytes] = {}
+    began = time.monotonic()
+    number = 0
+    while time.monotonic() - began < 6:  # three sessions' time
+        value = b"%d" % number
+        sent[cluster.produce(leader, "events", 0, [value])] = value
+        number += 1
+        time.sleep(0.05)
+    cluster.zookeeper.start()
+    after = send(cluster, "events", 0, b"after", asked=leader)
+    check(all_values(cluster, "events", 0, asked=leader), {**sent, after: b"after"})
