@@ -218,6 +218,8 @@ class Notes:
             for producer_id in {h.producer_id for h in headers} - {-1}:
                 mine = [h for h in headers if h.producer_id == producer_id]
                 open_ended = {e for p, i, e in self._given_up if (p, i) == (partition, producer_id)}
+                if producer_id in self._strangers:  # they go on after batches that have failed, too
+                    open_ended = {h.producer_epoch for h in mine}
                 is_whole = headers[0].base_offset == 0
                 for what in _faults_of(mine, decided[partition], open_ended, from_start=is_whole):
                     self.violated(f"{partition}: producer {producer_id}: {what}")

@@ -23,9 +23,9 @@ from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, Role, Told, Trans
 TWIN_VALUES = 1 << 24
 """Values of the second twin are so much above the first one's."""
 
-AHEAD = 6, 12
+AHEAD = 606, 612
 """How far above the last one an invented producer id is: further than ids are given out while the request is on its
-way."""
+way, however late that comes."""
 
 
 async def _produce(
