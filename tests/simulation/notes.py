@@ -51,6 +51,8 @@ class Notes:
         self._simulation = simulation
         self._violations: list[str] = []
         self._strangers: set[int] = set()
+        self._refusals: list[tuple[int, str]] = []
+        """By producer id. Whose ids they share may be known only later."""
         self._repaired: set[str] = set()
         self._given_up: set[tuple[str, int, int]] = set()
         self._grants: dict[tuple[str, TopicPartition], list[_Grant]] = {}
@@ -84,8 +86,9 @@ class Notes:
 
     def refused(self, producer_id: int, error: SparklogError) -> None:
         """The broker does not take the next batch of a producer that has given up none before it."""
-        if not self._repaired and producer_id not in self._strangers and isinstance(error, _IDENTITY_ERRORS):
-            self.violated(f"refused without a cause: {type(error).__name__}: {error}")
+        if not self._repaired and isinstance(error, _IDENTITY_ERRORS):
+            what = f"refused without a cause: {type(error).__name__}: {error} (at {self._simulation.now_s:.3f} s)"
+            self._refusals.append((producer_id, what))
 
     def gave_up(self, partition: TopicPartition, identity: ProducerIdAndEpoch | None) -> None:
         """A batch has failed for good. If it was the first of its epoch, the one that follows is the first that the
@@ -212,6 +215,7 @@ class Notes:
     def check_logs(self, logs: Mapping[str, Sequence[BatchHeader]], decided: Mapping[str, int]) -> None:
         """The batches of each partition from its first one, as a reader of everything gets them. `decided`: how far
         readers of committed records have got: what a dead client has sent may still have come after that."""
+        self._violations += [what for producer, what in self._refusals if producer not in self._strangers]
         for partition, headers in logs.items():
             if partition in self._repaired:
                 continue
