@@ -51,6 +51,8 @@ class Notes:
         self._simulation = simulation
         self._violations: list[str] = []
         self._strangers: set[int] = set()
+        self._refusals: list[tuple[int, str]] = []
+        """By producer id. Whose ids they share may be known only later."""
         self._repaired: set[str] = set()
         self._given_up: set[tuple[str, int, int]] = set()
         self._grants: dict[tuple[str, TopicPartition], list[_Grant]] = {}
@@ -84,8 +86,9 @@ class Notes:
 
     def refused(self, producer_id: int, error: SparklogError) -> None:
         """The broker does not take the next batch of a producer that has given up none before it."""
-        if not self._repaired and producer_id not in self._strangers and isinstance(error, _IDENTITY_ERRORS):
-            self.violated(f"refused without a cause: {type(error).__name__}: {error}")
+        if not self._repaired and isinstance(error, _IDENTITY_ERRORS):
+            what = f"refused without a cause: {type(error).__name__}: {error} (at {self._simulation.now_s:.3f} s)"
+            self._refusals.append((producer_id, what))
 
     def gave_up(self, partition: TopicPartition, identity: ProducerIdAndEpoch | None) -> None:
         """A batch has failed for good. If it was the first of its epoch, the one that follows is the first that the
@@ -212,12 +215,15 @@ class Notes:
     def check_logs(self, logs: Mapping[str, Sequence[BatchHeader]], decided: Mapping[str, int]) -> None:
         """The batches of each partition from its first one, as a reader of everything gets them. `decided`: how far
         readers of committed records have got: what a dead client has sent may still have come after that."""
+        self._violations += [what for producer, what in self._refusals if producer not in self._strangers]
         for partition, headers in logs.items():
             if partition in self._repaired:
                 continue
             for producer_id in {h.producer_id for h in headers} - {-1}:
                 mine = [h for h in headers if h.producer_id == producer_id]
                 open_ended = {e for p, i, e in self._given_up if (p, i) == (partition, producer_id)}
+                if producer_id in self._strangers:  # they go on after batches that have failed, too
+                    open_ended = {h.producer_epoch for h in mine}
                 is_whole = headers[0].base_offset == 0
                 for what in _faults_of(mine, decided[partition], open_ended, from_start=is_whole):
                     self.violated(f"{partition}: producer {producer_id}: {what}")

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from sparklog.errors import ProducerFencedError, SparklogError, error_from_code
+from sparklog.errors import InvalidProducerIdMappingError, ProducerFencedError, SparklogError, error_from_code
 from sparklog.format.batch import assign_producer
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
@@ -24,8 +24,7 @@ TWIN_VALUES = 1 << 24
 """Values of the second twin are so much above the first one's."""
 
 AHEAD = 6, 12
-"""How far above the last one an invented producer id is: further than ids are given out while the request is on its
-way."""
+"""How far above the last one an invented producer id is."""
 
 
 async def _produce(
@@ -91,9 +90,21 @@ async def inventor(told: Told) -> None:
         partition = told.rng.choice(told.inputs)
         mine = [next(values) for _ in range(told.rng.randint(1, 3))]
         operation = told.history.begin(Kind.SEND, [(partition, mine)])
-        with contextlib.suppress(SparklogError):
+        accepted = False
+        try:
             await _produce(told, told.client, invented, 0, partition, mine)
-        told.history.end(operation, Outcome.UNKNOWN)
+            accepted = True
+        except InvalidProducerIdMappingError:
+            continue
+        except SparklogError:  # a request that comes late finds an id that somebody has been given meanwhile
+            told.notes.shared_identity(invented.producer_id)
+        finally:
+            told.history.end(operation, Outcome.UNKNOWN)
+        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
+        if drawn.producer_id > invented.producer_id:
+            told.notes.shared_identity(invented.producer_id)
+        elif accepted:
+            told.notes.violated(f"producer {invented.producer_id} has written, and nobody has been given that id")
 
 
 async def squatter(told: Told) -> None:
