@@ -1,0 +1,157 @@
+"""Requests to another broker: whatever it does, the caller gets an answer or a typed error, and the next one works."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import pytest
+from sparklog_broker.cluster.peers import Peer
+
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    FrameTooLargeError,
+    InvalidRequestError,
+    NotControllerError,
+    RequestTimedOutError,
+    UnsupportedApiError,
+)
+from sparklog.protocol import frames
+from sparklog.protocol.cluster_messages import ControlledShutdownRequest, ControlledShutdownResponse
+from sparklog.protocol.messages import APIS, Api, ApiRange, ErrorBody, HandshakeResponse, encode
+
+ASKED = ControlledShutdownRequest(1, 17)
+Answer = Callable[[frames.RequestPrefix], bytes]
+
+
+def handshake(prefix: frames.RequestPrefix) -> bytes:
+    apis = [ApiRange(int(api), spec.version_min, spec.version_max) for api, spec in APIS.items()]
+    return framed(prefix, encode(HandshakeResponse(2, "c", "9", apis, 1 << 20)))
+
+
+def framed(prefix: frames.RequestPrefix, header: bytes, error: int = 0, correlation: int | None = None) -> bytes:
+    return frames.encode_response(
+        prefix.api, error, prefix.correlation_id if correlation is None else correlation, header
+    )
+
+
+def good(prefix: frames.RequestPrefix) -> bytes:
+    return framed(prefix, encode(ControlledShutdownResponse(3)))
+
+
+async def play(answers: list[Answer], scene: Callable[[Peer], Awaitable[None]], *, hello: Answer = handshake) -> int:
+    """A broker that gives one of `answers` to each request, b"" closes; how often it was connected to."""
+    connections = 0
+    left = list(answers)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writers.append(writer)
+        try:
+            while True:
+                prefix = frames.decode_request_prefix(await reader.readexactly(16), 1 << 20)
+                await reader.readexactly(prefix.body_bytes)
+                data = hello(prefix) if prefix.api == Api.HANDSHAKE else left.pop(0)(prefix)
+                if not data:
+                    break
+                writer.write(data)
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    peer = Peer(f"127.0.0.1:{port}", answer_bytes_max=1 << 16)
+    try:
+        await scene(peer)
+    finally:
+        peer.close()
+        server.close()
+        for writer in writers:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+    return connections
+
+
+async def ask(peer: Peer, timeout_s: float = 5.0) -> int:
+    answer, payload = await peer.request(
+        Api.CONTROLLED_SHUTDOWN, ASKED, ControlledShutdownResponse, timeout_s=timeout_s
+    )
+    assert payload == b""
+    return answer.remaining
+
+
+def test_one_connection_serves_many_requests_also_at_once() -> None:
+    async def scene(peer: Peer) -> None:
+        assert await ask(peer) == 3
+        assert await asyncio.gather(*(ask(peer) for _ in range(4))) == [3] * 4
+
+    assert asyncio.run(play([good] * 5, scene)) == 1
+
+
+def test_an_error_leaves_the_connection_open() -> None:
+    def refusing(prefix: frames.RequestPrefix) -> bytes:
+        return framed(prefix, encode(ErrorBody("not me")), NotControllerError.code)
+
+    async def scene(peer: Peer) -> None:
+        with pytest.raises(NotControllerError, match="not me"):
+            await ask(peer)
+        assert await ask(peer) == 3
+
+    assert asyncio.run(play([refusing, good], scene)) == 1
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "error"),
+    [
+        (lambda prefix: b"", BrokerNotAvailableError),
+        (lambda prefix: good(prefix)[:-1] if prefix.api else b"", RequestTimedOutError),
+        (lambda prefix: framed(prefix, good(prefix), correlation=99), InvalidRequestError),
+        (lambda prefix: framed(prefix, b"\xc1"), InvalidRequestError),
+        (lambda prefix: b"\xff" * 16, FrameTooLargeError),
+    ],
+)
+def test_after_any_failure_the_next_request_has_a_connection_of_its_own(
+    spoiled: Answer, error: type[Exception]
+) -> None:
+    async def scene(peer: Peer) -> None:
+        with pytest.raises(error):
+            await ask(peer, timeout_s=0.3)
+        assert await ask(peer) == 3
+
+    assert asyncio.run(play([spoiled, good], scene)) in (1, 2)
+
+
+def test_nobody_listens() -> None:
+    async def scene() -> None:
+        with pytest.raises(BrokerNotAvailableError, match="no connection to the broker at 127"):
+            await ask(Peer("127.0.0.1:1", answer_bytes_max=1 << 16))
+
+    asyncio.run(scene())
+
+
+def test_an_api_that_the_peer_does_not_have() -> None:
+    def old(prefix: frames.RequestPrefix) -> bytes:
+        return framed(prefix, encode(HandshakeResponse(2, "c", "0.1.0", [ApiRange(0, 0, 0)], 1 << 20)))
+
+    async def scene(peer: Peer) -> None:
+        with pytest.raises(UnsupportedApiError, match="upgrade the broker"):
+            await ask(peer)
+
+    asyncio.run(play([], scene, hello=old))
+
+
+def test_who_waits_for_a_turn_and_gives_up_takes_nothing_along() -> None:
+    async def scene(peer: Peer) -> None:
+        first = asyncio.ensure_future(ask(peer))
+        second = asyncio.ensure_future(ask(peer))
+        await asyncio.sleep(0)
+        second.cancel()
+        assert await first == 3
+        assert await ask(peer) == 3
+
+    asyncio.run(play([good, good], scene))
