@@ -56,17 +56,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="address to listen on (default 127.0.0.1:9292; port 0: any)"
     )
+    parser.add_argument("--broker-id", type=int, metavar="N", help="number of this broker in its cluster (default 0)")
+    parser.add_argument(
+        "--zookeeper", metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster; without it the broker is alone"
+    )
+    parser.add_argument("--rack", help="where the broker stands: replicas are spread over racks")
+    parser.add_argument(
+        "--advertised-listener", metavar="HOST:PORT", help="where others reach this broker (default: as in --listen)"
+    )
     parser.add_argument(
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="default INFO"
     )
     given = parser.parse_args(arguments)
     set_up_logging(given.log_level)
     try:
-        config = load_config(given.config, data_dir=given.data_dir, listen=given.listen)
+        config = load_config(given.config, data_dir=given.data_dir, listen=given.listen, **_cluster_settings(given))
     except InvalidConfigError as e:
         return _fail(str(e), EXIT_USAGE)
     set_up_logging(given.log_level, config.log_format)
     return run(config)
+
+
+def _cluster_settings(given: argparse.Namespace) -> dict[str, object]:
+    settings = {
+        "broker_id": given.broker_id,
+        "zookeeper_connect": given.zookeeper,
+        "broker_rack": given.rack,
+        "advertised_listeners": given.advertised_listener,
+    }
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def run(config: BrokerConfig) -> int:

@@ -40,6 +40,18 @@ def broker(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 = any free one. [default: 127.0.0.1:9292]"),
     ] = None,
+    broker_id: Annotated[
+        int | None, typer.Option(min=0, help="Number of this broker in its cluster. [default: 0]", show_default=False)
+    ] = None,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster; without it the broker is alone."),
+    ] = None,
+    rack: Annotated[str | None, typer.Option(help="Where the broker stands: replicas are spread over racks.")] = None,
+    advertised_listener: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where others reach this broker. [default: as in --listen]"),
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged to stderr.")] = LogLevel.INFO,
 ) -> None:
     """Run a broker in the foreground."""
@@ -49,6 +61,10 @@ def broker(
         *(("--config", str(config)) if config else ()),
         *(("--data-dir", str(data_dir)) if data_dir else ()),
         *(("--listen", listen) if listen else ()),
+        *(("--broker-id", str(broker_id)) if broker_id is not None else ()),
+        *(("--zookeeper", zookeeper) if zookeeper else ()),
+        *(("--rack", rack) if rack else ()),
+        *(("--advertised-listener", advertised_listener) if advertised_listener else ()),
         *("--log-level", log_level.value),
     ]
     raise typer.Exit(main.main(arguments))

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sparklog.environment import Environment
-from sparklog.errors import SparklogError, StorageUnavailableError
+from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.log.directories.broker_epoch import NO_EPOCH, note_epoch, noted_epoch
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError, Steps
@@ -48,10 +48,6 @@ LEAVE_PATIENCE_S = 3.0
 """How long nothing may get less before a stopping broker stops all the same: it may be the last one."""
 LEAVE_AGAIN_S = 0.2
 JOIN_SLACK_S = 10.0
-
-
-class ClusterError(SparklogError):
-    """This broker cannot be one of the cluster's."""
 
 
 class Cluster:
@@ -139,7 +135,7 @@ class Cluster:
     async def join(self, endpoint: str, on_lost: Callable[[str], None]) -> None:
         """Registers this broker at `endpoint`, and returns when the cluster knows it.
 
-        Raises ClusterError if another process has its id. `on_lost` is told why when it cannot go on later.
+        Raises InvalidConfigError if another process has its id. `on_lost` is told why when it cannot go on later.
         """
         logs = self._storage.logs
         clean_epoch = NO_EPOCH
@@ -174,7 +170,7 @@ class Cluster:
         patience_s = 2 * self._config.zookeeper_session_timeout_ms / 1_000 + JOIN_SLACK_S
         if not await self.images.until_true(self._is_known, patience_s):
             if taken and self.membership.registration.broker_epoch == NO_EPOCH:
-                raise ClusterError(
+                raise InvalidConfigError(
                     f"another broker is registered as broker.id {self._config.broker_id}: give this one another id, or "
                     f"stop the other one"
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -28,7 +29,7 @@ class _Peer:
 def answer(handler: Any, header: bytes | None = None) -> Reply:
     body = bytearray(encode(HandshakeRequest()) if header is None else header)
     prefix = RequestPrefix(Api.HANDSHAKE, 0, 7, len(body), len(body))
-    dispatcher = Dispatcher(cast(Any, None), {Api.HANDSHAKE: handler})
+    dispatcher = Dispatcher(cast(Any, SimpleNamespace(cluster=None)), {Api.HANDSHAKE: handler})
     reply = asyncio.run(dispatcher.answer(prefix, memoryview(body), cast(Connection, _Peer())))
     assert reply is not None
     return reply
