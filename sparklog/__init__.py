@@ -13,9 +13,11 @@ from sparklog.version import __version__ as __version__
 if TYPE_CHECKING:
     from sparklog.client.admin.admin import Admin, TopicDescription
     from sparklog.client.consumer.consumer import ConsumedBatch, Consumer
-    from sparklog.client.local import LocalBroker, start_local
+    from sparklog.client.local import LocalBroker
+    from sparklog.client.local_cluster import LocalCluster
     from sparklog.client.producer.producer import Producer
     from sparklog.client.reading.read_table import read_table
+    from sparklog.client.start_local import start_local
     from sparklog.errors import SparklogError
     from sparklog.query.session import SqlSession, sql
     from sparklog.spark import register
@@ -34,7 +36,8 @@ _WHERE = {
     "Consumer": "sparklog.client.consumer.consumer",
     "ConsumedBatch": "sparklog.client.consumer.consumer",
     "LocalBroker": "sparklog.client.local",
-    "start_local": "sparklog.client.local",
+    "start_local": "sparklog.client.start_local",
+    "LocalCluster": "sparklog.client.local_cluster",
     "Producer": "sparklog.client.producer.producer",
     "read_table": "sparklog.client.reading.read_table",
     "SparklogError": "sparklog.errors",
@@ -55,6 +58,7 @@ __all__ = [
     "Consumer",
     "GroupMetadata",
     "LocalBroker",
+    "LocalCluster",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Producer",

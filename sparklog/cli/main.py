@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-BROKER_OPTIONS = ("--config", "--data-dir", "--listen", "--log-level")
+BROKER_OPTIONS = (
+    "--config", "--data-dir", "--listen", "--broker-id", "--zookeeper", "--rack", "--advertised-listener", "--log-level",
+)  # fmt: skip
 
 
 def run() -> None:

@@ -1,4 +1,4 @@
-"""`start_local`: a broker daemon of its own for notebooks, demos and tests."""
+"""A broker daemon of its own for notebooks, demos and tests: what `start_local` starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.cluster import forget
 from sparklog.errors import BrokerNotAvailableError
 
-__all__ = ["LocalBroker", "start_local"]
+__all__ = ["LocalBroker", "start_broker"]
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
@@ -127,21 +127,14 @@ class _Log:
             self._stream.close()
 
 
-def start_local(
+def start_broker(
     data_dir: str | os.PathLike[str] | None = None,
     listen: str = "127.0.0.1:0",
     *,
     settings: Mapping[str, object] | None = None,
     timeout_s: float = START_TIMEOUT_S,
 ) -> LocalBroker:
-    """Starts a broker as a process of its own and waits until it listens.
-
-    `data_dir` None: a temporary directory that `stop` removes. `listen` port 0: any free port. `settings`: broker
-    settings, and defaults of topic settings with `topic.` before their name. Other than a broker in earnest it keeps
-    records for ever unless you say so (`topic.retention.ms`): what notebooks replay is often years old. Use it in a
-    `with` block; it stops at the end of the block, of this process, or when this process is killed (on Linux). Raises
-    BrokerNotAvailableError with the broker's own words if it does not start, or not within `timeout_s`.
-    """
+    """See `start_local`."""
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
     given = KEEP_FOR_EVER | dict(settings or {})

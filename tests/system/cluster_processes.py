@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.connection import Connection
 from sparklog.errors import SparklogError, error_from_code
@@ -26,7 +27,6 @@ from sparklog.protocol.messages import (
 )
 from sparklog.protocol.topic_messages import PartitionState
 from tests.system.broker_process import BrokerProcess
-from tests.system.zookeeper_process import ZooKeeperProcess
 from tests.unit.log.support import batch
 
 PATIENCE_S = 20.0

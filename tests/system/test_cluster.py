@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sparklog.errors import NotEnoughReplicasError, NotLeaderError, SparklogError
+import sparklog
+from sparklog.client.local_zookeeper import has_java
+from sparklog.errors import NotEnoughReplicasError, NotLeaderError, SparklogError, UnsupportedApiError
+from sparklog.types import TopicPartition
 from tests.system.cluster_processes import ClusterProcesses, until
-from tests.system.zookeeper_process import has_java
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
@@ -158,3 +160,42 @@ def test_while_zookeeper_is_away_records_are_acknowledged(cluster: ClusterProces
     cluster.zookeeper.start()
     after = send(cluster, "events", 0, b"after", asked=leader)
     check(all_values(cluster, "events", 0, asked=leader), {**sent, after: b"after"})
+
+
+def test_producer_and_consumer_notice_nothing_when_the_controller_dies(tmp_path: Path) -> None:
+    with sparklog.start_local(tmp_path, brokers=3) as cluster:
+        assert isinstance(cluster, sparklog.LocalCluster)
+        assert [b.broker_id for b in cluster.brokers] == [1, 2, 3]
+        with sparklog.Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("events", partitions=3, configs={"min.insync.replicas": 2})
+        with (
+            sparklog.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,
+            sparklog.Consumer(bootstrap_servers=cluster.bootstrap_servers) as consumer,
+        ):
+            consumer.assign([TopicPartition("events", p) for p in range(3)])
+            consumer.seek_to_beginning()
+            values = [b"%d" % i for i in range(900)]
+            futures = [producer.send("events", value=v, partition=i % 3) for i, v in enumerate(values[:300])]
+            producer.flush()
+            cluster.brokers[0].kill()  # it was the first, so it is the controller, and it leads a partition
+            futures += [producer.send("events", value=v, partition=i % 3) for i, v in enumerate(values[300:600])]
+            producer.flush()
+            cluster.brokers[0].start()
+            futures += [producer.send("events", value=v, partition=i % 3) for i, v in enumerate(values[600:])]
+            producer.flush()
+            assert len({(f.result().partition, f.result().offset) for f in futures}) == 900
+            found: list[bytes] = []
+            deadline = time.monotonic() + 60
+            while len(found) < 900 and time.monotonic() < deadline:
+                found += [record.value or b"" for record in consumer.poll(timeout_ms=500)]
+        assert sorted(found) == sorted(values)  # each once: retries over the change of leaders double nothing
+
+
+def test_groups_and_transactions_are_refused_in_so_many_words(cluster: ClusterProcesses) -> None:
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
+    cluster.create(1, "events", 1)
+    with (
+        pytest.raises(UnsupportedApiError, match="no consumer groups and no transactions yet"),
+        sparklog.Producer(bootstrap_servers=bootstrap, transactional_id="t") as producer,
+    ):
+        producer.init_transactions()

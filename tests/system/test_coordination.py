@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from sparklog.client.local_zookeeper import ZooKeeperProcess, has_java
 from sparklog.metadata.coordination import (
     BadVersionError,
     Check,
@@ -28,7 +29,6 @@ from sparklog.metadata.coordination import (
     drive,
 )
 from sparklog.testing.sim_zookeeper import SimZooKeeper
-from tests.system.zookeeper_process import ZooKeeperProcess, has_java
 
 SESSION_MS = 1_000
 PATIENCE_S = 30

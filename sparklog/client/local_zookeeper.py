@@ -1,0 +1,135 @@
+"""A ZooKeeper for development and tests: one process, from the jars that PySpark brings."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
+
+NEEDED = ("zookeeper-", "slf4j-api", "netty-", "metrics-core", "snappy", "commons-io")
+START_TIMEOUT_S = 60.0
+MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+OUTPUT_CHARS = 2_000
+
+
+def has_java() -> bool:
+    """Whether there is a `java` to start it with."""
+    return shutil.which("java") is not None
+
+
+def _jars() -> list[str]:
+    """Raises InvalidConfigError, which says what to install."""
+    if not has_java():
+        raise InvalidConfigError("ZooKeeper needs Java: install Java 17, or name a ZooKeeper that runs already")
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise InvalidConfigError("ZooKeeper is started from PySpark's jars: pip install 'sparklog[spark]'")
+    directory = Path(spec.origin).parent / "jars"
+    found = [str(jar) for jar in sorted(directory.glob("*.jar")) if jar.name.startswith(NEEDED)]
+    if not any(Path(jar).name.startswith(NEEDED[0]) for jar in found):
+        raise InvalidConfigError(f"there is no ZooKeeper in {directory}: this PySpark has none, install PySpark 4")
+    return found
+
+
+class ZooKeeperProcess:
+    """Listens on a free port of loopback; keeps the port, and its data in `directory`, over `kill` and `start`. It ends
+    with this process."""
+
+    def __init__(self, directory: Path, *, tick_ms: int = 200) -> None:
+        """`tick_ms`: sessions last 2 to 300 of them. Raises InvalidConfigError if there is no Java, or no PySpark."""
+        self._jars = _jars()
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        (directory / "zoo.cfg").write_text(
+            f"tickTime={tick_ms}\ndataDir={directory / 'data'}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            f"admin.enableServer=false\nminSessionTimeout={2 * tick_ms}\nmaxSessionTimeout={300 * tick_ms}\n"
+            f"4lw.commands.whitelist=ruok\n"
+        )
+
+    @property
+    def hosts(self) -> str:
+        """What clients connect to."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """-1: it does not run."""
+        return -1 if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Returns when it answers. Raises BrokerNotAvailableError with what it has written if it does not."""
+        command = [
+            "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.admin.enableServer=false",
+            "-cp", ":".join(self._jars), MAIN_CLASS, str(self._directory / "zoo.cfg"),
+        ]  # fmt: skip
+        # Java itself does not notice that its parent is gone: a small process of ours in between does.
+        with (self._directory / "output.txt").open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _GUARD, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                text = (self._directory / "output.txt").read_text(errors="replace")
+                self.kill()
+                raise BrokerNotAvailableError(f"ZooKeeper does not start: {text[-OUTPUT_CHARS:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Ends it as a crash would; again is fine."""
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            self._process.wait(10)
+            self._process = None
+
+    def pause(self) -> None:
+        """Stops it as SIGSTOP does."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undoes `pause`."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                connection.sendall(b"ruok")
+                return connection.recv(4) == b"imok"
+        except OSError:
+            return False
+
+
+_GUARD = """
+import os, signal, subprocess, sys, time
+parent = int(sys.argv[1])
+child = subprocess.Popen(sys.argv[2:])
+while child.poll() is None:
+    if os.getppid() != parent:
+        child.kill()
+    time.sleep(0.2)
+sys.exit(child.returncode)
+"""
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
