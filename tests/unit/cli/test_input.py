@@ -16,7 +16,7 @@ import pytest
 from sparklog.cli import input as cli_input
 from sparklog.cli.ddl import parse_ddl
 from sparklog.cli.input import InputError, InputOptions, open_input
-from sparklog.cli.output import printable
+from sparklog.export.printable import printable
 from sparklog.errors import SchemaMismatchError
 
 SCHEMA = parse_ddl(
