@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sparklog.console.views.cluster import most_lagging, open_long, spread
-from sparklog.console.web import Console, ask, console_of, render
+from sparklog.console.web import Console, ask, console_of, is_fragment, render
 
 TOPICS_MEASURED_MAX = 2_000
 """Sizes are asked for of so many topics."""
@@ -45,7 +45,8 @@ async def overview(request: Request) -> Response:
 
 async def sizes(request: Request) -> Response:
     """A part of the overview that takes longer."""
-    return render(request, "overview_sizes.html", **await ask(request, _spread))
+    template = "overview_sizes.html" if is_fragment(request) else "sizes.html"
+    return render(request, template, **await ask(request, _spread))
 
 
 async def health(request: Request) -> Response:

@@ -20,7 +20,7 @@ document.addEventListener("keydown", (event) => {
     focused.blur();
   } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && focused instanceof HTMLTextAreaElement) {
     event.preventDefault();
-    focused.form.requestSubmit(focused.form.querySelector("[data-run]"));
+    focused.form.querySelector("[data-run]").click();
   }
 });
 
