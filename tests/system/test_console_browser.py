@@ -85,7 +85,7 @@ def until(browser: Chrome, condition: Callable[[Chrome], object], what: str) -> 
 
 def text_of(browser: Chrome, selector: str = "body") -> str:
     """What is there to read; in one step, because parts of pages are replaced at any time."""
-    return str(browser.execute_script("return document.querySelector(arguments[0]).innerText", selector))
+    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -194,22 +194,23 @@ def test_offsets_are_reset_by_clicking(browser: Chrome, console: str, filled: Wo
     Select(browser.find_element(By.NAME, "to")).select_by_visible_text("offset")
     browser.find_element(By.NAME, "value").send_keys("7")
     browser.find_element(By.XPATH, "//button[text()='Reset offsets…']").click()
-    assert "Set these 3 offsets of group billing?" in text_of(browser)
+    until(browser, lambda b: "Set these 3 offsets of group billing?" in text_of(b), "the question")
     before = {tp.partition: o.offset for tp, o in filled.admin.list_group_offsets("billing").items()}
     assert before == {0: 0, 1: 40, 2: 80}
     browser.find_element(By.CSS_SELECTOR, "button.danger").click()
-    assert "Set 3 offsets of group billing." in browser.find_element(By.CSS_SELECTOR, "[role=status]").text
+    until(browser, lambda b: "Set 3 offsets of group billing." in text_of(b), "what was done")
     assert {o.offset for o in filled.admin.list_group_offsets("billing").values()} == {7}
 
 
 def test_a_transaction_is_aborted_by_clicking(browser: Chrome, console: str, filled: World) -> None:
     browser.get(console + "/transactions")
-    browser.find_element(By.LINK_TEXT, "shop-stuck").click()
+    browser.execute_script("arguments[0].click()", browser.find_element(By.LINK_TEXT, "shop-stuck"))
+    until(browser, lambda b: "Written to" in text_of(b), "the transaction")
     browser.find_element(By.LINK_TEXT, "Abort transaction…").click()
-    assert "Abort the open transaction of shop-stuck?" in text_of(browser)
+    until(browser, lambda b: "Abort the open transaction of shop-stuck?" in text_of(b), "the question")
     assert filled.admin.describe_transaction("shop-stuck").summary.state == "Ongoing"  # type: ignore[union-attr]
     browser.find_element(By.CSS_SELECTOR, "button.danger").click()
-    assert "Aborted the transaction of shop-stuck" in browser.find_element(By.CSS_SELECTOR, "[role=status]").text
+    until(browser, lambda b: "Aborted the transaction of shop-stuck" in text_of(b), "what was done")
     assert filled.admin.describe_transaction("shop-stuck").summary.state == "CompleteAbort"  # type: ignore[union-attr]
 
 
