@@ -51,7 +51,9 @@ def open_browser(profile: Path, driver: str, browser: str, *, arguments: Sequenc
 def console_process(address: str, *arguments: str) -> Iterator[str]:
     """`sparklog console` for the brokers at `address`, on a free port; gives its URL."""
     command = [sys.executable, "-m", "sparklog.cli", "console", "-b", address, "--listen", "127.0.0.1:0", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         line = process.stdout.readline()

@@ -3,9 +3,7 @@ clicked is done."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -15,7 +13,6 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from sparklog import Producer
-from sparklog.client.net.addresses import parse_bootstrap
 from tests.system.console_browser import console_process, open_browser, require_browser
 from tests.system.console_world import HOSTILE, LARGE_BYTES, SCRIPT, World, world
 
@@ -186,7 +183,9 @@ def test_the_lag_is_a_line(browser: Chrome, console: str) -> None:
     until(browser, lambda b: b.find_elements(By.CSS_SELECTOR, "svg.chart polyline"), "two measurements")
     line = browser.find_element(By.CSS_SELECTOR, "svg.chart polyline")
     assert line.value_of_css_property("stroke-width") == "2px"
-    assert "Lag in records from 20" in str(browser.find_element(By.CSS_SELECTOR, "svg.chart").get_attribute("aria-label"))
+    assert "Lag in records from 20" in str(
+        browser.find_element(By.CSS_SELECTOR, "svg.chart").get_attribute("aria-label")
+    )
 
 
 def test_offsets_are_reset_by_clicking(browser: Chrome, console: str, filled: World) -> None:

@@ -31,7 +31,7 @@ from sparklog.console.reading import (
     offsets_from_text,
     reader_of,
 )
-from sparklog.console.views.messages import message_row, message_view, raw_bytes, shown_columns
+from sparklog.console.views.messages import message_row, message_view, number_columns, raw_bytes, shown_columns
 from sparklog.console.views.values import MODES
 from sparklog.console.web import Console, ask, console_of, is_on, one_of, render, text, url, whole_number
 from sparklog.environment.clock import SystemClock
@@ -191,6 +191,7 @@ def _messages(console: Console, wish: Wish) -> dict[str, Any]:
         "topic": topic,
         "wish": wish,
         "columns": columns,
+        "numbers": number_columns(topic.schema),
         "all_columns": shown_columns(topic.schema, (), is_envelope=topic.kind == KIND_ENVELOPE),
         "rows": rows,
         "found": found,

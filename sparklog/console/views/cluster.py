@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sparklog.client.admin.admin import ClusterDescription, TopicDescription
+from sparklog.console.views.transactions import TransactionRow, transaction_rows
 from sparklog.console.views.watched import WatchedGroup
 from sparklog.protocol.transaction_messages import TransactionSummary
 
@@ -114,7 +115,6 @@ def most_lagging(groups: Mapping[str, WatchedGroup]) -> list[Lagging]:
     return sorted(behind, key=lambda g: (-g.lag, g.group_id))[:LAGGING_SHOWN]
 
 
-def open_long(transactions: Iterable[TransactionSummary], now_ms: int) -> list[TransactionSummary]:
+def open_long(transactions: Iterable[TransactionSummary], now_ms: int) -> list[TransactionRow]:
     """Transactions that are open for a minute or more, the oldest first."""
-    old = [t for t in transactions if 0 <= t.started_ms <= now_ms - OLD_TRANSACTION_MS]
-    return sorted(old, key=lambda t: t.started_ms)
+    return [t for t in transaction_rows(transactions, now_ms) if (t.open_ms or 0) >= OLD_TRANSACTION_MS]

@@ -14,6 +14,15 @@ HEADERS_MAX = 100
 ENVELOPE = ("key", "value", "headers")
 
 
+def number_columns(schema: pa.Schema) -> set[str]:
+    """Those whose values stand to the right."""
+    return {f.name for f in schema if _is_number(f.type)}
+
+
+def _is_number(t: Any) -> bool:
+    return bool(pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t))
+
+
 class MessageRow(NamedTuple):
     """A record; its cells are those of the table's columns."""
 
@@ -103,8 +112,6 @@ class Grid(NamedTuple):
 def grid(table: pa.Table) -> Grid:
     """All rows of a small table."""
     columns = [c.combine_chunks() if c.num_chunks != 1 else c.chunk(0) for c in table.columns]
-    numbers = [
-        bool(pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t)) for t in table.schema.types
-    ]
+    numbers = [_is_number(t) for t in table.schema.types]
     rows = [[cell_of(c[i]) for c in columns] for i in range(table.num_rows)]
     return Grid(list(table.column_names), numbers, rows)
