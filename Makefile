@@ -69,6 +69,10 @@ docs: $(VENV)/.installed-dev ## the site with guide, internals and API reference
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@echo "built: build/site/index.html"
 
+.PHONY: console-pictures
+console-pictures: $(VENV)/.installed-dev ## take the pictures of the console anew (docs/console, needs chromium)
+	@$(PY) -m tests.system.console_screenshots
+
 .PHONY: notebooks
 notebooks: java $(VENV)/.installed-dev ## run the notebooks and write their pages in docs/notebooks anew (NOTEBOOKS=quickstart for some)
 	@$(PY) docs/generate_notebooks.py $(NOTEBOOKS)

@@ -13,7 +13,20 @@ from typing import Annotated
 
 import typer
 
-from sparklog.cli import broker, conf, consume, delete_records, group, log, offsets, produce, sql, topic, transaction
+from sparklog.cli import (
+    broker,
+    conf,
+    consume,
+    delete_records,
+    group,
+    log,
+    offsets,
+    produce,
+    sql,
+    topic,
+    transaction,
+    web_console,
+)
 from sparklog.cli.completion import join_bash_words
 from sparklog.cli.errors import hint_for, report
 from sparklog.cli.options import Timeout, set_timeout
@@ -50,6 +63,7 @@ app.add_typer(topic.app, name="topic")
 app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.command("sql", epilog=sql.EPILOG)(sql.sql)
+app.command("console", epilog=web_console.EPILOG)(web_console.web_console)
 app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
 app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delete_records)
 app.add_typer(group.app, name="group")

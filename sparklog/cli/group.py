@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from sparklog.client.admin.admin import Admin
     from sparklog.client.admin.group_admin import GroupDescription
+    from sparklog.client.admin.offset_moves import OffsetTarget
     from sparklog.types import TopicPartition
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
@@ -212,13 +213,6 @@ partition are moved to its edge.
 """
 
 
-class Move(NamedTuple):
-    """Of one partition; `committed` None: nothing was."""
-
-    committed: int | None
-    offset: int
-
-
 @app.command("reset-offsets", epilog=_RESET_EPILOG)
 def reset_offsets(
     group: GroupId,
@@ -249,21 +243,22 @@ def reset_offsets(
     import sys
 
     from sparklog.cli import console
+    from sparklog.client.admin.offset_moves import AtTime, ShiftBy, planned_moves
 
     targets = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
     if sum(targets) != 1:
         raise typer.BadParameter("give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by")
     if bool(topic) == all_topics:
         raise typer.BadParameter("give --topic (repeatable) or --all-topics")
-    spec = "latest" if to_latest else "earliest" if to_earliest else to_offset
+    if shift_by is not None:
+        target: OffsetTarget = ShiftBy(shift_by)
+    elif to_datetime is not None:
+        target = AtTime(_timestamp_ms(to_datetime))
+    else:
+        target = "latest" if to_latest else "earliest" if to_earliest else to_offset or 0
     with open_admin(bootstrap_servers) as admin:
-        committed = {tp: o.offset for tp, o in admin.list_group_offsets(group).items()}
-        tps = sorted(committed) if all_topics else _partitions(admin, topic or [])
-        if shift_by is not None:
-            wanted = {tp: committed[tp] + shift_by for tp in tps if tp in committed}
-        else:
-            wanted = _offsets_at(admin, tps, spec if to_datetime is None else _timestamp_ms(to_datetime), to_datetime)
-        moves = {tp: Move(committed.get(tp), offset) for tp, offset in _within(admin, wanted).items()}
+        tps = sorted(admin.list_group_offsets(group)) if all_topics else _partitions(admin, topic or [])
+        moves = planned_moves(admin, group, tps, target)
         if not moves:
             print(f"group {group} has no committed offsets there", file=sys.stderr)
             raise typer.Exit(1)
@@ -297,26 +292,6 @@ def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
                 raise typer.BadParameter(f"--topic {text}: topic {name} has partitions 0 to {count - 1}")
             found.add(TopicPartition(name, number))
     return sorted(found)
-
-
-def _offsets_at(
-    admin: Admin, tps: list[TopicPartition], spec: str | int | None, at: str | None
-) -> dict[TopicPartition, int]:
-    """`spec`: earliest, latest, an offset, or (`at` is given) ms since 1970; behind the last record if none is that
-    new."""
-    assert spec is not None
-    if isinstance(spec, int) and at is None:
-        return dict.fromkeys(tps, spec)
-    found = admin.list_offsets(dict.fromkeys(tps, spec), isolation_level="read_committed")
-    end = admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level="read_committed")
-    return {tp: found[tp].offset if found[tp].offset >= 0 else end[tp].offset for tp in tps}
-
-
-def _within(admin: Admin, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The offsets, moved into what the partitions hold."""
-    start = admin.list_offsets(dict.fromkeys(wanted, "earliest"))
-    end = admin.list_offsets(dict.fromkeys(wanted, "latest"), isolation_level="read_committed")
-    return {tp: min(max(offset, start[tp].offset), end[tp].offset) for tp, offset in wanted.items()}
 
 
 def _timestamp_ms(text: str) -> int:

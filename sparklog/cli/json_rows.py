@@ -2,7 +2,7 @@
 other types.
 
 Slower than PyArrow's reader (one Python object per value), so used only for schemas that need it. It reads what
-`sparklog consume` writes (`sparklog.cli.output`).
+`sparklog consume` writes (`sparklog.export.printable`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from sparklog.cli.output import BINARY_MARK
+from sparklog.export.printable import BINARY_MARK
 
 _UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
 

@@ -138,7 +138,7 @@ def dump_segment(path: Path) -> SegmentFacts:
 
 def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
     """The first `limit` records of a dumped segment's good batches, with their offsets."""
-    from sparklog.cli.output import printable
+    from sparklog.export.printable import printable
 
     left = limit
     schema = topic_schema(facts.schema)

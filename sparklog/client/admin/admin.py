@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sparklog.client.admin import transaction_admin
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
+from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
 from sparklog.client.admin.record_deletion import delete_records
 from sparklog.client.admin.transaction_admin import HangingTransaction
 from sparklog.client.net.cluster import Cluster, cluster
@@ -19,7 +20,7 @@ from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
-from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
+from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import (
     AlterSchemaRequest,
@@ -41,7 +42,25 @@ from sparklog.protocol.transaction_messages import (
 from sparklog.settings import Scope, check, check_names, settings_of
 from sparklog.types import INTERNAL_TOPICS, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, check_topic_name
 
-__all__ = ["Admin", "PartitionDescription", "TopicDescription"]
+__all__ = ["Admin", "BrokerDescription", "ClusterDescription", "PartitionDescription", "TopicDescription"]
+
+
+@dataclass(frozen=True)
+class BrokerDescription:
+    """A broker, and where it listens."""
+
+    broker_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class ClusterDescription:
+    """The cluster's id, the broker that is its controller (-1: none at the moment), and all brokers."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[BrokerDescription, ...]
 
 
 @dataclass(frozen=True)
@@ -49,7 +68,8 @@ class PartitionDescription:
     """A partition at one moment: [log_start_offset, high_watermark) can be read; `size_bytes` are bytes of batches,
     `remote_size_bytes` of them are only in the object store: what lies below `local_log_start_offset`. All are -1 while
     it is offline (`error_code` says why). `write_error`: why nothing can be appended, or why the last append was not
-    taken (no descriptor left, a full disk); empty: it was."""
+    taken (no descriptor left, a full disk); empty: it was. `replicas` are the brokers that keep the partition, `isr`
+    those of them that are in sync."""
 
     partition: int
     leader: int
@@ -60,13 +80,15 @@ class PartitionDescription:
     local_log_start_offset: int = -1
     remote_size_bytes: int = -1
     write_error: str = ""
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class TopicDescription:
     """A topic. `kind` is "envelope" or "typed", `partitions` their number, `schema` the newest version in the stored
     layout, `configs` what was set for this topic (`setting` gives what is in effect), `created_ms` its creation in ms
-    since 1970."""
+    since 1970, `schemas` all versions by id."""
 
     name: str
     topic_id: str
@@ -80,6 +102,7 @@ class TopicDescription:
     created_ms: int
     partition_details: tuple[PartitionDescription, ...] = ()
     broker_defaults: Mapping[str, object] = field(default_factory=dict)
+    schemas: Mapping[int, pa.Schema] = field(default_factory=dict)
 
     def setting(self, name: str) -> object:
         """What is in effect for a topic setting: the topic's own, else the broker's, else the general default."""
@@ -100,6 +123,7 @@ def _description(info: TopicInfo) -> TopicDescription:
         configs=dict(info.configs),
         created_ms=info.created_ms,
         broker_defaults=dict(info.broker_defaults),
+        schemas=dict(info.schemas),
         partition_details=tuple(
             PartitionDescription(
                 p.partition,
@@ -111,6 +135,8 @@ def _description(info: TopicInfo) -> TopicDescription:
                 p.local_log_start_offset,
                 p.remote_size_bytes,
                 p.write_error,
+                tuple(p.replicas),
+                tuple(p.isr),
             )
             for p in info.partition_states
         ),
@@ -187,9 +213,31 @@ class Admin:
         found = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
         return sorted(name for name in found if include_internal or name not in INTERNAL_TOPICS)
 
+    def partition_counts(self, *, include_internal: bool = False) -> dict[str, int]:
+        """The names of all topics with the number of their partitions, sorted."""
+        found = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
+        return {name: found[name] for name in sorted(found) if include_internal or name not in INTERNAL_TOPICS}
+
+    def describe_cluster(self) -> ClusterDescription:
+        """The brokers there are."""
+        found = self._cluster.metadata([], timeout_ms=self._timeout_ms)
+        brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in found.brokers)
+        return ClusterDescription(found.cluster_id, found.controller, brokers)
+
     def describe_topic(self, name: str) -> TopicDescription:
         """Raises UnknownTopicOrPartitionError."""
         return _description(self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms))
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Many topics with one question, at most 10,000; those that do not exist are left out. Raises
+        InvalidRequestError."""
+        wanted = list(dict.fromkeys(names))
+        if len(wanted) > TOPICS_PER_REQUEST_MAX:
+            raise InvalidRequestError(f"{len(wanted)} topics: at most {TOPICS_PER_REQUEST_MAX} at once")
+        if not wanted:
+            return {}
+        found = self._cluster.metadata(wanted, timeout_ms=self._timeout_ms).topics
+        return {t.name: _description(topic_info(t)) for t in found if t.error_code == 0}
 
     def alter_schema(
         self,
@@ -280,6 +328,19 @@ class Admin:
         """
         isolation = isolation_of(isolation_level)
         return list_offsets(self._cluster, partitions, isolation=isolation, timeout_ms=self._timeout_ms)
+
+    def describe_segments(self, partition: TopicPartition) -> list[SegmentDescription]:
+        """The segment files that hold the partition's records, in offset order; those that are only in the object store
+        first. Files on the broker's disk are told to clients on its host only: raises LocalReadUnavailableError
+        elsewhere, UnknownTopicOrPartitionError."""
+        return describe_segments(self._cluster, TopicPartition(*partition), timeout_ms=self._timeout_ms)
+
+    def describe_batches(
+        self, partition: TopicPartition, offset: int, *, batches_max: int = 100
+    ) -> list[BatchDescription]:
+        """The headers of the batches from the one that holds `offset` on, markers and aborted ones too, each with its
+        checksum computed. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError."""
+        return describe_batches(self._cluster, TopicPartition(*partition), offset, batches_max, self._timeout_ms)
 
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
         """The consumer groups by name; `states`: only those that are Empty, Reconciling or Stable."""

@@ -1,0 +1,51 @@
+"""`sparklog console`: the cluster in a browser."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, timeout_ms
+
+EPILOG = """\
+**Examples**
+
+`sparklog console` (then open http://127.0.0.1:8080)
+
+`sparklog console --bootstrap-servers broker:9292 --listen 127.0.0.1:9000`
+
+`sparklog console --allow-changes`
+
+It only shows, unless it is told to allow changes; then it asks before each of them. It has no passwords: whoever reaches it
+sees all records. Listen on 127.0.0.1, or put a proxy that knows your users before it and name that with --allow-host.
+"""
+
+
+def web_console(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 = any free one.")
+    ] = "127.0.0.1:8080",
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Offer changes: offsets, transactions, topics, settings.")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A further name under which browsers may ask for it; repeatable."),
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show the cluster in a browser."""
+    import logging
+
+    from sparklog.cli.errors import hint_for
+    from sparklog.errors import InvalidConfigError
+
+    try:
+        from sparklog.console.server import serve
+        from sparklog.console.web import Options
+    except ModuleNotFoundError as e:
+        raise InvalidConfigError(f"the console needs the library {e.name}: pip install 'sparklog[console]'") from e
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    options = Options(bootstrap_servers, allow_changes, timeout_ms())
+    serve(options, listen, allow_host or [], hint_for, lambda address: print(f"console on {address}", flush=True))

@@ -1,0 +1,173 @@
+"""How a partition is stored, seen from outside: its segments and the headers of its batches."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparklog.client.net.answers import the_only
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.errors import CorruptBatchError, error_from_code
+from sparklog.format.batch import (
+    ATTRIBUTE_COMMIT,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_OFFSET_COLUMN,
+    ATTRIBUTE_TRANSACTIONAL,
+    decode_header,
+    verify_checksum,
+)
+from sparklog.log.tiering.state import decode_segment
+from sparklog.protocol.messages import (
+    Api,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LocateRemoteRequest,
+    LocateRemoteResponse,
+    LocateSegmentsRequest,
+    LocateSegmentsResponse,
+)
+from sparklog.settings import MIB
+from sparklog.types import READ_UNCOMMITTED, TopicPartition
+
+OFFSET_MAX = 2**63 - 1
+FETCH_BYTES = 4 * MIB
+"""A larger batch comes alone."""
+SEGMENTS_MAX = 10_000
+
+
+class SegmentDescription(NamedTuple):
+    """A segment file. `is_remote`: only the object store has it. `path` is on the broker's host, or below the store's
+    URL. `size_bytes` are the bytes of batches in it that can be read, `next_offset` -1: not known."""
+
+    base_offset: int
+    next_offset: int
+    schema_id: int
+    size_bytes: int
+    is_remote: bool
+    path: str
+
+
+class BatchDescription(NamedTuple):
+    """A batch's header. `kind` is "data", "commit" or "abort"; `checksum` what the header says, `checksum_is_right`
+    whether the bytes have it; times in ms since 1970, `producer_id` -1: not idempotent. `is_compacted`: offsets are
+    missing, compaction has removed them."""
+
+    base_offset: int
+    last_offset: int
+    records: int
+    size_bytes: int
+    schema_id: int
+    kind: str
+    is_transactional: bool
+    is_compacted: bool
+    timestamp_type: str
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    append_time_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    leader_epoch: int
+    checksum: int
+    checksum_is_right: bool
+
+
+def describe_segments(cluster: Cluster, tp: TopicPartition, *, timeout_ms: int = 30_000) -> list[SegmentDescription]:
+    """See `Admin.describe_segments`; at most SEGMENTS_MAX."""
+    deadline = Deadline(timeout_ms)
+    info = cluster.topic(tp.topic, refresh=True, timeout_ms=deadline.left_ms())
+    leader = cluster.leader(tp, timeout_ms=deadline.left_ms())
+    state = info.partition_states[tp.partition]
+    offset = max(0, state.log_start_offset)
+    found: list[SegmentDescription] = []
+    while offset < state.local_log_start_offset and len(found) < SEGMENTS_MAX:
+        request = LocateRemoteRequest(*tp, offset, state.local_log_start_offset)
+        remote = cluster.request(
+            Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader, timeout_ms=deadline.left_ms()
+        )
+        copies = [c for c in map(decode_segment, remote.segments) if c.next_offset > offset]
+        if not copies:
+            break
+        for copy in copies:
+            size_bytes = copy.data_bytes
+            found.append(
+                SegmentDescription(
+                    copy.base_offset, copy.next_offset, copy.schema_id, size_bytes, True, f"{remote.url}/{copy.prefix}"
+                )
+            )
+        offset = copies[-1].next_offset
+    start = max(offset, state.local_log_start_offset)
+    wanted = LocateSegmentsRequest(*tp, start, OFFSET_MAX)
+    local = cluster.request(
+        Api.LOCATE_SEGMENTS, wanted, LocateSegmentsResponse, endpoint=leader, timeout_ms=deadline.left_ms()
+    )
+    files = local.ranges[: SEGMENTS_MAX - len(found)]
+    ends = [*(r.first_offset for r in files[1:]), local.high_watermark]
+    found += [
+        SegmentDescription(r.base_offset, end, r.schema_id, r.end_position - r.start_position, False, r.path)
+        for r, end in zip(files, ends, strict=False)
+    ]
+    return found
+
+
+def describe_batches(
+    cluster: Cluster, tp: TopicPartition, offset: int, batches_max: int, timeout_ms: int = 30_000
+) -> list[BatchDescription]:
+    """See `Admin.describe_batches`."""
+    deadline = Deadline(timeout_ms)
+    leader = cluster.leader(tp, timeout_ms=deadline.left_ms())
+    found: list[BatchDescription] = []
+    while len(found) < batches_max:
+        request = FetchRequest(0, 0, FETCH_BYTES, READ_UNCOMMITTED, [FetchPartition(*tp, offset, FETCH_BYTES)])
+        left_ms = deadline.left_ms()
+        with cluster.connection(leader, purpose="range", timeout_ms=left_ms) as connection:
+            response, payload = connection.request(Api.FETCH, request, FetchResponse, timeout_ms=left_ms)
+        result = the_only(response.results, "partition")
+        if result.error_code:
+            raise error_from_code(result.error_code, result.message)
+        if not result.length_bytes:
+            return found
+        before = offset
+        view, position = memoryview(payload), 0
+        while position < len(view) and len(found) < batches_max:
+            batch, size_bytes = _described(view, position)
+            found.append(batch)
+            position += size_bytes
+            offset = max(offset, batch.last_offset + 1)
+        if offset == before:
+            return found
+    return found
+
+
+def _described(view: memoryview, position: int) -> tuple[BatchDescription, int]:
+    header = decode_header(view, position)
+    try:
+        verify_checksum(view, position, header)
+        is_right = True
+    except CorruptBatchError:
+        is_right = False
+    has = header.attributes
+    kind = "data" if not has & ATTRIBUTE_CONTROL else "commit" if has & ATTRIBUTE_COMMIT else "abort"
+    described = BatchDescription(
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        records=0 if kind != "data" else header.record_count,
+        size_bytes=header.size_bytes,
+        schema_id=header.schema_id,
+        kind=kind,
+        is_transactional=bool(has & ATTRIBUTE_TRANSACTIONAL),
+        is_compacted=bool(has & ATTRIBUTE_OFFSET_COLUMN),
+        timestamp_type="LogAppendTime" if has & ATTRIBUTE_LOG_APPEND_TIME else "CreateTime",
+        min_timestamp_ms=header.min_timestamp_ms,
+        max_timestamp_ms=header.max_timestamp_ms,
+        append_time_ms=header.append_time_ms,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        leader_epoch=header.leader_epoch,
+        checksum=header.crc,
+        checksum_is_right=is_right,
+    )
+    return described, header.size_bytes

@@ -1,0 +1,150 @@
+"""The console as an ASGI application: routes, errors, and the watch over groups that runs beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from sparklog import errors
+from sparklog.client.admin.admin import Admin
+from sparklog.console.guard import Guard, Tokens, allowed_hosts
+from sparklog.console.pages import change, cluster, groups, messages, sql, storage, topics, transactions
+from sparklog.console.watching import DUTY, ROUND_S, GroupWatch, TopicNames, TopicRates
+from sparklog.console.web import Console, Options, RefusedError, console_of, is_fragment, render
+from sparklog.console.work import BusyError, Work
+from sparklog.environment import Environment
+from sparklog.errors import SparklogError
+
+PAGES = (cluster, topics, messages, storage, groups, transactions, sql, change)
+STATUS: dict[type[SparklogError], int] = {
+    errors.UnknownTopicOrPartitionError: 404,
+    errors.GroupIdNotFoundError: 404,
+    errors.InvalidProducerIdMappingError: 404,
+    errors.OffsetOutOfRangeError: 404,
+    errors.BrokerNotAvailableError: 503,
+    errors.RequestTimedOutError: 504,
+    errors.TopicAuthorizationFailedError: 403,
+    errors.GroupAuthorizationFailedError: 403,
+    errors.ClusterAuthorizationFailedError: 403,
+    errors.TransactionalIdAuthorizationFailedError: 403,
+    errors.UnknownServerError: 502,
+}
+"""Of answers that are errors; 400 for the others."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Static(StaticFiles):
+    """Files of the package, which a browser may keep for a while."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = "public, max-age=3600"
+        return response
+
+
+def make_app(
+    options: Options,
+    environment: Environment,
+    *,
+    listen_host: str = "127.0.0.1",
+    allow_hosts: Iterable[str] = (),
+    hint: Callable[[SparklogError], str] = lambda e: "",
+    round_s: float = ROUND_S,
+) -> Guard:
+    """`listen_host`, `allow_hosts`: names that browsers may ask for. `hint` says what to do next about an error.
+    `round_s`: how long the watch over groups rests between rounds. Raises InvalidConfigError."""
+    admin = Admin(options.bootstrap_servers, request_timeout_ms=options.request_timeout_ms)
+    clock = environment.clock
+    console = Console(
+        options=options,
+        admin=admin,
+        work=Work(environment.executors),
+        names=TopicNames(admin, clock),
+        groups=GroupWatch(admin, clock),
+        rates=TopicRates(),
+        clock=clock,
+        randomness=environment.randomness,
+        tokens=Tokens(environment.randomness.token_bytes(32)),
+        hint=hint,
+    )
+    watcher = Work(environment.executors, threads=1)
+
+    async def watch() -> None:
+        while True:
+            begun_s = clock.monotonic_s()
+            await watcher.run(console.groups.measure)
+            await asyncio.sleep(max(round_s, DUTY * (clock.monotonic_s() - begun_s)))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+            watcher.close()
+            console.work.close()
+            admin.close()
+
+    static = Mount("/static", _Static(packages=[("sparklog.console", "static")]), name="static")
+    app = Starlette(
+        routes=[static, *(route for page in PAGES for route in page.routes)],
+        exception_handlers={
+            SparklogError: _sparklog_error,
+            RefusedError: _refused,
+            BusyError: _busy,
+            HTTPException: _http_error,
+            Exception: _defect,
+        },
+        lifespan=lifespan,
+    )
+    app.state.console = console
+    # outside of all, so that the answers of failures are guarded, too
+    return Guard(app, allowed_hosts(listen_host, allow_hosts))
+
+
+def status_of(error: SparklogError) -> int:
+    for cls in type(error).__mro__:
+        if cls in STATUS:
+            return STATUS[cls]
+    return 400
+
+
+def _failed(request: Request, status: int, title: str, message: str, next_step: str = "") -> Response:
+    template = "error_part.html" if is_fragment(request) else "error.html"
+    return render(request, template, status, title=title, message=message, hint=next_step)
+
+
+async def _sparklog_error(request: Request, error: Any) -> Response:
+    return _failed(request, status_of(error), error.name, str(error), console_of(request).hint(error))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return _failed(request, 403, "REFUSED", str(error))
+
+
+async def _busy(request: Request, error: Exception) -> Response:
+    return _failed(request, 503, "BUSY", str(error), "try again in a moment")
+
+
+async def _http_error(request: Request, error: Any) -> Response:
+    return _failed(request, error.status_code, str(error.status_code), "there is no such page")
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    _log.error("a page failed: %s %s", request.method, request.url.path, exc_info=error)
+    return _failed(request, 500, "DEFECT", "the console failed in a way it has no name for; its log has the details")

@@ -1,0 +1,293 @@
+"""What can be changed: each change is first planned and shown, and done when its form comes back.
+
+A plan's `fields` are what its form carries. `plan_of` makes of them the same plan again, so that what was confirmed is
+what is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from sparklog.client.admin.admin import Admin
+from sparklog.client.admin.offset_moves import AtTime, Move, OffsetTarget, ShiftBy, planned_moves
+from sparklog.console.views.groups import moves_as_text, moves_from_text
+from sparklog.console.views.numbers import number
+from sparklog.errors import InvalidRequestError
+from sparklog.types import TopicPartition
+
+TARGETS = ("earliest", "latest", "offset", "time", "shift")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A change before it is done. `question` is asked, `consequences` say what follows, `moves` are offsets that would
+    be set; `typed`: has to be typed in to confirm (empty: nothing has). `perform` does it and says what it has done;
+    `back` is the page to go to when it was not done, `after` when it was."""
+
+    kind: str
+    title: str
+    question: str
+    consequences: list[str]
+    button: str
+    fields: Mapping[str, str]
+    back: str
+    after: str
+    perform: Callable[[Admin], str]
+    typed: str = ""
+    moves: Mapping[TopicPartition, Move] = field(default_factory=dict)
+
+
+def plan_of(kind: str, fields: Mapping[str, str], admin: Admin) -> Plan:
+    """Raises InvalidRequestError, and what Admin raises where it has to be asked."""
+    make = PLANS.get(kind)
+    if make is None:
+        raise InvalidRequestError(f"there is no change {kind!r}: {', '.join(PLANS)}")
+    return make(fields, admin)
+
+
+def _needed(fields: Mapping[str, str], name: str) -> str:
+    value = fields.get(name, "").strip()
+    if not value:
+        raise InvalidRequestError(f"{name} is needed")
+    return value
+
+
+def _int(fields: Mapping[str, str], name: str) -> int:
+    value = _needed(fields, name)
+    try:
+        return int(value)
+    except ValueError as e:
+        raise InvalidRequestError(f"{name} = {value!r}: a whole number is needed") from e
+
+
+def time_ms_of(text: str) -> int:
+    """An ISO 8601 time, UTC if it says nothing else, in ms since 1970. Raises InvalidRequestError."""
+    try:
+        at = datetime.fromisoformat(text)
+        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError) as e:
+        raise InvalidRequestError(f"time {text!r}: write a time as 2026-03-01T12:30") from e
+
+
+def _target(fields: Mapping[str, str]) -> OffsetTarget:
+    to = fields.get("to", "earliest")
+    if to == "earliest":
+        return "earliest"
+    if to == "latest":
+        return "latest"
+    if to == "offset":
+        return max(0, _int(fields, "value"))
+    if to == "shift":
+        return ShiftBy(_int(fields, "value"))
+    if to == "time":
+        return AtTime(max(0, time_ms_of(_needed(fields, "value"))))
+    raise InvalidRequestError(f"to = {to!r}: use one of {', '.join(TARGETS)}")
+
+
+def _reset_offsets(fields: Mapping[str, str], admin: Admin) -> Plan:
+    group = _needed(fields, "group")
+    page = f"/group?{urlencode({'id': group})}"
+    if "moves" in fields:
+        try:
+            offsets = moves_from_text(fields["moves"])
+        except ValueError as e:
+            raise InvalidRequestError("the form's offsets cannot be read: begin at the group's page") from e
+        moves = {tp: Move(None, offset) for tp, offset in offsets.items()}
+    else:
+        topic = fields.get("topic", "")
+        committed = admin.list_group_offsets(group)
+        tps = [tp for tp in sorted(committed) if topic in ("", tp.topic)]
+        if topic and not tps:
+            tps = [TopicPartition(topic, p) for p in range(admin.describe_topic(topic).partitions)]
+        moves = planned_moves(admin, group, tps, _target(fields))
+        offsets = {tp: move.offset for tp, move in moves.items()}
+    if not moves:
+        raise InvalidRequestError(f"group {group} has no committed offsets there")
+
+    def perform(admin: Admin) -> str:
+        admin.alter_group_offsets(group, offsets)
+        return f"Set {len(offsets)} offset{'' if len(offsets) == 1 else 's'} of group {group}."
+
+    return Plan(
+        "reset-offsets",
+        "Reset offsets",
+        f"Set these {len(moves)} offsets of group {group}?",
+        [
+            "The group's consumers read on from there: further back they read records again, further on they miss some.",
+            "The group must have no members: stop its consumers first.",
+        ],
+        "Set offsets",
+        {"group": group, "moves": moves_as_text(moves)},
+        page,
+        page,
+        perform,
+        moves=moves,
+    )
+
+
+def _delete_group(fields: Mapping[str, str], admin: Admin) -> Plan:
+    group = _needed(fields, "group")
+
+    def perform(admin: Admin) -> str:
+        return f"Deleted group {group} with {admin.delete_group(group)} committed offsets."
+
+    return Plan(
+        "delete-group",
+        "Delete a group",
+        f"Delete group {group} with its committed offsets?",
+        ["Consumers that come back to it begin where auto.offset.reset says.", "The group must have no members."],
+        "Delete group",
+        {"group": group},
+        f"/group?{urlencode({'id': group})}",
+        "/groups",
+        perform,
+    )
+
+
+def _abort_transaction(fields: Mapping[str, str], admin: Admin) -> Plan:
+    transactional_id = _needed(fields, "id")
+    page = f"/transaction?{urlencode({'id': transactional_id})}"
+
+    def perform(admin: Admin) -> str:
+        partitions = admin.abort_transaction(transactional_id)
+        return f"Aborted the transaction of {transactional_id} in {number(partitions)} partitions."
+
+    return Plan(
+        "abort-transaction",
+        "Abort a transaction",
+        f"Abort the open transaction of {transactional_id}?",
+        [
+            "What was written in it is never shown to readers of committed records.",
+            "Its producer is told with its next call. If it is still at work, it fails.",
+        ],
+        "Abort transaction",
+        {"id": transactional_id},
+        page,
+        page,
+        perform,
+    )
+
+
+def _abort_hanging(fields: Mapping[str, str], admin: Admin) -> Plan:
+    tp = TopicPartition(_needed(fields, "topic"), _int(fields, "partition"))
+    producer_id = _int(fields, "producer_id")
+    page = f"/topics/{tp.topic}/producers?partition={tp.partition}"
+
+    def perform(admin: Admin) -> str:
+        admin.abort_hanging_transaction(tp, producer_id)
+        return f"Aborted the transaction of producer {producer_id} in {tp}."
+
+    return Plan(
+        "abort-hanging",
+        "Abort a hanging transaction",
+        f"Abort the transaction of producer {producer_id} in partition {tp.partition} of {tp.topic}?",
+        ["What was written in it is never shown to readers of committed records, who then read on behind it."],
+        "Abort transaction",
+        {"topic": tp.topic, "partition": str(tp.partition), "producer_id": str(producer_id)},
+        page,
+        page,
+        perform,
+    )
+
+
+def _create_topic(fields: Mapping[str, str], admin: Admin) -> Plan:
+    name, partitions = _needed(fields, "topic"), _int(fields, "partitions")
+
+    def perform(admin: Admin) -> str:
+        admin.create_topic(name, partitions)
+        return f"Created topic {name}."
+
+    return Plan(
+        "create-topic",
+        "Create a topic",
+        f"Create topic {name} with {number(partitions)} partitions?",
+        ["It takes keys and values. Topics with columns are made with `sparklog topic create --schema`."],
+        "Create topic",
+        {"topic": name, "partitions": str(partitions)},
+        "/topics",
+        f"/topics/{name}",
+        perform,
+    )
+
+
+def _add_partitions(fields: Mapping[str, str], admin: Admin) -> Plan:
+    name, total = _needed(fields, "topic"), _int(fields, "total")
+
+    def perform(admin: Admin) -> str:
+        admin.add_partitions(name, total)
+        return f"Topic {name} has {number(total)} partitions now."
+
+    return Plan(
+        "add-partitions",
+        "Add partitions",
+        f"Give topic {name} {number(total)} partitions?",
+        [
+            "A key's next records may go to another partition than those before.",
+            "Partitions cannot be taken away again.",
+        ],
+        "Add partitions",
+        {"topic": name, "total": str(total)},
+        f"/topics/{name}",
+        f"/topics/{name}",
+        perform,
+    )
+
+
+def _set_config(fields: Mapping[str, str], admin: Admin) -> Plan:
+    topic, name, value = _needed(fields, "topic"), _needed(fields, "name"), fields.get("value", "").strip()
+
+    def perform(admin: Admin) -> str:
+        admin.alter_topic(topic, {name: value or None})
+        return f"{name} of {topic} is {value} now." if value else f"{name} of {topic} is the broker's again."
+
+    question = f"Set {name} = {value} for topic {topic}?" if value else f"Take {name} of topic {topic} back?"
+    consequences = ["It is in effect at once."]
+    if name.startswith(("retention.", "cleanup.", "delete.", "local.retention.")):
+        consequences.append("Records may be deleted because of it, for good.")
+    return Plan(
+        "set-config",
+        "Change a setting",
+        question,
+        consequences,
+        "Change setting",
+        {"topic": topic, "name": name, "value": value},
+        f"/topics/{topic}",
+        f"/topics/{topic}",
+        perform,
+    )
+
+
+def _delete_topic(fields: Mapping[str, str], admin: Admin) -> Plan:
+    name = _needed(fields, "topic")
+
+    def perform(admin: Admin) -> str:
+        admin.delete_topic(name)
+        return f"Deleted topic {name}."
+
+    return Plan(
+        "delete-topic",
+        "Delete a topic",
+        f"Delete topic {name} with all its records?",
+        ["They are gone for good.", "Who reads it fails, who writes to it may make it anew."],
+        "Delete topic",
+        {"topic": name},
+        f"/topics/{name}",
+        "/topics",
+        perform,
+        typed=name,
+    )
+
+
+PLANS: Mapping[str, Callable[[Mapping[str, str], Admin], Plan]] = {
+    "reset-offsets": _reset_offsets,
+    "delete-group": _delete_group,
+    "abort-transaction": _abort_transaction,
+    "abort-hanging": _abort_hanging,
+    "create-topic": _create_topic,
+    "add-partitions": _add_partitions,
+    "set-config": _set_config,
+    "delete-topic": _delete_topic,
+}

@@ -1,0 +1,99 @@
+"""Rows as a file that is sent while it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import pyarrow as pa
+
+from sparklog.export.writers import ArrowWriter, CsvWriter, JsonWriter, ParquetWriter
+from sparklog.settings import MIB
+
+ROWS_TOGETHER = 65_536
+BYTES_TOGETHER = 16 * MIB
+
+
+class FileFormat(NamedTuple):
+    """A kind of file."""
+
+    writer: Any
+    media_type: str
+    suffix: str
+
+
+FORMATS = {
+    "csv": FileFormat(CsvWriter, "text/csv; charset=utf-8", "csv"),
+    "json": FileFormat(JsonWriter, "application/x-ndjson; charset=utf-8", "jsonl"),
+    "parquet": FileFormat(ParquetWriter, "application/vnd.apache.parquet", "parquet"),
+    "arrow": FileFormat(ArrowWriter, "application/vnd.apache.arrow.file", "arrow"),
+}
+
+
+class _Drain:
+    """A file that only grows, and whose bytes are taken away as they come."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        self._pieces.append(piece)
+        self._size_bytes += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._size_bytes
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def take(self) -> bytes:
+        taken = b"".join(self._pieces)
+        self._pieces.clear()
+        return taken
+
+
+def file_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: str) -> Generator[bytes, None, None]:
+    """The bytes of a file with these rows, some at a time; the first piece comes when the first rows are there."""
+    drain = _Drain()
+    writer = FORMATS[format].writer(cast(BinaryIO, drain), schema)
+    for batch in _together(batches):
+        writer.write(batch)
+        yield drain.take()
+    writer.close()
+    yield drain.take()
+
+
+def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Few large batches: each becomes a row group."""
+    held: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+        if rows >= ROWS_TOGETHER or size_bytes >= BYTES_TOGETHER:
+            yield from _combined(held)
+            held, rows, size_bytes = [], 0, 0
+    if held:
+        yield from _combined(held)
+
+
+def _combined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())

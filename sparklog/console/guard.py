@@ -1,0 +1,125 @@
+"""Who may ask the console what: hosts, origins, tokens of forms, and the headers that keep a browser to itself.
+
+A page of somebody else's that is open in the same browser can send requests here, too. It cannot choose their `Host`
+(a name of its own that it has pointed at this machine is refused) nor their `Origin` (forms are taken from our pages
+only), and it does not know the form's token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "sparklog_console"
+SESSION_HEX_DIGITS = 32
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+SECURITY_HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Refusal(NamedTuple):
+    """Why a request is not answered."""
+
+    status: int
+    reason: str
+
+
+def host_name(header: str) -> str:
+    """The name in a `Host` header, in lower case, without port and brackets; "" if there is none."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def allowed_hosts(listen_host: str, others: Iterable[str] = ()) -> frozenset[str]:
+    """Names under which the console is asked: this machine's own, the one it listens on, and `others`."""
+    wildcard = listen_host in ("", "0.0.0.0", "::")
+    own = () if wildcard else (listen_host,)
+    return frozenset(name.lower().strip("[]") for name in (*LOOPBACK, *own, *others))
+
+
+def refusal(method: str, headers: Headers, scheme: str, hosts: frozenset[str]) -> Refusal | None:
+    """Why the request is refused; None: it is not."""
+    host = headers.get("host", "")
+    if host_name(host) not in hosts:
+        return Refusal(421, f"this console is not {host!r}: name it with --allow-host, or ask it under its own address")
+    if method in ("GET", "HEAD"):
+        return None
+    if method != "POST":
+        return Refusal(405, "only GET, HEAD and POST are answered")
+    if headers.get("origin") != f"{scheme}://{host}":
+        return Refusal(403, "the form comes from another site (its Origin is not this console): nothing was done")
+    if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return Refusal(403, "the form comes from another site: nothing was done")
+    return None
+
+
+class Tokens:
+    """Of forms: each belongs to a browser's session, and nobody else can make it."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def token(self, session: str) -> str:
+        return hmac.new(self._secret, session.encode(), hashlib.sha256).hexdigest()
+
+    def is_right(self, session: str, token: str) -> bool:
+        return bool(session) and hmac.compare_digest(self.token(session).encode(), token.encode())
+
+
+def session_of(headers: Headers) -> str:
+    """The browser's session as its cookie says; "" if it has none, or one that we did not make."""
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    value = found.value if found is not None else ""
+    is_ours = len(value) == SESSION_HEX_DIGITS and all(c in "0123456789abcdef" for c in value)
+    return value if is_ours else ""
+
+
+class Guard:
+    """ASGI middleware: refuses what is not ours to answer, and gives every answer the security headers."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        refused = refusal(scope["method"], Headers(scope=scope), scope["scheme"], self._hosts)
+        if refused is not None:
+            await PlainTextResponse(refused.reason + "\n", refused.status)(scope, receive, guarded)
+            return
+        await self._app(scope, receive, guarded)

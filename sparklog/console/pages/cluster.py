@@ -1,0 +1,58 @@
+"""The overview."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sparklog.console.views.cluster import most_lagging, open_long, spread
+from sparklog.console.web import Console, ask, console_of, is_fragment, render
+
+TOPICS_MEASURED_MAX = 2_000
+"""Sizes are asked for of so many topics."""
+
+
+def _overview(console: Console) -> dict[str, Any]:
+    admin = console.admin
+    names = console.names.get()
+    transactions = admin.list_transactions(["Ongoing", "PrepareCommit", "PrepareAbort"])
+    groups = console.groups
+    return {
+        "cluster": admin.describe_cluster(),
+        "topics": len(names),
+        "partitions": sum(names.values()),
+        "groups": len(groups.groups()) + groups.left_out,
+        "lagging": most_lagging(groups.groups()),
+        "transactions": len(transactions),
+        "old_transactions": open_long(transactions, console.clock.now_ms())[:5],
+        "watch_problem": groups.problem,
+    }
+
+
+def _spread(console: Console) -> dict[str, Any]:
+    names = list(console.names.get())
+    found = console.admin.describe_topics(names[:TOPICS_MEASURED_MAX])
+    left_out = max(0, len(names) - TOPICS_MEASURED_MAX)
+    return {"spread": spread(console.admin.describe_cluster(), found.values()), "left_out": left_out}
+
+
+async def overview(request: Request) -> Response:
+    return render(request, "overview.html", **await ask(request, _overview))
+
+
+async def sizes(request: Request) -> Response:
+    """A part of the overview that takes longer."""
+    template = "overview_sizes.html" if is_fragment(request) else "sizes.html"
+    return render(request, template, **await ask(request, _spread))
+
+
+async def health(request: Request) -> Response:
+    """Whether the console itself answers; the cluster is not asked."""
+    console_of(request)
+    return Response("alive\n", media_type="text/plain")
+
+
+routes = [Route("/", overview), Route("/cluster/sizes", sizes), Route("/health/live", health)]

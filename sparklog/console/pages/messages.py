@@ -1,0 +1,345 @@
+"""A topic's records: looked through, followed as they come, one alone, and as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from sparklog.client.admin.admin import TopicDescription
+from sparklog.console.changes import time_ms_of
+from sparklog.console.files import FORMATS, file_pieces
+from sparklog.console.reading import (
+    FILTER_S_MAX,
+    FILTERED_BYTES_MAX,
+    NEWER,
+    OLDER,
+    PARTITIONS_MAX,
+    SHOWN_BYTES_MAX,
+    Bounds,
+    Budget,
+    Cursor,
+    Found,
+    Read,
+    exported,
+    look_through,
+    offsets_from_text,
+    reader_of,
+)
+from sparklog.console.views.messages import message_row, message_view, number_columns, raw_bytes, shown_columns
+from sparklog.console.views.values import MODES
+from sparklog.console.web import Console, ask, console_of, is_on, one_of, render, text, url, whole_number
+from sparklog.environment.clock import SystemClock
+from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, SparklogError
+from sparklog.format.schema import KIND_ENVELOPE, TIMESTAMP_TYPE
+from sparklog.types import TopicPartition
+
+STARTS = ("newest", "oldest", "offset", "time")
+ROWS, ROWS_MAX = 50, 500
+TAIL_ROWS_MAX = 100
+EXPORT_ROWS, EXPORT_ROWS_MAX = 100_000, 100_000_000
+_METADATA = (
+    ("_topic", pa.string()),
+    ("_partition", pa.int32()),
+    ("_offset", pa.int64()),
+    ("_timestamp", TIMESTAMP_TYPE),
+)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be shown. `partition` -1: all; `at`: go on from there in `direction`."""
+
+    topic: str
+    partition: int
+    start: str
+    value: str
+    direction: str
+    at: str
+    filter_text: str
+    mode: str
+    rows: int
+    columns: tuple[str, ...]
+    uncommitted: bool
+    tail: bool
+
+    @property
+    def isolation_level(self) -> str:
+        return "read_uncommitted" if self.uncommitted else "read_committed"
+
+    def link(self, path: str, **changed: object) -> str:
+        """To another page with the same wish."""
+        given: dict[str, object] = {
+            "partition": "" if self.partition < 0 else self.partition,
+            "start": self.start,
+            "value": self.value,
+            "q": self.filter_text,
+            "mode": self.mode,
+            "n": self.rows,
+            "columns": ",".join(self.columns),
+            "uncommitted": "1" if self.uncommitted else "",
+        }
+        return url(path, **(given | changed))
+
+
+def wish_of(request: Request) -> Wish:
+    """Raises InvalidRequestError."""
+    query = request.query_params
+    columns = [c for given in query.getlist("columns") for c in given.split(",") if c]
+    return Wish(
+        request.path_params["topic"],
+        whole_number(query, "partition", -1, 0, 2**31),
+        one_of(query, "start", STARTS),
+        text(query, "value"),
+        one_of(query, "dir", (OLDER, NEWER)),
+        text(query, "at"),
+        text(query, "q"),
+        one_of(query, "mode", MODES),
+        whole_number(query, "n", ROWS, 1, ROWS_MAX),
+        tuple(columns[:100]),
+        is_on(query, "uncommitted"),
+        is_on(query, "tail"),
+    )
+
+
+def _bounds(console: Console, topic: TopicDescription, wish: Wish) -> dict[int, Bounds]:
+    """Of the partition that is wished for, or of all, PARTITIONS_MAX at most."""
+    if wish.partition >= topic.partitions:
+        raise InvalidRequestError(f"topic {topic.name} has partitions 0 to {topic.partitions - 1}")
+    chosen = range(min(topic.partitions, PARTITIONS_MAX)) if wish.partition < 0 else [wish.partition]
+    tps = [TopicPartition(topic.name, p) for p in chosen]
+    start = console.admin.list_offsets(dict.fromkeys(tps, "earliest"))
+    end = console.admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=wish.isolation_level)
+    found = {}
+    for tp in tps:
+        details = topic.partition_details[tp.partition]
+        stored = max(1, details.high_watermark - details.log_start_offset)
+        low, high = start[tp].offset, end[tp].offset
+        found[tp.partition] = Bounds(low, max(low, high), max(0, details.size_bytes) / stored)
+    return found
+
+
+def _cursor(console: Console, topic: str, wish: Wish, bounds: Mapping[int, Bounds]) -> Cursor:
+    if wish.at:
+        try:
+            return Cursor(wish.direction, offsets_from_text(wish.at))
+        except ValueError as e:
+            raise InvalidRequestError("where to go on cannot be read: begin anew") from e
+    if wish.start == "newest":
+        return Cursor(OLDER, {p: b.end for p, b in bounds.items()})
+    if wish.start == "oldest":
+        return Cursor(NEWER, {p: b.start for p, b in bounds.items()})
+    if wish.start == "offset":
+        try:
+            return Cursor(NEWER, dict.fromkeys(bounds, max(0, int(wish.value))))
+        except ValueError as e:
+            raise InvalidRequestError(f"offset {wish.value!r}: a whole number is needed") from e
+    time_ms = max(0, time_ms_of(wish.value))
+    asked = {TopicPartition(topic, p): time_ms for p in bounds}
+    found = console.admin.list_offsets(asked, isolation_level=wish.isolation_level)
+    return Cursor(
+        NEWER, {tp.partition: at.offset if at.offset >= 0 else bounds[tp.partition].end for tp, at in found.items()}
+    )
+
+
+def _layout(topic: TopicDescription, wish: Wish) -> pa.Schema | None:
+    chosen = [f for f in topic.schema if f.name in wish.columns]
+    return pa.schema(chosen) if chosen else None
+
+
+def _read(console: Console, topic: TopicDescription, wish: Wish) -> Read:
+    return reader_of(
+        console.options.bootstrap_servers,
+        topic.name,
+        layout=_layout(topic, wish),
+        isolation_level=wish.isolation_level,
+        timeout_ms=console.options.request_timeout_ms,
+    )
+
+
+def _look(console: Console, topic: TopicDescription, wish: Wish, rows_max: int) -> tuple[dict[int, Bounds], Found]:
+    bounds = _bounds(console, topic, wish)
+    cursor = _cursor(console, topic.name, wish, bounds)
+    clock = SystemClock()
+    budget = Budget(
+        FILTERED_BYTES_MAX if wish.filter_text else SHOWN_BYTES_MAX, clock.monotonic_s() + FILTER_S_MAX, clock
+    )
+    return bounds, look_through(_read(console, topic, wish), bounds, cursor, rows_max, wish.filter_text, budget)
+
+
+def _table(topic: TopicDescription, wish: Wish, found: Found) -> tuple[list[str], list[Any]]:
+    columns = shown_columns(topic.schema, wish.columns, is_envelope=topic.kind == KIND_ENVELOPE)
+    rows = [message_row(r.partition, r.offset, r.timestamp_ms, r.data, r.row, columns, wish.mode) for r in found.rows]
+    return columns, rows
+
+
+def _tail_cursor(found: Found, bounds: Mapping[int, Bounds]) -> Cursor:
+    return found.newer or Cursor(NEWER, {p: b.end for p, b in bounds.items()})
+
+
+def _messages(console: Console, wish: Wish) -> dict[str, Any]:
+    topic = console.admin.describe_topic(wish.topic)
+    bounds, found = _look(console, topic, wish, wish.rows)
+    columns, rows = _table(topic, wish, found)
+    page = f"/topics/{topic.name}/messages"
+    return {
+        "topic": topic,
+        "wish": wish,
+        "columns": columns,
+        "numbers": number_columns(topic.schema),
+        "all_columns": shown_columns(topic.schema, (), is_envelope=topic.kind == KIND_ENVELOPE),
+        "rows": rows,
+        "found": found,
+        "older": found.older and wish.link(page, dir=OLDER, at=found.older.as_text()),
+        "newer": found.newer and wish.link(page, dir=NEWER, at=found.newer.as_text()),
+        "tail_on": wish.link(page, start="newest", value="", tail="1"),
+        "tail_off": wish.link(page, start="newest", value=""),
+        "tail_next": wish.link(f"/topics/{topic.name}/tail", dir=NEWER, at=_tail_cursor(found, bounds).as_text()),
+        "partitions_left_out": max(0, topic.partitions - PARTITIONS_MAX) if wish.partition < 0 else 0,
+        "starts": STARTS,
+        "modes": MODES,
+        "formats": FORMATS,
+        "export_rows": EXPORT_ROWS,
+        "problem": "",
+    }
+
+
+async def messages(request: Request) -> Response:
+    wish = wish_of(request)
+    return render(request, "messages.html", **await ask(request, lambda console: _messages(console, wish)))
+
+
+def _tail(console: Console, wish: Wish) -> dict[str, Any]:
+    topic = console.admin.describe_topic(wish.topic)
+    bounds, found = _look(console, topic, wish, TAIL_ROWS_MAX)
+    columns, rows = _table(topic, wish, found)
+    following = _tail_cursor(found, bounds)
+    return {
+        "topic": topic,
+        "wish": wish,
+        "columns": columns,
+        "rows": rows,
+        "problem": "",
+        "tail_next": wish.link(f"/topics/{topic.name}/tail", dir=NEWER, at=following.as_text()),
+    }
+
+
+async def tail(request: Request) -> Response:
+    """What has come since, and the question that asks again."""
+    wish = wish_of(request)
+    try:
+        context = await ask(request, lambda console: _tail(console, wish))
+    except SparklogError as e:
+        if not e.retriable:
+            raise
+        again = wish.link(request.url.path, dir=NEWER, at=wish.at)
+        context = {"wish": wish, "rows": [], "columns": [], "problem": f"{e.name}: {e}", "tail_next": again}
+    return render(request, "tail.html", **context)
+
+
+def _one(console: Console, wish: Wish, partition: int, offset: int) -> tuple[TopicDescription, Any, int]:
+    """The topic, and the record's batch (one row) with its time. Raises OffsetOutOfRangeError."""
+    topic = console.admin.describe_topic(wish.topic)
+    bounds = _bounds(console, topic, wish)[partition]
+    if bounds.start <= offset < bounds.end:
+        for batch in _read(console, topic, wish)(partition, offset, offset + 1):
+            return topic, batch.data, int(batch.timestamps_ms()[0])
+    raise OffsetOutOfRangeError(
+        f"partition {partition} of {topic.name} has no record with offset {offset} to be shown: it holds offsets "
+        f"{bounds.start} to {bounds.end - 1}, without markers of transactions, and what compaction has removed"
+    )
+
+
+def _message(console: Console, wish: Wish, offset: int) -> dict[str, Any]:
+    topic, data, timestamp_ms = _one(console, wish, wish.partition, offset)
+    tp = TopicPartition(topic.name, wish.partition)
+    return {
+        "topic": topic,
+        "tp": tp,
+        "offset": offset,
+        "timestamp_ms": timestamp_ms,
+        "wish": wish,
+        "modes": MODES,
+        "view": message_view(data, 0, wish.mode, is_envelope=topic.kind == KIND_ENVELOPE),
+        "batch": console.admin.describe_batches(tp, offset, batches_max=1)[0],
+    }
+
+
+async def message(request: Request) -> Response:
+    wish, offset = _of_one(request)
+    return render(request, "message.html", **await ask(request, lambda console: _message(console, wish, offset)))
+
+
+async def message_value(request: Request) -> Response:
+    """One value as it is, as a file."""
+    wish, offset = _of_one(request)
+    name = text(request.query_params, "column")
+
+    def work(console: Console) -> bytes:
+        _, data, _ = _one(console, wish, wish.partition, offset)
+        if name not in data.schema.names:
+            raise InvalidRequestError(f"there is no column {name!r}")
+        return raw_bytes(data.column(name)[0])
+
+    content = await ask(request, work)
+    return Response(
+        content, headers=_as_file(f"{wish.topic}-{wish.partition}-{offset}.bin", "application/octet-stream")
+    )
+
+
+def _of_one(request: Request) -> tuple[Wish, int]:
+    wish = wish_of(request)
+    if wish.partition < 0:
+        raise InvalidRequestError("partition is needed")
+    return wish, whole_number(request.query_params, "offset", 0)
+
+
+def _as_file(name: str, media_type: str) -> dict[str, str]:
+    """Names of topics are safe in a header: letters, digits, '.', '_' and '-'."""
+    return {"Content-Type": media_type, "Content-Disposition": f'attachment; filename="{name}"'}
+
+
+def _export(console: Console, wish: Wish, format: str, rows_max: int) -> Generator[bytes, None, None]:
+    topic = console.admin.describe_topic(wish.topic)
+    bounds = _bounds(console, topic, wish)
+    cursor = _cursor(console, topic.name, wish, bounds)
+    ranges = {
+        p: (max(b.start, b.end - rows_max) if cursor.direction == OLDER else max(b.start, cursor.offsets[p]), b.end)
+        for p, b in bounds.items()
+    }
+    columns: Sequence[Any] = _layout(topic, wish) or topic.schema
+    layout = pa.schema(columns)
+    read = reader_of(
+        console.options.bootstrap_servers,
+        topic.name,
+        layout=layout,
+        isolation_level=wish.isolation_level,
+        timeout_ms=console.options.request_timeout_ms,
+    )
+    schema = pa.schema([*_METADATA, *layout])
+    return file_pieces(exported(read, ranges, wish.filter_text, rows_max), schema, format)
+
+
+async def export(request: Request) -> Response:
+    """The records from the start that is wished for to the end, of each partition `rows` at most."""
+    wish = wish_of(request)
+    format = one_of(request.query_params, "format", tuple(FORMATS))
+    rows_max = whole_number(request.query_params, "rows", EXPORT_ROWS, 1, EXPORT_ROWS_MAX)
+    pieces = await ask(request, lambda console: _export(console, wish, format, rows_max))
+    kind = FORMATS[format]
+    headers = _as_file(f"{wish.topic}.{kind.suffix}", kind.media_type)
+    return StreamingResponse(console_of(request).work.steps(pieces), headers=headers)
+
+
+routes = [
+    Route("/topics/{topic}/messages", messages),
+    Route("/topics/{topic}/tail", tail),
+    Route("/topics/{topic}/message", message),
+    Route("/topics/{topic}/value", message_value),
+    Route("/topics/{topic}/export", export),
+]

@@ -1,0 +1,69 @@
+"""How a topic is stored: segments, batches, who has written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sparklog.console.views.paging import page_of
+from sparklog.console.web import Console, ask, render, whole_number
+from sparklog.errors import LocalReadUnavailableError, OffsetOutOfRangeError
+from sparklog.types import TopicPartition
+
+BATCHES_SHOWN = 50
+
+
+def _segments(console: Console, tp: TopicPartition, number: int) -> dict[str, Any]:
+    topic = console.admin.describe_topic(tp.topic)
+    unavailable = ""
+    try:
+        found = console.admin.describe_segments(tp)
+    except LocalReadUnavailableError as e:
+        found, unavailable = [], str(e)
+    return {"topic": topic, "tp": tp, "page": page_of(found, number, 100), "unavailable": unavailable}
+
+
+async def segments(request: Request) -> Response:
+    tp = TopicPartition(request.path_params["topic"], whole_number(request.query_params, "partition", 0, 0, 2**31))
+    number = whole_number(request.query_params, "page", 1, 1, 100_000)
+    return render(request, "segments.html", **await ask(request, lambda console: _segments(console, tp, number)))
+
+
+def _batches(console: Console, tp: TopicPartition, offset: int) -> dict[str, Any]:
+    topic = console.admin.describe_topic(tp.topic)
+    start = console.admin.list_offsets({tp: "earliest"})[tp].offset
+    try:
+        found = console.admin.describe_batches(tp, max(offset, start), batches_max=BATCHES_SHOWN)
+    except OffsetOutOfRangeError:
+        found = []  # behind the end
+    after = found[-1].last_offset + 1 if len(found) == BATCHES_SHOWN else None
+    return {"topic": topic, "tp": tp, "batches": found, "start": start, "offset": offset, "after": after}
+
+
+async def batches(request: Request) -> Response:
+    tp = TopicPartition(request.path_params["topic"], whole_number(request.query_params, "partition", 0, 0, 2**31))
+    offset = whole_number(request.query_params, "offset", 0)
+    return render(request, "batches.html", **await ask(request, lambda console: _batches(console, tp, offset)))
+
+
+def _producers(console: Console, tp: TopicPartition, number: int) -> dict[str, Any]:
+    topic = console.admin.describe_topic(tp.topic)
+    found = console.admin.describe_producers(tp)
+    rows = sorted(found.producers, key=lambda p: (p.transaction_first_offset < 0, -p.last_timestamp_ms))
+    return {"topic": topic, "tp": tp, "page": page_of(rows, number, 100), "stable": found.last_stable_offset}
+
+
+async def producers(request: Request) -> Response:
+    tp = TopicPartition(request.path_params["topic"], whole_number(request.query_params, "partition", 0, 0, 2**31))
+    number = whole_number(request.query_params, "page", 1, 1, 100_000)
+    return render(request, "producers.html", **await ask(request, lambda console: _producers(console, tp, number)))
+
+
+routes = [
+    Route("/topics/{topic}/segments", segments),
+    Route("/topics/{topic}/batches", batches),
+    Route("/topics/{topic}/producers", producers),
+]

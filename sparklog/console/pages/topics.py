@@ -1,0 +1,77 @@
+"""The list of topics, and a topic: its partitions, settings, columns, readers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sparklog.client.admin.admin import TopicDescription
+from sparklog.console.views.cluster import problems_of
+from sparklog.console.views.paging import Page, page_of
+from sparklog.console.views.topics import (
+    column_rows,
+    growth_sample,
+    names_matching,
+    partition_skew,
+    readers_of,
+    records_of,
+    schema_changes,
+    setting_rows,
+    topic_row,
+)
+from sparklog.console.views.watched import Rate
+from sparklog.console.web import Console, ask, is_fragment, is_on, render, text, whole_number
+from sparklog.types import INTERNAL_TOPICS
+
+
+def rate_of(console: Console, topic: TopicDescription) -> Rate | None:
+    """How fast it grows, as far as that has been seen."""
+    return console.rates.note(topic.topic_id, growth_sample(topic, console.clock.now_ms()))
+
+
+def _list(console: Console, search: str, number: int, internal: bool) -> dict[str, Any]:
+    names = names_matching(console.names.get(), search, internal=internal)
+    page = page_of(names, number)
+    found = console.admin.describe_topics(page.rows)
+    groups = console.groups.groups().values()
+    rows = [topic_row(found[n], rate_of(console, found[n]), groups) for n in page.rows if n in found]
+    return {"page": Page(rows, *page[1:]), "search": search, "internal": internal}
+
+
+async def topics(request: Request) -> Response:
+    query = request.query_params
+    search, number, internal = text(query, "q"), whole_number(query, "page", 1, 1, 2**31), is_on(query, "internal")
+    context = await ask(request, lambda console: _list(console, search, number, internal))
+    return render(request, "topics_table.html" if is_fragment(request) else "topics.html", **context)
+
+
+def _topic(console: Console, name: str, number: int) -> dict[str, Any]:
+    found = console.admin.describe_topic(name)
+    return {
+        "topic": found,
+        "page": page_of(found.partition_details, number, 100),
+        "records": records_of(found.partition_details),
+        "size_bytes": sum(max(0, p.size_bytes) for p in found.partition_details),
+        "remote_size_bytes": sum(max(0, p.remote_size_bytes) for p in found.partition_details),
+        "rate": rate_of(console, found),
+        "skew": partition_skew(found),
+        "problems": problems_of(found),
+        "readers": readers_of(name, console.groups.groups()),
+        "columns": column_rows(found),
+        "versions": schema_changes(found.schemas),
+        "settings": setting_rows(found),
+        "is_internal": name in INTERNAL_TOPICS,
+    }
+
+
+async def topic(request: Request) -> Response:
+    name = request.path_params["topic"]
+    number = whole_number(request.query_params, "page", 1, 1, 10_000)
+    context = await ask(request, lambda console: _topic(console, name, number))
+    return render(request, "topic_partitions.html" if is_fragment(request) else "topic.html", **context)
+
+
+routes = [Route("/topics", topics), Route("/topics/{topic}", topic)]

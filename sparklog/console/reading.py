@@ -1,0 +1,278 @@
+"""Looking through a topic's records: some at a time, in either direction, over all its partitions, within a budget.
+
+A `Cursor` says where each partition is gone on from. Going on shows every record once: what was read and not shown is
+read again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparklog.client.net.cluster import cluster
+from sparklog.client.reading.consumed import ConsumedBatch
+from sparklog.client.reading.isolation import isolation_of
+from sparklog.client.reading.range_reader import Fetching, read_range
+from sparklog.environment.clock import MachineClock
+from sparklog.export.printable import with_metadata
+from sparklog.settings import MIB
+from sparklog.types import TopicPartition
+
+OLDER, NEWER = "older", "newer"
+PARTITIONS_MAX = 64
+"""Partitions looked at together; of a topic with more, one is chosen."""
+SHOWN_BYTES_MAX = 64 * MIB
+"""Of records for one page: with large messages a page has fewer."""
+FILTERED_BYTES_MAX = 256 * MIB
+"""Looked through for one page of what a filter finds."""
+FILTER_S_MAX = 5.0
+STEP_BYTES = 4 * MIB
+STEP_OFFSETS_MAX = 65_536
+
+Read = Callable[[int, int, int], Iterator[ConsumedBatch]]
+"""The batches of (partition, start offset, end offset)."""
+
+
+class Bounds(NamedTuple):
+    """Of a partition: offsets [start, end) can be read; `record_bytes` is what one takes, about."""
+
+    start: int
+    end: int
+    record_bytes: float = 0.0
+
+
+class Cursor(NamedTuple):
+    """From where to go on: NEWER reads from these offsets on, OLDER what is below them."""
+
+    direction: str
+    offsets: Mapping[int, int]
+
+    def as_text(self) -> str:
+        return " ".join(f"{p}:{o}" for p, o in sorted(self.offsets.items()))
+
+
+def offsets_from_text(text: str) -> dict[int, int]:
+    """Of `Cursor.as_text`. Raises ValueError."""
+    pairs = [part.split(":") for part in text.split()]
+    return {int(partition): int(offset) for partition, offset in pairs}
+
+
+class Row(NamedTuple):
+    """A record: row `row` of `data`."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    data: pa.RecordBatch
+    row: int
+
+
+@dataclass
+class Budget:
+    """What may be read for one page."""
+
+    bytes_left: int
+    until_s: float
+    clock: MachineClock
+    scanned_rows: int = 0
+
+    def take(self, batch: ConsumedBatch) -> None:
+        self.bytes_left -= max(batch.size_bytes, 1)
+        self.scanned_rows += batch.num_rows
+
+    def is_spent(self) -> bool:
+        return self.bytes_left <= 0 or self.clock.monotonic_s() >= self.until_s
+
+
+class Found(NamedTuple):
+    """A page of records, the newest first, and how to go on; None: there is nothing there. `is_partial`: the budget
+    was spent before the page was full."""
+
+    rows: list[Row]
+    older: Cursor | None
+    newer: Cursor | None
+    scanned_rows: int
+    is_partial: bool
+
+
+@dataclass
+class _Part:
+    """What was found in one partition, in the order of reading; it was read up to `reached`."""
+
+    rows: list[Row] = field(default_factory=list)
+    reached: int = 0
+
+
+def look_through(
+    read: Read, bounds: Mapping[int, Bounds], cursor: Cursor, rows_max: int, filter_text: str, budget: Budget
+) -> Found:
+    """The next `rows_max` records in the cursor's direction, those that have the text in one of their columns."""
+    newer = cursor.direction == NEWER
+    asked = {p: min(max(cursor.offsets[p], b.start), b.end) for p, b in bounds.items() if p in cursor.offsets}
+    parts: dict[int, _Part] = {}
+    for p, offset in asked.items():
+        if newer:
+            parts[p] = _forward(read, p, offset, bounds[p].end, rows_max, filter_text, budget)
+        else:
+            parts[p] = _backward(read, p, bounds[p], offset, rows_max, filter_text, budget)
+    order: Callable[[Row], int] = (lambda r: r.timestamp_ms) if newer else (lambda r: -r.timestamp_ms)
+    merged = list(heapq.merge(*(part.rows for part in parts.values()), key=order))
+    shown = merged[:rows_max]
+    goes_on = {p: _goes_on(p, part, merged[rows_max:], newer) for p, part in parts.items()}
+    is_partial = budget.is_spent() and len(shown) < rows_max
+    forth = any(goes_on[p] < bounds[p].end if newer else goes_on[p] > bounds[p].start for p in asked)
+    back = any(asked[p] > bounds[p].start if newer else asked[p] < bounds[p].end for p in asked)
+    ahead = Cursor(cursor.direction, goes_on) if forth else None
+    behind = Cursor(OLDER if newer else NEWER, asked) if back else None
+    older, newest = (behind, ahead) if newer else (ahead, behind)
+    return Found(shown[::-1] if newer else shown, older, newest, budget.scanned_rows, is_partial)
+
+
+def _goes_on(partition: int, part: _Part, unshown: Sequence[Row], newer: bool) -> int:
+    for row in unshown:  # in the order of reading
+        if row.partition == partition:
+            return row.offset if newer else row.offset + 1
+    return part.reached
+
+
+def _forward(
+    read: Read, partition: int, start: int, end: int, rows_max: int, filter_text: str, budget: Budget
+) -> _Part:
+    part = _Part(reached=start)
+    if start >= end or budget.is_spent():
+        return part
+    for batch in read(partition, start, end):
+        part.rows += matching_rows(batch, filter_text, rows_max - len(part.rows))
+        part.reached = batch.next_offset
+        budget.take(batch)
+        if len(part.rows) >= rows_max:
+            part.reached = part.rows[-1].offset + 1
+            return part
+        if budget.is_spent():
+            return part
+    part.reached = end
+    return part
+
+
+def _backward(
+    read: Read, partition: int, bounds: Bounds, end: int, rows_max: int, filter_text: str, budget: Budget
+) -> _Part:
+    """Step by step, each twice as long as the one before."""
+    part = _Part(reached=end)
+    fitting = STEP_BYTES / bounds.record_bytes if bounds.record_bytes > 0 else rows_max
+    step = max(1, min(rows_max, int(fitting)))
+    while part.reached > bounds.start and len(part.rows) < rows_max and not budget.is_spent():
+        low = max(bounds.start, part.reached - step)
+        together: list[Row] = []
+        before = budget.bytes_left
+        for batch in read(partition, low, part.reached):
+            together += matching_rows(batch, filter_text, None)
+            budget.take(batch)
+        part.rows += together[::-1]
+        part.reached = low
+        if before - budget.bytes_left < STEP_BYTES:
+            step = min(2 * step, STEP_OFFSETS_MAX)
+    if len(part.rows) > rows_max:
+        del part.rows[rows_max:]
+        part.reached = part.rows[-1].offset
+    return part
+
+
+def matching_rows(batch: ConsumedBatch, filter_text: str, rows_max: int | None) -> list[Row]:
+    """The rows that have the text in a column, the first `rows_max` of them."""
+    data = batch.data
+    offsets, times_ms = batch.offsets(), batch.timestamps_ms()
+    if filter_text:
+        chosen = np.flatnonzero(matches(data, filter_text))[:rows_max]
+        if not len(chosen):
+            return []
+        if len(chosen) < data.num_rows:
+            data = data.take(pa.array(chosen))  # what was looked through need not be kept
+        offsets, times_ms = offsets[chosen], times_ms[chosen]
+    else:
+        offsets, times_ms = offsets[:rows_max], times_ms[:rows_max]
+    return [
+        Row(batch.partition, offset, time_ms, data, index)
+        for index, (offset, time_ms) in enumerate(zip(offsets.tolist(), times_ms.tolist(), strict=True))
+    ]
+
+
+def matches(data: pa.RecordBatch, text: str) -> np.ndarray:
+    """Which rows have `text`, in any case of its letters, in a column of text, bytes, numbers or times. Lists, structs
+    and maps are not looked into."""
+    found = np.zeros(data.num_rows, bool)
+    for column in data.columns:
+        t = column.type
+        if pa.types.is_nested(t):
+            continue
+        if pa.types.is_fixed_size_binary(t):
+            column = column.cast(pa.binary())
+        is_text = pa.types.is_string(t) or pa.types.is_large_string(t)
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            hit = _in_bytes(column, text)
+        else:
+            hit = pc.match_substring(column if is_text else column.cast(pa.string()), text, ignore_case=True)
+        found |= pc.fill_null(hit, False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _in_bytes(column: Any, text: str) -> Any:
+    """In bytes that are text in any case of the letters, else as the same bytes."""
+    try:
+        as_text = column.cast(pa.large_string() if pa.types.is_large_binary(column.type) else pa.string())
+    except pa.ArrowInvalid:
+        return pc.match_substring(column, text.encode())
+    return pc.match_substring(as_text, text, ignore_case=True)
+
+
+def reader_of(
+    bootstrap_servers: str,
+    topic: str,
+    *,
+    layout: pa.Schema | None = None,
+    isolation_level: str = "read_committed",
+    timeout_ms: int = 10_000,
+) -> Read:
+    """Reads a topic's partitions, in the columns of `layout` (None: all there are). Iterating raises what
+    `sparklog.read_table` does."""
+    columns = None if layout is None else layout.names
+    shared = cluster(bootstrap_servers)
+    isolation = isolation_of(isolation_level)
+
+    def read(partition: int, start: int, end: int) -> Iterator[ConsumedBatch]:
+        return read_range(
+            shared,
+            TopicPartition(topic, partition),
+            start,
+            end,
+            columns=columns,
+            layout=layout,
+            isolation=isolation,
+            retry_timeout_ms=timeout_ms,
+            fetching=Fetching(max_bytes=STEP_BYTES, request_timeout_ms=timeout_ms),
+        )
+
+    return read
+
+
+def exported(
+    read: Read, ranges: Mapping[int, tuple[int, int]], filter_text: str, rows_max: int
+) -> Iterator[pa.RecordBatch]:
+    """The records of the ranges with their metadata, partition after partition, of each `rows_max` at most."""
+    for partition, (start, end) in sorted(ranges.items()):
+        left = rows_max
+        for batch in read(partition, start, end) if start < end else ():
+            table = with_metadata(batch)
+            if filter_text:
+                table = table.filter(pa.array(matches(batch.data, filter_text)))
+            table = table.slice(0, left)
+            left -= table.num_rows
+            yield from table.combine_chunks().to_batches()
+            if left <= 0:
+                break

@@ -1,0 +1,64 @@
+"""Serves the console."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+
+import uvicorn
+
+from sparklog.client.net.addresses import parse_bootstrap
+from sparklog.console.app import make_app
+from sparklog.console.web import Options
+from sparklog.environment import real_environment
+from sparklog.errors import InvalidConfigError, SparklogError
+
+CONNECTIONS_MAX = 256
+BACKLOG = 128
+
+
+def listening_socket(listen: str) -> tuple[str, socket.socket]:
+    """The host's name and a socket for `HOST:PORT`; port 0 is any free one. Raises InvalidConfigError."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise InvalidConfigError(f"listen {listen!r}: write HOST:PORT, for example 127.0.0.1:8080")
+    host = host.strip("[]")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError as e:
+        raise InvalidConfigError(f"cannot listen on {listen}: {e.strerror or e}") from e
+    return host, made
+
+
+def serve(
+    options: Options,
+    listen: str,
+    allow_hosts: Sequence[str],
+    hint: Callable[[SparklogError], str],
+    ready: Callable[[str], None],
+) -> None:
+    """Until SIGINT or SIGTERM. `ready` is given the console's address when it can be asked. Raises
+    InvalidConfigError."""
+    parse_bootstrap(options.bootstrap_servers)
+    host, sock = listening_socket(listen)
+    app = make_app(options, real_environment(), listen_host=host, allow_hosts=allow_hosts, hint=hint)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_graceful_shutdown=3,
+    )
+    with sock:
+        name = f"[{host}]" if ":" in host else host or "0.0.0.0"
+        ready(f"http://{name}:{sock.getsockname()[1]}")
+        uvicorn.Server(config).run(sockets=[sock])

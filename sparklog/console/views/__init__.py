@@ -1,0 +1,1 @@
+"""What the pages show, made of what the clients return; nothing here asks anybody."""

@@ -1,0 +1,51 @@
+"""A number over time as a line: points for an inline SVG, which has no style of its own (the policy forbids it)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sparklog.console.views.numbers import number, time
+
+WIDTH, HEIGHT = 640, 140
+LEFT, TOP, BOTTOM = 4, 8, 4
+
+
+class Chart(NamedTuple):
+    """Coordinates in a box of WIDTH by HEIGHT. `lines` are pieces of the line, interrupted where nothing is known;
+    `label` says in words what is drawn."""
+
+    lines: tuple[str, ...]
+    largest: str
+    first: str
+    last: str
+    label: str
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def line_chart(samples: Sequence[tuple[int, int | None]], what: str) -> Chart | None:
+    """(ms since 1970, value) in order of time; None if there are not two values to draw a line between."""
+    known = [(t, v) for t, v in samples if v is not None]
+    if len(known) < 2 or known[0][0] == known[-1][0]:
+        return None
+    start, end = known[0][0], known[-1][0]
+    highest = max(1, max(v for _, v in known))
+
+    def point(time_ms: int, value: int) -> str:
+        x = LEFT + (time_ms - start) / (end - start) * (WIDTH - 2 * LEFT)
+        y = HEIGHT - BOTTOM - value / highest * (HEIGHT - TOP - BOTTOM)
+        return f"{x:.1f},{y:.1f}"
+
+    pieces: list[list[str]] = [[]]
+    for time_ms, value in samples:
+        if value is None:
+            pieces.append([])
+        elif start <= time_ms <= end:
+            pieces[-1].append(point(time_ms, value))
+    lines = tuple(" ".join(p) for p in pieces if len(p) > 1)
+    label = (
+        f"{what} from {time(start)} to {time(end)}: {number(known[0][1])} at first, {number(known[-1][1])} now, at most "
+        f"{number(max(v for _, v in known))}"
+    )
+    return Chart(lines, number(highest), time(start), time(end), label)

@@ -1,0 +1,120 @@
+"""The overview: brokers, how data are spread over them, and what wants a look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from sparklog.client.admin.admin import ClusterDescription, TopicDescription
+from sparklog.console.views.transactions import TransactionRow, transaction_rows
+from sparklog.console.views.watched import WatchedGroup
+from sparklog.protocol.transaction_messages import TransactionSummary
+
+LARGEST_SHOWN = 10
+LAGGING_SHOWN = 5
+OLD_TRANSACTION_MS = 60_000
+
+
+class BrokerRow(NamedTuple):
+    """A broker with what it leads. `share` is of all bytes, 0 to 1; `skew` how much more than the mean broker, 1: as
+    much."""
+
+    broker_id: int
+    address: str
+    is_controller: bool
+    leads: int
+    size_bytes: int
+    share: float
+    skew: float
+
+
+class LargeTopic(NamedTuple):
+    """`skew`: the largest partition's bytes over the mean one's."""
+
+    name: str
+    partitions: int
+    size_bytes: int
+    remote_size_bytes: int
+    skew: float
+
+
+class Spread(NamedTuple):
+    """How data are spread. `problems` name partitions that want a look."""
+
+    brokers: list[BrokerRow]
+    topics: int
+    size_bytes: int
+    remote_size_bytes: int
+    largest: list[LargeTopic]
+    problems: list[str]
+
+
+def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> Spread:
+    """Of the topics that are given."""
+    leads = {b.broker_id: 0 for b in cluster.brokers}
+    sizes = {b.broker_id: 0 for b in cluster.brokers}
+    rows: list[LargeTopic] = []
+    problems: list[str] = []
+    for topic in topics:
+        parts = [max(0, p.size_bytes) for p in topic.partition_details]
+        remote = sum(max(0, p.remote_size_bytes) for p in topic.partition_details)
+        rows.append(LargeTopic(topic.name, topic.partitions, sum(parts), remote, skew(parts)))
+        problems += problems_of(topic)
+        for p, size_bytes in zip(topic.partition_details, parts, strict=True):
+            leads[p.leader] = leads.get(p.leader, 0) + 1
+            sizes[p.leader] = sizes.get(p.leader, 0) + size_bytes
+    total = sum(sizes.values())
+    mean = total / len(sizes) if sizes else 0
+    brokers = [
+        BrokerRow(
+            b.broker_id,
+            f"{b.host}:{b.port}",
+            b.broker_id == cluster.controller_id,
+            leads[b.broker_id],
+            sizes[b.broker_id],
+            sizes[b.broker_id] / total if total else 0,
+            sizes[b.broker_id] / mean if mean else 1,
+        )
+        for b in sorted(cluster.brokers, key=lambda b: b.broker_id)
+    ]
+    rows.sort(key=lambda t: (-t.size_bytes, t.name))
+    return Spread(brokers, len(rows), total, sum(t.remote_size_bytes for t in rows), rows[:LARGEST_SHOWN], problems)
+
+
+def skew(parts: Sequence[int]) -> float:
+    """The largest over the mean; 1 where nothing is."""
+    total = sum(parts)
+    return max(parts) * len(parts) / total if total else 1.0
+
+
+def problems_of(topic: TopicDescription) -> list[str]:
+    """In words, one per partition that is offline, lacks replicas or takes no records."""
+    found = []
+    for p in topic.partition_details:
+        if p.error_code:
+            found.append(f"{topic.name}-{p.partition} is offline (error {p.error_code})")
+        elif p.leader < 0:
+            found.append(f"{topic.name}-{p.partition} has no leader")
+        elif len(p.isr) < len(p.replicas):
+            found.append(f"{topic.name}-{p.partition}: {len(p.isr)} of {len(p.replicas)} replicas are in sync")
+        if p.write_error:
+            found.append(f"{topic.name}-{p.partition} took no records: {p.write_error}")
+    return found
+
+
+class Lagging(NamedTuple):
+    """A group that is behind."""
+
+    group_id: str
+    lag: int
+
+
+def most_lagging(groups: Mapping[str, WatchedGroup]) -> list[Lagging]:
+    """Those furthest behind, if they are."""
+    behind = [Lagging(name, g.lag) for name, g in groups.items() if g.lag]
+    return sorted(behind, key=lambda g: (-g.lag, g.group_id))[:LAGGING_SHOWN]
+
+
+def open_long(transactions: Iterable[TransactionSummary], now_ms: int) -> list[TransactionRow]:
+    """Transactions that are open for a minute or more, the oldest first."""
+    return [t for t in transaction_rows(transactions, now_ms) if (t.open_ms or 0) >= OLD_TRANSACTION_MS]

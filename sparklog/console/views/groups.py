@@ -1,0 +1,155 @@
+"""Groups: the list, and one with its members, its lag, and where its offsets would be moved to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from sparklog.client.admin.group_admin import GroupDescription, MemberDescription
+from sparklog.client.admin.offset_moves import Move
+from sparklog.console.views.chart import Chart, line_chart
+from sparklog.console.views.watched import WatchedGroup
+from sparklog.types import TopicPartition
+
+SORTS = ("lag", "name", "state", "members")
+ONLY_OFFSETS = "offsets"
+"""The kind of groups that never had members, as those that Spark queries publish their progress to."""
+
+
+class GroupRow(NamedTuple):
+    """A line of the list. `rate`: committed offsets per second."""
+
+    group_id: str
+    kind: str
+    state: str
+    members: int
+    topics: int
+    lag: int | None
+    rate: float | None
+    problem: str
+
+
+def group_rows(groups: Mapping[str, WatchedGroup], search: str, sort: str, *, kind: str = "") -> list[GroupRow]:
+    """Groups with the text in their name; sorted by lag the furthest behind come first, those without one last."""
+    wanted = search.lower()
+    rows = [
+        GroupRow(name, g.listing.kind, g.listing.state, g.listing.members, len(g.topics), g.lag, g.rate, g.problem)
+        for name, g in groups.items()
+        if wanted in name.lower() and kind in ("", g.listing.kind)
+    ]
+    orders: dict[str, Callable[[GroupRow], Any]] = {
+        "lag": lambda r: (-1 if r.lag is None else r.lag) * -1,
+        "name": lambda r: r.group_id,
+        "state": lambda r: r.state,
+        "members": lambda r: -r.members,
+    }
+    return sorted(sorted(rows, key=lambda r: r.group_id), key=orders[sort])
+
+
+class LagRow(NamedTuple):
+    """A partition. `end` None: the topic is gone; `share` of the group's largest lag, 0 to 1."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    note: str
+    end: int | None
+    lag: int | None
+    share: float
+    member: str
+
+
+class GroupView(NamedTuple):
+    """A group; `lag` None: nothing is committed."""
+
+    group_id: str
+    state: str
+    epoch: int
+    assignor: str
+    lag: int | None
+    members: list[MemberRow]
+    partitions: list[LagRow]
+    topics: list[str]
+    chart: Chart | None
+
+
+class MemberRow(NamedTuple):
+    """A member. `awaited` are partitions that it is to have, or to let go."""
+
+    name: str
+    client_id: str
+    host: str
+    epoch: int
+    topics: str
+    owned: str
+    awaited: str
+
+
+def group_view(group: GroupDescription, watched: WatchedGroup | None, *, by_lag: bool) -> GroupView:
+    lags = [p.lag for p in group.partitions if p.lag is not None]
+    most = max(lags, default=0)
+    rows = [
+        LagRow(
+            p.partition.topic,
+            p.partition.partition,
+            None if p.committed is None else p.committed.offset,
+            "" if p.committed is None else p.committed.metadata,
+            None if p.end < 0 else p.end,
+            p.lag,
+            (p.lag or 0) / most if most else 0,
+            "" if p.member is None else p.member.instance_id or p.member.member_id,
+        )
+        for p in group.partitions
+    ]
+    if by_lag:
+        rows.sort(key=lambda r: -1 * (r.lag or 0))
+    samples = [] if watched is None else [(s.time_ms, s.lag) for s in watched.samples]
+    return GroupView(
+        group.group_id,
+        group.state,
+        group.epoch,
+        group.assignor,
+        sum(lags) if lags else None,
+        [_member_row(m) for m in group.members],
+        rows,
+        sorted({p.partition.topic for p in group.partitions}),
+        line_chart(samples, "Lag in records"),
+    )
+
+
+def _member_row(member: MemberDescription) -> MemberRow:
+    coming = set(member.target) - set(member.owned)
+    going = set(member.owned) - set(member.target)
+    awaited = [f"+ {_short(coming)}"] if coming else []
+    awaited += [f"− {_short(going)}"] if going else []
+    return MemberRow(
+        member.instance_id or member.member_id,
+        member.client_id,
+        member.host,
+        member.epoch,
+        ", ".join(member.topics),
+        _short(member.owned),
+        "; ".join(awaited),
+    )
+
+
+def _short(partitions: Iterable[TopicPartition]) -> str:
+    """ "t: 0, 1; u: 3"."""
+    topics: dict[str, list[str]] = {}
+    for tp in sorted(partitions):
+        topics.setdefault(tp.topic, []).append(str(tp.partition))
+    return "; ".join(f"{topic}: {', '.join(numbers)}" for topic, numbers in topics.items())
+
+
+def moves_as_text(moves: Mapping[TopicPartition, Move]) -> str:
+    """A plan as a form carries it: what is confirmed is what is done."""
+    return " ".join(f"{tp.topic}:{tp.partition}:{move.offset}" for tp, move in sorted(moves.items()))
+
+
+def moves_from_text(text: str) -> dict[TopicPartition, int]:
+    """Raises ValueError."""
+    found = {}
+    for part in text.split():
+        topic, partition, offset = part.split(":")
+        found[TopicPartition(topic, int(partition))] = int(offset)
+    return found

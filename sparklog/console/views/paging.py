@@ -1,0 +1,28 @@
+"""A long list, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+ROWS = 50
+
+T = TypeVar("T")
+
+
+class Page(NamedTuple, Generic[T]):
+    """`rows` of `total`, the first of which has the number `first` (from 1; 0: there is none). Pages count from 1."""
+
+    rows: Sequence[T]
+    number: int
+    pages: int
+    total: int
+    first: int
+
+
+def page_of(rows: Sequence[T], number: int, per_page: int = ROWS) -> Page[T]:
+    """The page with this number, or the last one if there are fewer."""
+    pages = max(1, -(-len(rows) // per_page))
+    number = min(max(1, number), pages)
+    start = (number - 1) * per_page
+    return Page(rows[start : start + per_page], number, pages, len(rows), start + 1 if rows else 0)

@@ -1,0 +1,138 @@
+"""What the console remembers between pages: the topics' names, how fast topics grow, and how groups' lags went."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from sparklog.client.admin.group_admin import GroupDescription, GroupListing
+from sparklog.console.views.watched import RATE_MS, GrowthSample, Rate, WatchedGroup, growth, measured
+from sparklog.environment.clock import Clock, MachineClock
+from sparklog.errors import SparklogError
+
+NAMES_AGE_S = 2.0
+DUTY = 10
+"""What takes long is not asked for again before so many times as long has passed."""
+GROUPS_WATCHED_MAX = 1_000
+ROUND_S = 5.0
+TOPICS_RATED_MAX = 2_000
+RATE_SAMPLES_MAX = 32
+
+_log = logging.getLogger(__name__)
+
+
+class NamesSource(Protocol):
+    """The part of Admin that knows topics' names."""
+
+    def partition_counts(self, *, include_internal: bool = False) -> dict[str, int]: ...
+
+
+class GroupSource(Protocol):
+    """The part of Admin that knows groups."""
+
+    def list_groups(self) -> list[GroupListing]: ...
+
+    def describe_group(self, group_id: str) -> GroupDescription: ...
+
+
+class TopicNames:
+    """All topics with the number of their partitions, kept for a moment: of 100,000 they take long to send."""
+
+    def __init__(self, source: NamesSource, clock: MachineClock) -> None:
+        self._source = source
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, int] = {}
+        self._until_s = float("-inf")
+
+    def forget(self) -> None:
+        """Something has changed: the next one asks."""
+        with self._lock:
+            self._until_s = float("-inf")
+
+    def get(self) -> Mapping[str, int]:
+        """Sorted by name, the internal ones too. Of those who ask at once one asks the cluster. Raises what Admin
+        raises."""
+        with self._lock:
+            begun_s = self._clock.monotonic_s()
+            if begun_s >= self._until_s:
+                self._known = self._source.partition_counts(include_internal=True)
+                ended_s = self._clock.monotonic_s()
+                self._until_s = ended_s + max(NAMES_AGE_S, DUTY * (ended_s - begun_s))
+            return self._known
+
+
+class TopicRates:
+    """How fast topics grow, as far as somebody has looked at them; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._samples: OrderedDict[str, deque[GrowthSample]] = OrderedDict()
+
+    def note(self, topic_id: str, sample: GrowthSample) -> Rate | None:
+        """Keeps a sample; the rate over the last minute, None if there is no earlier one."""
+        with self._lock:
+            samples = self._samples.setdefault(topic_id, deque(maxlen=RATE_SAMPLES_MAX))
+            self._samples.move_to_end(topic_id)
+            while len(self._samples) > TOPICS_RATED_MAX:
+                self._samples.popitem(last=False)
+            if samples and sample.time_ms < samples[-1].time_ms:
+                samples.clear()  # the clock was set back
+            if not samples or sample.time_ms > samples[-1].time_ms:
+                samples.append(sample)
+            while sample.time_ms - samples[0].time_ms > RATE_MS:
+                samples.popleft()
+            return growth(samples)
+
+
+class GroupWatch:
+    """Measures the lag of every group, round after round."""
+
+    def __init__(self, source: GroupSource, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._groups: dict[str, WatchedGroup] = {}
+        self.rounds = 0
+        self.left_out = 0
+        """Groups beyond GROUPS_WATCHED_MAX."""
+        self.problem = ""
+        """Why the last round has failed; empty: it has not."""
+
+    def groups(self) -> Mapping[str, WatchedGroup]:
+        """As the last round saw them, by name."""
+        return self._groups
+
+    def measure(self) -> None:
+        """One round; for one thread at a time."""
+        try:
+            listed = self._source.list_groups()
+        except SparklogError as e:
+            self.problem = f"{e.name}: {e}"
+            _log.warning("the groups cannot be watched: %s", e)
+            return
+        self.left_out = max(0, len(listed) - GROUPS_WATCHED_MAX)
+        before = self._groups
+        found = {g.group_id: self._measured(g, before.get(g.group_id)) for g in listed[:GROUPS_WATCHED_MAX]}
+        self._groups = found
+        self.problem = ""
+        self.rounds += 1
+
+    def _measured(self, listing: GroupListing, before: WatchedGroup | None) -> WatchedGroup:
+        watched = WatchedGroup(listing)
+        if before is not None:
+            watched.samples = before.samples
+        try:
+            described = self._source.describe_group(listing.group_id)
+        except SparklogError as e:
+            watched.problem = f"{e.name}: {e}"
+            return watched
+        by_topic, sample = measured(described, self._clock.now_ms())
+        watched.lag_by_topic = by_topic
+        watched.topics = frozenset(p.partition.topic for p in described.partitions)
+        samples = watched.samples.copy()  # a page may be reading the old one
+        samples.append(sample)
+        watched.samples = samples
+        return watched

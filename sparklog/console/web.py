@@ -1,0 +1,194 @@
+"""What all pages share: what they ask, how they read parameters and forms, and how they are rendered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+from jinja2 import Environment as Templates
+from jinja2 import PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from sparklog.client.admin.admin import Admin
+from sparklog.console.guard import COOKIE, SESSION_HEX_DIGITS, Tokens, session_of
+from sparklog.console.views import numbers
+from sparklog.console.watching import GroupWatch, TopicNames, TopicRates
+from sparklog.console.work import Work
+from sparklog.environment.clock import Clock
+from sparklog.environment.randomness import Randomness
+from sparklog.errors import InvalidRequestError, SparklogError
+
+FORM_BYTES_MAX = 1024 * 1024
+FORM_FIELDS_MAX = 100
+NOTES_MAX = 100
+PARAMETER_CHARS_MAX = 4_096
+
+T = TypeVar("T")
+
+
+class RefusedError(Exception):
+    """The console itself says no: it is read-only, or a form is not of this browser's session."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the console was started."""
+
+    bootstrap_servers: str
+    allow_changes: bool = False
+    request_timeout_ms: int = 10_000
+
+
+@dataclass
+class Console:
+    """What the pages work with. `hint` says what to do next about an error."""
+
+    options: Options
+    admin: Admin
+    work: Work
+    names: TopicNames
+    groups: GroupWatch
+    rates: TopicRates
+    clock: Clock
+    randomness: Randomness
+    tokens: Tokens
+    hint: Callable[[SparklogError], str]
+    notes: OrderedDict[str, str] = field(default_factory=OrderedDict)
+
+    def note(self, text: str) -> str:
+        """Keeps what the next page is to say; returns the key to ask for it with."""
+        key = self.randomness.new_id()
+        self.notes[key] = text
+        while len(self.notes) > NOTES_MAX:
+            self.notes.popitem(last=False)
+        return key
+
+
+def console_of(request: Request) -> Console:
+    found: Console = request.app.state.console
+    return found
+
+
+async def ask(request: Request, fn: Callable[[Console], T]) -> T:
+    """Runs what asks the cluster in a thread."""
+    console = console_of(request)
+    return await console.work.run(lambda: fn(console))
+
+
+# -- parameters and forms
+
+
+def text(values: Mapping[str, str], name: str, default: str = "") -> str:
+    """Raises InvalidRequestError."""
+    value = values.get(name, default)
+    if len(value) > PARAMETER_CHARS_MAX:
+        raise InvalidRequestError(f"{name} has {len(value)} characters: at most {PARAMETER_CHARS_MAX}")
+    return value.strip()
+
+
+def whole_number(values: Mapping[str, str], name: str, default: int, first: int = 0, last: int = 2**63 - 1) -> int:
+    """A parameter in [first, last]; `default` if it is not given. Raises InvalidRequestError."""
+    given = text(values, name)
+    if not given:
+        return default
+    try:
+        value = int(given)
+    except ValueError as e:
+        raise InvalidRequestError(f"{name} = {given!r}: a whole number is needed") from e
+    if not first <= value <= last:
+        raise InvalidRequestError(f"{name} = {value}: {first} to {last}")
+    return value
+
+
+def one_of(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """A parameter that is one of `choices`; the first if it is not given. Raises InvalidRequestError."""
+    given = text(values, name) or choices[0]
+    if given not in choices:
+        raise InvalidRequestError(f"{name} = {given!r}: use one of {', '.join(choices)}")
+    return given
+
+
+def is_on(values: Mapping[str, str], name: str) -> bool:
+    """Whether a box is ticked."""
+    return text(values, name) in ("1", "on", "true")
+
+
+def url(path: str, **parameters: object) -> str:
+    """With parameters that are not None or empty."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "", False)}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def require_changes(console: Console) -> None:
+    """Raises RefusedError."""
+    if not console.options.allow_changes:
+        raise RefusedError("this console only shows: start it with --allow-changes to change anything")
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form that one of our pages has sent. Raises RefusedError, InvalidRequestError."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > FORM_BYTES_MAX:
+            raise InvalidRequestError(f"the form has more than {FORM_BYTES_MAX} bytes")
+    try:
+        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX))
+    except ValueError as e:
+        raise InvalidRequestError(f"the form cannot be read: {e}") from e
+    if not console_of(request).tokens.is_right(session_of(request.headers), fields.pop("token", "")):
+        raise RefusedError("the form is not of this browser's session: load the page again; nothing was done")
+    return fields
+
+
+# -- rendering
+
+
+def make_templates() -> Templates:
+    """Everything is escaped; what a page does not hand over is an error."""
+    made = Templates(
+        loader=PackageLoader("sparklog.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "number": numbers.number,
+        "size": numbers.size,
+        "time": numbers.time,
+        "age": numbers.age,
+        "rate": numbers.rate,
+    }
+    made.globals["url"] = url
+    return made
+
+
+_TEMPLATES = make_templates()
+
+
+def is_fragment(request: Request) -> bool:
+    """Whether htmx asks for a part of the page."""
+    return request.headers.get("hx-request") == "true"
+
+
+def render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
+    """A page, or the part of one. Gives the browser a session if it has none."""
+    console = console_of(request)
+    session = session_of(request.headers) or console.randomness.token_bytes(SESSION_HEX_DIGITS // 2).hex()
+    body = _TEMPLATES.get_template(template).render(
+        options=console.options,
+        path=request.url.path,
+        token=console.tokens.token(session),
+        note=console.notes.get(request.query_params.get("note", ""), ""),
+        now_ms=console.clock.now_ms(),
+        **context,
+    )
+    response = HTMLResponse(body, status)
+    if session != session_of(request.headers):
+        response.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    return response

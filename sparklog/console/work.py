@@ -1,0 +1,69 @@
+"""Threads for what blocks: questions to the cluster. Bounded, so that many browsers cannot take all memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Generator
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from sparklog.environment.executors import Executors
+
+THREADS = 8
+WAITING_MAX = 64
+"""Questions that wait for a thread; one more is turned away."""
+
+T = TypeVar("T")
+
+
+class BusyError(Exception):
+    """Too many questions wait already."""
+
+
+class Work:
+    """Runs functions in threads; for one event loop."""
+
+    def __init__(self, executors: Executors, *, threads: int = THREADS, waiting_max: int = WAITING_MAX) -> None:
+        self._pool: Executor = executors.pool("sparklog-console", threads)
+        self._under_way = 0
+        self._under_way_max = threads + waiting_max
+
+    async def run(self, fn: Callable[[], T]) -> T:
+        """What `fn` returns or raises. If the caller is cancelled, `fn` runs on to its end and counts until then.
+        Raises BusyError."""
+        if self._under_way >= self._under_way_max:
+            raise BusyError(f"{self._under_way} questions are under way already")
+        self._under_way += 1
+        loop = asyncio.get_running_loop()
+        future = self._pool.submit(fn)
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ended) if not loop.is_closed() else None)
+        return await asyncio.wrap_future(future)
+
+    async def steps(self, made: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
+        """What a generator gives, each step run in a thread. It is closed at the end, and when nobody listens any
+        more."""
+        lock = threading.Lock()  # it may be closed while a step that nobody waits for any more is at work
+
+        def step() -> bytes | None:
+            with lock:
+                return next(made, None)
+
+        def close() -> None:
+            with lock:
+                made.close()
+
+        try:
+            while (piece := await self.run(step)) is not None:
+                yield piece
+        finally:
+            with contextlib.suppress(RuntimeError):  # the pool is closed: the process ends
+                self._pool.submit(close)
+
+    def close(self) -> None:
+        """What has begun ends by itself; what waits is dropped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ended(self) -> None:
+        self._under_way -= 1

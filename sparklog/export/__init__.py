@@ -1,0 +1,1 @@
+"""Rows for people and files: values as text and JSON, and writers of CSV, JSON, Parquet and Arrow."""

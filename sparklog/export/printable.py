@@ -1,0 +1,109 @@
+"""Arrow values as what JSON and people can read."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from sparklog.format.schema import NO_PYTHON_OBJECT
+
+if TYPE_CHECKING:
+    from sparklog.client.reading.consumed import ConsumedBatch
+
+BINARY_MARK = "base64"
+"""Bytes that are not UTF-8 text are written as {"base64": "…"}."""
+
+_CELL_CHARS_MAX = 120
+
+
+def with_metadata(batch: ConsumedBatch) -> pa.Table:
+    """The batch's columns, behind `_topic`, `_partition`, `_offset`, `_timestamp` (as the Spark source names them)."""
+    rows = batch.data.num_rows
+    timestamps = _from_numpy(np.asarray(batch.timestamps_ms(), np.int64) * 1000, pa.timestamp("us", tz="UTC"))
+    columns = {
+        "_topic": pa.repeat(pa.scalar(batch.topic), rows),
+        "_partition": pa.repeat(pa.scalar(batch.partition, pa.int32()), rows),
+        "_offset": _from_numpy(np.asarray(batch.offsets(), np.int64), pa.int64()),
+        "_timestamp": timestamps,
+    }
+    columns |= dict(zip(batch.data.schema.names, batch.data.columns, strict=True))
+    return pa.table(columns)
+
+
+def _from_numpy(values: np.ndarray, t: Any) -> Any:
+    """An int64 array as an Arrow array of a type with that layout; `pa.array` would import pandas (0.3 s) to look at
+    it."""
+    return pa.Array.from_buffers(t, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def printable(column: Any) -> list[Any]:
+    """A column's values for JSON: bytes as text, maps as objects, times in ISO 8601, or as the stored number where
+    Python has no object for them."""
+    if pa.types.is_binary(column.type):
+        try:
+            return list(column.cast(pa.string()).to_pylist())
+        except pa.ArrowInvalid:
+            return [_text(v) for v in column.to_pylist()]
+    try:
+        values = column.to_pylist()
+    except NO_PYTHON_OBJECT:
+        values = [_object(scalar) for scalar in column]
+    if pa.types.is_nested(column.type):
+        return [_plain(v, column.type) for v in values]
+    return list(values)
+
+
+def _object(scalar: Any) -> Any:
+    """As `as_py`, with numbers where that has no object."""
+    t = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_struct(t):
+        return {f.name: _object(scalar[i]) for i, f in enumerate(t)}
+    if pa.types.is_map(t):
+        return [(_object(entry[0]), _object(entry[1])) for entry in scalar.values]
+    if pa.types.is_list(t):
+        return [_object(v) for v in scalar.values]
+    try:
+        return scalar.as_py()
+    except NO_PYTHON_OBJECT:
+        return scalar.value
+
+
+def _text(value: bytes | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {BINARY_MARK: base64.b64encode(value).decode()}
+
+
+def _plain(value: Any, t: Any) -> Any:
+    """A nested value with what JSON has no form for replaced."""
+    if value is None:
+        return None
+    if pa.types.is_binary(t):
+        return _text(value)
+    if pa.types.is_list(t):
+        return [_plain(v, t.value_type) for v in value]
+    if pa.types.is_struct(t):
+        return {f.name: _plain(value[f.name], f.type) for f in t}
+    if pa.types.is_map(t):
+        return {_map_key(_plain(k, t.key_type)): _plain(v, t.item_type) for k, v in value}
+    return value
+
+
+def _map_key(key: Any) -> str:
+    return key if isinstance(key, str) else msgspec.json.encode(key).decode().strip('"')
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode().strip('"')
+    return text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…"

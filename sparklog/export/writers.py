@@ -1,0 +1,140 @@
+"""Writers of a result's batches: CSV, JSON lines, Parquet, Arrow. They only append to what they write to."""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from sparklog.export.printable import printable
+
+
+class Writer(Protocol):
+    """Takes the batches of one result in order; `close` finishes what has to be finished."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JsonWriter:
+    """One object per line, as `sparklog consume` writes them."""
+
+    def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
+        self._out = out
+        self._names = distinct(schema.names)
+        self._encoder = msgspec.json.Encoder(decimal_format="number")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [printable(plain_column(c)) for c in batch.columns]
+        records = [dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True)]
+        self._out.write(self._encoder.encode_lines(records))
+
+    def close(self) -> None:
+        self._out.flush()
+
+
+class CsvWriter:
+    """With a line of names. What has no form in CSV (lists, structs, maps, bytes that are not text) is written as
+    JSON."""
+
+    def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
+        names = distinct(schema.names)
+        self._schema = pa.schema([pa.field(n, _csv_type(f.type)) for n, f in zip(names, schema, strict=True)])
+        self._out = out
+        self._write(self._schema.empty_table(), header=True)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [_csv_column(c, f.type) for c, f in zip(batch.columns, self._schema, strict=True)]
+        self._write(pa.Table.from_arrays(columns, schema=self._schema), header=False)
+
+    def close(self) -> None:
+        self._out.flush()
+
+    def _write(self, rows: pa.Table, *, header: bool) -> None:
+        import pyarrow.csv
+
+        sink = pa.BufferOutputStream()
+        options = pyarrow.csv.WriteOptions(include_header=header, quoting_style="needed", quoting_header="needed")
+        pyarrow.csv.write_csv(rows, sink, write_options=options)
+        self._out.write(sink.getvalue())
+
+
+class ParquetWriter:
+    """Compressed with zstd."""
+
+    def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        self._schema = pa.schema(
+            [pa.field(name, f.type) for name, f in zip(distinct(schema.names), schema, strict=True)]
+        )
+        self._writer = pq.ParquetWriter(out, self._schema, compression="zstd")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class ArrowWriter:
+    """An Arrow IPC file."""
+
+    def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
+        names = distinct(schema.names)
+        self._schema = pa.schema([pa.field(name, f.type) for name, f in zip(names, schema, strict=True)])
+        self._writer = pa.ipc.new_file(out, self._schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def distinct(names: list[str]) -> list[str]:
+    """Column names, with a number behind those that were there before: SQL allows the same twice."""
+    seen: set[str] = set()
+    found = []
+    for name in names:
+        number, unique = 1, name
+        while unique in seen:
+            unique = f"{name}_{number}"
+            number += 1
+        seen.add(unique)
+        found.append(unique)
+    return found
+
+
+def plain_column(column: Any) -> Any:
+    """Without chunks, and of a type that `printable` knows."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if pa.types.is_large_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
+        return column.cast(pa.binary())
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)  # Python's have no more
+    return column
+
+
+def is_number(t: Any) -> bool:
+    return bool(pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t))
+
+
+def _csv_type(t: Any) -> Any:
+    plain = is_number(t) or pa.types.is_boolean(t) or pa.types.is_date(t) or pa.types.is_timestamp(t)
+    return t if plain else pa.string()
+
+
+def _csv_column(column: Any, t: Any) -> Any:
+    if column.type == t:
+        return column
+    return pa.array([_csv_text(v) for v in printable(plain_column(column))], pa.string())
+
+
+def _csv_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode().strip('"')  # a time of day is text in JSON
