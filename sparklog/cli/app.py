@@ -17,6 +17,7 @@ from sparklog.cli import broker, conf, consume, delete_records, group, log, offs
 from sparklog.cli.completion import join_bash_words
 from sparklog.cli.errors import hint_for, report
 from sparklog.cli.options import Timeout, set_timeout
+from sparklog.cli.top import command as top
 from sparklog.errors import SparklogError
 
 EXIT_FAILED = 1
@@ -54,6 +55,7 @@ app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
 app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delete_records)
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
+app.command("top", epilog=top.EPILOG)(top.top)
 app.add_typer(log.app, name="log")
 app.command("config", epilog=conf.EPILOG)(conf.config)
 
