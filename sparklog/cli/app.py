@@ -30,6 +30,7 @@ from sparklog.cli import (
 from sparklog.cli.completion import join_bash_words
 from sparklog.cli.errors import hint_for, report
 from sparklog.cli.options import Timeout, set_timeout
+from sparklog.cli.top import command as top
 from sparklog.errors import SparklogError
 
 EXIT_FAILED = 1
@@ -68,6 +69,7 @@ app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
 app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delete_records)
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
+app.command("top", epilog=top.EPILOG)(top.top)
 app.add_typer(log.app, name="log")
 app.command("config", epilog=conf.EPILOG)(conf.config)
 

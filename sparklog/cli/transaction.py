@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparklog.cli import completion
+from sparklog.cli.durations import parse_duration_ms
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
 
 if TYPE_CHECKING:
@@ -27,15 +27,6 @@ app = typer.Typer(
 )
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_duration_ms(text: str) -> int:
-    """`90s`, `10m`, `2h`, `1d`, `500ms` in milliseconds. Raises typer.BadParameter."""
-    found = re.fullmatch(r"(\d{1,12})(ms|s|m|h|d)", text.strip())
-    if found is None:
-        raise typer.BadParameter(f"{text!r}: a number with ms, s, m, h or d is needed, as in 10m")
-    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 @app.command("list", epilog="**Example**\n\n`sparklog transaction list --state Ongoing --running-for 10m`")

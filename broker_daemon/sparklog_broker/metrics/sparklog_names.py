@@ -91,6 +91,9 @@ def topic_families(traffic: Traffic, sums: dict[str, Sums], slices: Slices) -> I
 
 def server_families(watched: Watched) -> Iterator[Metric]:
     server, memory, unread = watched.server, watched.memory, watched.server.unread
+    yield one_gauge(
+        "sparklog_time_seconds", "The broker's clock, in seconds since 1970.", watched.clock.now_ms() / 1000
+    )
     yield one_gauge("sparklog_connections", "Open connections.", server.connection_count)
     yield one_counter("sparklog_connections_accepted", "Connections accepted.", server.accepted_count)
     yield one_counter("sparklog_connections_refused", "Of these, told that there are too many.", server.refused_count)

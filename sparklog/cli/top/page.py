@@ -1,0 +1,100 @@
+"""A broker's metrics page: fetched over HTTP, and read into plain values. What it says is checked: it is text from
+somewhere else."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from http.client import HTTPException
+from urllib.parse import urlsplit
+
+from sparklog.cli.top.samples import BrokerPage
+from sparklog.errors import InvalidConfigError, InvalidRequestError
+
+PAGE_BYTES_MAX = 64 * 1024 * 1024
+Series = dict[str, list[tuple[dict[str, str], float]]]
+"""By name: labels and value of each."""
+
+
+def check_url(url: str) -> str:
+    """The address of a metrics page; `/metrics` is added to one without a path. Raises InvalidConfigError."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise InvalidConfigError(f"metrics page {url!r}: an address is needed, as in http://127.0.0.1:9293/metrics")
+    return url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
+
+
+def fetch_page(url: str, timeout_s: float) -> str:
+    """Raises InvalidRequestError, which says why there is no page."""
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url, timeout=timeout_s) as answer:
+            data = answer.read(PAGE_BYTES_MAX + 1)
+    except (OSError, HTTPException, ValueError) as e:
+        raise InvalidRequestError(f"no metrics from {url}: {getattr(e, 'reason', e)}") from e
+    if len(data) > PAGE_BYTES_MAX:
+        raise InvalidRequestError(f"no metrics from {url}: more than {PAGE_BYTES_MAX} bytes")
+    return bytes(data).decode("utf-8", "replace")
+
+
+def read_series(text: str) -> Series:
+    """All samples of a page in Prometheus text. Raises InvalidRequestError."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    found: Series = defaultdict(list)
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if math.isfinite(sample.value):
+                    found[sample.name].append((sample.labels, sample.value))
+    except (ValueError, KeyError, IndexError) as e:
+        raise InvalidRequestError(f"what answers is no metrics page: {e}") from e
+    return dict(found)
+
+
+def broker_page(series: Series) -> BrokerPage:
+    """What `sparklog top` shows of a page. Raises InvalidRequestError if it is not of a sparklog broker that serves."""
+    (broker, _), *_ = series.get("kafka_broker_info") or [({}, 0.0)]
+    (build, _), *_ = series.get("sparklog_build_info") or [({}, 0.0)]
+    if not broker.get("id", "").isdecimal():
+        reason = "the broker is still starting" if build else "it is not a sparklog broker's"
+        raise InvalidRequestError(f"the metrics page tells no numbers: {reason}")
+    return BrokerPage(
+        broker_id=int(broker["id"]),
+        version=build.get("version", ""),
+        time_ms=round(total(series, "sparklog_time_seconds") * 1000),
+        requests_total=total(series, "sparklog_requests_total"),
+        errors_total=total(series, "sparklog_request_errors_total"),
+        connections=total(series, "sparklog_connections"),
+        memory_used_bytes=total(series, "sparklog_request_memory_used_bytes"),
+        memory_limit_bytes=total(series, "sparklog_request_memory_limit_bytes"),
+        bytes_in=_by_topic(series, "kafka_server_brokertopicmetrics_bytesin_total"),
+        bytes_out=_by_topic(series, "kafka_server_brokertopicmetrics_bytesout_total"),
+        group_lags=_by_group(series, "kafka_consumergroup_lag"),
+        group_offsets=_by_group(series, "kafka_consumergroup_current_offset"),
+    )
+
+
+def total(series: Series, name: str) -> float:
+    """The sum of a name's series; 0 if there is none."""
+    return sum(value for _, value in series.get(name, ()))
+
+
+def _by_topic(series: Series, name: str) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for labels, value in series.get(name, ()):
+        found[labels.get("topic", "")] += value
+    return dict(found)
+
+
+def _by_group(series: Series, name: str) -> dict[str, dict[str, int]]:
+    """By group and topic, with the sums of partitions that are shown each by itself."""
+    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for labels, value in series.get(name, ()):
+        found[labels.get("consumergroup", "")][labels.get("topic", "")] += int(value)
+    return {group: dict(topics) for group, topics in found.items()}

@@ -1,0 +1,238 @@
+"""Two samples of a cluster make rates. Pure: what is shown is a function of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
+
+from sparklog.cli.top.samples import BrokerPage, GroupSample, Snapshot, TopicSample
+
+
+class Order(StrEnum):
+    """By what rows are sorted: the largest first, or by name."""
+
+    lag = "lag"
+    rate = "rate"
+    size = "size"
+    name = "name"
+
+
+class TopicRow(NamedTuple):
+    """Rates are per second; None: not known (yet). `lag`: of the group that is furthest behind."""
+
+    name: str
+    partitions: int
+    records_per_s: float | None
+    bytes_in_per_s: float | None
+    bytes_out_per_s: float | None
+    size_bytes: int
+    lag: int | None
+    trouble: str
+
+
+class GroupRow(NamedTuple):
+    """`lag_per_s` > 0: it falls further behind. `left_s`: when it has caught up, if all goes on like this; None: never,
+    or not known."""
+
+    group_id: str
+    state: str
+    members: int
+    lag: int | None
+    lag_per_s: float | None
+    read_per_s: float | None
+    left_s: float | None
+
+
+class BrokerRow(NamedTuple):
+    """Numbers that are None are on the broker's metrics page only."""
+
+    broker_id: int
+    address: str
+    is_controller: bool
+    leads: int
+    requests_per_s: float | None = None
+    errors_per_s: float | None = None
+    connections: float | None = None
+    memory_share: float | None = None
+
+
+class TransactionRow(NamedTuple):
+    """`is_late`: it is open for longer than its timeout."""
+
+    transactional_id: str
+    kind: str
+    state: str
+    age_s: float
+    timeout_s: float | None
+    is_late: bool
+
+
+class Model(NamedTuple):
+    """All that is shown. `over_s`: what the rates are means of; None: there is one sample only."""
+
+    cluster_id: str
+    over_s: float | None
+    topics: tuple[TopicRow, ...]
+    topics_left_out: int
+    groups: tuple[GroupRow, ...]
+    groups_left_out: int
+    brokers: tuple[BrokerRow, ...]
+    transactions: tuple[TransactionRow, ...]
+    page_problem: str
+
+
+def model(before: Snapshot | None, now: Snapshot) -> Model:
+    """What `now` shows, with rates since `before`, an earlier one of the same cluster."""
+    if before is not None and (before.cluster_id != now.cluster_id or now.at_s <= before.at_s):
+        before = None
+    over_s = None if before is None else now.at_s - before.at_s
+    worst = _worst_lags(now.groups.values())
+    return Model(
+        now.cluster_id,
+        over_s,
+        tuple(_topic_row(name, topic, before, now, worst.get(name)) for name, topic in now.topics.items()),
+        now.topics_left_out,
+        tuple(
+            _group_row(name, group, None if before is None else before.groups.get(name), over_s)
+            for name, group in now.groups.items()
+        ),
+        now.groups_left_out,
+        tuple(_broker_rows(before, now)),
+        tuple(_transaction_rows(now)),
+        now.page_problem,
+    )
+
+
+def _worst_lags(groups: Iterable[GroupSample]) -> dict[str, int]:
+    worst: dict[str, int] = {}
+    for group in groups:
+        for topic, lag in (group.lags or {}).items():
+            worst[topic] = max(lag, worst.get(topic, 0))
+    return worst
+
+
+def _topic_row(name: str, topic: TopicSample, before: Snapshot | None, now: Snapshot, lag: int | None) -> TopicRow:
+    then = None if before is None else before.topics.get(name)
+    if then is not None and then.topic_id != topic.topic_id:
+        then = None  # deleted and made again
+    records = None
+    over_s = 0.0 if before is None else now.at_s - before.at_s
+    if then is not None:
+        # a partition that was, or is, offline has no end; one that is new had none
+        pairs = zip(topic.ends, then.ends, strict=False)
+        records = sum(end - was for end, was in pairs if 0 <= was <= end) / over_s
+    pages = (None if before is None else before.page, now.page)
+    return TopicRow(
+        name,
+        len(topic.ends),
+        records,
+        _counter_rate(pages, over_s, lambda page: page.bytes_in.get(name)),
+        _counter_rate(pages, over_s, lambda page: page.bytes_out.get(name)),
+        topic.size_bytes,
+        lag,
+        _trouble(topic),
+    )
+
+
+def _trouble(topic: TopicSample) -> str:
+    found = (
+        (topic.offline, "offline"),
+        (topic.unwritable, "cannot be written"),
+        (topic.under_replicated, "under-replicated"),
+    )
+    return ", ".join(f"{count} {what}" for count, what in found if count)
+
+
+def _counter_rate(
+    pages: tuple[BrokerPage | None, BrokerPage | None],
+    over_s: float,
+    value: Callable[[BrokerPage], float | None],
+) -> float | None:
+    """Of a counter that begins anew with its broker."""
+    before, now = pages
+    if before is None or now is None or before.broker_id != now.broker_id:
+        return None
+    was, is_ = value(before), value(now)
+    if was is None or is_ is None:
+        return None
+    return (is_ - was if is_ >= was else is_) / over_s
+
+
+def _group_row(name: str, group: GroupSample, then: GroupSample | None, over_s: float | None) -> GroupRow:
+    lag_per_s = read_per_s = left_s = None
+    if then is not None and over_s:
+        read_per_s = _read(then.committed, group.committed) / over_s
+        if group.lag is not None and then.lag is not None:
+            lag_per_s = (group.lag - then.lag) / over_s
+            left_s = 0.0 if group.lag == 0 else group.lag / -lag_per_s if lag_per_s < 0 else None
+    return GroupRow(name, group.state, group.members, group.lag, lag_per_s, read_per_s, left_s)
+
+
+def _read(then: Mapping[Any, int], now: Mapping[Any, int]) -> int:
+    """Offsets that were committed meanwhile; a reset to earlier ones does not count."""
+    return sum(max(0, offset - then[key]) for key, offset in now.items() if key in then)
+
+
+def _broker_rows(before: Snapshot | None, now: Snapshot) -> Iterable[BrokerRow]:
+    pages = (None if before is None else before.page, now.page)
+    over_s = 0.0 if before is None else now.at_s - before.at_s
+    for broker in now.brokers:
+        row = BrokerRow(broker.broker_id, broker.address, broker.is_controller, broker.leads)
+        page = now.page
+        if page is not None and page.broker_id == broker.broker_id:
+            limit = page.memory_limit_bytes
+            row = row._replace(
+                requests_per_s=_counter_rate(pages, over_s, lambda page: page.requests_total),
+                errors_per_s=_counter_rate(pages, over_s, lambda page: page.errors_total),
+                connections=page.connections,
+                memory_share=page.memory_used_bytes / limit if limit > 0 else None,
+            )
+        yield row
+
+
+def _transaction_rows(now: Snapshot) -> Iterable[TransactionRow]:
+    """The oldest first."""
+    for found in sorted(now.transactions, key=lambda t: (t.started_ms, t.transactional_id)):
+        age_ms = max(0, now.now_ms - found.started_ms) if found.started_ms >= 0 else 0
+        timeout_s = found.timeout_ms / 1000 if found.timeout_ms >= 0 else None
+        late = timeout_s is not None and age_ms > found.timeout_ms
+        yield TransactionRow(found.transactional_id, found.kind, found.state, age_ms / 1000, timeout_s, late)
+
+
+R = TypeVar("R", TopicRow, GroupRow)
+
+
+def sorted_topics(rows: Iterable[TopicRow], order: Order) -> list[TopicRow]:
+    """Equal ones by rate, then by name."""
+    return _sorted(rows, order, lambda row: row.name, {
+        Order.lag: lambda row: (_known(row.lag), _known(row.records_per_s)),
+        Order.rate: lambda row: (_known(row.records_per_s), _known(row.lag)),
+        Order.size: lambda row: (row.size_bytes,),
+    })  # fmt: skip
+
+
+def sorted_groups(rows: Iterable[GroupRow], order: Order) -> list[GroupRow]:
+    """A group has no size: then it goes by lag."""
+    by_lag: Callable[[GroupRow], tuple[float, ...]] = lambda row: (_known(row.lag), _known(row.read_per_s))  # noqa: E731
+    return _sorted(rows, order, lambda row: row.group_id, {
+        Order.lag: by_lag,
+        Order.rate: lambda row: (_known(row.read_per_s), _known(row.lag)),
+        Order.size: by_lag,
+    })  # fmt: skip
+
+
+def _sorted(
+    rows: Iterable[R],
+    order: Order,
+    name: Callable[[R], str],
+    keys: Mapping[Order, Callable[[R], tuple[float, ...]]],
+) -> list[R]:
+    by_name = sorted(rows, key=name)
+    key = keys.get(order)
+    return by_name if key is None else sorted(by_name, key=key, reverse=True)
+
+
+def _known(value: float | None) -> float:
+    """What is not known comes last."""
+    return -1.0 if value is None else value

@@ -1,0 +1,188 @@
+"""Takes samples of a cluster through the public Admin, and of a broker's metrics page if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from sparklog.cli.top.page import broker_page, fetch_page, read_series
+from sparklog.cli.top.samples import (
+    BrokerPage,
+    BrokerSample,
+    GroupSample,
+    Snapshot,
+    TopicSample,
+    TransactionSample,
+)
+from sparklog.errors import InvalidRequestError, SparklogError
+from sparklog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from sparklog.client.admin.admin import Admin, TopicDescription
+    from sparklog.client.admin.group_admin import GroupListing
+    from sparklog.environment.clock import MachineClock
+
+TOPICS_MAX = 10_000
+GROUPS_MAX = 200
+"""Asked for each by itself; what others have committed is on the metrics page."""
+OFFSETS_MAX = 100_000
+REFINED_MAX = 50
+"""Groups whose lag is so small that it may be markers of transactions alone: looked at closely."""
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+class Sampler:
+    """Not thread-safe. Nothing is kept between two samples."""
+
+    def __init__(
+        self, admin: Admin, clock: MachineClock, *, metrics_url: str = "", timeout_s: float, internal: bool
+    ) -> None:
+        self._admin = admin
+        self._clock = clock
+        self._metrics_url = metrics_url
+        self._timeout_s = timeout_s
+        self._internal = internal
+
+    def take(self) -> Snapshot:
+        """Raises SparklogError, BrokerNotAvailableError among them. A metrics page that is not there is no error."""
+        page, problem = self._page()
+        at_s = self._clock.monotonic_s()
+        cluster = self._admin.describe_cluster()
+        names = self._admin.list_topics(include_internal=self._internal)
+        described = self._admin.describe_topics(names[:TOPICS_MAX])
+        leads = _leads(described.values())
+        groups, groups_left_out = self._groups(described, page)
+        return Snapshot(
+            at_s,
+            page.time_ms if page is not None and page.time_ms > 0 else self._clock.now_ms(),
+            cluster.cluster_id,
+            {name: topic_sample(described[name]) for name in names if name in described},
+            max(0, len(names) - TOPICS_MAX),
+            groups,
+            groups_left_out,
+            tuple(
+                TransactionSample(t.transactional_id, t.kind, t.state, t.started_ms, t.timeout_ms)
+                for t in self._admin.list_transactions(OPEN_STATES)
+            ),
+            tuple(
+                BrokerSample(
+                    b.broker_id, f"{b.host}:{b.port}", b.broker_id == cluster.controller_id, leads.get(b.broker_id, 0)
+                )
+                for b in sorted(cluster.brokers, key=lambda b: b.broker_id)
+            ),
+            page,
+            problem,
+        )
+
+    def _page(self) -> tuple[BrokerPage | None, str]:
+        if not self._metrics_url:
+            return None, ""
+        try:
+            return broker_page(read_series(fetch_page(self._metrics_url, self._timeout_s))), ""
+        except InvalidRequestError as e:
+            return None, str(e)
+
+    def _groups(
+        self, topics: Mapping[str, TopicDescription], page: BrokerPage | None
+    ) -> tuple[dict[str, GroupSample], int]:
+        listed = self._admin.list_groups()
+        committed: dict[str, dict[TopicPartition, int]] = {}
+        left = OFFSETS_MAX
+        for group in listed[:GROUPS_MAX]:
+            if left <= 0:
+                break
+            offsets = self._admin.list_group_offsets(group.group_id)
+            committed[group.group_id] = {tp: o.offset for tp, o in offsets.items()}
+            left -= len(offsets)
+        ends = self._ends({tp for offsets in committed.values() for tp in offsets}, topics)
+        starts = _starts(topics)
+        found: dict[str, GroupSample] = {}
+        refined = 0
+        for group in listed:
+            if group.group_id in committed:
+                sample = group_sample(group, committed[group.group_id], starts, ends)
+                if 0 < (sample.lag or 0) <= 2 * len(sample.committed) and refined < REFINED_MAX:
+                    refined += 1
+                    sample = self._refined(group.group_id, sample)
+                found[group.group_id] = sample
+            elif page is not None and group.group_id in page.group_lags:
+                found[group.group_id] = GroupSample(
+                    group.state,
+                    group.members,
+                    page.group_offsets.get(group.group_id, {}),
+                    page.group_lags[group.group_id],
+                )
+        return found, len(listed) - len(found)
+
+    def _ends(
+        self, partitions: set[TopicPartition], topics: Mapping[str, TopicDescription]
+    ) -> dict[TopicPartition, int]:
+        """Where readers of committed records end; where nobody can tell, the high watermarks."""
+        watermarks = {
+            TopicPartition(name, p.partition): p.high_watermark
+            for name, topic in topics.items()
+            for p in topic.partition_details
+            if p.error_code == 0 and p.high_watermark >= 0
+        }
+        known = sorted(partitions & watermarks.keys())
+        try:
+            found = self._admin.list_offsets(dict.fromkeys(known, "latest"), isolation_level="read_committed")
+        except SparklogError:
+            self._admin.describe_cluster()  # raises if it is the broker that is away, not a topic
+            return {tp: watermarks[tp] for tp in known}
+        return {tp: end.offset for tp, end in found.items()}
+
+    def _refined(self, group_id: str, sample: GroupSample) -> GroupSample:
+        """With the lag that is 0 when nothing but markers of transactions is left."""
+        try:
+            described = self._admin.describe_group(group_id)
+        except SparklogError:
+            return sample  # gone, or busy: the next sample tells
+        lags: dict[str, int] = {}
+        for p in described.partitions:
+            if p.lag is not None:
+                lags[p.partition.topic] = lags.get(p.partition.topic, 0) + p.lag
+        return sample._replace(lags=lags)
+
+
+def topic_sample(topic: TopicDescription) -> TopicSample:
+    details = topic.partition_details
+    return TopicSample(
+        topic.topic_id,
+        tuple(p.high_watermark if p.error_code == 0 else -1 for p in details),
+        sum(max(0, p.size_bytes) for p in details),
+        offline=sum(p.error_code != 0 for p in details),
+        unwritable=sum(bool(p.write_error) for p in details),
+        under_replicated=sum(len(p.isr) < len(p.replicas) for p in details),
+    )
+
+
+def group_sample(
+    group: GroupListing,
+    committed: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> GroupSample:
+    """What lies below the partition's start is gone and does not count as lag."""
+    lags: dict[str, int] = {}
+    for tp, offset in committed.items():
+        if tp in ends:
+            behind = max(0, ends[tp] - max(offset, starts.get(tp, 0)))
+            lags[tp.topic] = lags.get(tp.topic, 0) + behind
+    return GroupSample(group.state, group.members, dict(committed), lags if committed else None)
+
+
+def _starts(topics: Mapping[str, TopicDescription]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(name, p.partition): p.log_start_offset
+        for name, topic in topics.items()
+        for p in topic.partition_details
+    }
+
+
+def _leads(topics: Iterable[TopicDescription]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for topic in topics:
+        for p in topic.partition_details:
+            found[p.leader] = found.get(p.leader, 0) + 1
+    return found

@@ -1,0 +1,89 @@
+"""What `sparklog top` looks at: a cluster at one moment, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sparklog.types import TopicPartition
+
+
+class TopicSample(NamedTuple):
+    """A topic. `ends`: the high watermark of each partition, -1 while it is offline; `size_bytes` are bytes of batches,
+    those in the object store too; `unwritable`: partitions whose last append was not taken."""
+
+    topic_id: str
+    ends: tuple[int, ...]
+    size_bytes: int
+    offline: int = 0
+    unwritable: int = 0
+    under_replicated: int = 0
+
+
+class GroupSample(NamedTuple):
+    """A group. `committed` by whatever its sampler can tell apart: partitions, or topics with the sum of theirs;
+    `lags` by topic; None: nothing is committed, or nobody knows."""
+
+    state: str
+    members: int
+    committed: Mapping[TopicPartition, int] | Mapping[str, int]
+    lags: Mapping[str, int] | None
+
+    @property
+    def lag(self) -> int | None:
+        """In offsets, of all topics."""
+        return None if self.lags is None else sum(self.lags.values())
+
+
+class TransactionSample(NamedTuple):
+    """A transaction that has not ended. Times are ms by the broker's clock."""
+
+    transactional_id: str
+    kind: str
+    state: str
+    started_ms: int
+    timeout_ms: int
+
+
+class BrokerSample(NamedTuple):
+    """A broker, and how many partitions it leads."""
+
+    broker_id: int
+    address: str
+    is_controller: bool
+    leads: int
+
+
+class BrokerPage(NamedTuple):
+    """What one broker's metrics page says. `*_total` and what is by topic count from the broker's start."""
+
+    broker_id: int
+    version: str
+    time_ms: int
+    requests_total: float
+    errors_total: float
+    connections: float
+    memory_used_bytes: float
+    memory_limit_bytes: float
+    bytes_in: Mapping[str, float]
+    bytes_out: Mapping[str, float]
+    group_lags: Mapping[str, Mapping[str, int]]
+    group_offsets: Mapping[str, Mapping[str, int]]
+
+
+class Snapshot(NamedTuple):
+    """A cluster at one moment. `at_s` is monotonic time, `now_ms` the best guess at the brokers' clock. `*_left_out`:
+    how many there are beyond what was looked at. `page` None: nobody asked for it, or `page_problem` says why it is
+    not there."""
+
+    at_s: float
+    now_ms: int
+    cluster_id: str
+    topics: Mapping[str, TopicSample]
+    topics_left_out: int
+    groups: Mapping[str, GroupSample]
+    groups_left_out: int
+    transactions: tuple[TransactionSample, ...]
+    brokers: tuple[BrokerSample, ...]
+    page: BrokerPage | None = None
+    page_problem: str = ""

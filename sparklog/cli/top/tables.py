@@ -1,0 +1,205 @@
+"""A model as Rich tables: a function of the model and of the room there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sparklog.cli import console
+from sparklog.cli.top.rates import (
+    BrokerRow,
+    GroupRow,
+    Model,
+    Order,
+    TopicRow,
+    TransactionRow,
+    sorted_groups,
+    sorted_topics,
+)
+
+ROWS_MAX = 1_000
+"""Of one table, where the room is not limited."""
+NAME_CHARS_MAX = 249
+NAME_WIDTH_MIN, NAME_WIDTH_MAX = 12, 48
+"""Of names where the room is limited."""
+NUMBERS_WIDTH = 70
+"""About what the other columns of a table need."""
+_TABLE_LINES = 3
+"""Heading, rule, and the empty line below."""
+_ROWS_MIN = 3
+T = TypeVar("T")
+
+
+def render(
+    model: Model, order: Order, *, room: ConsoleDimensions | None = None, problem: str = "", hint: str = ""
+) -> RenderableType:
+    """Brokers, topics, groups and open transactions in a room of so many columns and lines (None: as long as it
+    takes, with ROWS_MAX rows each). `problem`: one line about what is wrong at the moment; `hint`: what keys do."""
+    head = _heading(model, order, problem, hint)
+    topics, groups = sorted_topics(model.topics, order), sorted_groups(model.groups, order)
+    sections = (
+        (model.brokers, 0, _brokers, "broker"),
+        (topics, model.topics_left_out, _topics, "topic"),
+        (groups, model.groups_left_out, _groups, "group"),
+        (model.transactions, 0, _transactions, "open transaction"),
+    )
+    there = [len(rows) for rows, *_ in sections]
+    shares = [ROWS_MAX] * len(sections) if room is None else share_out(room.height - len(head), there)
+    parts: list[RenderableType] = [*head]
+    for (rows, left_out, table, noun), rows_max in zip(sections, shares, strict=True):
+        parts += _section(rows, left_out, table, noun, rows_max)  # type: ignore[arg-type]
+    for part in parts:
+        if room is not None and isinstance(part, Table):
+            part.columns[0].max_width = max(NAME_WIDTH_MIN, min(NAME_WIDTH_MAX, room.width - NUMBERS_WIDTH))
+    return Group(*parts)
+
+
+def share_out(lines: int, rows: Sequence[int]) -> list[int]:
+    """How many rows each table shows: the room goes round in turns, so that a short table leaves its rest to the
+    others. A table without rows takes no room."""
+    shown = [0] * len(rows)
+    tables = [i for i, count in enumerate(rows) if count]
+    # a line more for those that may have to say how much is left out
+    left = lines - (_TABLE_LINES + 1) * len(tables)
+    while left > 0:
+        wanting = [i for i in tables if shown[i] < rows[i]]
+        if not wanting:
+            break
+        each = max(1, left // len(wanting))
+        for i in wanting:
+            more = min(each, rows[i] - shown[i], left)
+            shown[i] += more
+            left -= more
+    return shown
+
+
+def _heading(model: Model, order: Order, problem: str, hint: str) -> list[Text]:
+    over = "rates with the next sample" if model.over_s is None else f"rates over {model.over_s:.1f} s"
+    first = "; ".join((*((hint,) if hint else ()), f"by {order}", over, f"cluster {printable(model.cluster_id)}"))
+    head = [Text(first, overflow="ellipsis", no_wrap=True)]
+    head += [Text(printable(p), "red", overflow="ellipsis", no_wrap=True) for p in (problem, model.page_problem) if p]
+    return [*head, Text("")]
+
+
+def _section(
+    rows: Sequence[T], left_out: int, table: Callable[[Sequence[T]], Table], noun: str, rows_max: int
+) -> list[RenderableType]:
+    if not rows:
+        return [Text(f"{_counted(left_out, noun)}, not looked at"), Text("")] if left_out else []
+    shown = rows[:rows_max]
+    parts: list[RenderableType] = [table(shown)] if shown else []
+    hidden = len(rows) - len(shown)
+    if hidden:
+        parts.append(Text(f"and {_counted(hidden, f'more {noun}')}", "dim"))
+    if left_out:
+        parts.append(Text(f"and {_counted(left_out, f'more {noun}')}, not looked at", "dim"))
+    return [*parts, Text("")]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _table(*headings: str, right: tuple[str, ...] = ()) -> Table:
+    made = console.table(*headings, right=right)
+    for column in made.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    return made
+
+
+def _brokers(rows: Sequence[BrokerRow]) -> Table:
+    numbers = ("broker", "leads", "requests/s", "errors/s", "connections", "memory")
+    table = _table("broker", "address", "leads", *numbers[2:], "", right=numbers)
+    for row in rows:
+        table.add_row(
+            str(row.broker_id),
+            printable(row.address),
+            console.number(row.leads),
+            _rate(row.requests_per_s),
+            _rate(row.errors_per_s),
+            "-" if row.connections is None else console.number(row.connections),
+            "-" if row.memory_share is None else f"{row.memory_share:.0%}",
+            "controller" if row.is_controller else "",
+        )
+    return table
+
+
+def _topics(rows: Sequence[TopicRow]) -> Table:
+    numbers = ("partitions", "records/s", "in/s", "out/s", "size", "lag")
+    with_page = any(row.bytes_in_per_s is not None or row.bytes_out_per_s is not None for row in rows)
+    shown = numbers if with_page else tuple(n for n in numbers if n not in ("in/s", "out/s"))
+    table = _table("topic", *shown, "", right=numbers)
+    for row in rows:
+        flow = (_bytes(row.bytes_in_per_s), _bytes(row.bytes_out_per_s)) if with_page else ()
+        table.add_row(
+            printable(row.name),
+            console.number(row.partitions),
+            _rate(row.records_per_s),
+            *flow,
+            console.size(row.size_bytes),
+            "-" if row.lag is None else console.number(row.lag),
+            Text(row.trouble, "red"),
+        )
+    return table
+
+
+def _groups(rows: Sequence[GroupRow]) -> Table:
+    numbers = ("members", "lag", "lag/s", "read/s", "caught up in")
+    table = _table("group", "state", *numbers, right=numbers)
+    for row in rows:
+        table.add_row(
+            printable(row.group_id),
+            row.state,
+            console.number(row.members),
+            "-" if row.lag is None else console.number(row.lag),
+            "-" if row.lag_per_s is None else Text(f"{row.lag_per_s:+,.0f}", "red" if row.lag_per_s > 0 else ""),
+            _rate(row.read_per_s),
+            "-" if row.left_s is None else duration(row.left_s),
+        )
+    return table
+
+
+def _transactions(rows: Sequence[TransactionRow]) -> Table:
+    numbers = ("open for", "timeout")
+    table = _table("open transaction", "kind", "state", *numbers, "", right=numbers)
+    for row in rows:
+        table.add_row(
+            printable(row.transactional_id),
+            row.kind,
+            row.state,
+            duration(row.age_s),
+            "-" if row.timeout_s is None else duration(row.timeout_s),
+            Text("beyond its timeout" if row.is_late else "", "red"),
+        )
+    return table
+
+
+def _rate(per_s: float | None) -> str:
+    if per_s is None:
+        return "-"
+    return f"{per_s:,.1f}" if 0 < per_s < 10 else console.number(per_s)
+
+
+def _bytes(per_s: float | None) -> str:
+    return "-" if per_s is None else console.size(per_s)
+
+
+def duration(seconds: float) -> str:
+    """In two units at most: "3.2 s", "12 min 5 s", "4 h 10 min", "3 d 2 h"."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for size_s, unit, below_s, below in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size_s:
+            return f"{whole // size_s:,} {unit} {whole % size_s // below_s} {below}"
+    raise AssertionError("unreachable")
+
+
+def printable(text: str) -> str:
+    """A name as one line that cannot command the terminal: groups and transactions may be called anything."""
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: NAME_CHARS_MAX + 1])
+    return shown if len(shown) <= NAME_CHARS_MAX else shown[: NAME_CHARS_MAX - 1] + "…"

@@ -1,0 +1,13 @@
+"""What a terminal of a given width shows."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console, RenderableType
+
+
+def text(renderable: RenderableType, width: int = 160) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, highlight=False, markup=False).print(renderable)
+    return file.getvalue()

@@ -1,0 +1,132 @@
+"""Two samples of a cluster and the rates they make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparklog.cli.top.rates import GroupRow, Order, TopicRow, model, sorted_groups, sorted_topics
+from sparklog.cli.top.samples import BrokerPage, BrokerSample, GroupSample, Snapshot, TopicSample, TransactionSample
+
+PAGE = BrokerPage(1, "0.1.0", 0, 100, 5, 7, 25, 100, {"t": 1000}, {"t": 0}, {}, {})
+
+
+def snapshot(at_s: float, **more: Any) -> Snapshot:
+    empty = Snapshot(at_s, 1_000_000, "c", {}, 0, {}, 0, (), ())
+    return empty._replace(**more)
+
+
+def topic_row(before: TopicSample | None, now: TopicSample, **more: Any) -> TopicRow:
+    """Of the topic t, two seconds later."""
+    first = snapshot(1, topics={} if before is None else {"t": before})
+    (row,) = model(first, snapshot(3, topics={"t": now}, **more)).topics
+    return row
+
+
+def group_row(before: GroupSample | None, now: GroupSample) -> GroupRow:
+    first = snapshot(1, groups={} if before is None else {"g": before})
+    (row,) = model(first, snapshot(3, groups={"g": now})).groups
+    return row
+
+
+def group(lag: int | None, **committed: int) -> GroupSample:
+    return GroupSample("Stable", 2, committed, None if lag is None else {"t": lag})
+
+
+def test_one_sample_has_no_rates() -> None:
+    found = model(None, snapshot(5, topics={"t": TopicSample("id", (10, 20), 300)}, groups={"g": group(4, t=6)}))
+    assert found.over_s is None
+    assert found.topics[0] == TopicRow("t", 2, None, None, None, 300, 4, "")
+    assert found.groups[0] == GroupRow("g", "Stable", 2, 4, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (TopicSample("id", (10, 20), 0), TopicSample("id", (16, 24), 0), 5.0),
+        (TopicSample("id", (10, -1), 0), TopicSample("id", (16, 900), 0), 3.0),  # it was offline
+        (TopicSample("id", (10, 20), 0), TopicSample("id", (16, -1), 0), 3.0),  # it is
+        (TopicSample("id", (10,), 0), TopicSample("id", (16, 900), 0), 3.0),  # partitions were added
+        (TopicSample("id", (10,), 0), TopicSample("other", (16,), 0), None),  # made again
+        (TopicSample("id", (10,), 0), TopicSample("id", (4,), 0), 0.0),  # an end that goes back makes no rate
+        (None, TopicSample("id", (16,), 0), None),
+    ],
+)
+def test_records_per_second(before: TopicSample | None, now: TopicSample, expected: float | None) -> None:
+    assert topic_row(before, now).records_per_s == expected
+
+
+def test_what_is_wrong_with_a_topic_is_said() -> None:
+    row = topic_row(None, TopicSample("id", (1, -1), 0, offline=1, unwritable=2, under_replicated=3))
+    assert row.trouble == "1 offline, 2 cannot be written, 3 under-replicated"
+
+
+def test_a_topics_lag_is_that_of_the_group_furthest_behind() -> None:
+    groups = {"a": GroupSample("Stable", 1, {}, {"t": 3, "u": 900}), "b": group(8)}
+    assert topic_row(None, TopicSample("id", (1,), 0), groups=groups).lag == 8
+
+
+def test_rates_of_a_group() -> None:
+    row = group_row(group(100, a=10, b=10), group(60, a=40, b=5))
+    assert (row.lag, row.lag_per_s, row.read_per_s, row.left_s) == (60, -20, 15, 3)
+    assert group_row(group(10, a=0), group(30, a=0)).left_s is None, "it never catches up"
+    assert group_row(group(10, a=0), group(0, a=10)).left_s == 0
+    assert group_row(group(None), group(30, a=0)).lag_per_s is None
+    assert group_row(None, group(30, a=0)).read_per_s is None
+
+
+@pytest.mark.parametrize("before", [snapshot(3), snapshot(4), snapshot(1)._replace(cluster_id="other")])
+def test_a_sample_of_something_else_makes_no_rate(before: Snapshot) -> None:
+    assert model(before, snapshot(3)).over_s is None
+
+
+def test_what_the_metrics_page_adds() -> None:
+    brokers = (BrokerSample(1, "a:1", True, 4), BrokerSample(2, "b:1", False, 3))
+    page = PAGE._replace(requests_total=140, errors_total=6, bytes_in={"t": 5000}, bytes_out={"t": 80})
+    topics = {"t": TopicSample("id", (1,), 0)}
+    first = snapshot(1, brokers=brokers, page=PAGE, topics=topics)
+    found = model(first, snapshot(3, brokers=brokers, page=page, topics=topics))
+    one, two = found.brokers
+    assert (one.requests_per_s, one.errors_per_s, one.connections, one.memory_share) == (20, 0.5, 7, 0.25)
+    assert (two.requests_per_s, two.connections, two.memory_share) == (None, None, None)
+    assert (found.topics[0].bytes_in_per_s, found.topics[0].bytes_out_per_s) == (2000, 40)
+    restarted = PAGE._replace(requests_total=30)
+    assert model(first, snapshot(3, brokers=brokers, page=restarted)).brokers[0].requests_per_s == 15
+    other = PAGE._replace(broker_id=2)
+    assert model(first, snapshot(3, brokers=brokers, page=other)).brokers[1].requests_per_s is None
+
+
+def test_transactions_by_age() -> None:
+    found = (
+        TransactionSample("young", "plain", "Ongoing", 999_000, 60_000),
+        TransactionSample("old", "plain", "Ongoing", 930_000, 60_000),
+        TransactionSample("ahead", "plain", "Ongoing", 1_000_500, 60_000),
+    )
+    rows = model(None, snapshot(1, transactions=found)).transactions
+    assert [(r.transactional_id, r.age_s, r.timeout_s, r.is_late) for r in rows] == [
+        ("old", 70, 60, True),
+        ("young", 1, 60, False),
+        ("ahead", 0, 60, False),
+    ]
+
+
+def topic(name: str, rate: float | None, size: int, lag: int | None) -> TopicRow:
+    return TopicRow(name, 1, rate, None, None, size, lag, "")
+
+
+TOPICS = [topic("b", 5, 10, None), topic("a", None, 30, 7), topic("d", 9, 20, 0), topic("c", 9, 0, 0)]
+GROUPS = [
+    GroupRow("y", "", 0, 5, 0, 1, None),
+    GroupRow("x", "", 0, None, None, None, None),
+    GroupRow("z", "", 0, 1, 0, 9, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("order", "topics", "groups"),
+    [(Order.lag, "acdb", "yzx"), (Order.rate, "cdba", "zyx"), (Order.size, "adbc", "yzx"), (Order.name, "abcd", "xyz")],
+)
+def test_orders(order: Order, topics: str, groups: str) -> None:
+    assert "".join(row.name for row in sorted_topics(TOPICS, order)) == topics
+    assert "".join(row.group_id for row in sorted_groups(GROUPS, order)) == groups
