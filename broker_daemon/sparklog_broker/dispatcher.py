@@ -47,7 +47,6 @@ _COORDINATED = frozenset(
         Api.GROUP_HEARTBEAT,
         Api.OFFSET_COMMIT,
         Api.OFFSET_FETCH,
-        Api.LIST_GROUPS,
         Api.DESCRIBE_GROUPS,
         Api.DELETE_GROUP,
         Api.END_TXN,
@@ -55,7 +54,6 @@ _COORDINATED = frozenset(
         Api.JOIN_SHARED_TXN,
         Api.END_SHARED_TXN,
         Api.RENEW_SHARED_TXN,
-        Api.LIST_TRANSACTIONS,
         Api.DESCRIBE_TRANSACTIONS,
         Api.ABORT_TRANSACTION,
     }

@@ -43,6 +43,9 @@ class PartitionOffsets(NamedTuple):
     size_bytes: int
     local_start: int
     remote_bytes: int
+    leader: int = -1
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
 
     @property
     def offsets(self) -> int:
@@ -89,9 +92,16 @@ def partition_offsets(admin: Admin, topic: TopicDescription) -> list[PartitionOf
             details[tp.partition].size_bytes,
             details[tp.partition].local_log_start_offset,
             details[tp.partition].remote_size_bytes,
+            details[tp.partition].leader,
+            details[tp.partition].replicas,
+            details[tp.partition].isr,
         )
         for tp in tps
     ]
+
+
+def _ids(brokers: tuple[int, ...]) -> str:
+    return ",".join(map(str, brokers))
 
 
 def offsets_table(rows: list[PartitionOffsets]) -> Table:
@@ -101,14 +111,16 @@ def offsets_table(rows: list[PartitionOffsets]) -> Table:
     tiered = any(row.remote_bytes > 0 for row in rows)
     numbers = ("partition", "log start", *(("local start",) if tiered else ()), "log end", "offsets", "size")
     numbers += ("in the tier",) if tiered else ()
-    table = console.table(*numbers, "newest", right=numbers)
+    replicated = any(len(row.replicas) > 1 for row in rows)
+    brokers = ("leader", "replicas", "in sync") if replicated else ()
+    table = console.table(*numbers, "newest", *brokers, right=numbers)
 
-    def add(*cells: str, local: str, remote_bytes: int) -> None:
+    def add(*cells: str, local: str, remote_bytes: int, who: tuple[str, ...] = ("", "", "")) -> None:
         partition, log_start, log_end, offsets, size, newest = cells
         in_tier = console.size(remote_bytes) if remote_bytes >= 0 else "-"
         table.add_row(
             partition, log_start, *((local,) if tiered else ()), log_end, offsets, size,
-            *((in_tier,) if tiered else ()), newest,
+            *((in_tier,) if tiered else ()), newest, *(who if replicated else ()),
         )  # fmt: skip
 
     for row in rows:
@@ -121,6 +133,7 @@ def offsets_table(rows: list[PartitionOffsets]) -> Table:
             console.time(row.newest_ms),
             local=console.number(row.local_start) if row.local_start >= 0 else "-",
             remote_bytes=row.remote_bytes,
+            who=("-" if row.leader < 0 else str(row.leader), _ids(row.replicas), _ids(row.isr)),
         )
     if len(rows) > 1:
         newest_ms = max(row.newest_ms for row in rows)

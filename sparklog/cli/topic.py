@@ -36,6 +36,13 @@ def create(
         int | None,
         typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions (default: the broker's)."),
     ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, max=100, help="How many brokers keep each partition (default: the cluster's).")
+    ] = None,
+    replica_assignment: Annotated[
+        str | None,
+        typer.Option(metavar="1:2:3,2:3:1", help="The brokers of each partition, the preferred leader first."),
+    ] = None,
     schema: Annotated[
         str | None,
         typer.Option(
@@ -76,12 +83,25 @@ def create(
             key_columns=parse_list(key_columns),
             timestamp_column=timestamp_column,
             configs=checked,
+            replication_factor=replication_factor,
+            replica_assignment=_assignment(replica_assignment),
         )
     print(f"created {made.kind} topic {made.name} with {_plural(made.partitions, 'partition')}")
     if timestamp_column:
         _tell_retention(made)
     if arrow_schema is not None:
         _print_schema(made)
+
+
+def _assignment(text: str | None) -> list[list[int]] | None:
+    if text is None:
+        return None
+    try:
+        return [[int(broker) for broker in replicas.split(":")] for replicas in text.split(",")]
+    except ValueError as e:
+        raise typer.BadParameter(
+            f"--replica-assignment {text!r}: brokers of a partition with ':', partitions with ',', as in 1:2:3,2:3:1"
+        ) from e
 
 
 @app.command("list", epilog="**Example**\n\n`sparklog topic list --verbose`")

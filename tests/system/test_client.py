@@ -24,6 +24,8 @@ from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
     InvalidTopicError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
@@ -360,3 +362,15 @@ def test_a_broker_that_is_killed_and_restarted_loses_nothing_acknowledged(tmp_pa
             assert values == list(range(100, 200))
             read = sparklog.read_table(address, "t").column("value").to_pylist()
             assert [int(v) for v in read] == list(range(200))
+
+
+def test_a_broker_that_is_alone_keeps_one_replica(broker: LocalBroker) -> None:
+    with Admin(broker.bootstrap_servers) as admin:
+        (only,) = admin.describe_cluster().brokers
+        made = admin.create_topic("once", replication_factor=1, replica_assignment=[[only.broker_id]])
+        assert made.partition_details[0].replicas == (only.broker_id,)
+        with pytest.raises(InvalidReplicationFactorError, match="there is one broker"):
+            admin.create_topic("twice", replication_factor=2)
+        with pytest.raises(InvalidReplicaAssignmentError):
+            admin.create_topic("elsewhere", replica_assignment=[[only.broker_id + 1]])
+        assert "twice" not in admin.list_topics()

@@ -10,7 +10,14 @@ import pytest
 
 import sparklog
 from sparklog.client.local_zookeeper import has_java
-from sparklog.errors import NotEnoughReplicasError, NotLeaderError, SparklogError, UnsupportedApiError
+from sparklog.errors import (
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    SparklogError,
+    UnsupportedApiError,
+)
 from sparklog.types import TopicPartition
 from tests.system.cluster_processes import ClusterProcesses, until
 
@@ -199,3 +206,23 @@ def test_groups_and_transactions_are_refused_in_so_many_words(cluster: ClusterPr
         sparklog.Producer(bootstrap_servers=bootstrap, transactional_id="t") as producer,
     ):
         producer.init_transactions()
+
+
+def test_a_topic_says_who_has_it(cluster: ClusterProcesses) -> None:
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
+    with sparklog.Admin(bootstrap) as admin:
+        admin.create_topic("two", partitions=2, replication_factor=2)
+        admin.create_topic("named", replica_assignment=[[3, 1], [2, 3]])
+        with pytest.raises(InvalidReplicationFactorError, match="4"):
+            admin.create_topic("many", replication_factor=4)
+        with pytest.raises(InvalidReplicaAssignmentError):
+            admin.create_topic("strange", replica_assignment=[[1, 9]])
+        assert all(len(p.replicas) == len(p.isr) == 2 for p in admin.describe_topic("two").partition_details)
+        named = admin.describe_topic("named").partition_details
+        assert [(p.leader, p.replicas) for p in named] == [(3, (3, 1)), (2, (2, 3))]
+        assert [b.broker_id for b in admin.describe_cluster().brokers] == [1, 2, 3]
+        assert admin.list_groups() == []
+        with sparklog.Producer(bootstrap_servers=bootstrap) as producer:
+            assert producer.send("named", value=b"x", partition=1).result(30).offset == 0
+        admin.delete_topic("named")
+        assert admin.list_topics() == ["two"]

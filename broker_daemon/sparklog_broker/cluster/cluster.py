@@ -23,7 +23,7 @@ from sparklog.metadata.coordination import Coordination, CoordinationError, Step
 from sparklog.metadata.image_store import IdBlocks, ImageStore
 from sparklog.protocol.cluster_messages import ControlledShutdownRequest, ControlledShutdownResponse
 from sparklog.protocol.messages import Api
-from sparklog.replication.cluster_image import ClusterImage, Version
+from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, Version
 from sparklog.replication.controller.model import ControlledShutdown, ControllerConfig
 from sparklog.replication.replica.model import ReplicaConfig
 from sparklog_broker.background.background import Background
@@ -129,6 +129,11 @@ class Cluster:
     def image(self) -> ClusterImage:
         """What this broker goes by."""
         return self.images.image
+
+    def may_cut_committed(self, topic: str) -> bool:
+        """Whether a log of the topic may be cut below its high watermark, as after an unclean election."""
+        found = self.image.topics.get(topic)
+        return found is not None and bool(self.image.setting(found, UNCLEAN_SETTING, False))
 
     # --- life
 

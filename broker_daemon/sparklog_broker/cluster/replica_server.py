@@ -30,6 +30,7 @@ from sparklog.protocol.cluster_messages import (
 from sparklog.replication.replica.model import FetchAccepted, FetchDiverging, FetchRefused, FollowerFetch
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.replica import ClusterReplica
+from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
@@ -72,8 +73,9 @@ class ReplicaServer:
         session = self._sessions.get(broker_id)
         return 0 if session is None else session.heard_ms
 
-    async def answer(self, request: ReplicaFetchRequest) -> Response:
-        """Raises InvalidFetchSessionError, InvalidRequestError."""
+    async def answer(self, request: ReplicaFetchRequest, times: RequestTimes | None = None) -> Response:
+        """How long it has waited for something new is noted in `times`. Raises InvalidFetchSessionError,
+        InvalidRequestError."""
         session = self._session_of(request)
         results: list[ReplicaFetchResult] = []
         for forgotten in request.forgotten:
@@ -85,7 +87,12 @@ class ReplicaServer:
         try:
             self._collect(session, results, slices, room)
             if not results:
-                await self._wait(session, request.max_wait_ms / 1_000)
+                began_ms = self._now_ms()
+                try:
+                    await self._wait(session, request.max_wait_ms / 1_000)
+                finally:
+                    if times is not None:
+                        times.wait_s += (self._now_ms() - began_ms) / 1_000
                 self._check_current(session, request)
                 self._collect(session, results, slices, room)
         except BaseException:

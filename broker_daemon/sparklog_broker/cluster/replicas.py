@@ -72,6 +72,8 @@ class Replicas:
         self.noted_epoch = NO_EPOCH
         """The broker epoch that stands in the log directories: nothing is led or copied in another life."""
         self._was_certain = True
+        self._taken = 0
+        """Partitions that are led since the last line about it in the log."""
 
     def start(
         self, partitions: Partitions, server: ReplicaServer, proposals: IsrProposals, registration: BrokerRegistration
@@ -118,6 +120,10 @@ class Replicas:
         self._was_certain = self._is_sure
         for partition in self._partitions.all():
             self._follow(partition)
+        if self._taken:
+            led = sum(isinstance(r.state, Leader) for r in self._replicas.values())
+            log.info("leading %d partitions more, %d of %d in all", self._taken, led, len(self._replicas))
+            self._taken = 0
         self._stop_idle_fetchers()
 
     def drop(self, key: TopicPartition) -> None:
@@ -183,9 +189,8 @@ class Replicas:
             log.error("partition %s cannot be led: %s", partition.key, e)  # noqa: TRY400 - its message says it all
             return
         if not was_leading:
-            log.info(
-                "leading %s in epoch %d from offset %d", partition.key, image.leader_epoch, partition_log.log_end_offset
-            )
+            log.debug("leading %s in epoch %d", partition.key, image.leader_epoch)
+            self._taken += 1
             partition.on_role_changed()
 
     def _copy(

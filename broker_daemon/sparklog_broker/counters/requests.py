@@ -24,6 +24,10 @@ SLOW_LINES_S = 10.0
 """So many lines about slow requests per so long; the next one says how many there were without a line."""
 
 
+_LONG_POLLS = frozenset({Api.FETCH, Api.REPLICA_FETCH, Api.METADATA_FETCH})
+"""What they wait for records, or for news, is not slowness."""
+
+
 class RequestTimes(Struct):
     """Of one request. Seconds of the loop's clock."""
 
@@ -99,7 +103,7 @@ class RequestCounters:
         counters.wait.observe(times.wait_s)
         counters.send.observe(send_s)
         counters.total.observe(now_s - times.received_s)
-        slow_s = queue_s + handle_s if api == Api.FETCH else now_s - times.received_s
+        slow_s = queue_s + handle_s if api in _LONG_POLLS else now_s - times.received_s
         if slow_s > self._slow_s:
             self.slow_count += 1
             phases = {"queue_ms": queue_s, "handle_ms": handle_s, "wait_ms": times.wait_s, "send_ms": send_s}

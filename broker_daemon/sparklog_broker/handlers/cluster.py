@@ -31,13 +31,18 @@ def _cluster(context: RequestContext) -> Cluster:
 
 async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when there is something new for a follower, or after its `max_wait_ms`."""
-    return await _cluster(context).server.answer(request)
+    return await _cluster(context).server.answer(request, context.times)
 
 
 async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, context: RequestContext) -> Response:
     """Only the controller answers: with what is newer than what the broker has, when there is something."""
     known = Version(request.controller_epoch, request.zxid)
-    news = await _cluster(context).membership.news(known, request.max_wait_ms / 1_000)
+    cluster, clock = _cluster(context), context.broker.environment.clock
+    began_s = clock.monotonic_s()
+    try:
+        news = await cluster.membership.news(known, request.max_wait_ms / 1_000)
+    finally:
+        context.times.wait_s += clock.monotonic_s() - began_s
     return Response(
         MetadataFetchResponse(
             None if news.image is None else encode(news.image),

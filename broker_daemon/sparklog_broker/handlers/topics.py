@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from sparklog.errors import InvalidTopicError
+from sparklog.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError, InvalidTopicError
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.topic_messages import (
     AlterTopicRequest,
@@ -27,6 +27,8 @@ DEFAULT_PARTITIONS = -1
 async def create_topic(request: CreateTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     broker = context.broker
     check_not_internal(request.name, "created")
+    if broker.cluster is None:
+        _check_alone(request, broker.config.broker_id)
     topic = await broker.topics.create(
         TopicSpec(
             name=request.name,
@@ -61,6 +63,19 @@ async def create_partitions(request: CreatePartitionsRequest, payload: memoryvie
     check_not_internal(request.name, "given more partitions")
     topic = await context.broker.topics.add_partitions(request.name, request.total)
     return await topic_answer(context, CreatePartitionsResponse(unknown_topic(topic.name)), topic.name)
+
+
+def _check_alone(request: CreateTopicRequest, broker_id: int) -> None:
+    """Raises InvalidReplicationFactorError, InvalidReplicaAssignmentError."""
+    if request.replication_factor not in (-1, 1):
+        raise InvalidReplicationFactorError(
+            f"topic {request.name!r}: {request.replication_factor} replicas, but there is one broker; leave the replication "
+            f"factor out, or start a cluster (zookeeper.connect)"
+        )
+    if request.assignment is not None and any(replicas != [broker_id] for replicas in request.assignment):
+        raise InvalidReplicaAssignmentError(
+            f"topic {request.name!r}: there is one broker, {broker_id}, which keeps all partitions"
+        )
 
 
 def _read_schema(data: bytes) -> pa.Schema:

@@ -182,16 +182,24 @@ class Admin:
         key_columns: Iterable[str] = (),
         timestamp_column: str | None = None,
         configs: Mapping[str, object] | None = None,
+        *,
+        replication_factor: int | None = None,
+        replica_assignment: Iterable[Iterable[int]] | None = None,
     ) -> TopicDescription:
         """Creates a topic: without `schema` an envelope topic (key, value, headers, timestamp), else a typed one.
 
         `partitions` default: the broker's `num.partitions`. `key_columns` choose the partition of a row,
-        `timestamp_column` is its event time. `configs` are topic settings under Kafka's names.
-        Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError.
+        `timestamp_column` is its event time. `configs` are topic settings under Kafka's names. In a cluster
+        `replication_factor` brokers keep each partition (default: `default.replication.factor`), or those that
+        `replica_assignment` names for each partition, the preferred leader first. Raises TopicAlreadyExistsError,
+        InvalidTopicError, InvalidPartitionsError, InvalidConfigError, InvalidReplicationFactorError,
+        InvalidReplicaAssignmentError.
         """
         check_topic_name(name)
         if partitions is not None:
             _check_count("partitions", partitions)
+        if replication_factor is not None:
+            _check_count("replication_factor", replication_factor)
         keys = [key_columns] if isinstance(key_columns, str) else list(key_columns)
         checked = check(Scope.TOPIC, configs or {})
         arrow_schema = None
@@ -200,7 +208,14 @@ class Admin:
             require_columns(stored, keys, timestamp_column)
             arrow_schema = stored.serialize().to_pybytes()
         request = CreateTopicRequest(
-            name, -1 if partitions is None else partitions, arrow_schema, keys, timestamp_column, dict(checked)
+            name,
+            -1 if partitions is None else partitions,
+            arrow_schema,
+            keys,
+            timestamp_column,
+            dict(checked),
+            -1 if replication_factor is None else replication_factor,
+            None if replica_assignment is None else [list(replicas) for replicas in replica_assignment],
         )
         self._cluster.invalidate(name)
         response = self._cluster.request(Api.CREATE_TOPIC, request, CreateTopicResponse, timeout_ms=self._timeout_ms)
