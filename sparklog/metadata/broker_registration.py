@@ -55,6 +55,8 @@ class BrokerRegistration:
         self._call = call
         self._suspended_ms: int | None = None
         self._is_registering = False
+        self._is_asked_again = False
+        """Somebody wanted to register while that was under way, on a connection that may have broken since."""
         self.broker_epoch = NO_EPOCH
 
     def start(self) -> None:
@@ -80,8 +82,10 @@ class BrokerRegistration:
                 self._register()
 
     def _register(self) -> None:
-        if not self._is_registering:
-            self._is_registering = True
+        if self._is_registering:
+            self._is_asked_again = True
+        else:
+            self._is_registering, self._is_asked_again = True, False
             drive(self._steps(), self._call)
 
     def _steps(self) -> Steps:
@@ -110,6 +114,8 @@ class BrokerRegistration:
             return
         finally:
             self._is_registering = False
+            if self._is_asked_again and self.broker_epoch == NO_EPOCH:
+                self._call(self._again)
 
     def _again(self) -> None:
         if self.broker_epoch == NO_EPOCH:

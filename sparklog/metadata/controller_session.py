@@ -80,6 +80,8 @@ class ControllerSession:
         self._stored = ClusterImage()
         self._unwritten: Write | None = None
         self._is_contending = False
+        self._is_asked_again = False
+        """Somebody wanted to contend while that was under way, on a connection that may have broken since."""
 
     def start(self) -> None:
         """Stands for election, now and whenever there is no controller."""
@@ -107,8 +109,10 @@ class ControllerSession:
                     self._drive(self._judge(self._unwritten))
 
     def _contend(self) -> None:
-        if not self._is_contending:
-            self._is_contending = True
+        if self._is_contending:
+            self._is_asked_again = True
+        else:
+            self._is_contending, self._is_asked_again = True, False
             self._drive(self._stand())
 
     def _again(self) -> None:
@@ -146,6 +150,8 @@ class ControllerSession:
         finally:
             if turn == self._turn:
                 self._is_contending = False
+                if self._is_asked_again:
+                    self._call(self._again)
 
     def _take_over(self, epoch: int, fence: int, zxid: int) -> Steps:
         self._epoch, self._fence, self._unwritten = epoch, fence, None

@@ -153,9 +153,10 @@ class Broker:
         now = self.world.zk.now_ms
         if partition.leader == self.id and self.image.known.get(self.id) == self.registration.broker_epoch:
             changed = self._image_changed(partition)
-            if self.leader is not None:
+            if self.leader is not None and self.leader.broker_epoch == self.registration.broker_epoch:
                 self._carry_out(self.leader.handle(changed, now))
             else:
+                self._resign()
                 self.world.promises.on_leader(partition.leader_epoch, (self.id, self.life), self.log)
                 leader = Leader(
                     self.id,

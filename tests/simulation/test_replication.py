@@ -38,6 +38,12 @@ def test_nothing_acknowledged_is_lost_in_thousands_of_runs() -> None:
         run_seed(seed)
 
 
+@pytest.mark.parametrize("seed", [2217, 2528, 2931, 3672])
+def test_a_connection_that_comes_back_while_the_last_one_still_fails(seed: int) -> None:
+    """Who was about to register, or to stand for election, on the broken one did so never again."""
+    run_seed(seed)
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     first, second = run_seed(5), run_seed(5)
     assert first.promises.acknowledged == second.promises.acknowledged

@@ -28,7 +28,7 @@ from sparklog.metadata.store import (
 from sparklog.protocol import topic_messages as t
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
-from sparklog.replication.cluster_image import ClusterImage
+from sparklog.replication.cluster_image import ClusterImage, TopicImage
 from sparklog.replication.controller.model import (
     AddPartitions,
     AlterConfig,
@@ -80,6 +80,7 @@ class ClusterTopics(Topics):
         self._environment = environment
         self._store = store
         self._replicas = replicas
+        self._followed: Mapping[str, TopicImage] = {}
 
     def join(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
         """What could not be there when this was made."""
@@ -208,15 +209,18 @@ class ClusterTopics(Topics):
         added: list[Topic] = []
         for name, wanted in image.topics.items():
             there = self.partitions.topics.get(name)
+            before = self._followed.get(name)
             if there is None:
                 added.append(topic_of(wanted))
-            else:
+            elif before is None or not _is_same(before, wanted):
                 await self._change(there, topic_of(wanted, there))
         if added:
             await self._make([spec for topic in added for spec in self._specs(topic, image)])
             for topic in added:
                 self.partitions.add(topic, await self._pace.list_of(self.partitions.opened(topic)))
                 self._storage.run(partial(self._storage.topic_files.note, topic))
+
+        self._followed = image.topics
 
     async def _change(self, there: Topic, wanted: Topic) -> None:
         if wanted.schemas.keys() != there.schemas.keys():
@@ -252,6 +256,16 @@ class ClusterTopics(Topics):
             await asyncio.shield(self._storage.run(lambda: self._storage.logs.create_partitions(specs)))
         except SparklogError as e:
             log.error("%d new partitions: %s", len(specs), e)  # noqa: TRY400 - its message says it all
+
+
+def _is_same(before: TopicImage, wanted: TopicImage) -> bool:
+    """Whether nothing but who leads has changed. A delta leaves what it does not change as it was."""
+    return (
+        before.configs is wanted.configs
+        and before.schemas is wanted.schemas
+        and before.topic_id == wanted.topic_id
+        and len(before.partitions) == len(wanted.partitions)
+    )
 
 
 def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:

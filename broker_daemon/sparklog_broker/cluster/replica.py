@@ -128,9 +128,11 @@ class ClusterReplica:
     def lead(self, changed: ImageChanged, broker_epoch: int, log: PartitionLog) -> None:
         """This broker leads, according to `changed`. Raises FencedLeaderEpochError, StorageError."""
         self.image = changed.partition
-        if isinstance(self.state, Leader) and not self.state.has_resigned:
+        before = self.state
+        if isinstance(before, Leader) and not before.has_resigned and before.broker_epoch == broker_epoch:
             self.handle(changed, log)
             return
+        self.resign(changed.partition)  # what it proposes names the broker in its former life
         now_ms = self._around.now_ms()
         leader = Leader(
             self._broker_id, broker_epoch, changed, log, now_ms, self._config, heard_ms=self._around.heard_ms

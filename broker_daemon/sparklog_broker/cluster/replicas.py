@@ -72,6 +72,7 @@ class Replicas:
         self.noted_epoch = NO_EPOCH
         """The broker epoch that stands in the log directories: nothing is led or copied in another life."""
         self._was_certain = True
+        self._eligible: dict[int, int] = {}
         self._taken = 0
         """Partitions that are led since the last line about it in the log."""
 
@@ -117,6 +118,7 @@ class Replicas:
     def follow_image(self, image: ClusterImage) -> None:
         """Every partition that is served gets the role that `image` says."""
         self.image = image
+        self._eligible = image.eligible()
         self._was_certain = self._is_sure
         for partition in self._partitions.all():
             self._follow(partition)
@@ -182,7 +184,7 @@ class Replicas:
     ) -> None:
         was_leading = isinstance(replica.state, Leader)
         topic = self.image.topics[partition.key.topic]
-        changed = ImageChanged(image, self.image.eligible(), self.image.min_insync(topic, len(image.replicas)))
+        changed = ImageChanged(image, self._eligible, self.image.min_insync(topic, len(image.replicas)))
         try:
             replica.lead(changed, self._registration.broker_epoch, partition_log)
         except SparklogError as e:

@@ -152,6 +152,11 @@ class Leader:
     # --- what there is
 
     @property
+    def broker_epoch(self) -> int:
+        """Of the registration in which it became the leader: in another one there has to be another Leader."""
+        return self._broker_epoch
+
+    @property
     def partition(self) -> PartitionImage:
         """The state that the controller has confirmed."""
         return self._committed
