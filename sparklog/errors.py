@@ -543,6 +543,20 @@ class LeaderNotAvailableError(SparklogError):
     retriable = True
 
 
+class NotCoordinatorError(SparklogError):
+    """This broker does not coordinate the group or the transactional id; find the coordinator again."""
+
+    code = 93
+    retriable = True
+
+
+class CoordinatorNotAvailableError(SparklogError):
+    """Nobody coordinates the group or the transactional id at the moment; it comes with the next leader."""
+
+    code = 94
+    retriable = True
+
+
 class InvalidQueryError(SparklogError):
     """DuckDB cannot run the SQL: a mistake in it, or more memory than it may use."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from sparklog.environment import Environment, real_environment
-from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import BrokerConfig
@@ -56,7 +56,7 @@ class Broker:
         role_of = None if cluster is None else cluster.serve(self.io).role_of
         self.partitions = Partitions(config, storage, self.io, role_of)
         self.appender = Appender(loop, self.io, storage.logs, self.partitions.produces)
-        self.background = Background(config, loop, environment, storage, self.partitions)
+        self.background = Background(config, loop, environment, storage, self.partitions, compacts=cluster is None)
         make_topics = Topics if cluster is None else cluster.topics
         self.topics = make_topics(storage, self.partitions, self.background, self.pace)
         self.offset_snapshots = OffsetSnapshots()
@@ -68,6 +68,12 @@ class Broker:
         self.transactions = TransactionCoordinator(config, loop, clock, storage, self.partitions, states, markers)
         self.verification = Verification(self.partitions, self.transactions)
         self._loop = loop
+        if cluster is not None:
+            cluster.replicas.on_leadership = self._on_leadership
+
+    def _on_leadership(self, key: TopicPartition, leads: bool) -> None:
+        if key.topic == CONSUMER_OFFSETS_TOPIC:
+            self.groups.follow(key.partition, leads=leads)
 
     @classmethod
     def open(
@@ -93,8 +99,8 @@ class Broker:
         for topic in self.partitions.topics.values():
             self.storage.run(partial(self.storage.topic_files.note, topic))
         self.background.start(on_all_disks_failed)
+        self.groups.start(shared=self.cluster is not None)
         if self.cluster is None:
-            self.groups.start()
             self.transactions.start()
 
     def is_issued(self, producer_id: int) -> bool:

@@ -44,11 +44,6 @@ _LONG_REQUESTS = frozenset(
 )
 _COORDINATED = frozenset(
     {
-        Api.GROUP_HEARTBEAT,
-        Api.OFFSET_COMMIT,
-        Api.OFFSET_FETCH,
-        Api.DESCRIBE_GROUPS,
-        Api.DELETE_GROUP,
         Api.END_TXN,
         Api.TXN_OFFSET_COMMIT,
         Api.JOIN_SHARED_TXN,
@@ -154,12 +149,12 @@ class Dispatcher:
 
 
 def check_alone(api: int, request: Message) -> None:
-    """Groups and transactions have coordinators on a broker that is alone only: in a cluster nobody would keep what two
-    of them decide apart. Raises UnsupportedApiError."""
+    """Transactions have coordinators on a broker that is alone only: in a cluster nobody would keep what two of them
+    decide apart. Raises UnsupportedApiError."""
     if api in _COORDINATED or getattr(request, "transactional_id", None) is not None:
         raise UnsupportedApiError(
-            f"{Api(api).name}: a cluster of several brokers has no consumer groups and no transactions yet; use a broker "
-            f"without zookeeper.connect"
+            f"{Api(api).name}: a cluster of several brokers has no transactions yet; use a broker without "
+            f"zookeeper.connect"
         )
 
 

@@ -6,6 +6,7 @@ from sparklog.protocol.messages import Api
 from sparklog_broker.dispatcher import Handler
 from sparklog_broker.handlers import (
     cluster,
+    coordinators,
     fetch,
     groups,
     locate,
@@ -51,6 +52,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
     Api.ABORT_TRANSACTION: transactions.abort_transaction,
     Api.DESCRIBE_PRODUCERS: transactions.describe_producers,
+    Api.FIND_COORDINATOR: coordinators.find_coordinator,
     Api.REPLICA_FETCH: cluster.replica_fetch,
     Api.METADATA_FETCH: cluster.metadata_fetch,
     Api.ALTER_PARTITION: cluster.alter_partition,

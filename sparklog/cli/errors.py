@@ -76,6 +76,8 @@ HINTS: dict[type[SparklogError], str] = {
     errors.IneligibleReplicaError: "the leader proposes again when the replica has caught up",
     errors.InvalidUpdateVersionError: "the leader reads the partition's state again and proposes anew",
     errors.InvalidFetchSessionError: "it is tried again in a new fetch session",
+    errors.NotCoordinatorError: "it is tried again at the coordinator",
+    errors.CoordinatorNotAvailableError: "it is tried again; bring the brokers back that have its internal topic",
     errors.LeaderNotAvailableError: "it is tried again; bring the brokers back that have a replica of the partition",
     errors.NotControllerError: "it is tried again at the new controller",
     errors.InvalidReplicationFactorError: "choose a factor from 1 to the number of brokers, or start more brokers",

@@ -20,6 +20,21 @@ from sparklog.protocol.base import (
 )
 
 
+class FindCoordinatorRequest(Message):
+    """Which broker coordinates the group (`key_type` 0) or transactional id (1) `key`."""
+
+    key: Text
+    key_type: Annotated[int, Meta(ge=0, le=1)] = 0
+
+
+class FindCoordinatorResponse(Message):
+    """`host` "": the broker that was asked; it is alone."""
+
+    broker_id: int
+    host: Text = ""
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+
+
 class CommittedOffset(Message):
     """The next offset to read of a partition. `leader_epoch` -1: not known."""
 

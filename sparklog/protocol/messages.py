@@ -68,6 +68,7 @@ class Api(IntEnum):
     LIST_GROUPS = 23
     DESCRIBE_GROUPS = 24
     DELETE_GROUP = 25
+    FIND_COORDINATOR = 26
     RENEW_SHARED_TXN = 30
     SNAPSHOT_OFFSETS = 31
     CREATE_PARTITIONS = 32
@@ -397,6 +398,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.LIST_GROUPS: ApiSpec(groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 1),
     Api.DESCRIBE_GROUPS: ApiSpec(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 1),
     Api.DELETE_GROUP: ApiSpec(groups.DeleteGroupRequest, groups.DeleteGroupResponse, 0, 0),
+    Api.FIND_COORDINATOR: ApiSpec(groups.FindCoordinatorRequest, groups.FindCoordinatorResponse, 2, 2),
     Api.REPLICA_FETCH: ApiSpec(cluster.ReplicaFetchRequest, cluster.ReplicaFetchResponse, 2, 2),
     Api.METADATA_FETCH: ApiSpec(cluster.MetadataFetchRequest, cluster.MetadataFetchResponse, 2, 2),
     Api.ALTER_PARTITION: ApiSpec(cluster.AlterPartitionRequest, cluster.AlterPartitionResponse, 2, 2),

@@ -123,6 +123,15 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.DELETE_TOPIC: (Rule(TOPIC, _O.DELETE, _one("name")),),
     Api.ALTER_TOPIC: (Rule(TOPIC, _O.ALTER_CONFIGS, _one("name")),),
     Api.ALTER_SCHEMA: (Rule(TOPIC, _O.ALTER, _one("name")),),
+    Api.FIND_COORDINATOR: (
+        Rule(GROUP, _O.DESCRIBE, lambda r: (r.key,) if r.key_type == 0 else (), when="of a group"),
+        Rule(
+            TXN_ID,
+            _O.DESCRIBE,
+            lambda r: (application_resource(r.key),) if r.key_type else (),
+            when="of a transactional id",
+        ),
+    ),
     Api.REPLICA_FETCH: (_BROKERS_ONLY,),
     Api.METADATA_FETCH: (_BROKERS_ONLY,),
     Api.ALTER_PARTITION: (_BROKERS_ONLY,),

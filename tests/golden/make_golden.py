@@ -270,6 +270,7 @@ REQUESTS: dict[m.Api, Message] = {
     m.Api.JOIN_SHARED_TXN: txn.JoinSharedTxnRequest("query", 12, "run", 99, 3_600_000),
     m.Api.END_SHARED_TXN: txn.EndSharedTxnRequest("query", 12, "run", 99, True, [100, 101], "rows=3"),
     m.Api.RENEW_SHARED_TXN: txn.RenewSharedTxnRequest("query", 12, "run"),
+    m.Api.FIND_COORDINATOR: groups.FindCoordinatorRequest("readers", 0),
     m.Api.REPLICA_FETCH: cluster.ReplicaFetchRequest(
         2,
         17,
@@ -327,6 +328,7 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.JOIN_SHARED_TXN: txn.JoinSharedTxnResponse(False, 100, 0),
     m.Api.END_SHARED_TXN: txn.EndSharedTxnResponse(True, 12, "rows=3"),
     m.Api.RENEW_SHARED_TXN: txn.RenewSharedTxnResponse(True, True),
+    m.Api.FIND_COORDINATOR: groups.FindCoordinatorResponse(2, "broker-2.example", 9292),
     m.Api.REPLICA_FETCH: cluster.ReplicaFetchResponse(
         5,
         [

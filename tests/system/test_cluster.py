@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,8 @@ from sparklog.errors import (
     SparklogError,
     UnsupportedApiError,
 )
+from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
+from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
 from tests.system.cluster_processes import ClusterProcesses, until
 
@@ -198,14 +202,81 @@ def test_producer_and_consumer_notice_nothing_when_the_controller_dies(tmp_path:
         assert sorted(found) == sorted(values)  # each once: retries over the change of leaders double nothing
 
 
-def test_groups_and_transactions_are_refused_in_so_many_words(cluster: ClusterProcesses) -> None:
+def test_transactions_are_refused_in_so_many_words(cluster: ClusterProcesses) -> None:
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
     cluster.create(1, "events", 1)
     with (
-        pytest.raises(UnsupportedApiError, match="no consumer groups and no transactions yet"),
+        pytest.raises(UnsupportedApiError, match="no transactions yet"),
         sparklog.Producer(bootstrap_servers=bootstrap, transactional_id="t") as producer,
     ):
         producer.init_transactions()
+
+
+def test_a_group_goes_on_when_its_coordinator_dies(cluster: ClusterProcesses) -> None:
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
+    cluster.create(1, "events", 3, min_insync_replicas=2)
+    served_by_all(cluster, "events")
+    with sparklog.Producer(bootstrap_servers=bootstrap) as producer:
+        for i in range(90):
+            producer.send("events", value=b"%d" % i, partition=i % 3)
+        producer.flush()
+        settings: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "group_id": "readers",
+            "auto_offset_reset": "earliest",
+        }
+        with sparklog.Consumer(**settings) as consumer:
+            consumer.subscribe(["events"])
+            found = read_until(consumer, 90)
+            consumer.commit()
+            coordinator = find_coordinator(cluster, "readers")
+            cluster.kill(coordinator)
+            for i in range(90, 180):
+                producer.send("events", value=b"%d" % i, partition=i % 3)
+            producer.flush()
+            found += read_until(consumer, 90)
+            until(lambda: _committed(consumer), "a commit at the new coordinator")
+    assert sorted(map(int, found)) == list(range(180))
+    with sparklog.Admin(bootstrap) as admin:
+        assert [g.group_id for g in admin.list_groups()] == ["readers"]
+        offsets = admin.list_group_offsets("readers")
+        assert {tp.partition: o.offset for tp, o in offsets.items()} == {0: 60, 1: 60, 2: 60}
+    cluster.start(coordinator)
+    with (
+        sparklog.Consumer(**settings) as consumer,
+        sparklog.Producer(bootstrap_servers=bootstrap) as producer,
+    ):
+        consumer.subscribe(["events"])
+        producer.send("events", value=b"180", partition=0)
+        producer.flush()
+        assert read_until(consumer, 1) == [b"180"]  # nothing that was committed is read again
+
+
+def read_until(consumer: sparklog.Consumer, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        found += [record.value or b"" for record in consumer.poll(timeout_ms=500)]
+    return found
+
+
+def _committed(consumer: sparklog.Consumer) -> bool:
+    consumer.commit()
+    return True
+
+
+def find_coordinator(cluster: ClusterProcesses, group_id: str) -> int:
+    found: list[int] = []
+
+    def is_found() -> bool:
+        with closing(cluster.connect(1)) as connection:
+            request = FindCoordinatorRequest(group_id)
+            answer, _ = connection.request(Api.FIND_COORDINATOR, request, FindCoordinatorResponse)
+        found.append(answer.broker_id)
+        return True
+
+    until(is_found, "the coordinator")
+    return found[-1]
 
 
 def test_a_topic_says_who_has_it(cluster: ClusterProcesses) -> None:

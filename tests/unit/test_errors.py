@@ -94,6 +94,8 @@ TABLE = {
     90: ("EligibleLeadersNotAvailableError", "ELIGIBLE_LEADERS_NOT_AVAILABLE", True),
     91: ("InvalidFetchSessionError", "INVALID_FETCH_SESSION", True),
     92: ("LeaderNotAvailableError", "LEADER_NOT_AVAILABLE", True),
+    93: ("NotCoordinatorError", "NOT_COORDINATOR", True),
+    94: ("CoordinatorNotAvailableError", "COORDINATOR_NOT_AVAILABLE", True),
 }
 """A line may be added. A code may neither change nor be used again."""
 

@@ -36,7 +36,7 @@ from sparklog_broker.cluster.peers import Connect
 from sparklog_broker.cluster.replica_fetcher import FetchLimits
 from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.cluster.replicas import Replicas
-from sparklog_broker.config import BrokerConfig
+from sparklog_broker.config import BrokerConfig, parse_address
 from sparklog_broker.network.pace import Pace
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partitions import Partitions
@@ -129,6 +129,11 @@ class Cluster:
     def image(self) -> ClusterImage:
         """What this broker goes by."""
         return self.images.image
+
+    def endpoint_of(self, broker_id: int) -> tuple[str, int] | None:
+        """Where a broker is reached; None: it is not registered."""
+        broker = self.image.brokers.get(broker_id)
+        return parse_address(broker.endpoints[0]) if broker is not None and broker.endpoints else None
 
     def may_cut_committed(self, topic: str) -> bool:
         """Whether a log of the topic may be cut below its high watermark, as after an unclean election."""

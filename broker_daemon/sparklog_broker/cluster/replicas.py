@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from sparklog.environment.clock import MachineClock
@@ -68,6 +68,8 @@ class Replicas:
         self._fetches = 0
         """No fetch has had a larger number: an answer to one of an earlier role is known as late."""
         self._ticking: asyncio.TimerHandle | None = None
+        self.on_leadership: Callable[[TopicPartition, bool], None] = lambda key, leads: None
+        """Called when this broker begins or ceases to lead a partition."""
         self.image = ClusterImage()
         self.noted_epoch = NO_EPOCH
         """The broker epoch that stands in the log directories: nothing is led or copied in another life."""
@@ -133,6 +135,8 @@ class Replicas:
         replica = self._replicas.pop(key, None)
         self._unfollow(key)
         if replica is not None:
+            if isinstance(replica.state, Leader):
+                self.on_leadership(key, False)
             replica.resign(UNKNOWN)
 
     def _follow(self, partition: Partition) -> None:
@@ -194,6 +198,7 @@ class Replicas:
             log.debug("leading %s in epoch %d", partition.key, image.leader_epoch)
             self._taken += 1
             partition.on_role_changed()
+            self.on_leadership(partition.key, True)
 
     def _copy(
         self, partition: Partition, replica: ClusterReplica, image: PartitionImage, partition_log: PartitionLog | None
@@ -205,6 +210,7 @@ class Replicas:
         replica.resign(image)
         if was_leading:
             partition.on_role_changed()
+            self.on_leadership(key, False)
         if before is not None and (before.leader, before.leader_epoch) == (image.leader, image.leader_epoch):
             return
         self._unfollow(key)

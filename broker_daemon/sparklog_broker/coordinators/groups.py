@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from sparklog.environment.clock import Clock
-from sparklog.errors import CoordinatorLoadingError, SparklogError, StorageError
+from sparklog.errors import CoordinatorLoadingError, NotCoordinatorError, SparklogError, StorageError
 from sparklog.protocol import group_messages as m
 from sparklog.replication.group_membership import GroupConfig, Topics
 from sparklog.replication.group_records import Record
@@ -155,6 +155,8 @@ class Groups:
         self._served = served
         served.on_topics_changed = self.on_topics_changed
         self.partitions: list[GroupPartition] = []
+        self._led: set[int] | None = None
+        """None: all; there is no other broker."""
         self._tick_s = min(
             max(config.group_consumer_heartbeat_interval_ms / 1000 / TICKS_PER_HEARTBEAT, TICK_S_MIN), TICK_S_MAX
         )
@@ -175,14 +177,32 @@ class Groups:
 
     # -- life
 
-    def start(self) -> None:
-        """Begins to read the state; members' sessions begin when it has been read."""
+    def start(self, *, shared: bool = False) -> None:
+        """Begins to read the state; members' sessions begin when it has been read. `shared`: this broker has those
+        partitions only that `follow` says."""
         self.partitions = [GroupPartition(self, number) for number in range(self.topic.partitions)]
+        self._led = None if not shared else set(self._led or ())
         for partition in self.partitions:
-            partition.load()
+            if self._led is None or partition.number in self._led:
+                partition.load()
         self._ticked_at = self.loop.time()
         self._check_at = self._ticked_at + self._check_s
         self._ticker.start(self._tick_s)
+
+    def follow(self, number: int, *, leads: bool) -> None:
+        """This broker leads a partition of `__consumer_offsets`, or no more."""
+        self._led = self._led if self._led is not None else set()
+        if leads == (number in self._led):
+            return
+        (self._led.add if leads else self._led.discard)(number)
+        if not self.partitions:
+            return  # before the start
+        while number >= len(self.partitions):  # made by a broker with another number in its configuration
+            self.partitions.append(GroupPartition(self, len(self.partitions)))
+        if leads:
+            self.partitions[number].load()
+        else:
+            self.partitions[number].park()
 
     async def stop(self) -> None:
         """Appends that are under way are finished by the broker's threads."""
@@ -230,7 +250,10 @@ class Groups:
         """Who coordinates the group."""
         if not self.partitions:
             raise CoordinatorLoadingError("the broker is starting: try again")
-        return self.partitions[self.topic.partition_for(group_id)]
+        number = self.topic.partition_for(group_id)
+        if self._led is not None and number not in self._led:
+            raise NotCoordinatorError(f"group {group_id!r} has its coordinator on another broker: find it again")
+        return self.partitions[number]
 
     async def heartbeat(self, request: m.GroupHeartbeatRequest, host: str) -> m.GroupHeartbeatResponse:
         partition = self.partition_of(request.group_id)
@@ -262,7 +285,7 @@ class Groups:
         """All of them. Raises CoordinatorLoadingError."""
         if not self.partitions:
             raise CoordinatorLoadingError("the broker is starting: try again")
-        return {partition: partition.ready() for partition in self.partitions}
+        return {p: p.ready() for p in self.partitions if self._led is None or p.number in self._led}
 
     async def delete(self, group_id: str) -> int:
         return await self.partition_of(group_id).change(lambda c: c.delete(group_id))

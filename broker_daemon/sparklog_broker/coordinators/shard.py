@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from sparklog.errors import BrokerShuttingDownError, CoordinatorLoadingError, SparklogError
+from sparklog.errors import BrokerShuttingDownError, CoordinatorLoadingError, NotCoordinatorError, SparklogError
 from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Record, Replayed
 
 log = logging.getLogger(__name__)
@@ -183,6 +183,10 @@ class Shard(ABC, Generic[C, E]):
                 task.cancel()
         self._writer = None
         self._lost(failed, list(waiting), error)
+
+    def park(self) -> None:
+        """Another broker works for this partition now; `load` begins anew."""
+        self._abandon((), NotCoordinatorError(f"{self} is another broker's now"))
 
     def stop(self) -> list[asyncio.Task[None]]:
         """Nothing is begun any more; who waits is told so. What is still ending."""

@@ -111,8 +111,6 @@ async def offset_fetch(request: m.OffsetFetchRequest, payload: memoryview, conte
 
 async def list_groups(request: m.ListGroupsRequest, payload: memoryview, context: RequestContext) -> Response:
     broker = context.broker
-    if broker.cluster is not None:
-        return Response(m.ListGroupsResponse([]))  # whoever would be one has been refused
     states = {s.lower() for s in request.states}
     coordinators = broker.groups.coordinators()
     ids: list[Iterable[tuple[str, GroupCoordinator]]] = []

@@ -3,10 +3,11 @@ groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sparklog.client.group.group_offsets import Offsets, commit_offsets, fetch_offsets
+from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import the_only
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
@@ -94,12 +95,21 @@ class GroupAdmin:
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
         wanted = [*states]
 
-        def ask(before: ListGroupsResponse | None) -> ListGroupsResponse:
-            request = ListGroupsRequest(wanted, paged=True, after=_last_id(before) or "")
-            return request_until(self._cluster, Api.LIST_GROUPS, request, ListGroupsResponse, self._policy)
+        def listed(endpoint: Endpoint | None) -> Iterator[GroupListing]:
+            def ask(before: ListGroupsResponse | None) -> ListGroupsResponse:
+                request = ListGroupsRequest(wanted, paged=True, after=_last_id(before) or "")
+                return request_until(
+                    self._cluster, Api.LIST_GROUPS, request, ListGroupsResponse, self._policy, endpoint=endpoint
+                )
 
-        found = (g for page in pages(ask, _last_id) for g in page.groups)
-        return [GroupListing(g.group_id, g.state, g.kind, g.members) for g in found]
+            found = (g for page in pages(ask, _last_id) for g in page.groups)
+            return (GroupListing(g.group_id, g.state, g.kind, g.members) for g in found)
+
+        brokers = self._cluster.metadata([], timeout_ms=self._timeout_ms).brokers
+        if len(brokers) < 2:
+            return list(listed(None))
+        everywhere = (g for b in brokers for g in listed(Endpoint(b.host, b.port)))  # each has those it coordinates
+        return sorted({g.group_id: g for g in everywhere}.values(), key=lambda g: g.group_id)
 
     def describe(self, group_id: str) -> GroupDescription:
         deadline = Deadline(self._timeout_ms)
@@ -128,7 +138,9 @@ class GroupAdmin:
         def ask(before: DescribeGroupsResponse | None) -> DescribeGroupsResponse:
             first = 0 if before is None else before.members_from
             request = DescribeGroupsRequest([group_id], paged=True, members_from=first)
-            return request_until(self._cluster, Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse, self._policy)
+            return request_until(
+                self._cluster, Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse, self._policy, group_id=group_id
+            )
 
         group: GroupDetails | None = None
         for page in pages(ask, lambda page: page.members_from if page.members_from > 0 else None):
@@ -153,7 +165,9 @@ class GroupAdmin:
 
     def delete(self, group_id: str) -> int:
         request = DeleteGroupRequest(group_id)
-        return request_until(self._cluster, Api.DELETE_GROUP, request, DeleteGroupResponse, self._policy).offsets
+        return request_until(
+            self._cluster, Api.DELETE_GROUP, request, DeleteGroupResponse, self._policy, group_id=group_id
+        ).offsets
 
     def _lags(
         self,

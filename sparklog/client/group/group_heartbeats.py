@@ -181,8 +181,12 @@ class GroupHeartbeats:
         self._resolve_pattern()
         with self._wake:
             request = self._membership.request()
-        response = self._cluster.request(
-            Api.GROUP_HEARTBEAT, request, GroupHeartbeatResponse, timeout_ms=self._request_timeout_ms
+        response = self._cluster.group_request(
+            self._config.group_id,
+            Api.GROUP_HEARTBEAT,
+            request,
+            GroupHeartbeatResponse,
+            timeout_ms=self._request_timeout_ms,
         )
         with self._wake:
             self._joining_since = time.monotonic()
@@ -216,7 +220,13 @@ class GroupHeartbeats:
             request = self._membership.leave_request()
             self._membership.lose()
         self._on_change()
-        self._cluster.request(Api.GROUP_HEARTBEAT, request, GroupHeartbeatResponse, timeout_ms=self._request_timeout_ms)
+        self._cluster.group_request(
+            self._config.group_id,
+            Api.GROUP_HEARTBEAT,
+            request,
+            GroupHeartbeatResponse,
+            timeout_ms=self._request_timeout_ms,
+        )
 
     def _note(self, error: SparklogError) -> None:
         """A heartbeat has failed."""
@@ -237,7 +247,9 @@ class GroupHeartbeats:
                 return  # it has not joined, as far as it knows; if it has, the session ends by itself
             request = self._membership.leave_request()
         try:
-            self._cluster.request(Api.GROUP_HEARTBEAT, request, GroupHeartbeatResponse, timeout_ms=LEAVE_TIMEOUT_MS)
+            self._cluster.group_request(
+                self._config.group_id, Api.GROUP_HEARTBEAT, request, GroupHeartbeatResponse, timeout_ms=LEAVE_TIMEOUT_MS
+            )
         except SparklogError as e:
             _log.info(
                 "leaving group %s failed, its members will notice by the session timeout: %s", self._config.group_id, e

@@ -67,7 +67,7 @@ def commit_offsets(
     if not offsets:
         return
     request = OffsetCommitRequest(who.group_id, as_committed(offsets), who.member_id, who.member_epoch, sequence)
-    response = _send(cluster, Api.OFFSET_COMMIT, request, OffsetCommitResponse, policy)
+    response = _send(cluster, who.group_id, Api.OFFSET_COMMIT, request, OffsetCommitResponse, policy)
     for result in response.results:
         if result.error_code:
             raise error_from_code(result.error_code, result.message)
@@ -101,7 +101,7 @@ def fetch_offsets(
             after_topic="" if last is None else last.topic,
             after_partition=-1 if last is None else last.partition,
         )
-        return _send(cluster, Api.OFFSET_FETCH, request, OffsetFetchResponse, policy)
+        return _send(cluster, who.group_id, Api.OFFSET_FETCH, request, OffsetFetchResponse, policy)
 
     def position(page: OffsetFetchResponse) -> object:
         return (page.offsets[-1].topic, page.offsets[-1].partition) if page.offsets else None
@@ -119,7 +119,8 @@ def fetch_offsets(
     return found, unstable
 
 
-def _send(cluster: Cluster, api: Api, request: Message, response: type[M], policy: RetryPolicy) -> M:
+def _send(cluster: Cluster, group_id: str, api: Api, request: Message, response: type[M], policy: RetryPolicy) -> M:
+    """To the group's coordinator; without time to try again once."""
     if policy.timeout_ms == 0:
-        return cluster.request(api, request, response, timeout_ms=policy.request_timeout_ms)
-    return request_until(cluster, api, request, response, policy)
+        return cluster.group_request(group_id, api, request, response, timeout_ms=policy.request_timeout_ms)
+    return request_until(cluster, api, request, response, policy, group_id=group_id)

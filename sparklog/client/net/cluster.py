@@ -23,12 +23,15 @@ from sparklog.client.net.paging import pages
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import (
     BrokerNotAvailableError,
+    NotCoordinatorError,
     RequestTimedOutError,
     SparklogError,
     UnknownTopicOrPartitionError,
+    UnsupportedApiError,
     error_from_code,
 )
 from sparklog.protocol.base import Message
+from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.types import TopicPartition
@@ -36,6 +39,7 @@ from sparklog.types import TopicPartition
 METADATA_MAX_AGE_S = 300.0
 METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
+GROUPS_CACHED_MAX = 1_000
 IDLE_CONNECTIONS_MAX = 8
 """Per broker and purpose."""
 IDLE_S_MAX = 60.0
@@ -56,6 +60,7 @@ class Cluster:
         weakref.finalize(self, _close_pools, self._idle).atexit = False
         self._topics: OrderedDict[str, tuple[TopicInfo, float]] = OrderedDict()
         self._brokers: dict[int, Endpoint] = {}
+        self._coordinators: OrderedDict[str, Endpoint | None] = OrderedDict()
         self._no_local_until: dict[Endpoint, float] = {}
         self._no_remote_until: dict[Endpoint, float] = {}
 
@@ -234,6 +239,41 @@ class Cluster:
         """The object store cannot be read here: do not try again for a while."""
         self._no_remote_until[endpoint] = time.monotonic() + seconds
 
+    # -- coordinators
+
+    def coordinator(self, group_id: str, *, timeout_ms: int = 30_000) -> Endpoint | None:
+        """Which broker coordinates the group; None: any that is asked. Raises CoordinatorNotAvailableError,
+        BrokerNotAvailableError."""
+        with self._lock:
+            if group_id in self._coordinators:
+                return self._coordinators[group_id]
+        try:
+            found = self.request(
+                Api.FIND_COORDINATOR, FindCoordinatorRequest(group_id), FindCoordinatorResponse, timeout_ms=timeout_ms
+            )
+            endpoint = Endpoint(found.host, found.port) if found.host else None
+        except UnsupportedApiError:  # a broker of an earlier release, which is alone
+            endpoint = None
+        with self._lock:
+            self._coordinators[group_id] = endpoint
+            while len(self._coordinators) > GROUPS_CACHED_MAX:
+                self._coordinators.popitem(last=False)
+        return endpoint
+
+    def group_request(
+        self, group_id: str, api: Api, message: Message, response: type[M], *, timeout_ms: int = 30_000
+    ) -> M:
+        """`request` to the group's coordinator. After an error that may come of another one having taken over, the next
+        call looks for it again."""
+        deadline = Deadline(timeout_ms)
+        try:
+            endpoint = self.coordinator(group_id, timeout_ms=timeout_ms)
+            return self.request(api, message, response, endpoint=endpoint, timeout_ms=deadline.left_ms())
+        except (NotCoordinatorError, BrokerNotAvailableError, RequestTimedOutError):
+            with self._lock:
+                self._coordinators.pop(group_id, None)
+            raise
+
     # -- connections
 
     def connect(
@@ -299,6 +339,7 @@ class Cluster:
             self._idle.clear()
             self._topics.clear()
             self._brokers.clear()
+            self._coordinators.clear()
         _close_pools(idle)
 
     def _pools(self, endpoint: Endpoint | None, purpose: str) -> list[list[Connection]]:
@@ -394,6 +435,7 @@ def _drop_after_fork() -> None:
         c._idle = {}
         c._topics = OrderedDict()
         c._brokers = {}
+        c._coordinators = OrderedDict()
     _clusters.clear()
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.errors import SparklogError
 from sparklog.protocol.base import Message
@@ -31,10 +32,13 @@ def request_until(
     response: type[M],
     policy: RetryPolicy,
     *,
+    group_id: str | None = None,
+    endpoint: Endpoint | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> M:
     """Sends a request that may take effect twice, again after every retriable error until `policy.timeout_ms` is over.
+    `group_id`: to the coordinator of this group; `endpoint`: to this broker.
 
     Raises the last error; that of a request which may have taken effect is RequestTimedOutError or
     BrokerNotAvailableError.
@@ -43,8 +47,11 @@ def request_until(
     backoff_s = policy.backoff_ms / 1000
     while True:
         left_ms = max(1, int((deadline - clock()) * 1000))
+        attempt_ms = min(policy.request_timeout_ms, left_ms)
         try:
-            return cluster.request(api, message, response, timeout_ms=min(policy.request_timeout_ms, left_ms))
+            if group_id is not None:
+                return cluster.group_request(group_id, api, message, response, timeout_ms=attempt_ms)
+            return cluster.request(api, message, response, endpoint=endpoint, timeout_ms=attempt_ms)
         except SparklogError as e:
             pause = backoff_s * random.uniform(0.8, 1.2)
             if not e.retriable or clock() + pause >= deadline:

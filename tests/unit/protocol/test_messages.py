@@ -50,6 +50,7 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.LIST_GROUPS: 23,
         m.Api.DESCRIBE_GROUPS: 24,
         m.Api.DELETE_GROUP: 25,
+        m.Api.FIND_COORDINATOR: 26,
         m.Api.RENEW_SHARED_TXN: 30,
         m.Api.SNAPSHOT_OFFSETS: 31,
         m.Api.CREATE_PARTITIONS: 32,
