@@ -142,6 +142,11 @@ def _check_cluster(values: Mapping[str, Value]) -> None:
     """Raises InvalidConfigError."""
     if values["advertised.listeners"]:
         parse_address(str(values["advertised.listeners"]), "advertised.listeners")
+    host = parse_address(str(values["listen"]))[0]
+    if values["zookeeper.connect"] and not values["advertised.listeners"] and host in ("0.0.0.0", "::"):
+        raise InvalidConfigError(
+            f"listen = {values['listen']!r} is no address that others could connect to: name one in advertised.listeners"
+        )
     session_ms, lag_ms = int(values["zookeeper.session.timeout.ms"]), int(values["replica.lag.time.max.ms"])
     if values["zookeeper.connect"] and session_ms >= lag_ms:
         raise InvalidConfigError(

@@ -44,6 +44,11 @@ class ReplicaRole(Protocol):
         """Before an append with acks=all. Raises NotEnoughReplicasError."""
         ...
 
+    def check_end_known(self) -> None:
+        """Before anybody is told where the committed records end. Raises OffsetNotAvailableError while a new leader may
+        know less than the one before has told (KIP-207)."""
+        ...
+
     def on_append(self, log_end_offset: int) -> None:
         """The log ends at `log_end_offset` now."""
         ...
@@ -76,6 +81,9 @@ class PartitionReplicas:
 
     def check_leads(self) -> None:
         """It does."""
+
+    def check_end_known(self) -> None:
+        """It is."""
 
     def leads_in(self, leader_epoch: int) -> bool:
         """It leads in all there are."""

@@ -115,6 +115,10 @@ class ClusterReplica:
         if isinstance(self.state, Leader):
             self.state.check_append()
 
+    def check_end_known(self) -> None:
+        if isinstance(self.state, Leader):
+            self.state.latest_offset()
+
     def on_append(self, log_end_offset: int) -> None:
         if isinstance(self.state, Leader):
             self.handle(Appended())

@@ -42,6 +42,8 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     for i, wanted in enumerate(request.partitions):
         try:
             partition = broker.partitions.get(wanted.topic, wanted.partition)
+            if wanted.timestamp_ms in (LATEST_TIMESTAMP, MAX_TIMESTAMP):
+                partition.replicas.check_end_known()
             end = partition.stable_offset if request.isolation == READ_COMMITTED else None
             known = _known_offset(partition.log, wanted.timestamp_ms, end)
             if known is not None:

@@ -38,5 +38,6 @@ def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Iterator[
 def _extent(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
     """Raises UnknownTopicOrPartitionError, LogCorruptError and others."""
     partition = broker.partitions.get(*tp)
+    partition.replicas.check_end_known()
     end = partition.stable_offset if isolation == READ_COMMITTED else partition.log.high_watermark
     return Extent(partition.log.log_start_offset, end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sparklog_broker.config import BrokerConfig, format_address, load_config, parse_address
+from sparklog_broker.config import BrokerConfig, format_address, load_config, make_config, parse_address
 
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, settings_of
@@ -106,3 +106,18 @@ def test_log_dirs_are_absolute_and_apart(tmp_path: Path) -> None:
     for text in (f"{tmp_path},{tmp_path}/a", f"{tmp_path}/a,{tmp_path}"):
         with pytest.raises(InvalidConfigError, match="lie in each other"):
             load_config(log_dirs=text)
+
+
+def test_what_makes_no_cluster() -> None:
+    cluster = {"zookeeper.connect": "zk:2181/sparklog"}
+    for wrong, why in (
+        ({"zookeeper.session.timeout.ms": 30_000}, "must be below replica.lag.time.max.ms"),
+        ({"listen": "0.0.0.0:9292"}, "advertised.listeners"),
+        ({"listen": "[::]:9292"}, "advertised.listeners"),
+        ({"advertised.listeners": "nowhere"}, "advertised.listeners"),
+    ):
+        with pytest.raises(InvalidConfigError, match=why):
+            make_config({**cluster, **wrong})
+    made = make_config({**cluster, "listen": "0.0.0.0:9292", "advertised.listeners": "broker-1:9292"})
+    assert made.zookeeper_connect == "zk:2181/sparklog"
+    assert make_config({"listen": "0.0.0.0:9292"}).zookeeper_connect == ""

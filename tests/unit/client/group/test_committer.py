@@ -33,7 +33,9 @@ class FakeCluster:
         self.replies: list[SparklogError | int | Callable[[], SparklogError | int]] = []
         self.requests: list[OffsetCommitRequest] = []
 
-    def request(self, api: Any, message: OffsetCommitRequest, response: Any, **_: Any) -> OffsetCommitResponse:
+    def group_request(
+        self, group_id: str, api: Any, message: OffsetCommitRequest, response: Any, **_: Any
+    ) -> OffsetCommitResponse:
         self.requests.append(message)
         reply = self.replies.pop(0) if self.replies else 0
         reply = reply() if callable(reply) else reply
