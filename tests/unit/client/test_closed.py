@@ -17,6 +17,11 @@ TP = TopicPartition("events", 0)
 ADMIN: dict[str, tuple[Any, ...]] = {
     "create_topic": ("new",),
     "list_topics": (),
+    "partition_counts": (),
+    "describe_cluster": (),
+    "describe_topics": (["events"],),
+    "describe_segments": (TP,),
+    "describe_batches": (TP, 0),
     "describe_topic": ("events",),
     "alter_schema": ("events", pa.schema([("n", pa.int64())])),
     "alter_topic": ("events", {}),
