@@ -1,0 +1,94 @@
+"""Who may ask the console what."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.datastructures import Headers
+
+from sparklog.console.guard import COOKIE, Tokens, allowed_hosts, host_name, refusal, session_of
+
+HOSTS = allowed_hosts("127.0.0.1", ["console.example"])
+SESSION = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("localhost:8080", "localhost"),
+        ("LocalHost", "localhost"),
+        ("[::1]:8080", "::1"),
+        ("evil.example:8080", "evil.example"),
+        ("", ""),
+        ("[", ""),
+    ],
+)
+def test_the_name_in_a_host_header(header: str, name: str) -> None:
+    assert host_name(header) == name
+
+
+def test_a_wildcard_is_no_name() -> None:
+    assert allowed_hosts("0.0.0.0") == allowed_hosts("") == {"localhost", "127.0.0.1", "::1"}
+    assert "10.1.2.3" in allowed_hosts("10.1.2.3")
+
+
+@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "console.example"])
+def test_who_asks_under_our_names_is_answered(host: str) -> None:
+    assert refusal("GET", Headers({"host": host}), "http", HOSTS) is None
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "console.example.evil"])
+def test_other_names_are_refused(host: str) -> None:
+    found = refusal("GET", Headers({"host": host}), "http", HOSTS)
+    assert found
+    assert found.status == 421
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "https://localhost:8080"}, 403),
+        ({"origin": "http://localhost:9999"}, 403),
+        ({"origin": "http://localhost:8080", "sec-fetch-site": "cross-site"}, 403),
+        ({"origin": "http://localhost:8080"}, None),
+        ({"origin": "http://localhost:8080", "sec-fetch-site": "same-origin"}, None),
+    ],
+)
+def test_forms_come_from_our_own_pages(headers: dict[str, str], status: int | None) -> None:
+    found = refusal("POST", Headers({"host": "localhost:8080"} | headers), "http", HOSTS)
+    assert (found.status if found else None) == status
+
+
+def test_other_methods_are_refused() -> None:
+    found = refusal("DELETE", Headers({"host": "localhost"}), "http", HOSTS)
+    assert found
+    assert found.status == 405
+
+
+def test_a_token_belongs_to_a_session_and_a_secret() -> None:
+    tokens = Tokens(b"secret")
+    token = tokens.token(SESSION)
+    assert tokens.is_right(SESSION, token)
+    assert not tokens.is_right(SESSION, "")
+    assert not tokens.is_right(SESSION, "ü" * 64)
+    assert not tokens.is_right(SESSION[::-1], token)
+    assert not Tokens(b"other").is_right(SESSION, token)
+    assert not tokens.is_right("", tokens.token(""))
+
+
+@pytest.mark.parametrize(
+    ("cookie", "session"),
+    [
+        (f"{COOKIE}={SESSION}", SESSION),
+        (f"a=b; {COOKIE}={SESSION}; c=d", SESSION),
+        (f"{COOKIE}={SESSION}0", ""),
+        (f"{COOKIE}=zz", ""),
+        (f"{COOKIE}={'G' * 32}", ""),
+        ("", ""),
+        ("\x00;=;;", ""),
+    ],
+)
+def test_sessions_are_ours(cookie: str, session: str) -> None:
+    assert session_of(Headers({"cookie": cookie})) == session
