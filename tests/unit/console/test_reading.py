@@ -38,7 +38,9 @@ class Stored:
         self._offsets = [o for o, _ in kept]
         self._times = [t for _, t in kept]
         self.next_offset = first + len(times)
-        self.data = pa.record_batch({"value": [f"{partition}:{o}" for o in self._offsets]}, pa.schema([("value", pa.string())]))
+        self.data = pa.record_batch(
+            {"value": [f"{partition}:{o}" for o in self._offsets]}, pa.schema([("value", pa.string())])
+        )
 
     @property
     def num_rows(self) -> int:
