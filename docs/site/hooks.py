@@ -42,6 +42,7 @@ ORDER = (
     "index.md",
     "guide.md",
     "watching.md",
+    "console.md",
     "moving-from-kafka.md",
     "sql.md",
     "scala-and-sql.md",

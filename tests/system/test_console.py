@@ -8,7 +8,7 @@ import json
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,6 +30,7 @@ from tests.system.console_world import HOSTILE, LARGE_BYTES, SCRIPT, TRIPS, Worl
 
 BASE = "http://127.0.0.1:8080"
 ORIGIN = {"Origin": BASE}
+HTMX = {"HX-Request": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def reader(filled: World) -> Iterator[TestClient]:
         yield made
 
 
-def get(client: TestClient, path: str, status: int = 200, **headers: str) -> str:
+def get(client: TestClient, path: str, status: int = 200, headers: Mapping[str, str] | None = None) -> str:
     response = client.get(path, headers=headers)
     assert response.status_code == status, response.text
     return response.text
@@ -165,7 +166,7 @@ def test_topics(client: TestClient) -> None:
     found = {row[0]: row for row in rows_of(get(client, "/topics"))}
     assert set(found) >= {"trips", "events", "hostile", "large", "orders"}
     assert found["trips"][1:4] == ["typed", "3", str(TRIPS)]
-    part = get(client, "/topics?q=RIP", **{"HX-Request": "true"})
+    part = get(client, "/topics?q=RIP", headers=HTMX)
     assert [row[0] for row in rows_of(part)] == ["trips"]
     assert "<html" not in part
     assert "__consumer_offsets" in get(client, "/topics?internal=1")
@@ -308,7 +309,7 @@ def test_transactions(client: TestClient) -> None:
 
 def run_sql(client: TestClient, query: str, **fields: str) -> str:
     token = fields_of(get(client, "/sql"))["token"]
-    response = client.post("/sql", data={"q": query, "token": token} | fields, headers=ORIGIN | {"HX-Request": "true"})
+    response = client.post("/sql", data={"q": query, "token": token} | fields, headers=ORIGIN | HTMX)
     assert response.status_code == 200, response.text
     return response.text
 
@@ -382,7 +383,7 @@ def test_a_cluster_that_does_not_answer(tmp_path: Path) -> None:
     with client_of(address, allow_changes=False) as made:
         page = get(made, "/", 503)
         assert "BROKER_NOT_AVAILABLE" in page
-        assert "<html" not in get(made, "/topics", 503, **{"HX-Request": "true"})
+        assert "<html" not in get(made, "/topics", 503, headers=HTMX)
         assert get(made, "/health/live") == "alive\n"
 
 
