@@ -326,6 +326,14 @@ def test_sql(client: TestClient) -> None:
     assert len(saved.splitlines()) == 3
 
 
+def test_a_statement_that_takes_too_long_is_cancelled(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparklog.console.pages.sql.SECONDS_MAX", 0.3)
+    page = run_sql(client, "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3")
+    assert "QUERY_CANCELLED" in page
+    monkeypatch.undo()
+    assert "1 row" in run_sql(client, "SELECT 1")
+
+
 def test_changes_are_asked_and_then_done(client: TestClient, filled: World) -> None:
     def do(path: str, **more: str) -> str:
         fields = fields_of(get(client, path)) | more
