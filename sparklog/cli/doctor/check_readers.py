@@ -14,7 +14,7 @@ ENDING_MS = 60_000
 """Markers are written within moments of the decision."""
 LAG_MIN = 1_000
 LAG_HUGE = 1_000_000
-LOOKS_BEHIND = 10
+LOOKS_BEHIND = 3
 """A group is behind in earnest if it lacks what is written in so many times the time between two looks."""
 RETENTION_SHARE = 0.8
 """Unread records that have used up this much of their time or room are near their end."""

@@ -151,7 +151,7 @@ CASES = (
     Case("lag", reader(committed=9_000, committed_before=9_000), W, "committed nothing in 6 s"),
     Case("lag", reader(committed=1_000, committed_before=900, end_before=9_600), W, "reads 17/s of 67/s"),
     Case("lag", reader(committed=1_000, committed_before=900, end_before=9_950), None),
-    Case("lag", reader(committed=6_001, committed_before=5_900, end_before=9_600), None),
+    Case("lag", reader(committed=8_801, committed_before=8_700, end_before=9_600), None),
     Case("lag", reader(committed=9_001, committed_before=9_001), None),
     Case("lag", reader(committed=5_000, committed_before=0, end=2_005_000, end_before=2_004_000), N, "about 50 min"),
     Case("lag", reader(committed=5_000, committed_before=0, end=1_004_999, end_before=1_004_000), None),
