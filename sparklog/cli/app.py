@@ -28,6 +28,7 @@ from sparklog.cli import (
     web_console,
 )
 from sparklog.cli.completion import join_bash_words
+from sparklog.cli.doctor import command as doctor
 from sparklog.cli.errors import hint_for, report
 from sparklog.cli.options import Timeout, set_timeout
 from sparklog.cli.top import command as top
@@ -70,6 +71,7 @@ app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delet
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
 app.command("top", epilog=top.EPILOG)(top.top)
+app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(log.app, name="log")
 app.command("config", epilog=conf.EPILOG)(conf.config)
 

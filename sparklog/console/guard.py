@@ -58,7 +58,7 @@ def allowed_hosts(listen_host: str, others: Iterable[str] = ()) -> frozenset[str
     return frozenset(name.lower().strip("[]") for name in (*LOOPBACK, *own, *others))
 
 
-def refusal(method: str, headers: Headers, scheme: str, hosts: frozenset[str]) -> Refusal | None:
+def refusal(method: str, headers: Headers, hosts: frozenset[str]) -> Refusal | None:
     """Why the request is refused; None: it is not."""
     host = headers.get("host", "")
     if host_name(host) not in hosts:
@@ -67,7 +67,7 @@ def refusal(method: str, headers: Headers, scheme: str, hosts: frozenset[str]) -
         return None
     if method != "POST":
         return Refusal(405, "only GET, HEAD and POST are answered")
-    if headers.get("origin") != f"{scheme}://{host}":
+    if headers.get("origin") not in (f"http://{host}", f"https://{host}"):  # a proxy may have taken TLS away
         return Refusal(403, "the form comes from another site (its Origin is not this console): nothing was done")
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return Refusal(403, "the form comes from another site: nothing was done")
@@ -118,7 +118,7 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        refused = refusal(scope["method"], Headers(scope=scope), scope["scheme"], self._hosts)
+        refused = refusal(scope["method"], Headers(scope=scope), self._hosts)
         if refused is not None:
             await PlainTextResponse(refused.reason + "\n", refused.status)(scope, receive, guarded)
             return

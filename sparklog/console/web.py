@@ -18,7 +18,7 @@ from sparklog.console.guard import COOKIE, SESSION_HEX_DIGITS, Tokens, session_o
 from sparklog.console.views import numbers
 from sparklog.console.watching import GroupWatch, TopicNames, TopicRates
 from sparklog.console.work import Work
-from sparklog.environment.clock import Clock
+from sparklog.environment.clock import MachineClock
 from sparklog.environment.randomness import Randomness
 from sparklog.errors import InvalidRequestError, SparklogError
 
@@ -53,7 +53,7 @@ class Console:
     names: TopicNames
     groups: GroupWatch
     rates: TopicRates
-    clock: Clock
+    clock: MachineClock
     randomness: Randomness
     tokens: Tokens
     hint: Callable[[SparklogError], str]

@@ -1,19 +1,22 @@
 """What SQL over a topic costs: a range of time and the newest rows beside all of it, and beside DuckDB on Parquet.
 
-    python tests/benchmarks/sql_scan.py [--megabytes 1000] [--runs 5] [--scratch DIR]
+    python -m tests.benchmarks.sql_scan [--megabytes 10000] [--runs 5] [--scratch DIR]
 
-Makes a topic of rides whose times cover a day evenly, in order, and the same rows as one Parquet file. Prints the
-median of the runs, each with what was read; the first run of each statement is not counted, and all files are in the
-page cache. Also, how much of a full scan's time the last hour takes; by its share of the rows it would be 4.2 %.
+Makes a topic of rides whose times cover a day evenly, in order, and the same rows as one Parquet file. Every statement
+runs in turns: over the mapped files, over the socket, on Parquet, so that what else the machine does falls on all of
+them. Prints the median of the rounds, the fastest and the slowest, and what was read; the first round is not counted,
+and the files are in the page cache as far as memory lets them. By its share of the rows the last hour would take 4.2 %
+of a full scan.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -23,6 +26,7 @@ import pyarrow.parquet as pq
 
 import sparklog
 from sparklog.query.session import SqlSession
+from tests.benchmarks.machine import machine
 
 TOPIC = "rides"
 PARTITIONS = 4
@@ -85,59 +89,64 @@ def fill(address: str, rows: int, parquet: Path) -> None:
         producer.flush()
 
 
-def median_ms(call: Callable[[], object], runs: int) -> float:
-    call()
-    found = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        call()
-        found.append((time.perf_counter() - started) * 1000)
-    return statistics.median(found)
+STATEMENTS = {
+    "full scan, by zone": GROUPED.format("{}", ""),
+    "last hour, by zone": GROUPED.format("{}", f"WHERE {{time}} >= {LAST_HOUR}"),
+    "an hour at midday, by zone": GROUPED.format("{}", f"WHERE {{time}} BETWEEN {MIDDAY} AND {HOUR_LATER}"),
+    "count(*)": "SELECT count(*) FROM {}",
+    "newest 10": "FROM {} ORDER BY {time} DESC LIMIT 10",
+}
+WAYS = ("mapped", "socket", "Parquet")
+
+
+def query(title: str, way: str, parquet: Path) -> str:
+    time_column, table = ('"at"', f"'{parquet}'") if way == "Parquet" else ("_timestamp", TOPIC)
+    return STATEMENTS[title].replace("{time}", time_column).format(table)
 
 
 def measure(address: str, parquet: Path, runs: int) -> None:
-    statements = {
-        "full scan, by zone": GROUPED.format("{}", ""),
-        "last hour, by zone": GROUPED.format("{}", f"WHERE {{time}} >= {LAST_HOUR}"),
-        "an hour at midday, by zone": GROUPED.format("{}", f"WHERE {{time}} BETWEEN {MIDDAY} AND {HOUR_LATER}"),
-        "count(*)": "SELECT count(*) FROM {}",
-        "newest 10": "FROM {} ORDER BY {order} DESC LIMIT 10",
-    }
-    took: dict[tuple[str, str], float] = {}
-    for local in ("auto", "off"):
-        with SqlSession(address, local=local, memory_limit_bytes=2 << 30) as session:
-            for title, statement in statements.items():
-                query = statement.replace("{time}", "_timestamp").replace("{order}", "_timestamp").format(TOPIC)
-
-                def run(query: str = query, session: SqlSession = session) -> pa.Table:
-                    with session.execute(query) as result:
-                        return result.read_all()
-
-                took[local, title] = median_ms(run, runs)
-                read = session.statistics
-                way = "mapped" if local == "auto" else "socket"
-                print(
-                    f"{way}   {title:28} {took[local, title]:>10,.1f} ms   "
-                    f"{read.rows_read:>12,} rows, {read.bytes_read / 1e6:>10,.1f} MB read"
-                )
-        ratio = took[local, "last hour, by zone"] / took[local, "full scan, by zone"]
-        print(f"{way}   the last hour takes {ratio:.1%} of a full scan")
-    with duckdb.connect(":memory:") as plain:
+    """Prints a line for each statement and way, then the ratios."""
+    took: dict[tuple[str, str], list[float]] = {(title, way): [] for title in STATEMENTS for way in WAYS}
+    read: dict[tuple[str, str], str] = {}
+    with (
+        SqlSession(address, local="auto", memory_limit_bytes=2 << 30) as mapped,
+        SqlSession(address, local="off", memory_limit_bytes=2 << 30) as socket,
+        duckdb.connect(":memory:") as plain,
+    ):
         plain.execute("SET TimeZone = 'UTC'")
-        for title, statement in statements.items():
-            query = statement.replace("{time}", '"at"').replace("{order}", '"at"').format(f"'{parquet}'")
-            plain_ms = median_ms(lambda query=query: plain.sql(query).to_arrow_table(), runs)  # type: ignore[misc]
-            print(
-                f"Parquet  {title:28} {plain_ms:>10,.1f} ms   sparklog mapped: {took['auto', title] / plain_ms:.1f} times that"
-            )
+        sessions = {"mapped": mapped, "socket": socket}
+        for number in range(runs + 1):
+            for title, way in took:
+                statement = query(title, way, parquet)
+                started = time.perf_counter()
+                if way == "Parquet":
+                    plain.sql(statement).to_arrow_table()
+                else:
+                    with sessions[way].execute(statement) as result:
+                        result.read_all()
+                    seen = sessions[way].statistics
+                    read[title, way] = f"{seen.rows_read:>12,} rows, {seen.bytes_read / 1e6:>10,.1f} MB read"
+                if number:
+                    took[title, way].append((time.perf_counter() - started) * 1000)
+    median = {key: statistics.median(found) for key, found in took.items()}
+    for (title, way), found in took.items():
+        spread = f"({min(found):,.1f} to {max(found):,.1f})"
+        print(f"{way:8} {title:28} {median[title, way]:>10,.1f} ms {spread:>22}   {read.get((title, way), '')}")
+    for way in WAYS:
+        ratio = median["last hour, by zone", way] / median["full scan, by zone", way]
+        print(f"{way:8} the last hour takes {ratio:.1%} of a full scan")
+    for title in STATEMENTS:
+        ratio = median[title, "mapped"] / median[title, "Parquet"]
+        print(f"{title:28} mapped takes {ratio:.2f} times what DuckDB takes on Parquet")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--megabytes", type=int, default=1000)
+    parser.add_argument("--megabytes", type=int, default=10_000, help="of Arrow data")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--scratch", type=Path)
     arguments = parser.parse_args()
+    print(", ".join(f"{name} {value}" for name, value in machine().items()), f"load {os.getloadavg()[0]:.1f}", sep=", ")
     rows = arguments.megabytes * 1_000_000 // ROW_BYTES
     with tempfile.TemporaryDirectory(prefix="sql-scan-", dir=arguments.scratch) as directory:
         parquet = Path(directory, "rides.parquet")

@@ -203,7 +203,7 @@ def test_offsets_are_reset_by_clicking(browser: Chrome, console: str, filled: Wo
 
 def test_a_transaction_is_aborted_by_clicking(browser: Chrome, console: str, filled: World) -> None:
     browser.get(console + "/transactions")
-    browser.execute_script("arguments[0].click()", browser.find_element(By.LINK_TEXT, "shop-stuck"))
+    browser.execute_script("document.querySelector('a[href$=shop-stuck]').click()")
     until(browser, lambda b: "Written to" in text_of(b), "the transaction")
     browser.find_element(By.LINK_TEXT, "Abort transaction…").click()
     until(browser, lambda b: "Abort the open transaction of shop-stuck?" in text_of(b), "the question")

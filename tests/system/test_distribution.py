@@ -52,6 +52,8 @@ def test_the_wheel_holds_the_packages_and_nothing_else(dist: Path) -> None:
     assert {name for name in top if not name.endswith(".dist-info")} == set(PACKAGES)
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert any(name.endswith("/LICENSE") for name in names)
+    page = ("templates/base.html", "static/htmx.min.js", "static/htmx.LICENSE.txt", "static/console.css")
+    assert {f"sparklog/console/{name}" for name in page} <= set(names)
 
 
 def test_the_sdist_holds_what_a_contributor_needs(dist: Path) -> None:

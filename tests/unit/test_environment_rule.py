@@ -14,6 +14,7 @@ HELD = (
     "sparklog/protocol",
     "sparklog/replication",
     "sparklog/metadata",
+    "sparklog/console",
     "broker_daemon",
 )
 FORBIDDEN = {

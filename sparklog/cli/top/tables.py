@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparklog.cli import console
+from sparklog.cli.printing import duration, printable
 from sparklog.cli.top.rates import (
     BrokerRow,
     GroupRow,
@@ -79,9 +80,9 @@ def share_out(lines: int, rows: Sequence[int]) -> list[int]:
 
 def _heading(model: Model, order: Order, problem: str, hint: str) -> list[Text]:
     over = "rates with the next sample" if model.over_s is None else f"rates over {model.over_s:.1f} s"
-    first = "; ".join((*((hint,) if hint else ()), f"by {order}", over, f"cluster {printable(model.cluster_id)}"))
+    first = "; ".join((*((hint,) if hint else ()), f"by {order}", over, f"cluster {name(model.cluster_id)}"))
     head = [Text(first, overflow="ellipsis", no_wrap=True)]
-    head += [Text(printable(p), "red", overflow="ellipsis", no_wrap=True) for p in (problem, model.page_problem) if p]
+    head += [Text(name(p), "red", overflow="ellipsis", no_wrap=True) for p in (problem, model.page_problem) if p]
     return [*head, Text("")]
 
 
@@ -117,7 +118,7 @@ def _brokers(rows: Sequence[BrokerRow]) -> Table:
     for row in rows:
         table.add_row(
             str(row.broker_id),
-            printable(row.address),
+            name(row.address),
             console.number(row.leads),
             _rate(row.requests_per_s),
             _rate(row.errors_per_s),
@@ -136,7 +137,7 @@ def _topics(rows: Sequence[TopicRow]) -> Table:
     for row in rows:
         flow = (_bytes(row.bytes_in_per_s), _bytes(row.bytes_out_per_s)) if with_page else ()
         table.add_row(
-            printable(row.name),
+            name(row.name),
             console.number(row.partitions),
             _rate(row.records_per_s),
             *flow,
@@ -152,7 +153,7 @@ def _groups(rows: Sequence[GroupRow]) -> Table:
     table = _table("group", "state", *numbers, right=numbers)
     for row in rows:
         table.add_row(
-            printable(row.group_id),
+            name(row.group_id),
             row.state,
             console.number(row.members),
             "-" if row.lag is None else console.number(row.lag),
@@ -168,7 +169,7 @@ def _transactions(rows: Sequence[TransactionRow]) -> Table:
     table = _table("open transaction", "kind", "state", *numbers, "", right=numbers)
     for row in rows:
         table.add_row(
-            printable(row.transactional_id),
+            name(row.transactional_id),
             row.kind,
             row.state,
             duration(row.age_s),
@@ -188,18 +189,6 @@ def _bytes(per_s: float | None) -> str:
     return "-" if per_s is None else console.size(per_s)
 
 
-def duration(seconds: float) -> str:
-    """In two units at most: "3.2 s", "12 min 5 s", "4 h 10 min", "3 d 2 h"."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    for size_s, unit, below_s, below in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size_s:
-            return f"{whole // size_s:,} {unit} {whole % size_s // below_s} {below}"
-    raise AssertionError("unreachable")
-
-
-def printable(text: str) -> str:
-    """A name as one line that cannot command the terminal: groups and transactions may be called anything."""
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: NAME_CHARS_MAX + 1])
-    return shown if len(shown) <= NAME_CHARS_MAX else shown[: NAME_CHARS_MAX - 1] + "…"
+def name(text: str) -> str:
+    """A name from elsewhere, as a cell."""
+    return printable(text, NAME_CHARS_MAX)

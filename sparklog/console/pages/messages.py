@@ -34,7 +34,6 @@ from sparklog.console.reading import (
 from sparklog.console.views.messages import message_row, message_view, number_columns, raw_bytes, shown_columns
 from sparklog.console.views.values import MODES
 from sparklog.console.web import Console, ask, console_of, is_on, one_of, render, text, url, whole_number
-from sparklog.environment.clock import SystemClock
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, SparklogError
 from sparklog.format.schema import KIND_ENVELOPE, TIMESTAMP_TYPE
 from sparklog.types import TopicPartition
@@ -165,7 +164,7 @@ def _read(console: Console, topic: TopicDescription, wish: Wish) -> Read:
 def _look(console: Console, topic: TopicDescription, wish: Wish, rows_max: int) -> tuple[dict[int, Bounds], Found]:
     bounds = _bounds(console, topic, wish)
     cursor = _cursor(console, topic.name, wish, bounds)
-    clock = SystemClock()
+    clock = console.clock
     budget = Budget(
         FILTERED_BYTES_MAX if wish.filter_text else SHOWN_BYTES_MAX, clock.monotonic_s() + FILTER_S_MAX, clock
     )

@@ -14,7 +14,6 @@ from sparklog.console.files import FORMATS, file_pieces
 from sparklog.console.views.messages import grid
 from sparklog.console.web import Console, ask, console_of, is_fragment, read_form, render, text
 from sparklog.console.work import BusyError
-from sparklog.environment.clock import SystemClock
 from sparklog.errors import InvalidRequestError, QueryCancelledError, SparklogError
 from sparklog.query.names import written
 from sparklog.query.session import SqlSession
@@ -65,7 +64,7 @@ async def run(request: Request) -> Response:
     if format:
         return await _file(request, query, format)
     console = console_of(request)
-    clock = SystemClock()
+    clock = console.clock
     begun_s = clock.monotonic_s()
     result: dict[str, Any] = {"error": "", "hint": "", "grid": None, "complete": True, "rows": 0, "read": None}
     try:
@@ -95,7 +94,8 @@ async def _interruptible(request: Request, work: Callable[[SqlSession], T]) -> T
     QueryCancelledError, BusyError."""
     if _statements.running >= STATEMENTS_MAX:
         raise BusyError(f"{_statements.running} statements run already")
-    console, clock = console_of(request), SystemClock()
+    console = console_of(request)
+    clock = console.clock
     sessions: list[SqlSession] = []
 
     def job() -> T:

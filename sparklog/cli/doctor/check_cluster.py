@@ -1,0 +1,157 @@
+"""Checks of brokers and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sparklog.cli.doctor.facts import Facts, PartitionFacts
+from sparklog.cli.doctor.findings import Check, Finding, Severity, is_loopback, named, quoted
+
+CLOCK_WARNING_MS = 5_000
+CLOCK_ERROR_MS = 3_600_000
+"""`message.timestamp.after.max.ms`: records from further ahead are refused."""
+
+
+def unreachable(facts: Facts) -> Iterator[Finding]:
+    cluster = facts.cluster
+    if cluster is None:
+        return
+    if cluster.problem:
+        yield Finding(
+            Severity.error,
+            f"no broker answers at {cluster.bootstrap_servers}: {cluster.problem}",
+            "Nothing can be written or read.",
+            "Start the broker, or name the right address; its log (stderr) says why it ended.",
+            "sparklog broker --config broker.toml",
+        )
+    for broker in cluster.brokers:
+        if broker.problem and broker.broker_id >= 0:
+            yield Finding(
+                Severity.error,
+                f"broker {broker.broker_id} does not answer at {broker.address}: {broker.problem}",
+                "Clients are told to go to this address for the partitions that the broker leads.",
+                "Is it running, and can this machine reach the address? A broker behind NAT or in a container tells "
+                "clients the address that they have connected to.",
+            )
+        elif broker.problem and not cluster.problem:
+            yield Finding(
+                Severity.warning,
+                f"nobody answers at {broker.address}, one of the addresses to ask first: {broker.problem}",
+                "Clients that are given this list wait for it before they try the next address.",
+                "Take it out of `bootstrap.servers`, or start the broker there.",
+            )
+
+
+def not_looked_at(facts: Facts) -> Iterator[Finding]:
+    for unknown in () if facts.cluster is None else facts.cluster.unknown:
+        yield Finding(
+            Severity.warning,
+            f"could not be looked at: {unknown}",
+            "What is wrong there is not in this report.",
+            "Run it again; `--timeout` gives a slow broker more time.",
+        )
+
+
+def versions(facts: Facts) -> Iterator[Finding]:
+    if facts.cluster is None:
+        return
+    brokers = [b for b in facts.cluster.brokers if b.version]
+    different = [b for b in brokers if b.version != facts.cluster.client_version]
+    if different:
+        told = named([f"{b.address} has {b.version}" for b in different])
+        yield Finding(
+            Severity.warning,
+            f"this client has version {facts.cluster.client_version}, {told}",
+            "Neighbouring releases work together, but what is new in one is refused by the other.",
+            "Upgrade brokers first, then clients, until all have the same version.",
+            "pip install --upgrade sparklog",
+        )
+
+
+def clocks(facts: Facts) -> Iterator[Finding]:
+    if facts.clock is None or abs(facts.clock.ahead_ms) < CLOCK_WARNING_MS:
+        return
+    ahead_ms = facts.clock.ahead_ms
+    way = "ahead of" if ahead_ms > 0 else "behind"
+    least = "at least " if facts.clock.at_least else ""
+    yield Finding(
+        Severity.error if abs(ahead_ms) >= CLOCK_ERROR_MS else Severity.warning,
+        f"the broker's clock is {least}{abs(ahead_ms) / 1000:,.1f} s {way} this machine's",
+        "Retention, look-ups by time and timeouts of transactions go by these clocks; records from more than "
+        "message.timestamp.after.max.ms (an hour) ahead are refused.",
+        "Let both machines keep time by NTP.",
+        "timedatectl status",
+    )
+
+
+def offline(facts: Facts) -> Iterator[Finding]:
+    for topic, bad in _partitions(facts, lambda p: bool(p.error)):
+        yield Finding(
+            Severity.error,
+            f"topic {topic}: partition {named([p.partition for p in bad])} offline: {bad[0].error}",
+            "What is in it can neither be read nor written.",
+            "The broker's log says why. A failed disk: mount or replace it and restart the broker. Damaged files: look "
+            "with `sparklog log verify`, keep what is intact with `sparklog log repair`.",
+            "sparklog log verify DATA_DIR",
+        )
+
+
+def unwritable(facts: Facts) -> Iterator[Finding]:
+    for topic, bad in _partitions(facts, lambda p: bool(p.write_error) and not p.error):
+        yield Finding(
+            Severity.error,
+            f"topic {topic}: partition {named([p.partition for p in bad])} did not take its last append: "
+            f"{bad[0].write_error}",
+            "Producers get errors; what is stored can be read.",
+            "Free space on the broker's disk, or raise its limit of open files, as the message says; then it goes on by "
+            "itself.",
+            "df -h DATA_DIR",
+        )
+
+
+def under_replicated(facts: Facts) -> Iterator[Finding]:
+    for topic, bad in _partitions(facts, lambda p: p.in_sync < p.replicas and not p.error):
+        yield Finding(
+            Severity.warning,
+            f"topic {topic}: partition {named([p.partition for p in bad])} under-replicated "
+            f"({bad[0].in_sync} of {bad[0].replicas} replicas in sync)",
+            "Another failure can make it unavailable, or lose what is acknowledged.",
+            "Start the brokers that are down, or see why they are slow.",
+            quoted("sparklog", "topic", "describe", topic),
+        )
+
+
+def listening_openly(facts: Facts) -> Iterator[Finding]:
+    hosts = [
+        b.address for b in (facts.cluster.brokers if facts.cluster else ()) if b.version and not is_loopback(b.host)
+    ]
+    if facts.config is not None and not facts.config.problem and not is_loopback(facts.config.listen_host):
+        hosts.append(f"{facts.config.listen_host} (listen in {facts.config.path})")
+    if hosts:
+        yield Finding(
+            Severity.warning,
+            f"everybody who reaches {named(hosts)} can read, write and delete everything: no password is asked for",
+            "The broker has no authentication on this listener.",
+            "Listen on 127.0.0.1, or only inside a network you trust, behind a firewall.",
+            "sparklog broker --listen 127.0.0.1:9292",
+        )
+
+
+def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Iterator[tuple[str, list[PartitionFacts]]]:
+    """The topics that have such partitions."""
+    for topic in () if facts.cluster is None else facts.cluster.topics:
+        bad = [p for p in topic.partitions if is_bad(p)]
+        if bad:
+            yield topic.name, bad
+
+
+CHECKS = (
+    Check("unreachable", unreachable),
+    Check("not-looked-at", not_looked_at),
+    Check("versions", versions),
+    Check("clocks", clocks),
+    Check("offline-partitions", offline),
+    Check("unwritable-partitions", unwritable),
+    Check("under-replicated", under_replicated),
+    Check("open-listener", listening_openly),
+)

@@ -1,0 +1,222 @@
+"""Checks of a broker's process, its machine and its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparklog.cli.doctor.facts import Facts
+from sparklog.cli.doctor.findings import Check, Finding, Severity, is_loopback, named, quoted
+
+DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.8, 0.95
+DESCRIPTORS_MIN = 4_096
+"""Fewer leave fewer than 2,000 for segment files, and as many for connections."""
+MEMORY_SHARE = 0.9
+SWAPPED_BYTES_MIN = 32 << 20
+OVERCOMMIT_NEVER = 2
+RAISE_LIMIT = "systemctl edit sparklog   # [Service] LimitNOFILE=1048576"
+
+
+def metrics_page(facts: Facts) -> Iterator[Finding]:
+    page = facts.page
+    if page is None:
+        return
+    if page.problem:
+        yield Finding(
+            Severity.warning,
+            page.problem,
+            "Nobody watches the broker by it, and this report lacks what only the broker knows.",
+            "Is metrics.listen set, and is the address right?",
+            quoted("curl", "-s", page.url),
+        )
+    elif not page.ready:
+        yield Finding(
+            Severity.error,
+            f"the broker of {page.url} is not ready",
+            "It recovers its logs, or is about to stop: nothing can be written or read.",
+            "Wait; its log says how far it is.",
+            quoted("curl", "-s", page.url.removesuffix("/metrics") + "/health/ready"),
+        )
+
+
+def open_metrics(facts: Facts) -> Iterator[Finding]:
+    hosts = []
+    if facts.page is not None and not facts.page.problem and not is_loopback(facts.page.host):
+        hosts.append(facts.page.url)
+    config = facts.config
+    if config is not None and not config.problem and config.metrics_host and not is_loopback(config.metrics_host):
+        hosts.append(f"{config.metrics_host} (metrics.listen in {config.path})")
+    if hosts:
+        yield Finding(
+            Severity.warning,
+            f"everybody who reaches {named(hosts)} sees the names of topics and groups: no password is asked for",
+            "The metrics page has no authentication.",
+            "Set metrics.listen = \"127.0.0.1:9293\", or let a firewall admit Prometheus only.",
+        )  # fmt: skip
+
+
+def descriptors(facts: Facts) -> Iterator[Finding]:
+    holder = facts.data_dir.holder if facts.data_dir is not None else None
+    known = [
+        (used, limit, whose)
+        for used, limit, whose in (
+            (facts.page.open_files, facts.page.open_files_max, facts.page.url) if facts.page else (-1, -1, ""),
+            (holder.open_files, holder.open_files_max, f"process {holder.pid}") if holder else (-1, -1, ""),
+        )
+        if limit > 0
+    ]
+    if not known and facts.data_dir is not None and facts.host.descriptors_max > 0:
+        known = [(-1, facts.host.descriptors_max, "a broker that is started from this shell")]
+    for used, limit, whose in known[:1]:
+        share = used / limit
+        if share >= DESCRIPTORS_WARNING:
+            yield Finding(
+                Severity.error if share >= DESCRIPTORS_ERROR else Severity.warning,
+                f"the broker ({whose}) has {used:,} of {limit:,} files and connections open",
+                "Without descriptors it refuses connections, and appends that need a new file fail.",
+                "Raise its limit of open files and restart it; connections that nobody uses are closed after "
+                "connections.max.idle.ms.",
+                RAISE_LIMIT,
+            )
+        elif limit < DESCRIPTORS_MIN:
+            yield Finding(
+                Severity.warning,
+                f"the broker ({whose}) may open {limit:,} files and connections at once",
+                "Half of that are segment files, the rest connections: with many partitions files are opened and closed "
+                "all the time, and clients are refused early.",
+                "Raise its limit of open files and restart it.",
+                RAISE_LIMIT,
+            )
+
+
+def request_memory(facts: Facts) -> Iterator[Finding]:
+    page = facts.page
+    if page is None or page.memory_limit_bytes <= 0:
+        return
+    share = page.memory_used_bytes / page.memory_limit_bytes
+    if share >= MEMORY_SHARE and page.memory_waiting:
+        yield Finding(
+            Severity.warning,
+            f"requests and unread answers take {share:.0%} of the broker's memory for them; {page.memory_waiting:,} "
+            "connections wait",
+            "Beyond the limit no socket is read from: everybody waits.",
+            "See sparklog_unread_answer_bytes: clients that do not read, or a slow disk. Or raise "
+            "queued.max.request.bytes.",
+        )
+
+
+def refused_connections(facts: Facts) -> Iterator[Finding]:
+    if facts.page is not None and facts.page.refused_connections:
+        yield Finding(
+            Severity.warning,
+            f"the broker has refused {facts.page.refused_connections:,} connections since its start",
+            "Clients get TOO_MANY_CONNECTIONS.",
+            "Close unused clients, or raise max.connections, connections.max.per.ip and the limit of open files.",
+        )
+
+
+def failing_disks(facts: Facts) -> Iterator[Finding]:
+    page = facts.page
+    if page is not None and (page.failed_directories or page.fsync_failures):
+        failed = named(page.failed_directories) or "none yet"
+        yield Finding(
+            Severity.error,
+            f"the broker's disks fail: {page.fsync_failures:,} fsyncs failed, directories given up: {failed}",
+            "Partitions in a directory that is given up are offline; after a failed fsync nobody knows what the disk has.",
+            "Replace the disk, then restart the broker.",
+            "dmesg --level err,warn | tail -50",
+        )
+
+
+def failing_background(facts: Facts) -> Iterator[Finding]:
+    page = facts.page
+    for count, what, why in (
+        (page.cleaner_failing if page else 0, "logs cannot be compacted", "They grow, and old values of keys stay."),
+        (
+            page.tier_failing if page else 0,
+            "partitions cannot be tiered",
+            "Their segments stay on the disk, which fills up.",
+        ),
+    ):
+        if count:
+            yield Finding(
+                Severity.warning,
+                f"{count:,} {what}",
+                why,
+                "The broker's log names them and says why.",
+            )
+
+
+def swapped(facts: Facts) -> Iterator[Finding]:
+    holder = facts.data_dir.holder if facts.data_dir is not None else None
+    if holder is not None and holder.swapped_bytes >= SWAPPED_BYTES_MIN:
+        yield Finding(
+            Severity.warning,
+            f"{holder.swapped_bytes / (1 << 20):,.0f} MiB of the broker's memory are swapped out",
+            "Requests wait for the disk at places where nobody expects it.",
+            "Give the machine more memory, or the broker less to do; forbid its swapping.",
+            "systemctl edit sparklog   # [Service] MemorySwapMax=0",
+        )
+
+
+def overcommit(facts: Facts) -> Iterator[Finding]:
+    if facts.data_dir is not None and facts.host.overcommit == OVERCOMMIT_NEVER:
+        yield Finding(
+            Severity.warning,
+            "this machine never overcommits memory (vm.overcommit_memory = 2)",
+            "Spark, DuckDB and Arrow reserve more than they use: they fail here though memory is free.",
+            "Allow it, unless somebody has a reason.",
+            "sysctl vm.overcommit_memory=0",
+        )
+
+
+def configuration(facts: Facts) -> Iterator[Finding]:
+    config = facts.config
+    if config is None:
+        return
+    if config.problem:
+        yield Finding(
+            Severity.error,
+            config.problem,
+            "A broker does not start with it.",
+            "Correct it; this lists every setting with its bounds:",
+            "sparklog config broker",
+        )
+        return
+    if config.readable_secrets:
+        yield Finding(
+            Severity.warning,
+            f"{config.path} holds remote.log.storage.options and can be read by everybody on this machine",
+            "Access keys of the object store may be in them.",
+            "Let only the broker's user read it, or name a file there that only it can read.",
+            quoted("chmod", "600", "--", config.path),
+        )
+    if config.max_message_bytes >= config.socket_request_max_bytes > 0:
+        yield Finding(
+            Severity.warning,
+            f"topics take batches of {config.max_message_bytes:,} bytes, the broker frames of "
+            f"{config.socket_request_max_bytes:,} bytes",
+            "The largest batches are refused with FRAME_TOO_LARGE, and the connection is closed.",
+            "Set socket.request.max.bytes above max.message.bytes.",
+        )
+    if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
+        yield Finding(
+            Severity.warning,
+            f"one frame may have {config.socket_request_max_bytes:,} bytes, all requests together "
+            f"{config.queued_max_request_bytes:,}",
+            "Frames beyond the memory for requests are read one at a time, while others wait.",
+            "Set queued.max.request.bytes to several times socket.request.max.bytes.",
+        )
+
+
+CHECKS = (
+    Check("metrics-page", metrics_page),
+    Check("open-metrics", open_metrics),
+    Check("descriptors", descriptors),
+    Check("request-memory", request_memory),
+    Check("refused-connections", refused_connections),
+    Check("failing-disks", failing_disks),
+    Check("failing-background", failing_background),
+    Check("swapped", swapped),
+    Check("overcommit", overcommit),
+    Check("configuration", configuration),
+)

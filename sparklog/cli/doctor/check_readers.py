@@ -1,0 +1,200 @@
+"""Checks of what readers meet: transactions that hold them back, groups that fall behind or lose records, and settings
+that will make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparklog.cli.doctor.facts import Facts, GroupFacts, GroupPartition, TopicFacts
+from sparklog.cli.doctor.findings import Check, Finding, Severity, named, quoted
+from sparklog.cli.printing import duration
+
+LONG_OPEN_MS = 600_000
+ENDING_MS = 60_000
+"""Markers are written within moments of the decision."""
+LAG_MIN = 1_000
+LAG_HUGE = 1_000_000
+LOOKS_BEHIND = 3
+"""A group is behind in earnest if it lacks what is written in so many times the time between two looks."""
+RETENTION_SHARE = 0.8
+"""Unread records that have used up this much of their time or room are near their end."""
+FRAME_ROOM_BYTES = 64 * 1024
+"""For a request's header beside its batch."""
+
+
+def hanging(facts: Facts) -> Iterator[Finding]:
+    for found in () if facts.cluster is None else facts.cluster.hanging:
+        topic, partition = found.partition
+        yield Finding(
+            Severity.error,
+            f"producer {found.producer_id} has a transaction open in {topic} partition {partition} from offset "
+            f"{found.first_offset:,} on that no coordinator knows; it wrote last {duration(found.quiet_ms / 1000)} ago",
+            f"Readers of committed records stop there: {found.held_back:,} offsets are held back, and nothing behind it "
+            "is compacted. It never ends by itself.",
+            "Abort it: what it wrote is then never shown.",
+            quoted("sparklog", "transaction", "abort", "--topic", topic, "--partition", partition, "--producer-id",
+                   found.producer_id),
+        )  # fmt: skip
+
+
+def long_open(facts: Facts) -> Iterator[Finding]:
+    for found in () if facts.cluster is None else facts.cluster.transactions:
+        late = found.timeout_ms >= 0 and found.age_ms > found.timeout_ms + ENDING_MS
+        if found.state != "Ongoing" or (found.age_ms < LONG_OPEN_MS and not late):
+            continue
+        timeout = (
+            f"its timeout is {duration(found.timeout_ms / 1000)}" if found.timeout_ms >= 0 else "without a timeout"
+        )
+        yield Finding(
+            Severity.error if late else Severity.warning,
+            f"the transaction of {found.transactional_id} is open for {duration(found.age_ms / 1000)}; {timeout}",
+            f"Readers of committed records stop at its first record in {_places(found.partitions)}.",
+            "Let its producer end it, or abort it: what it wrote is then never shown, and its producer gets an error.",
+            quoted("sparklog", "transaction", "abort", found.transactional_id),
+        )
+
+
+def never_ending(facts: Facts) -> Iterator[Finding]:
+    for found in () if facts.cluster is None else facts.cluster.transactions:
+        if found.state in ("PrepareCommit", "PrepareAbort") and found.age_ms > ENDING_MS + max(0, found.timeout_ms):
+            yield Finding(
+                Severity.error,
+                f"the transaction of {found.transactional_id} is decided ({found.state}), but its markers are not written "
+                f"in {_places(found.partitions)}",
+                "Readers of committed records stop there, and its producer cannot begin another one.",
+                "A partition of it cannot be written: see to that, the markers follow by themselves.",
+                quoted("sparklog", "transaction", "describe", found.transactional_id),
+            )
+
+
+def _places(partitions: tuple[object, ...]) -> str:
+    return named([f"{p[0]}-{p[1]}" for p in partitions if isinstance(p, tuple)]) or "the partitions it has written to"
+
+
+def lost_records(facts: Facts) -> Iterator[Finding]:
+    for group in () if facts.cluster is None else facts.cluster.groups:
+        lost = [p for p in group.partitions if p.committed < p.log_start]
+        if lost:
+            count = sum(p.log_start - p.committed for p in lost)
+            yield Finding(
+                Severity.error if _is_at_work(group) else Severity.warning,
+                f"group {group.group_id} has not read {count:,} offsets of {_places(tuple(p.partition for p in lost))} that "
+                "are deleted already",
+                "Retention (or `delete-records`) was faster than the group; its readers go on at auto.offset.reset, or "
+                "with an error.",
+                "Keep more (`retention.ms`, `retention.bytes`), read faster, and read again what you can from elsewhere; "
+                "then set the group to what there is.",
+                quoted("sparklog", "group", "reset-offsets", group.group_id, "--topic", lost[0].partition.topic,
+                       "--to-earliest"),
+            )  # fmt: skip
+
+
+def _is_at_work(group: GroupFacts) -> bool:
+    return group.members > 0 or _read(group) > 0
+
+
+def _read(group: GroupFacts) -> int:
+    return sum(max(0, p.committed - p.committed_before) for p in group.partitions if p.committed_before >= 0)
+
+
+def falls_behind(facts: Facts) -> Iterator[Finding]:
+    cluster = facts.cluster
+    for group in () if cluster is None else cluster.groups:
+        lag = group.lag
+        if cluster is None or lag < LAG_MIN:
+            continue
+        if group.members == 0 and group.kind == "consumer":
+            yield _behind(
+                group, "has no members", "Nobody reads it. Start its consumers, or delete it if it is not used."
+            )
+        elif cluster.over_s is None:
+            if lag >= LAG_HUGE:
+                yield _behind(group, "is far behind", "See whether it catches up.")
+        else:
+            yield from _paced(group, lag, cluster.over_s)
+
+
+def _paced(group: GroupFacts, lag: int, over_s: float) -> Iterator[Finding]:
+    produced = sum(max(0, p.end - p.end_before) for p in group.partitions if p.end_before >= 0)
+    read = _read(group)
+    if read == 0:
+        todo = "Are its consumers (or is its Spark query) stuck, or committing rarely? Look at their logs."
+        yield _behind(group, f"has committed nothing in {over_s:.0f} s", todo)
+    elif read < produced and lag > LOOKS_BEHIND * produced:
+        pace = f"reads {read / over_s:,.0f}/s of {produced / over_s:,.0f}/s that are written"
+        yield _behind(group, pace, "Add members (up to one per partition), or make them faster.")
+    elif lag >= LAG_HUGE and read > produced:
+        left = duration(lag * over_s / (read - produced))
+        yield _behind(group, f"catches up in about {left}", "Nothing, if that is soon enough.", Severity.note)
+
+
+def _behind(group: GroupFacts, how: str, todo: str, severity: Severity = Severity.warning) -> Finding:
+    return Finding(
+        severity,
+        f"group {group.group_id} {how}; {group.lag:,} offsets are not read",
+        "What it makes of the records is that late, and retention deletes them whether they are read or not.",
+        todo,
+        quoted("sparklog", "group", "describe", group.group_id, "--members"),
+    )
+
+
+def near_retention(facts: Facts) -> Iterator[Finding]:
+    cluster = facts.cluster
+    topics = {topic.name: topic for topic in (cluster.topics if cluster else ())}
+    for group in () if cluster is None else cluster.groups:
+        near = [p for p in group.partitions if p.lag and _is_near_end(p, topics.get(p.partition.topic))]
+        if near:
+            first = near[0].partition.topic
+            keep_ms = topics[first].retention_ms
+            yield Finding(
+                Severity.warning,
+                f"group {group.group_id} has not read records of {_places(tuple(p.partition for p in near))} that retention "
+                "deletes soon",
+                f"They have used up {RETENTION_SHARE:.0%} or more of the topic's retention.ms or retention.bytes.",
+                "Let the topic keep more until the group has caught up.",
+                quoted("sparklog", "topic", "alter", first, "--config",
+                       f"retention.ms={2 * keep_ms if keep_ms > 0 else -1}" if _by_time(near[0], topics[first])
+                       else f"retention.bytes={2 * topics[first].retention_bytes}"),
+            )  # fmt: skip
+
+
+def _by_time(p: GroupPartition, topic: TopicFacts) -> bool:
+    return topic.retention_ms >= 0 and max(p.committed, p.log_start) < p.due_offset
+
+
+def _is_near_end(p: GroupPartition, topic: TopicFacts | None) -> bool:
+    if topic is None:
+        return False
+    if _by_time(p, topic):
+        return True
+    if topic.retention_bytes < 0 or p.size_bytes < RETENTION_SHARE * topic.retention_bytes or p.end <= p.log_start:
+        return False
+    return max(p.committed, p.log_start) - p.log_start < (1 - RETENTION_SHARE) * (p.end - p.log_start)
+
+
+def messages_beyond_frames(facts: Facts) -> Iterator[Finding]:
+    if facts.cluster is None:
+        return
+    limits = [b.request_bytes_max for b in facts.cluster.brokers if b.request_bytes_max > 0]
+    for topic in facts.cluster.topics if limits else ():
+        if topic.max_message_bytes > min(limits) - FRAME_ROOM_BYTES:
+            yield Finding(
+                Severity.warning,
+                f"topic {topic.name}: max.message.bytes = {topic.max_message_bytes:,}, but a broker takes frames of "
+                f"{min(limits):,} bytes",
+                "Batches of a size that the topic allows are refused with FRAME_TOO_LARGE, and the connection is closed.",
+                "Raise the broker's socket.request.max.bytes, or lower the topic's limit.",
+                quoted("sparklog", "topic", "alter", topic.name, "--config",
+                       f"max.message.bytes={max(1024, min(limits) - FRAME_ROOM_BYTES)}"),
+            )  # fmt: skip
+
+
+CHECKS = (
+    Check("hanging-transactions", hanging),
+    Check("long-open-transactions", long_open),
+    Check("unfinished-transactions", never_ending),
+    Check("lost-records", lost_records),
+    Check("lag", falls_behind),
+    Check("near-retention", near_retention),
+    Check("messages-beyond-frames", messages_beyond_frames),
+)

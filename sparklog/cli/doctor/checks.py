@@ -1,0 +1,13 @@
+"""All checks, in the order in which equally bad findings are told."""
+
+from __future__ import annotations
+
+from sparklog.cli.doctor import check_cluster, check_directory, check_machine, check_readers
+from sparklog.cli.doctor.findings import Check
+
+CHECKS: tuple[Check, ...] = (
+    *check_cluster.CHECKS,
+    *check_readers.CHECKS,
+    *check_directory.CHECKS,
+    *check_machine.CHECKS,
+)

@@ -1,0 +1,276 @@
+"""Asks a cluster for its facts. It only reads; what goes wrong becomes a fact, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec, TypeVar
+
+from sparklog.cli.doctor.check_readers import RETENTION_SHARE
+from sparklog.cli.doctor.facts import (
+    BrokerFacts,
+    ClockFacts,
+    ClusterFacts,
+    GroupFacts,
+    GroupPartition,
+    HangingFacts,
+    PartitionFacts,
+    TopicFacts,
+    TransactionFacts,
+)
+from sparklog.client.admin.admin import Admin, TopicDescription
+from sparklog.client.net.addresses import Endpoint, parse_bootstrap
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.environment.clock import MachineClock
+from sparklog.errors import SparklogError, error_from_code
+from sparklog.protocol.transaction_messages import TransactionSummary
+from sparklog.types import TopicPartition
+from sparklog.version import __version__
+
+TOPICS_MAX = 10_000
+GROUPS_MAX = 1_000
+OFFSETS_MAX = 100_000
+HELD_BACK_MAX = 200
+"""Partitions whose producers are asked for."""
+DESCRIBED_MAX = 20
+"""Transactions, the oldest ones."""
+PLACES_MAX = 100
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+T = TypeVar("T")
+P = ParamSpec("P")
+Offsets = dict[TopicPartition, int]
+
+
+class ClusterLook:
+    """One look at a cluster. `wait` sleeps for so many seconds between two looks at the groups."""
+
+    def __init__(
+        self, bootstrap_servers: str, clock: MachineClock, wait: Callable[[float], None], *, timeout_ms: int
+    ) -> None:
+        self._bootstrap = bootstrap_servers
+        self._cluster: Cluster = cluster(bootstrap_servers)
+        self._clock = clock
+        self._wait = wait
+        self._timeout_ms = timeout_ms
+        self._unknown: list[str] = []
+        self._seen_ms = -1
+
+    def take(self, interval_s: float) -> tuple[ClusterFacts, ClockFacts | None]:
+        """All facts, and what they tell about the broker's clock. `interval_s` 0: one look at the groups."""
+        facts = ClusterFacts(self._bootstrap, client_version=__version__)
+        with Admin(self._bootstrap, request_timeout_ms=self._timeout_ms) as admin:
+            try:
+                brokers = {Endpoint(b.host, b.port): b.broker_id for b in admin.describe_cluster().brokers}
+            except SparklogError as e:
+                return facts._replace(problem=str(e)), None
+            addresses = brokers | {e: brokers.get(e, -1) for e in parse_bootstrap(self._bootstrap)}
+            facts = facts._replace(brokers=tuple(self._broker(e, number) for e, number in addresses.items()))
+            described = self._try("topics", self._describe, admin) or {}
+            facts = self._inside(facts, admin, described, interval_s)
+        facts = facts._replace(unknown=tuple(self._unknown))
+        ahead_ms = self._seen_ms - self._clock.now_ms()
+        return facts, ClockFacts(ahead_ms, at_least=True) if ahead_ms > 0 else None
+
+    def _try(self, what: str, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """None, and a line among what is not known, if it fails."""
+        try:
+            return job(*args, **kwargs)
+        except SparklogError as e:
+            self._unknown.append(f"{what}: {e}")
+            return None
+
+    def _limit(self, what: str, found: list[T], most: int) -> list[T]:
+        if len(found) > most:
+            self._unknown.append(f"{len(found) - most:,} of {len(found):,} {what}: they are too many")
+        return found[:most]
+
+    def _broker(self, endpoint: Endpoint, broker_id: int) -> BrokerFacts:
+        address = f"{endpoint.host}:{endpoint.port}"
+        try:
+            connection = self._cluster.connect(endpoint, timeout_ms=self._timeout_ms)
+        except SparklogError as e:
+            return BrokerFacts(address, endpoint.host, broker_id, problem=str(e))
+        try:
+            told = connection.broker
+        finally:
+            connection.close()
+        return BrokerFacts(address, endpoint.host, told.broker_id, told.broker_version, told.request_bytes_max)
+
+    def _describe(self, admin: Admin) -> dict[str, TopicDescription]:
+        names = self._limit("topics", admin.list_topics(include_internal=True), TOPICS_MAX)
+        found = admin.describe_topics(names)
+        self._seen_ms = max([self._seen_ms, *(topic.created_ms for topic in found.values())])
+        return found
+
+    def _inside(
+        self, facts: ClusterFacts, admin: Admin, described: Mapping[str, TopicDescription], interval_s: float
+    ) -> ClusterFacts:
+        healthy = [
+            TopicPartition(name, p.partition)
+            for name, topic in described.items()
+            for p in topic.partition_details
+            if p.error_code == 0
+        ]
+        ends = self._try("where committed records end", _ends, admin, healthy) or {}
+        topics = tuple(topic_facts(topic, ends) for topic in described.values())
+        opened = self._try("transactions", admin.list_transactions, OPEN_STATES) or []
+        self._seen_ms = max([self._seen_ms, *(t.started_ms for t in opened)])
+        groups, over_s = self._groups(admin, described, ends, interval_s)
+        return facts._replace(
+            topics=topics,
+            transactions=self._transactions(admin, opened),
+            hanging=self._hanging(admin, topics),
+            groups=groups,
+            over_s=over_s,
+        )
+
+    def _transactions(self, admin: Admin, opened: Iterable[TransactionSummary]) -> tuple[TransactionFacts, ...]:
+        found = []
+        now_ms = self._clock.now_ms()
+        for number, t in enumerate(sorted(opened, key=lambda t: t.started_ms)):
+            partitions: tuple[TopicPartition, ...] = ()
+            if number < DESCRIBED_MAX:
+                details = self._try(f"transaction {t.transactional_id}", admin.describe_transaction, t.transactional_id)
+                places = [] if details is None else details.partitions[:PLACES_MAX]
+                partitions = tuple(TopicPartition(p.topic, p.partition) for p in places)
+            age_ms = max(0, now_ms - t.started_ms) if t.started_ms >= 0 else 0
+            found.append(TransactionFacts(t.transactional_id, t.state, age_ms, t.timeout_ms, partitions))
+        return tuple(found)
+
+    def _hanging(self, admin: Admin, topics: Iterable[TopicFacts]) -> tuple[HangingFacts, ...]:
+        """Only where readers of committed records are held back can something be open."""
+        held = [
+            (TopicPartition(topic.name, p.partition), p.end)
+            for topic in topics
+            for p in topic.partitions
+            if 0 <= p.stable_end < p.end
+        ]
+        found = []
+        now_ms = self._clock.now_ms()
+        for tp, end in self._limit("partitions that hold readers back", held, HELD_BACK_MAX):
+            answer = self._try(f"producers of {tp.topic}-{tp.partition}", admin.describe_producers, tp)
+            for p in () if answer is None else answer.producers:
+                if p.transaction_first_offset >= 0 and p.transactional_id is None:
+                    quiet_ms = max(0, now_ms - p.last_timestamp_ms) if p.last_timestamp_ms >= 0 else 0
+                    behind = end - p.transaction_first_offset
+                    found.append(HangingFacts(tp, p.producer_id, p.transaction_first_offset, behind, quiet_ms))
+        return tuple(found)
+
+    # --- groups ---
+
+    def _groups(
+        self, admin: Admin, described: Mapping[str, TopicDescription], ends: Offsets, interval_s: float
+    ) -> tuple[tuple[GroupFacts, ...], float | None]:
+        listed = self._limit("groups", self._try("groups", admin.list_groups) or [], GROUPS_MAX)
+        committed = self._committed(admin, [g.group_id for g in listed])
+        starts = {TopicPartition(n, p.partition): p for n, topic in described.items() for p in topic.partition_details}
+        groups = []
+        for group in listed:
+            known = {tp: o for tp, o in committed.get(group.group_id, {}).items() if tp in ends and tp in starts}
+            partitions = tuple(
+                GroupPartition(tp, o, starts[tp].log_start_offset, ends[tp], max(0, starts[tp].size_bytes))
+                for tp, o in sorted(known.items())
+            )
+            groups.append(GroupFacts(group.group_id, group.kind, group.members, partitions))
+        groups = self._with_due_offsets(admin, described, groups)
+        behind = [g for g in groups if g.lag]
+        if not behind or interval_s <= 0:
+            return tuple(groups), None
+        began_s = self._clock.monotonic_s()
+        self._wait(interval_s)
+        again = self._committed(admin, [g.group_id for g in behind])
+        wanted = sorted({p.partition for g in behind for p in g.partitions})
+        later = self._try("where committed records end, again", _ends, admin, wanted) or {}
+        over_s = self._clock.monotonic_s() - began_s
+        looked = {g.group_id: second_look(g, again.get(g.group_id, {}), later) for g in behind}
+        return tuple(looked.get(g.group_id, g) for g in groups), over_s
+
+    def _committed(self, admin: Admin, names: Iterable[str]) -> dict[str, Offsets]:
+        found: dict[str, Offsets] = {}
+        left = OFFSETS_MAX
+        for name in names:
+            if left <= 0:
+                self._unknown.append(f"group {name} and those after it: they have committed too many offsets")
+                break
+            offsets = self._try(f"group {name}", admin.list_group_offsets, name) or {}
+            found[name] = {tp: o.offset for tp, o in offsets.items()}
+            left -= len(offsets)
+        return found
+
+    def _with_due_offsets(
+        self, admin: Admin, described: Mapping[str, TopicDescription], groups: list[GroupFacts]
+    ) -> list[GroupFacts]:
+        """Look-ups by time tell which unread records are about to be deleted."""
+        now_ms = self._clock.now_ms()
+        asked: dict[TopicPartition, str | int] = {}
+        for p in (p for group in groups for p in group.partitions if p.lag):
+            keep_ms = retention(described[p.partition.topic])[0]
+            if 0 <= keep_ms * RETENTION_SHARE <= now_ms:
+                asked[p.partition] = round(now_ms - keep_ms * RETENTION_SHARE)
+        found = self._try("times of records", admin.list_offsets, asked) or {}
+
+        def due(p: GroupPartition) -> GroupPartition:
+            if not p.lag or p.partition not in found:
+                return p
+            offset = found[p.partition].offset
+            return p._replace(due_offset=p.end if offset < 0 else offset)
+
+        return [g._replace(partitions=tuple(map(due, g.partitions))) for g in groups]
+
+
+def second_look(
+    group: GroupFacts, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> GroupFacts:
+    """The group as it is now, with what it was before; partitions that have no second look stay without."""
+
+    def looked(p: GroupPartition) -> GroupPartition:
+        if p.partition not in committed or p.partition not in ends:
+            return p
+        return p._replace(
+            committed=committed[p.partition],
+            end=ends[p.partition],
+            committed_before=p.committed,
+            end_before=p.end,
+        )
+
+    return group._replace(partitions=tuple(map(looked, group.partitions)))
+
+
+def topic_facts(topic: TopicDescription, stable_ends: Mapping[TopicPartition, int]) -> TopicFacts:
+    keep_ms, keep_bytes = retention(topic)
+    return TopicFacts(
+        topic.name,
+        tuple(
+            PartitionFacts(
+                p.partition,
+                p.log_start_offset,
+                p.high_watermark,
+                stable_ends.get(TopicPartition(topic.name, p.partition), -1),
+                max(0, p.size_bytes),
+                len(p.replicas),
+                len(p.isr),
+                error_from_code(p.error_code, "").name if p.error_code else "",
+                p.write_error,
+            )
+            for p in topic.partition_details
+        ),
+        _number(topic, "max.message.bytes"),
+        keep_ms,
+        keep_bytes,
+    )
+
+
+def retention(topic: TopicDescription) -> tuple[int, int]:
+    """`retention.ms` and `retention.bytes`; -1: nothing is deleted by it."""
+    if "delete" not in str(topic.setting("cleanup.policy")).split(","):
+        return -1, -1
+    return _number(topic, "retention.ms"), _number(topic, "retention.bytes")
+
+
+def _number(topic: TopicDescription, name: str) -> int:
+    value = topic.setting(name)
+    return value if isinstance(value, int) else -1
+
+
+def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> Offsets:
+    found = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
+    return {tp: end.offset for tp, end in found.items()}

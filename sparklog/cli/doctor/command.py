@@ -1,0 +1,117 @@
+"""`sparklog doctor`: options, and what is looked at."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparklog.cli.durations import parse_seconds
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, ENV_BOOTSTRAP, timeout_ms
+
+if TYPE_CHECKING:
+    from sparklog.cli.doctor.facts import ConfigFacts, Facts
+
+EPILOG = """\
+**Examples**
+
+`sparklog doctor`
+
+`sparklog doctor --bootstrap-servers broker-1:9292 --metrics http://broker-1:9293/metrics`
+
+`sparklog doctor --data-dir /var/lib/sparklog`
+
+`sparklog doctor --config broker.toml --json | jq '.findings[] | select(.severity == "error")'`
+
+Without options it looks at the cluster at 127.0.0.1:9292; with `--data-dir` or `--config` alone only at these. It changes and
+locks nothing; the broker may be running or stopped.
+
+**Exit status**: 0 nothing is wrong (notes do not count), 1 warnings, 2 errors.
+"""
+INTERVAL_S_MAX = 3600.0
+
+
+def doctor(
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-servers", "-b", envvar=ENV_BOOTSTRAP, metavar="HOST:PORT,…", help="Look at this cluster."
+        ),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Look at this data directory, on its host.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Look at this broker configuration, and at its data directory.")
+    ] = None,
+    metrics: Annotated[
+        str, typer.Option(metavar="URL", help="A broker's metrics page, as in http://127.0.0.1:9293/metrics.")
+    ] = "",
+    verify: Annotated[
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify", help="Whether to read all files. [default: up to 1 GiB]", show_default=False
+        ),
+    ] = None,
+    interval: Annotated[
+        str, typer.Option(metavar="TIME", help="Between two looks at groups that are behind; 0s: one look.")
+    ] = "6s",
+    json: Annotated[bool, typer.Option("--json", help="One object for scripts.")] = False,
+) -> None:
+    """Say what is wrong with a cluster or a data directory, and what to do."""
+    from sparklog.cli.doctor.checks import CHECKS
+    from sparklog.cli.doctor.facts import Facts
+    from sparklog.cli.doctor.findings import examine, exit_status
+    from sparklog.cli.doctor.report import as_json, as_text
+    from sparklog.cli.top.page import check_url
+
+    interval_s = parse_seconds(interval, "--interval", 0.0, INTERVAL_S_MAX)
+    url = check_url(metrics) if metrics else ""
+    if bootstrap_servers is None and data_dir is None and config is None:
+        bootstrap_servers = DEFAULT_BOOTSTRAP
+    config_facts: ConfigFacts | None = None
+    log_dirs: tuple[Path, ...] = ()
+    if config is not None:
+        from sparklog.cli.doctor.process_facts import look_at_config
+
+        config_facts, configured, log_dirs = look_at_config(config)
+        data_dir = data_dir or configured
+    facts = Facts(config=config_facts)
+    facts = _with_data_dir(facts, data_dir, log_dirs, verify) if data_dir is not None else facts
+    facts = _with_cluster(facts, bootstrap_servers, interval_s) if bootstrap_servers is not None else facts
+    facts = _with_page(facts, url) if url else facts
+    found = examine(facts, CHECKS)
+    if json:
+        import msgspec
+
+        print(msgspec.json.encode(as_json(found, facts, [check.name for check in CHECKS])).decode())
+    else:
+        for line in as_text(found, facts, len(CHECKS), colours=sys.stdout.isatty()):
+            print(line)
+    if found:
+        raise typer.Exit(exit_status(found))
+
+
+def _with_data_dir(facts: Facts, path: Path, log_dirs: tuple[Path, ...], deep: bool | None) -> Facts:
+    from sparklog.cli.doctor.directory_facts import data_dir_facts, host_facts
+
+    return facts._replace(data_dir=data_dir_facts(path, log_dirs, deep=deep), host=host_facts())
+
+
+def _with_cluster(facts: Facts, bootstrap_servers: str, interval_s: float) -> Facts:
+    import time
+
+    from sparklog.cli.doctor.cluster_facts import ClusterLook
+    from sparklog.environment.clock import SystemClock
+
+    look = ClusterLook(bootstrap_servers, SystemClock(), time.sleep, timeout_ms=timeout_ms())
+    cluster, clock = look.take(interval_s)
+    return facts._replace(cluster=cluster, clock=clock)
+
+
+def _with_page(facts: Facts, url: str) -> Facts:
+    from sparklog.cli.doctor.process_facts import look_at_page
+    from sparklog.environment.clock import SystemClock
+
+    page, clock = look_at_page(url, SystemClock(), timeout_ms() / 1000)
+    return facts._replace(page=page, clock=clock or facts.clock)

@@ -1,0 +1,262 @@
+"""Looks at a data directory, its disks, and the process that is at work in it. It only reads and locks nothing, so a
+broker may run or start meanwhile."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from sparklog.cli.doctor.facts import DataDirFacts, DirectoryFacts, DiskFacts, HostFacts, ProcessFacts
+from sparklog.environment.files import TEMPORARY_SUFFIX, RealFiles
+from sparklog.errors import StorageError
+from sparklog.format.checkpoint import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_DIRS_FILE,
+    META_FILE,
+    PARTITION_FILE,
+    RECOVERY_POINTS_FILE,
+    DataDirMeta,
+    decode,
+)
+from sparklog.format.segment import SUFFIX
+from sparklog.log.directories.known import read_known_directories
+from sparklog.log.directories.log_directory import DELETED, STRAY
+from sparklog.log.directories.watched_files import LOCK_FILE, PROBE_FILE
+from sparklog.log.retention.expiry_clock import EXPIRY_CLOCK_FILE
+from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
+from sparklog.log.tools.repair import QUARANTINE_SUFFIX
+from sparklog.log.tools.verify import bytes_to_check, verify
+from sparklog.metadata.sqlite_store import METADATA_FILE
+
+VERIFIED_BYTES_MAX = 1 << 30
+"""What is read without being asked to: a matter of seconds."""
+ENTRIES_MAX = 200_000
+OWN = frozenset(
+    {LOCK_FILE, PROBE_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, EXPIRY_CLOCK_FILE,
+     CACHE_DIRECTORY, "lost+found"}
+)  # fmt: skip
+SQLITE_MARK = b"SQLite format 3\0"
+PROC = Path("/proc")
+_PARTITION = re.compile(r".+-\d+")
+_PLACE = re.compile(r"(\d+): FLOCK +ADVISORY +WRITE +(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
+
+
+def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | None = None) -> DataDirFacts:
+    """`log_dirs`: as the configuration says, empty: as the broker has written down. `deep`: whether all files are
+    read; None: up to VERIFIED_BYTES_MAX."""
+    path = path.absolute()
+    if not path.is_dir():
+        return DataDirFacts(str(path), f"{path} does not exist, or is no directory")
+    try:
+        remembered = read_known_directories(RealFiles(), path)
+        os.listdir(path)  # noqa: PTH208 - to raise
+    except (StorageError, OSError) as e:
+        return DataDirFacts(str(path), f"{path} cannot be read: {e}")
+    given = [d.absolute() for d in log_dirs]
+    wanted = given or remembered or [path]
+    directories = [directory_facts(d, deep=deep) for d in dict.fromkeys(wanted) if d.is_dir()]
+    absent = [str(d) for d in dict.fromkeys([*wanted, *remembered]) if not d.is_dir() or not (d / META_FILE).exists()]
+    is_new = not remembered and not any(d.identity or d.partitions for d in directories)
+    if is_new and not (path / METADATA_FILE).exists():
+        problem = f"{path} is not a data directory: it has neither {META_FILE} nor {METADATA_FILE}"
+        return DataDirFacts(str(path), problem, tuple(directories))
+    holder = lock_holder(path)
+    return DataDirFacts(
+        str(path),
+        "",
+        tuple(directories),
+        tuple(d for d in absent if Path(d) in remembered),
+        metadata_problem(path / METADATA_FILE, is_running=holder is not None),
+        holder,
+    )
+
+
+def directory_facts(path: Path, *, deep: bool | None) -> DirectoryFacts:
+    """One log directory."""
+    try:
+        entries = sorted(os.scandir(path), key=lambda entry: entry.name)[:ENTRIES_MAX]
+        owner = path.stat().st_uid
+        others = [e.name for e in entries if e.stat(follow_symlinks=False).st_uid not in (owner,)]
+    except OSError as e:
+        return DirectoryFacts(str(path), f"{path} cannot be read: {e.strerror or e}")
+    partitions = [Path(e) for e in entries if _is_partition(Path(e))]
+    held = {p.name for p in partitions}
+    aside = [e.name for e in entries if STRAY.fullmatch(e.name)]
+    aside += [f"{p.name}/{f.name}" for p in partitions for f in p.glob(f"*{QUARANTINE_SUFFIX}")]
+    meta = _read(path / META_FILE)
+    found = decode(meta, DataDirMeta) if meta is not None else None
+    facts = DirectoryFacts(
+        str(path),
+        "",
+        (found.cluster_id, found.broker_id, found.data_dir_id) if found is not None else None,
+        disk_facts(path),
+        len(partitions),
+        (path / CLEAN_SHUTDOWN_FILE).exists(),
+        tuple(e.name for e in entries if e.name not in held and not _is_own(e.name)),
+        tuple(aside),
+        tuple(others),
+        _user(owner),
+    )
+    return _verified(facts, path, deep) if partitions or found is not None else facts
+
+
+def _verified(facts: DirectoryFacts, path: Path, deep: bool | None) -> DirectoryFacts:
+    size_bytes = bytes_to_check([path])
+    if deep is False or (deep is None and size_bytes > VERIFIED_BYTES_MAX):
+        return facts._replace(damage=None, size_bytes=size_bytes)
+    by_place: dict[str, list[str]] = {}
+    for finding in verify([path]).damage:
+        found = Path(finding.path)
+        place = path / found.relative_to(path).parts[0] if found.is_relative_to(path) and found.parent != path else path
+        by_place.setdefault(str(place), []).append(str(finding))
+    damage = tuple(
+        (place, messages[0] + (f" (and {len(messages) - 1} more places there)" if len(messages) > 1 else ""))
+        for place, messages in sorted(by_place.items())
+    )
+    return facts._replace(damage=damage, size_bytes=size_bytes)
+
+
+def _is_partition(path: Path) -> bool:
+    if DELETED.fullmatch(path.name) or STRAY.fullmatch(path.name) or not _PARTITION.fullmatch(path.name):
+        return False
+    return path.is_dir() and ((path / PARTITION_FILE).exists() or any(path.glob(f"*{SUFFIX}")))
+
+
+def _is_own(name: str) -> bool:
+    """Of the directory itself, or on its way out."""
+    if name.startswith(METADATA_FILE) or DELETED.fullmatch(name) or STRAY.fullmatch(name):
+        return True
+    return name in OWN or name.removesuffix(TEMPORARY_SUFFIX) in OWN
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def disk_facts(path: Path) -> DiskFacts | None:
+    """The file system that `path` lies in."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    mount, kind = mounted_at(path.resolve(), (_read(PROC / "mounts") or b"").decode("utf-8", "replace"))
+    return DiskFacts(
+        found.f_blocks * found.f_frsize,
+        found.f_bavail * found.f_frsize,
+        found.f_files,
+        found.f_favail,
+        bool(found.f_flag & os.ST_RDONLY),
+        kind,
+        mount,
+    )
+
+
+def mounted_at(path: Path, mounts: str) -> tuple[str, str]:
+    """Where the file system of `path` is mounted and its type, as /proc/mounts says; the last of equal ones counts."""
+    best = ("", "")
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        where = re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), fields[1])
+        if len(where) >= len(best[0]) and (Path(where) == path or Path(where) in path.parents):
+            best = (where, fields[2])
+    return best
+
+
+def metadata_problem(path: Path, *, is_running: bool) -> str:
+    """What is wrong with metadata.db; "": nothing, as far as a reader can tell. A running broker's is looked at from
+    the outside only."""
+    import sqlite3
+
+    try:
+        with path.open("rb") as file:
+            mark = file.read(len(SQLITE_MARK))
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except OSError as e:
+        return f"{path} cannot be read: {e.strerror}"
+    if mark != SQLITE_MARK:
+        return f"{path} is damaged: it does not begin as a database does"
+    if is_running:
+        return ""
+    try:
+        store = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
+        try:
+            ((told,),) = store.execute("PRAGMA quick_check(1)").fetchall()
+        finally:
+            store.close()
+    except sqlite3.OperationalError:
+        return ""  # busy, or with a journal that only a writer may play in: the next start does
+    except (sqlite3.DatabaseError, ValueError) as e:
+        return f"{path} is damaged: {e}"
+    return "" if told == "ok" else f"{path} is damaged: {told}"
+
+
+# --- the process that holds the lock ---
+
+
+def lock_holder(path: Path) -> ProcessFacts | None:
+    """Who has locked the directory. None: nobody, or nobody that this process can see."""
+    try:
+        found = (path / LOCK_FILE).stat()
+    except OSError:
+        return None
+    place = (os.major(found.st_dev), os.minor(found.st_dev), found.st_ino)
+    pid = holder_of(place, (_read(PROC / "locks") or b"").decode("ascii", "replace"))
+    return None if pid is None else process_facts(pid)
+
+
+def holder_of(place: tuple[int, int, int], locks: str) -> int | None:
+    """The process that holds the lock of a file (major, minor, inode), as /proc/locks says."""
+    for found in _PLACE.finditer(locks):
+        if (int(found[3], 16), int(found[4], 16), int(found[5])) == place and int(found[2]) > 0:
+            return int(found[2])
+    return None
+
+
+def process_facts(pid: int) -> ProcessFacts | None:
+    """None: it has ended."""
+    here = PROC / str(pid)
+    stat = _read(here / "stat")
+    if stat is None:
+        return None
+    command = (_read(here / "cmdline") or b"").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    limits = (_read(here / "limits") or b"").decode("ascii", "replace")
+    limit = re.search(r"Max open files +(\d+)", limits)
+    status = (_read(here / "status") or b"").decode("utf-8", "replace")
+    swapped = re.search(r"VmSwap:\s+(\d+) kB", status)
+    try:
+        open_files = sum(1 for _ in os.scandir(here / "fd"))
+    except OSError:
+        open_files = -1
+    return ProcessFacts(
+        pid,
+        command,
+        stat.rpartition(b")")[2].split()[0].decode("ascii", "replace"),
+        open_files,
+        int(limit[1]) if limit and open_files >= 0 else -1,
+        int(swapped[1]) * 1024 if swapped else 0,
+    )
+
+
+def host_facts() -> HostFacts:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    told = (_read(PROC / "sys/vm/overcommit_memory") or b"-1").decode("ascii", "replace").strip()
+    return HostFacts(int(told) if told.isdecimal() else -1, -1 if hard == resource.RLIM_INFINITY else hard)

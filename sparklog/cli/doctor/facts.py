@@ -1,0 +1,226 @@
+"""What the checks look at, as plain values. Whatever could not be found out is None, -1 or empty."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparklog.types import TopicPartition
+
+
+class BrokerFacts(NamedTuple):
+    """An address of the cluster. `problem`: why it cannot be used; then the rest is not known. `broker_id` -1: it is an
+    address to ask first, and nobody answers there. `request_bytes_max`: the largest frame that the broker takes."""
+
+    address: str
+    host: str
+    broker_id: int = -1
+    version: str = ""
+    request_bytes_max: int = 0
+    problem: str = ""
+
+
+class PartitionFacts(NamedTuple):
+    """A partition. `error`: why it is offline, `write_error`: why nothing can be appended; empty: it is well.
+    `stable_end`: where readers of committed records end."""
+
+    partition: int
+    log_start: int = 0
+    end: int = 0
+    stable_end: int = -1
+    size_bytes: int = 0
+    replicas: int = 1
+    in_sync: int = 1
+    error: str = ""
+    write_error: str = ""
+
+
+class TopicFacts(NamedTuple):
+    """A topic, and settings that are in effect; `retention_ms`, `retention_bytes` -1: without limit."""
+
+    name: str
+    partitions: tuple[PartitionFacts, ...]
+    max_message_bytes: int = 8 << 20
+    retention_ms: int = -1
+    retention_bytes: int = -1
+
+
+class GroupPartition(NamedTuple):
+    """How far a group is in one partition, of which [log_start, end) can be read. `*_before`: at the first of two
+    looks. `due_offset`: records below it are older than most of `retention.ms` lets them become."""
+
+    partition: TopicPartition
+    committed: int
+    log_start: int
+    end: int
+    size_bytes: int = 0
+    committed_before: int = -1
+    end_before: int = -1
+    due_offset: int = -1
+
+    @property
+    def lag(self) -> int:
+        """What can be read and is not."""
+        return max(0, self.end - max(self.committed, self.log_start))
+
+
+class GroupFacts(NamedTuple):
+    """A group. `kind`: "consumer", or "offsets" if it never had members: a Spark query, say."""
+
+    group_id: str
+    kind: str
+    members: int
+    partitions: tuple[GroupPartition, ...]
+
+    @property
+    def lag(self) -> int:
+        return sum(p.lag for p in self.partitions)
+
+
+class TransactionFacts(NamedTuple):
+    """A transaction that has not ended, and some of the partitions where it holds readers back."""
+
+    transactional_id: str
+    state: str
+    age_ms: int
+    timeout_ms: int
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+class HangingFacts(NamedTuple):
+    """A transaction that is open in a partition though no coordinator knows it."""
+
+    partition: TopicPartition
+    producer_id: int
+    first_offset: int
+    held_back: int
+    quiet_ms: int
+
+
+class ClusterFacts(NamedTuple):
+    """A cluster. `problem`: why nothing is known of it. `over_s`: time between the two looks at groups; None: there was
+    one look. `unknown`: what could not be looked at, and why."""
+
+    bootstrap_servers: str
+    problem: str = ""
+    brokers: tuple[BrokerFacts, ...] = ()
+    topics: tuple[TopicFacts, ...] = ()
+    groups: tuple[GroupFacts, ...] = ()
+    over_s: float | None = None
+    transactions: tuple[TransactionFacts, ...] = ()
+    hanging: tuple[HangingFacts, ...] = ()
+    unknown: tuple[str, ...] = ()
+    client_version: str = ""
+
+
+class PageFacts(NamedTuple):
+    """What a broker's metrics page says; `problem`: why it says nothing."""
+
+    url: str
+    host: str
+    problem: str = ""
+    ready: bool = True
+    open_files: int = -1
+    open_files_max: int = -1
+    memory_used_bytes: float = 0.0
+    memory_limit_bytes: float = 0.0
+    memory_waiting: int = 0
+    failed_directories: tuple[str, ...] = ()
+    fsync_failures: int = 0
+    cleaner_failing: int = 0
+    tier_failing: int = 0
+    refused_connections: int = 0
+
+
+class ClockFacts(NamedTuple):
+    """By how much the broker's clock is ahead of this machine's (negative: behind). `at_least`: only this much is
+    certain; it may be more."""
+
+    ahead_ms: int
+    at_least: bool = False
+
+
+class DiskFacts(NamedTuple):
+    """The file system of a directory; `mount` is where it is mounted, `kind` its type as in /proc/mounts."""
+
+    size_bytes: int
+    free_bytes: int
+    files: int = 0
+    free_files: int = 0
+    is_read_only: bool = False
+    kind: str = ""
+    mount: str = ""
+
+
+class DirectoryFacts(NamedTuple):
+    """A log directory. `problem`: why it cannot be looked at. `identity`: (cluster_id, broker_id, data_dir_id) of
+    meta.json; None: there is none that can be read. `foreign`: names that are not sparklog's; `set_aside`: what was
+    moved aside, or quarantined by a repair; `others_files`: names that belong to somebody else than the directory.
+    `damage`: what `sparklog log verify` says, by partition directory; None: not looked for, as `size_bytes` are many.
+    """
+
+    path: str
+    problem: str = ""
+    identity: tuple[str, int, str] | None = None
+    disk: DiskFacts | None = None
+    partitions: int = 0
+    stopped_clean: bool = True
+    foreign: tuple[str, ...] = ()
+    set_aside: tuple[str, ...] = ()
+    others_files: tuple[str, ...] = ()
+    owner: str = ""
+    damage: tuple[tuple[str, str], ...] | None = ()
+    size_bytes: int = 0
+
+
+class ProcessFacts(NamedTuple):
+    """The process that holds the data directory's lock. `state` is its letter in /proc/PID/stat."""
+
+    pid: int
+    command: str
+    state: str = "S"
+    open_files: int = -1
+    open_files_max: int = -1
+    swapped_bytes: int = 0
+
+
+class DataDirFacts(NamedTuple):
+    """A data directory and its log directories. `absent`: log directories that were there before and are not.
+    `metadata_problem`: what is wrong with metadata.db. `holder` None: no broker runs here."""
+
+    path: str
+    problem: str = ""
+    log_dirs: tuple[DirectoryFacts, ...] = ()
+    absent: tuple[str, ...] = ()
+    metadata_problem: str = ""
+    holder: ProcessFacts | None = None
+
+
+class ConfigFacts(NamedTuple):
+    """A broker's configuration. `problem`: why it cannot be read."""
+
+    path: str
+    problem: str = ""
+    listen_host: str = "127.0.0.1"
+    metrics_host: str = ""
+    socket_request_max_bytes: int = 0
+    queued_max_request_bytes: int = 0
+    max_message_bytes: int = 0
+    readable_secrets: bool = False
+
+
+class HostFacts(NamedTuple):
+    """This machine. `overcommit`: vm.overcommit_memory; `descriptors_max`: what `ulimit -Hn` allows here."""
+
+    overcommit: int = -1
+    descriptors_max: int = -1
+
+
+class Facts(NamedTuple):
+    """All that was looked at; None: nobody asked for it."""
+
+    cluster: ClusterFacts | None = None
+    page: PageFacts | None = None
+    clock: ClockFacts | None = None
+    data_dir: DataDirFacts | None = None
+    config: ConfigFacts | None = None
+    host: HostFacts = HostFacts()

@@ -1,0 +1,87 @@
+"""What a check finds, and what all findings together mean."""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from sparklog.cli.doctor.facts import Facts
+
+FINDINGS_MAX = 20
+"""Of one check; how many more there are is said."""
+NAMED_MAX = 5
+
+
+class Severity(IntEnum):
+    """The exit status is the worst finding's: 0 for notes."""
+
+    note = 0
+    warning = 1
+    error = 2
+
+
+class Finding(NamedTuple):
+    """What is the case, why it matters, what to do, and the command for it ("": there is none)."""
+
+    severity: Severity
+    what: str
+    why: str
+    todo: str
+    command: str = ""
+
+
+class Check(NamedTuple):
+    """One rule. `name` is stable: scripts may go by it."""
+
+    name: str
+    look: Callable[[Facts], Iterable[Finding]]
+
+
+class Found(NamedTuple):
+    """A finding and the name of its check."""
+
+    check: str
+    finding: Finding
+
+
+def examine(facts: Facts, checks: Iterable[Check]) -> list[Found]:
+    """What the checks find, the worst first, else in the order of the checks."""
+    found = [Found(check.name, finding) for check in checks for finding in _limited(check.look(facts))]
+    return sorted(found, key=lambda f: -f.finding.severity)
+
+
+def _limited(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The worst ones, and how many more there are."""
+    ordered = sorted(findings, key=lambda finding: -finding.severity)
+    yield from ordered[:FINDINGS_MAX]
+    rest = ordered[FINDINGS_MAX:]
+    if rest:
+        last = rest[0]
+        yield last._replace(what=f"{len(rest)} more like these, the first: {last.what}")
+
+
+def exit_status(found: Sequence[Found]) -> int:
+    """0: fine, 1: warnings, 2: errors."""
+    return max((int(f.finding.severity) for f in found), default=0)
+
+
+def named(names: Sequence[object]) -> str:
+    """ "a, b, c and 7 more"."""
+    shown = ", ".join(str(name) for name in names[:NAMED_MAX])
+    return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX:,} more"
+
+
+def quoted(*words: object) -> str:
+    """Words as a shell takes them: names come from clients."""
+    return shlex.join(str(word) for word in words)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,175 @@
+"""`sparklog doctor` against real brokers and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparklog import Admin, Producer, TopicPartition
+from sparklog.client.admin.admin import Admin as AdminClass
+from sparklog.protocol.transaction_messages import DescribeProducersResponse, ProducerState
+from tests.system.broker_process import PATIENCE_S, BrokerProcess
+from tests.system.test_cli import Run, run
+
+__all__ = ["run"]
+
+SETTINGS = 'metrics.listen = "127.0.0.1:0"\n[topic]\nretention.ms = 604800000\n'
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[BrokerProcess]:
+    made = BrokerProcess(tmp_path / "data", settings=SETTINGS, work_dir=tmp_path)
+    yield made
+    made.stop(signal.SIGKILL)
+
+
+class Doctor:
+    """Runs the command, and gives what it finds by check; findings about the machine itself are left out."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __call__(self, *options: object, code: int) -> dict[str, dict[str, Any]]:
+        report = json.loads(self._run("doctor", "--json", "--interval", "0s", *options, code=code).stdout)
+        assert report["status"] == code
+        return {f["check"]: f for f in report["findings"]}
+
+
+@pytest.fixture
+def doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> Doctor:
+    monkeypatch.delenv("SPARKLOG_BOOTSTRAP_SERVERS")
+    from sparklog.cli.doctor import check_directory
+
+    monkeypatch.setattr(check_directory, "TEMPORARY", ())  # where tests work
+    monkeypatch.setattr(check_directory, "FREE_WARNING", 0.0)
+    monkeypatch.setattr(check_directory, "FREE_ERROR", 0.0)
+    monkeypatch.setattr(check_directory, "FREE_BYTES_ERROR", 0)
+    monkeypatch.setattr(check_directory, "MEMORY_KINDS", ())
+    return Doctor(run)
+
+
+def test_a_broker_that_is_well(doctor: Doctor, run: Run, process: BrokerProcess) -> None:
+    with Admin(process.address) as admin, Producer(process.address) as producer:
+        admin.create_topic("t", 2)
+        producer.send("t", b"x", partition=0).result(PATIENCE_S)
+        admin.alter_group_offsets("g", {TopicPartition("t", 0): 1})
+    everything = ("-b", process.address, "--data-dir", process.data_dir, "--metrics", process.metrics_url)
+    assert doctor(*everything, code=0) == {}
+    shown = run("doctor", *everything).stdout
+    assert shown.startswith("38 checks of the cluster at ")
+    assert shown.endswith("nothing is wrong\n")
+    assert ", 1 group)" in shown
+
+
+def test_lost_records_and_who_reads_nothing(doctor: Doctor, process: BrokerProcess) -> None:
+    with Admin(process.address) as admin, Producer(process.address) as producer:
+        admin.create_topic("t", 1)
+        old_ms = time.time_ns() // 1_000_000 - 6 * 86_400_000
+        for _ in range(1_200):
+            producer.send("t", b"x", partition=0, timestamp_ms=old_ms)
+        producer.flush()
+        admin.alter_group_offsets("g", {TopicPartition("t", 0): 20})
+        found = doctor("-b", process.address, code=1)
+        assert found.keys() == {"near-retention"}, "six of their seven days are over"
+        assert found["near-retention"]["command"] == "sparklog topic alter t --config retention.ms=1209600000"
+        found = doctor("-b", process.address, "--interval", "10ms", code=1)
+        assert "1,180 offsets are not read" in found["lag"]["what"]
+        admin.delete_records({TopicPartition("t", 0): 50})
+        found = doctor("-b", process.address, code=1)
+        assert "has not read 30 offsets of t-0" in found["lost-records"]["what"]
+        assert found["lost-records"]["command"] == "sparklog group reset-offsets g --topic t --to-earliest"
+
+
+def test_transactions_that_hold_readers_back(
+    doctor: Doctor, process: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparklog.cli.doctor import check_readers
+
+    with Admin(process.address) as admin, Producer(process.address, transactional_id="shop") as producer:
+        admin.create_topic("t", 1)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"x").result(PATIENCE_S)
+        assert doctor("-b", process.address, code=0) == {}
+        monkeypatch.setattr(check_readers, "LONG_OPEN_MS", 0)
+        found = doctor("-b", process.address, code=1)["long-open-transactions"]
+        assert "first record in t-0" in found["why"]
+        assert found["command"] == "sparklog transaction abort shop"
+        # brokers abort what no coordinator knows at their start, so there is no way to have one for real
+        unknown = DescribeProducersResponse([ProducerState(4711, 0, 5, 1_700_000_000_000, 0)])
+        monkeypatch.setattr(AdminClass, "describe_producers", lambda self, tp: unknown)
+        found = doctor("-b", process.address, code=2)["hanging-transactions"]
+        assert found["command"] == "sparklog transaction abort --topic t --partition 0 --producer-id 4711"
+        producer.abort_transaction()
+
+
+def test_who_holds_the_directory_and_how_the_broker_ended(doctor: Doctor, process: BrokerProcess) -> None:
+    with Admin(process.address) as admin:
+        admin.create_topic("t", 1)
+    data_dir = ("--data-dir", process.data_dir)
+    assert doctor(*data_dir, code=0) == {}
+    found = doctor(*data_dir, "-b", "127.0.0.1:1", code=2)
+    assert found.keys() == {"unreachable", "lock-holder"}
+    assert f"process {process.process.pid} " in found["lock-holder"]["what"]
+    os.kill(process.process.pid, signal.SIGSTOP)
+    assert "is stopped" in doctor(*data_dir, code=2)["lock-holder"]["what"]
+    process.stop(signal.SIGKILL)
+    found = doctor(*data_dir, code=0)
+    assert found.keys() - {"descriptors"} == {"unclean-stop"}
+    assert found["unclean-stop"]["severity"] == "note"
+
+
+def test_damage_and_a_lost_store(doctor: Doctor, process: BrokerProcess) -> None:
+    with Admin(process.address) as admin, Producer(process.address) as producer:
+        admin.create_topic("t", 1)
+        for _ in range(10):
+            producer.send("t", b"x" * 5_000).result(PATIENCE_S)
+    process.stop()
+    (segment,) = (process.data_dir / "t-0").glob("*.arrow")
+    with segment.open("r+b") as file:
+        file.seek(segment.stat().st_size // 2)
+        file.write(b"\xff" * 100)
+    (process.data_dir / "metadata.db").unlink()
+    found = doctor("--data-dir", process.data_dir, code=2)
+    assert found.keys() - {"descriptors"} == {"damaged-files", "metadata-store"}
+    assert found["damaged-files"]["command"] == f"sparklog log repair {process.data_dir / 't-0'}"
+    assert "--no-verify" not in doctor("--data-dir", process.data_dir, "--no-verify", code=2)["damaged-files"]["what"]
+
+
+def test_partitions_that_are_offline(doctor: Doctor, process: BrokerProcess, tmp_path: Path) -> None:
+    with Admin(process.address) as admin, Producer(process.address) as producer:
+        admin.create_topic("t", 1)
+        admin.create_topic("u", 1)
+        producer.send("t", b"x").result(PATIENCE_S)
+        producer.send("u", b"x").result(PATIENCE_S)
+    process.stop()
+    for segment in (process.data_dir / "t-0").glob("*.arrow"):
+        segment.unlink()
+    again = BrokerProcess(process.data_dir, work_dir=tmp_path)
+    try:
+        found = doctor("-b", again.address, code=2)
+        assert "topic t: partition 0 offline" in found["offline-partitions"]["what"]
+        assert "not-looked-at" not in found
+    finally:
+        again.stop()
+
+
+def test_a_configuration_names_the_data_directory(doctor: Doctor, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(f'listen = "0.0.0.0:9292"\ndata.dir = "{tmp_path / "none"}"\n')
+    found = doctor("--config", path, code=2)
+    assert found.keys() - {"descriptors"} == {"open-listener", "data-directory"}
+    path.write_text("listn = 1\n")
+    assert doctor("--config", path, code=2).keys() == {"configuration"}
+
+
+def test_wrong_usage(run: Run) -> None:
+    assert "as in 10m" in run("doctor", "--interval", "soon", code=2).stderr
+    assert "Exit status" in run("doctor", "--help").stdout
