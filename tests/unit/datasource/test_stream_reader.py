@@ -30,7 +30,13 @@ from sparklog.errors import (
     SparklogError,
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.protocol.group_messages import OffsetCommitRequest, OffsetCommitResponse, OffsetResult
+from sparklog.protocol.group_messages import (
+    FindCoordinatorResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetResult,
+)
+from sparklog.protocol.messages import Api
 from sparklog.types import READ_UNCOMMITTED, TopicPartition
 
 ALL = ReadAllAvailable()
@@ -326,7 +332,9 @@ def test_the_group_is_told_what_the_checkpoint_has_committed(
 ) -> None:
     told: list[dict[TopicPartition, int]] = []
 
-    def commit(self: Any, api: Any, request: OffsetCommitRequest, response: Any, **_: Any) -> OffsetCommitResponse:
+    def commit(self: Any, api: Api, request: OffsetCommitRequest, response: Any, **_: Any) -> Any:
+        if api is Api.FIND_COORDINATOR:
+            return FindCoordinatorResponse(0)
         assert (request.group_id, request.member_epoch) == ("g", -1)
         told.append({TopicPartition(o.topic, o.partition): o.offset for o in request.offsets})
         if failing:
