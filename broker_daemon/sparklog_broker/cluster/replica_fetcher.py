@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -28,6 +29,11 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0
 """How much longer than it was asked to wait a leader may take."""
+SETTLE_S = 0.02
+"""How long the next request waits for what the last answer has brought to be carried out; then it is made without."""
+RESTLESS_MS = 1_000
+"""After a request was given up because of a new partition, others are likely to follow: so long, none waits longer
+than SETTLE_S at the leader."""
 
 
 class FetchLimits(Struct, frozen=True):
@@ -62,7 +68,9 @@ class Arrived(Struct):
 class ReplicaFetcher:
     """Copies from one leader. Event-loop thread only.
 
-    `deliver` is given what has arrived, and calls `ask` again when it has been carried out.
+    `deliver` is given what has arrived, and calls `ask` again when it has been carried out. A request names what is
+    due, and may wait long at the leader; so it is made when what the answer before has brought is due again, and given
+    up when a partition comes up that nobody could foresee.
     """
 
     def __init__(
@@ -84,6 +92,11 @@ class ReplicaFetcher:
         """Armed at the leader, in this session."""
         self._due: dict[TopicPartition, tuple[Following, Fetch]] = {}
         self._forgotten: dict[TopicPartition, None] = {}
+        self._delivered: set[TopicPartition] = set()
+        """Answered, and not asked again yet."""
+        self._polling: asyncio.Task[tuple[ReplicaFetchResponse, bytes]] | None = None
+        self._is_given_up = False
+        self._restless_until_ms = 0
         self._session_id = 0
         self._session_epoch = 0
         self._wake = asyncio.Event()
@@ -99,9 +112,21 @@ class ReplicaFetcher:
         self._forgotten.pop(following.key, None)
         self._due[following.key] = following, fetch
         self._wake.set()
+        was_delivered = following.key in self._delivered
+        self._delivered.discard(following.key)
+        if not was_delivered and self._polling is not None:
+            self._give_up(fetch)
+
+    def _give_up(self, fetch: Fetch) -> None:
+        now_ms = self._now_ms()
+        if self._polling is not None and fetch.at_ms <= now_ms and now_ms >= self._restless_until_ms:
+            self._restless_until_ms = now_ms + RESTLESS_MS
+            self._is_given_up = self._polling.cancel()
 
     def forget(self, key: TopicPartition) -> None:
         """The partition is not copied from here any more."""
+        self._delivered.discard(key)
+        self._wake.set()
         self._due.pop(key, None)
         if self._asked.pop(key, None) is not None:
             self._forgotten[key] = None
@@ -112,6 +137,7 @@ class ReplicaFetcher:
             other.ask(following, fetch)
         self._asked.clear()
         self._due.clear()
+        self._delivered.clear()
 
     @property
     def is_idle(self) -> bool:
@@ -132,6 +158,12 @@ class ReplicaFetcher:
 
     async def _until_something_is_due(self) -> None:
         """Returns when there is something to ask, or at once when the leader may have something to say."""
+        settled_by_s = asyncio.get_running_loop().time() + SETTLE_S
+        while self._delivered and asyncio.get_running_loop().time() < settled_by_s:
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(settled_by_s):
+                    await self._wake.wait()
         while not self._asked:
             self._wake.clear()
             first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
@@ -166,20 +198,33 @@ class ReplicaFetcher:
             [self._named(following, fetch) for following, fetch in new.values()],
             forgotten if self._session_epoch else [],
         )
-        answer, payload = await self._peer.request(
-            Api.REPLICA_FETCH,
-            request,
-            ReplicaFetchResponse,
-            timeout_s=request.max_wait_ms / 1_000 + ANSWER_S,
-        )
+        answer, payload = await self._poll(request)
         self._session_id = answer.session_id
         self._session_epoch += 1
         self._take(answer.results, payload)
+
+    async def _poll(self, request: ReplicaFetchRequest) -> tuple[ReplicaFetchResponse, bytes]:
+        """Raises InvalidFetchSessionError if it is given up, and what the peer does."""
+        timeout_s = request.max_wait_ms / 1_000 + ANSWER_S
+        asking = self._peer.request(Api.REPLICA_FETCH, request, ReplicaFetchResponse, timeout_s=timeout_s)
+        self._is_given_up = False
+        self._polling = asyncio.get_running_loop().create_task(asking)
+        try:
+            return await self._polling
+        except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if not self._is_given_up or (own is not None and own.cancelling()):
+                raise
+            raise InvalidFetchSessionError("another partition is to be copied, too") from None
+        finally:
+            self._polling = None
 
     def _wait_ms(self, now_ms: int) -> int:
         """No longer than until the next partition is due."""
         first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
         most = self._limits.wait_max_ms
+        if self._delivered or now_ms < self._restless_until_ms:
+            most = min(most, int(SETTLE_S * 1_000))
         return most if first_ms is None else max(0, min(most, first_ms - now_ms))
 
     def _named(self, following: Following, fetch: Fetch) -> ReplicaFetchPartition:
@@ -204,6 +249,7 @@ class ReplicaFetcher:
             asked = self._asked.pop(TopicPartition(result.topic, result.partition), None)
             if asked is not None:
                 following, fetch = asked
+                self._delivered.add(following.key)
                 arrived.append(Arrived(following, _event(fetch, result, piece)))
         if position != len(payload):
             raise InvalidRequestError(f"{self.address}: {len(payload)} bytes for results that have {position}")

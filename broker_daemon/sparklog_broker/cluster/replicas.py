@@ -122,6 +122,8 @@ class Replicas:
         self.image = image
         self._eligible = image.eligible()
         self._was_certain = self._is_sure
+        for leader in list(self._fetchers):
+            self._fetcher(leader)  # it may have another address, or one at last
         for partition in self._partitions.all():
             self._follow(partition)
         if self._taken:

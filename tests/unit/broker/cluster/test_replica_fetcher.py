@@ -1,0 +1,118 @@
+"""What a follower asks next, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from sparklog_broker.cluster.peers import Peer
+from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
+
+from sparklog.protocol.cluster_messages import ReplicaFetchRequest, ReplicaFetchResponse, ReplicaFetchResult
+from sparklog.replication.replica.model import Fetch
+from sparklog.types import TopicPartition
+
+A, B, C = (TopicPartition("t", n) for n in range(3))
+FOREVER_MS = 3_600_000
+
+
+class Leader:
+    """Answers requests as it is told; others wait until they are given up."""
+
+    endpoint = ("leader", 9292)
+    address = "leader:9292"
+
+    def __init__(self) -> None:
+        self.requests: list[list[int]] = []
+        """The partitions that each one named."""
+        self.answers: asyncio.Queue[ReplicaFetchResponse] = asyncio.Queue()
+        self.asked: asyncio.Queue[ReplicaFetchRequest] = asyncio.Queue()
+
+    async def request(self, _api: Any, message: ReplicaFetchRequest, *_: Any, **__: Any) -> Any:
+        self.requests.append(sorted(p.partition for p in message.partitions))
+        self.asked.put_nowait(message)
+        return await self.answers.get(), b""
+
+    def close(self) -> None:
+        pass
+
+
+def following(key: TopicPartition) -> Following:
+    partition_log = SimpleNamespace(log_start_offset=0, high_watermark=0)
+    return Following(key, cast(Any, SimpleNamespace(last_epoch=lambda: -1)), cast(Any, partition_log))
+
+
+def run(scene: Callable[[Leader, ReplicaFetcher, list[Arrived]], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        leader, arrived = Leader(), list[Arrived]()
+        fetcher = ReplicaFetcher(
+            cast(Peer, leader), 2, lambda: 7, FetchLimits(wait_max_ms=FOREVER_MS), lambda: 0, arrived.extend
+        )
+        task = asyncio.get_running_loop().create_task(fetcher.run())
+        try:
+            async with asyncio.timeout(20):
+                await scene(leader, fetcher, arrived)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+    asyncio.run(all_of_it())
+
+
+def answer(*keys: TopicPartition) -> ReplicaFetchResponse:
+    return ReplicaFetchResponse(5, [ReplicaFetchResult(*key, 0, 1, 3) for key in keys])
+
+
+def fetch(number: int = 1, at_ms: int = 0) -> Fetch:
+    return Fetch(number, 1, 1, 0, at_ms)
+
+
+def test_the_next_request_names_what_the_last_answer_has_brought() -> None:
+    """Else the leader would hear of the follower's new end only when the request beside has waited long."""
+
+    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[Arrived]) -> None:
+        one, other = following(A), following(B)
+        fetcher.ask(one, fetch())
+        fetcher.ask(other, fetch())
+        assert len((await leader.asked.get()).partitions) == 2
+        leader.answers.put_nowait(answer(A))
+        while not arrived:
+            await asyncio.sleep(0)
+        fetcher.ask(one, fetch(2))
+        request = await leader.asked.get()
+        assert leader.requests == [[0, 1], [0]]
+        assert request.max_wait_ms == FOREVER_MS
+
+    run(scene)
+
+
+def test_what_is_not_carried_out_soon_is_not_waited_for() -> None:
+    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[Arrived]) -> None:
+        fetcher.ask(following(A), fetch())
+        fetcher.ask(following(B), fetch())
+        await leader.asked.get()
+        leader.answers.put_nowait(answer(A))
+        request = await leader.asked.get()
+        assert request.partitions == []
+        assert request.max_wait_ms < 100, "and it is looked for again soon"
+
+    run(scene)
+
+
+def test_a_new_partition_ends_a_long_request() -> None:
+    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[Arrived]) -> None:
+        fetcher.ask(following(A), fetch())
+        assert (await leader.asked.get()).max_wait_ms == FOREVER_MS
+        fetcher.ask(following(C), fetch(1, at_ms=1))  # not yet
+        await asyncio.sleep(0)
+        assert leader.requests == [[0]]
+        fetcher.ask(following(B), fetch())
+        request = await leader.asked.get()
+        assert leader.requests == [[0], [0, 1]]
+        assert (request.session_id, request.session_epoch) == (0, 0), "a session of its own"
+        assert request.max_wait_ms < 100, "more may follow"
+
+    run(scene)
