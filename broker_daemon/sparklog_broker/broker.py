@@ -11,8 +11,10 @@ from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Topi
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import BrokerConfig
+from sparklog_broker.coordinators.elsewhere import OtherBrokers
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.internal_topics import InternalTopic
+from sparklog_broker.coordinators.transaction_access import TransactionAccess
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
 from sparklog_broker.coordinators.verification import Verification
@@ -63,10 +65,12 @@ class Broker:
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.groups = Groups(config, loop, clock, storage, self.partitions, offsets)
-        markers = MarkerWriter(self.partitions, self.appender, self.groups.on_offsets_marker)
+        elsewhere = None if cluster is None else OtherBrokers(cluster.peers, config.broker_id, cluster.registered)
+        self.markers = MarkerWriter(self.partitions, self.appender, self.groups.on_offsets_marker, elsewhere)
         states = InternalTopic(TRANSACTION_STATE_TOPIC, config, clock, self.topics, self.appender, self.io)
-        self.transactions = TransactionCoordinator(config, loop, clock, storage, self.partitions, states, markers)
-        self.verification = Verification(self.partitions, self.transactions)
+        self.transactions = TransactionCoordinator(config, loop, clock, storage, self.partitions, states, self.markers)
+        self.transaction_access = TransactionAccess(self.transactions, states, elsewhere)
+        self.verification = Verification(self.partitions, self.transaction_access)
         self._loop = loop
         if cluster is not None:
             cluster.replicas.on_leadership = self._on_leadership
@@ -74,6 +78,8 @@ class Broker:
     def _on_leadership(self, key: TopicPartition, leads: bool) -> None:
         if key.topic == CONSUMER_OFFSETS_TOPIC:
             self.groups.follow(key.partition, leads=leads)
+        elif key.topic == TRANSACTION_STATE_TOPIC:
+            self.transactions.follow(key.partition, leads=leads)
 
     @classmethod
     def open(
@@ -100,8 +106,7 @@ class Broker:
             self.storage.run(partial(self.storage.topic_files.note, topic))
         self.background.start(on_all_disks_failed)
         self.groups.start(shared=self.cluster is not None)
-        if self.cluster is None:
-            self.transactions.start()
+        self.transactions.start(shared=self.cluster is not None)
 
     def is_issued(self, producer_id: int) -> bool:
         """Whether somebody has been given this id, as far as this broker can know: others of a cluster give out

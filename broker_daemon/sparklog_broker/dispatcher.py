@@ -17,7 +17,6 @@ from sparklog.errors import (
     UnsupportedVersionError,
 )
 from sparklog.protocol import messages as m
-from sparklog.protocol.base import Message
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api, decode_request, older_version
@@ -40,17 +39,6 @@ _LONG_REQUESTS = frozenset(
         Api.OFFSET_COMMIT,
         Api.TXN_OFFSET_COMMIT,
         Api.END_SHARED_TXN,
-    }
-)
-_COORDINATED = frozenset(
-    {
-        Api.END_TXN,
-        Api.TXN_OFFSET_COMMIT,
-        Api.JOIN_SHARED_TXN,
-        Api.END_SHARED_TXN,
-        Api.RENEW_SHARED_TXN,
-        Api.DESCRIBE_TRANSACTIONS,
-        Api.ABORT_TRANSACTION,
     }
 )
 LONG_HEADER_BYTES = 32 * 1024
@@ -111,8 +99,6 @@ class Dispatcher:
             check_header_size(prefix.api, prefix.header_bytes)
             await self._broker.pace.begin()
         request = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
-        if self._broker.cluster is not None:
-            check_alone(prefix.api, request)
         older = older_version(prefix.api, prefix.version)
         context = RequestContext(
             self._broker,
@@ -146,16 +132,6 @@ class Dispatcher:
             response.release()
             raise
         response.header = built.header
-
-
-def check_alone(api: int, request: Message) -> None:
-    """Transactions have coordinators on a broker that is alone only: in a cluster nobody would keep what two of them
-    decide apart. Raises UnsupportedApiError."""
-    if api in _COORDINATED or getattr(request, "transactional_id", None) is not None:
-        raise UnsupportedApiError(
-            f"{Api(api).name}: a cluster of several brokers has no transactions yet; use a broker without "
-            f"zookeeper.connect"
-        )
 
 
 def _told(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:

@@ -6,6 +6,7 @@ from sparklog.protocol.messages import Api
 from sparklog_broker.dispatcher import Handler
 from sparklog_broker.handlers import (
     cluster,
+    cluster_transactions,
     coordinators,
     fetch,
     groups,
@@ -57,5 +58,8 @@ HANDLERS: dict[Api, Handler] = {
     Api.METADATA_FETCH: cluster.metadata_fetch,
     Api.ALTER_PARTITION: cluster.alter_partition,
     Api.CONTROLLED_SHUTDOWN: cluster.controlled_shutdown,
+    Api.WRITE_TXN_MARKERS: cluster_transactions.write_txn_markers,
+    Api.ADD_PARTITIONS_TO_TXN: cluster_transactions.add_partitions_to_txn,
+    Api.FIND_TXN_OWNERS: cluster_transactions.find_txn_owners,
     Api.TXN_OFFSET_COMMIT: groups.txn_offset_commit,
 }

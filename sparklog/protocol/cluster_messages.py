@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Int32, Int64, Message, Name, Partition
+from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Int32, Int64, Message, Name, Partition, Text
 from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
 
 WAIT_MS_MAX = 60_000
@@ -159,3 +159,74 @@ class ControlledShutdownResponse(Message):
     """How many partitions the broker still leads: it asks again until there are none, or nobody else can lead them."""
 
     remaining: Annotated[int, Meta(ge=0)]
+
+
+MARKERS_MAX = PARTITIONS_PER_REQUEST_MAX
+
+
+class TransactionPartitionName(Message):
+    """A partition that a transaction is to include."""
+
+    topic: Name
+    partition: Partition
+
+
+class TransactionMarker(Message):
+    """The end of one producer's transaction in one partition."""
+
+    topic: Name
+    partition: Partition
+    producer_id: Int64
+    producer_epoch: Annotated[int, Meta(ge=-1, le=32_767)]
+    commit: bool
+
+
+class WriteTxnMarkersRequest(Message):
+    """From the coordinator of decided transactions to the leader of their partitions. `coordinator_epoch`: the leader
+    epoch of its partition of the state topic; a leader that has seen a newer one refuses."""
+
+    coordinator_epoch: Int32
+    markers: Annotated[list[TransactionMarker], Meta(min_length=1, max_length=MARKERS_MAX)]
+
+
+class WriteTxnMarkersResponse(Message):
+    """Positions in the request of those that are not in: they are to be sent again, to whoever leads then."""
+
+    failed: Annotated[list[int], Meta(max_length=MARKERS_MAX)]
+
+
+class AddPartitionsToTxnRequest(Message):
+    """From the leader of partitions, or the coordinator of a group, to the coordinator of a transaction, before the
+    first record of the transaction is appended there (KIP-890). Without partitions: why a partition has refused the
+    producer's epoch as too old."""
+
+    transactional_id: Text
+    producer_id: Int64
+    producer_epoch: Annotated[int, Meta(ge=-1, le=32_767)]
+    partitions: Annotated[list[TransactionPartitionName], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class AddPartitionsToTxnResponse(Message):
+    """So many partitions, all that were named, are part of the transaction, durably."""
+
+    added: Annotated[int, Meta(ge=0)]
+
+
+class FindTxnOwnersRequest(Message):
+    """From the leader of a partition to all brokers: whose open transactions there it coordinates."""
+
+    topic: Name
+    partition: Partition
+
+
+class TransactionOwner(Message):
+    """A producer and its transactional id."""
+
+    producer_id: Int64
+    transactional_id: Text
+
+
+class FindTxnOwnersResponse(Message):
+    """Of all transactions of the answering broker that include the partition."""
+
+    owners: list[TransactionOwner]

@@ -77,6 +77,9 @@ class Api(IntEnum):
     METADATA_FETCH = 51
     ALTER_PARTITION = 52
     CONTROLLED_SHUTDOWN = 53
+    WRITE_TXN_MARKERS = 54
+    ADD_PARTITIONS_TO_TXN = 55
+    FIND_TXN_OWNERS = 56
 
 
 class ErrorBody(Message):
@@ -403,6 +406,9 @@ APIS: dict[Api, ApiSpec] = {
     Api.METADATA_FETCH: ApiSpec(cluster.MetadataFetchRequest, cluster.MetadataFetchResponse, 2, 2),
     Api.ALTER_PARTITION: ApiSpec(cluster.AlterPartitionRequest, cluster.AlterPartitionResponse, 2, 2),
     Api.CONTROLLED_SHUTDOWN: ApiSpec(cluster.ControlledShutdownRequest, cluster.ControlledShutdownResponse, 2, 2),
+    Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 2),
+    Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
+    Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

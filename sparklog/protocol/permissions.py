@@ -136,6 +136,9 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.METADATA_FETCH: (_BROKERS_ONLY,),
     Api.ALTER_PARTITION: (_BROKERS_ONLY,),
     Api.CONTROLLED_SHUTDOWN: (_BROKERS_ONLY,),
+    Api.WRITE_TXN_MARKERS: (_BROKERS_ONLY,),
+    Api.ADD_PARTITIONS_TO_TXN: (_BROKERS_ONLY,),
+    Api.FIND_TXN_OWNERS: (_BROKERS_ONLY,),
     Api.PRODUCE: (
         _TRANSACTIONAL._replace(when="with a transactional id"),
         Rule(TOPIC, _O.WRITE, _topics_of("partitions"), _ITEM),

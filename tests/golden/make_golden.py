@@ -286,6 +286,13 @@ REQUESTS: dict[m.Api, Message] = {
         1, 16, [cluster.IsrProposal("events", 1, 4, 9, [cluster.IsrMember(1, 16), cluster.IsrMember(2, -1)])]
     ),
     m.Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownRequest(1, 16),
+    m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersRequest(
+        3, [cluster.TransactionMarker("trips", 1, 4_000, 2, commit=True)]
+    ),
+    m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnRequest(
+        "loader-1", 4_000, 2, [cluster.TransactionPartitionName("trips", 1)]
+    ),
+    m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsRequest(["Ongoing"], 1000),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsRequest(["orders"]),
     m.Api.ABORT_TRANSACTION: txn.AbortTransactionRequest(None, "flights", 1, 7),
@@ -342,6 +349,9 @@ RESPONSES: dict[m.Api, Message] = {
         [cluster.IsrDecision(0, "", b"state"), cluster.IsrDecision(84, "broker 2 is not in sync")]
     ),
     m.Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownResponse(3),
+    m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
+    m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
+    m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsResponse(
         [txn.TransactionDetails(0, "orders", SUMMARY, [txn.TransactionPartition(7, "flights", 1)])]

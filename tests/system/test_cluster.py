@@ -18,7 +18,6 @@ from sparklog.errors import (
     NotEnoughReplicasError,
     NotLeaderError,
     SparklogError,
-    UnsupportedApiError,
 )
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
@@ -200,16 +199,6 @@ def test_producer_and_consumer_notice_nothing_when_the_controller_dies(tmp_path:
             while len(found) < 900 and time.monotonic() < deadline:
                 found += [record.value or b"" for record in consumer.poll(timeout_ms=500)]
         assert sorted(found) == sorted(values)  # each once: retries over the change of leaders double nothing
-
-
-def test_transactions_are_refused_in_so_many_words(cluster: ClusterProcesses) -> None:
-    bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
-    cluster.create(1, "events", 1)
-    with (
-        pytest.raises(UnsupportedApiError, match="no transactions yet"),
-        sparklog.Producer(bootstrap_servers=bootstrap, transactional_id="t") as producer,
-    ):
-        producer.init_transactions()
 
 
 def test_a_group_goes_on_when_its_coordinator_dies(cluster: ClusterProcesses) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, Ve
 from sparklog.replication.controller.model import ControlledShutdown, ControllerConfig
 from sparklog.replication.replica.model import ReplicaConfig
 from sparklog_broker.background.background import Background
+from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.cluster.cluster_topics import ClusterTopics, is_here
 from sparklog_broker.cluster.controller_client import ControllerClient, done
 from sparklog_broker.cluster.images import ImageFollower
@@ -72,6 +73,7 @@ class Cluster:
         self._store = ImageStore(cluster_id, image, IdBlocks(coordination))
         self.metadata = SharedMetadata(self._store, is_here(image, config.broker_id))
         self.controller = ControllerClient(coordination, config.broker_id, connect)
+        self.peers = BrokerPeers(self.endpoint_of, connect)
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -134,6 +136,10 @@ class Cluster:
         """Where a broker is reached; None: it is not registered."""
         broker = self.image.brokers.get(broker_id)
         return parse_address(broker.endpoints[0]) if broker is not None and broker.endpoints else None
+
+    def registered(self) -> Iterable[int]:
+        """The ids of all brokers that are there."""
+        return self.image.brokers
 
     def may_cut_committed(self, topic: str) -> bool:
         """Whether a log of the topic may be cut below its high watermark, as after an unclean election."""
@@ -251,6 +257,7 @@ class Cluster:
         await self.replicas.stop()
         self.membership.stop()
         self.controller.close()
+        self.peers.close()
 
     def close(self) -> None:
         """Ends the session: the broker is gone. Blocks."""

@@ -31,7 +31,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec
-from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.appender import Appender, Write
 from sparklog_broker.partitions.io_threads import IoThreads
@@ -179,8 +179,13 @@ class InternalTopic:
             found, offset = await self._io.run(self._io.idlest(), _ReplayStep(log, offset, end))
             yield found
 
+    def leader_of(self, partition: int) -> int:
+        """The broker that leads a partition, as far as this one knows; -1: nobody."""
+        found = self._served.find(TopicPartition(self.name, partition))
+        return -1 if found is None else found.replicas.leader
+
     def partition_of(self, partition: int) -> Partition:
-        """Raises UnknownTopicOrPartitionError."""
+        """Raises UnknownTopicOrPartitionError, NotLeaderError."""
         return self._served.get(self.name, partition)
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from sparklog.errors import CoordinatorFencedError, InvalidProducerEpochError, UnknownTopicOrPartitionError
+from sparklog.errors import (
+    CoordinatorFencedError,
+    InvalidProducerEpochError,
+    NotLeaderError,
+    SparklogError,
+    UnknownTopicOrPartitionError,
+)
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.transactions import Marker
 from sparklog.testing.faults import reach
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from sparklog_broker.coordinators.elsewhere import OtherBrokers
 from sparklog_broker.partitions.appender import Appender, Write
 from sparklog_broker.partitions.partitions import Partitions
 
@@ -30,7 +36,15 @@ OnOffsetsMarker = Callable[[int, int, bool], None]
 class MarkerWriter:
     """Event-loop thread only."""
 
-    def __init__(self, partitions: Partitions, appender: Appender, on_offsets_marker: OnOffsetsMarker) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        appender: Appender,
+        on_offsets_marker: OnOffsetsMarker,
+        elsewhere: OtherBrokers | None = None,
+    ) -> None:
+        """`elsewhere`: who writes to the partitions of other brokers; None: there are none."""
+        self._elsewhere = elsewhere
         self._partitions = partitions
         self._appender = appender
         self._on_offsets_marker = on_offsets_marker
@@ -38,9 +52,9 @@ class MarkerWriter:
     def wait_for_disk(self, markers: Iterable[Marker]) -> bool:
         """Whether one of the partitions acknowledges only what is on the disk."""
         for tp in {marker.partition for marker in markers}:
-            with contextlib.suppress(UnknownTopicOrPartitionError):
-                if self._partitions.get(*tp).waits_for_disk:
-                    return True
+            partition = self._partitions.find(tp)
+            if partition is not None and partition.waits_for_disk:
+                return True
         return False
 
     async def write_all(
@@ -61,7 +75,35 @@ class MarkerWriter:
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
     async def write(self, markers: Iterable[Marker], coordinator_epoch: int) -> set[Marker]:
-        """One attempt; the markers that are in, or not needed.
+        """One attempt, by whoever leads the partitions; the markers that are in, or not needed."""
+        here: list[Marker] = []
+        away: dict[int, list[Marker]] = {}
+        written: set[Marker] = set()
+        for marker in markers:
+            partition = self._partitions.find(marker.partition)
+            if partition is None:
+                written.add(marker)
+            elif self._elsewhere is None or partition.replicas.leader == self._elsewhere.broker_id:
+                here.append(marker)
+            else:
+                away.setdefault(partition.replicas.leader, []).append(marker)
+        done = await asyncio.gather(
+            self.write_here(here, coordinator_epoch),
+            *(self._write_away(leader, its, coordinator_epoch) for leader, its in away.items()),
+        )
+        return written.union(*done)
+
+    async def _write_away(self, leader: int, markers: list[Marker], coordinator_epoch: int) -> set[Marker]:
+        assert self._elsewhere is not None
+        try:
+            return await self._elsewhere.write_markers(leader, markers, coordinator_epoch)
+        except SparklogError as e:
+            log.info("%d transaction markers are not written by broker %d: %s", len(markers), leader, e)
+            return set()
+
+    async def write_here(self, markers: Iterable[Marker], coordinator_epoch: int) -> set[Marker]:
+        """To partitions that this broker leads; the markers that are in. Those of others are not, nor are those of
+        topics that it has not heard of: it may hear of them later.
 
         Readers see the partitions' new ends at the same moment, when the attempt is over: whoever asks for all of them
         in one request finds the whole transaction or nothing of it.
@@ -74,8 +116,7 @@ class MarkerWriter:
         for tp, its_markers in by_partition.items():
             try:
                 partition = self._partitions.get(*tp)
-            except UnknownTopicOrPartitionError:
-                written.update(its_markers)
+            except (UnknownTopicOrPartitionError, NotLeaderError):
                 continue
             if partition.open_log is not None:
                 epoch = partition.replicas.leader_epoch

@@ -1,7 +1,8 @@
 """The broker's transaction coordinator: which shard an id belongs to, loading, timeouts, and what operators ask.
 
-An id belongs to the partition of `__transaction_state` that its hash names. All state is in that topic, so it is read
-at the start; requests get COORDINATOR_LOADING meanwhile, and what was decided is driven on.
+An id belongs to the partition of `__transaction_state` that its hash names, and to the broker that leads it. All state
+is in that topic, so it is read when this broker begins to lead; requests get COORDINATOR_LOADING meanwhile, and what
+was decided is driven on.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import asyncio
 import heapq
 import logging
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from sparklog.environment.clock import Clock
 from sparklog.errors import (
+    CoordinatorLoadingError,
+    CoordinatorNotAvailableError,
     InvalidProducerIdMappingError,
     InvalidRequestError,
     InvalidTxnStateError,
+    NotCoordinatorError,
     SparklogError,
     UnknownServerError,
 )
@@ -75,7 +79,7 @@ class TransactionCoordinator:
         self._clock = clock
         self._storage = storage
         self._partitions = partitions
-        self._topic = topic
+        self.topic = topic
         self._markers = markers
         self._limits = TransactionLimits(
             config.transaction_max_timeout_ms,
@@ -87,26 +91,57 @@ class TransactionCoordinator:
         self._tick_s = config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
         self._ticker = Periodic("ending overdue transactions", loop, self.end_overdue, lambda: self._tick_s)
         self._shards: list[TransactionShard] = []
+        self._led: set[int] | None = None
+        """None: all; there is no other broker."""
         self._tasks: list[asyncio.Task[None]] = []
         self._settled = asyncio.Event()
         self._settled.set()
 
     # -- life
 
-    def start(self) -> None:
-        """Begins to read the state, and to look for transactions that are open for too long."""
-        self._shards = [
-            TransactionShard(n, self._loop, self._topic, self._markers, self._storage, self._limits, self._clock)
-            for n in range(self._topic.partitions)
-        ]
-        if self._topic.exists:
-            self._settled.clear()
-        self._tasks = [self._loop.create_task(self._load()), self._loop.create_task(self._settle())]
+    def start(self, *, shared: bool = False) -> None:
+        """Begins to read the state, and to look for transactions that are open for too long. `shared`: this broker has
+        those partitions only that `follow` says."""
+        self._shards = [self._new_shard(n) for n in range(self.topic.partitions)]
+        if shared:
+            self._led = set(self._led or ())
+            for number in self._led:
+                self._shard_number(number).load()
+        else:
+            if self.topic.exists:
+                self._settled.clear()
+            self._tasks = [self._loop.create_task(self._load()), self._loop.create_task(self._settle())]
         self._ticker.start(self._tick_s)
 
+    def follow(self, number: int, *, leads: bool) -> None:
+        """This broker leads a partition of `__transaction_state`, or no more."""
+        self._led = self._led if self._led is not None else set()
+        if leads == (number in self._led):
+            return
+        (self._led.add if leads else self._led.discard)(number)
+        if not self._shards:
+            return  # before the start
+        if leads:
+            self._shard_number(number).load()
+        else:
+            self._shard_number(number).park()
+
+    def _new_shard(self, number: int) -> TransactionShard:
+        return TransactionShard(number, self._loop, self.topic, self._markers, self._storage, self._limits, self._clock)
+
+    def _shard_number(self, number: int) -> TransactionShard:
+        while number >= len(self._shards):  # made by a broker with another number in its configuration
+            self._shards.append(self._new_shard(len(self._shards)))
+        return self._shards[number]
+
+    def _served(self) -> list[TransactionShard]:
+        """Those of this broker."""
+        return [s for s in self._shards if self._led is None or s.number in self._led]
+
     async def loaded(self) -> None:
-        """Returns when the state has been read."""
-        await asyncio.wait(self._tasks[:1])
+        """Returns when the state has been read that there was at the start."""
+        if self._tasks:
+            await asyncio.wait(self._tasks[:1])
 
     async def settled(self) -> None:
         """For readers of committed records: returns when no transaction is half committed because the broker died
@@ -139,14 +174,14 @@ class TransactionCoordinator:
                 if partition_log is None or partition_log.last_stable_offset >= partition_log.high_watermark:
                     continue
                 for producer in partition_log.producers():
-                    if producer.transaction_first_offset >= 0 and producer.producer_id not in self._owners(tp):
-                        await self.abort_hanging(tp, producer.producer_id)
+                    if producer.transaction_first_offset >= 0 and producer.producer_id not in self.owners(tp):
+                        await self.abort_hanging(tp, producer.producer_id, self.owners(tp))
             except SparklogError as e:
                 log.warning("%s: transactions that nobody knows may hang (%s): %s", tp, e.name, e)
 
     async def end_overdue(self) -> None:
         """Aborts what is open for longer than its timeout, forgets what has not been used for long."""
-        for shard in self._shards:
+        for shard in self._served():
             await shard.tick(self._storage.expiry_ms())
 
     def stop_waiting(self) -> None:
@@ -193,6 +228,9 @@ class TransactionCoordinator:
         InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
         """
         request = AddPartitions(transactional_id, producer_id, producer_epoch, tuple(partitions))
+        for tp in request.partitions if self._led is not None else ():
+            if self._partitions.find(tp) is None:  # its marker would be taken for one that is not needed
+                raise CoordinatorNotAvailableError(f"the coordinator has not heard of {tp} yet: try again")
         await self._shard(transactional_id).request(request)
 
     async def end(
@@ -264,7 +302,7 @@ class TransactionCoordinator:
         any to come would fence all later runs."""
         shard = self._shard(request.transactional_id)
         shard.ready()  # it may know newer fencing tokens than the metadata store
-        if not self._storage.producer_ids.is_issued(request.fencing_token):
+        if self._led is None and not self._storage.producer_ids.is_issued(request.fencing_token):
             raise InvalidProducerIdMappingError(
                 f"fencing token {request.fencing_token} of run {request.run_id!r} was never drawn: "
                 "draw one with INIT_PRODUCER_ID"
@@ -282,7 +320,7 @@ class TransactionCoordinator:
     ) -> Iterator[TransactionSummary]:
         """The transactional ids behind `after` by name: all, or only those in `states`, or open for so long. Raises at
         once CoordinatorLoadingError."""
-        coordinators = [shard.ready() for shard in self._shards]
+        coordinators = [shard.ready() for shard in self._served()]
         found = heapq.merge(
             *([(i, c) for i in sorted(c.ids()) if i > after] for c in coordinators), key=operator.itemgetter(0)
         )
@@ -322,11 +360,12 @@ class TransactionCoordinator:
         InvalidProducerIdMappingError."""
         return int(await self._shard(transactional_id).request(Abort(transactional_id)))
 
-    async def abort_hanging(self, tp: TopicPartition, producer_id: int) -> int:
-        """Ends a transaction that is open in a partition though no coordinator knows it. Raises InvalidTxnStateError if
-        one does, or nothing is open; UnknownTopicOrPartitionError."""
+    async def abort_hanging(self, tp: TopicPartition, producer_id: int, owners: Mapping[int, str]) -> int:
+        """Ends a transaction that is open in a partition though no coordinator knows it; `owners`: of all brokers'
+        open transactions in it. Raises InvalidTxnStateError if it has one, or nothing is open;
+        UnknownTopicOrPartitionError."""
         partition = self._partitions.get(*tp)
-        owner = self._owners(tp).get(producer_id)
+        owner = owners.get(producer_id)
         if owner is not None:
             raise InvalidTxnStateError(
                 f"producer {producer_id} writes to {tp} in the transaction of {owner!r}: abort that one"
@@ -340,10 +379,9 @@ class TransactionCoordinator:
         log.warning("aborted the hanging transaction of producer %d in %s", producer_id, tp)
         return 1
 
-    def describe_producers(self, tp: TopicPartition) -> DescribeProducersResponse:
-        """Who has written to a partition. Raises UnknownTopicOrPartitionError, CoordinatorLoadingError."""
+    def describe_producers(self, tp: TopicPartition, owners: Mapping[int, str]) -> DescribeProducersResponse:
+        """Who has written to a partition; `owners` as for `abort_hanging`. Raises UnknownTopicOrPartitionError."""
         partition_log = self._partitions.get(*tp).log
-        owners = self._owners(tp)
         producers = [
             ProducerState(
                 p.producer_id,
@@ -357,11 +395,12 @@ class TransactionCoordinator:
         ]
         return DescribeProducersResponse(producers, partition_log.last_stable_offset)
 
-    def _owners(self, tp: TopicPartition) -> dict[int, str]:
-        """Transactional ids, by producer id, whose open transactions include the partition."""
+    def owners(self, tp: TopicPartition) -> dict[int, str]:
+        """Transactional ids, by producer id, whose open transactions include the partition, as far as this broker
+        coordinates them. Raises CoordinatorLoadingError."""
         return {
             producer_id: transactional_id
-            for shard in self._shards
+            for shard in self._served()
             for producer_id, transactional_id, partitions in shard.ready().producers()
             if tp in partitions
         }
@@ -369,4 +408,9 @@ class TransactionCoordinator:
     def _shard(self, transactional_id: str) -> TransactionShard:
         if not transactional_id:
             raise InvalidProducerIdMappingError("a transactional id cannot be empty")
-        return self._shards[self._topic.partition_for(transactional_id) % len(self._shards)]
+        number = self.topic.partition_for(transactional_id)
+        if self._led is not None and number not in self._led:
+            raise NotCoordinatorError(f"{transactional_id!r} has its coordinator on another broker: find it again")
+        if not self._shards:
+            raise CoordinatorLoadingError("the broker is starting: try again")
+        return self._shards[number % len(self._shards)]

@@ -13,7 +13,7 @@ from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader, decode_h
 from sparklog.log.producers.states import Guard
 from sparklog.types import TopicPartition
 from sparklog_broker.coordinators.internal_topics import check_not_internal
-from sparklog_broker.coordinators.transactions import TransactionCoordinator
+from sparklog_broker.coordinators.transaction_access import TransactionAccess
 from sparklog_broker.partitions.partitions import Partitions
 
 Verified = Guard | SparklogError
@@ -23,7 +23,7 @@ Verified = Guard | SparklogError
 class Verification:
     """Event-loop thread only."""
 
-    def __init__(self, partitions: Partitions, transactions: TransactionCoordinator) -> None:
+    def __init__(self, partitions: Partitions, transactions: TransactionAccess) -> None:
         self._partitions = partitions
         self._transactions = transactions
 
@@ -45,7 +45,9 @@ class Verification:
                         verified[i] = guard
                         asked.setdefault((header.producer_id, header.producer_epoch), []).append(i)
             except InvalidProducerEpochError:
-                verified[i] = self._transactions.stale(transactional_id, header.producer_id, header.producer_epoch)
+                verified[i] = await self._transactions.stale(
+                    transactional_id, header.producer_id, header.producer_epoch
+                )
             except SparklogError as e:
                 verified[i] = e
         for (producer_id, producer_epoch), positions in asked.items():
@@ -56,7 +58,7 @@ class Verification:
                 verified.update(dict.fromkeys(positions, e))
         return verified
 
-    def refusal(self, transactional_id: str, piece: memoryview) -> SparklogError:
+    async def refusal(self, transactional_id: str, piece: memoryview) -> SparklogError:
         """Why the log has refused the batch as one of an older epoch."""
         header: BatchHeader = decode_header(piece)
-        return self._transactions.stale(transactional_id, header.producer_id, header.producer_epoch)
+        return await self._transactions.stale(transactional_id, header.producer_id, header.producer_epoch)

@@ -1,10 +1,9 @@
-"""FIND_COORDINATOR: which broker coordinates a group."""
+"""FIND_COORDINATOR: which broker coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
-from sparklog.errors import CoordinatorNotAvailableError, UnsupportedApiError
+from sparklog.errors import CoordinatorNotAvailableError
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from sparklog.types import TopicPartition
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
 
@@ -12,16 +11,13 @@ KEY_GROUP = 0
 
 
 async def find_coordinator(request: FindCoordinatorRequest, payload: memoryview, context: RequestContext) -> Response:
-    """The leader of the partition of `__consumer_offsets` that the group belongs to; the topic is made if need be."""
+    """The leader of the partition of the internal topic that the key belongs to; the topic is made if need be."""
     broker = context.broker
     if broker.cluster is None:
         return Response(FindCoordinatorResponse(broker.config.broker_id))
-    if request.key_type != KEY_GROUP:
-        raise UnsupportedApiError("a cluster of several brokers has no transactions yet: nobody coordinates them")
-    topic = broker.groups.topic
+    topic = broker.groups.topic if request.key_type == KEY_GROUP else broker.transactions.topic
     await topic.ensure()
-    partition = broker.partitions.find(TopicPartition(topic.name, topic.partition_for(request.key)))
-    leader = -1 if partition is None else partition.replicas.leader
+    leader = topic.leader_of(topic.partition_for(request.key))
     endpoint = broker.cluster.endpoint_of(leader)
     if endpoint is None:
         raise CoordinatorNotAvailableError(

@@ -50,7 +50,7 @@ async def txn_offset_commit(
     groups = context.broker.groups
     number = groups.partition_of(request.group_id).number
     await groups.topic.ensure()
-    await context.broker.transactions.add_partitions(
+    await context.broker.transaction_access.add_partitions(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
@@ -61,7 +61,7 @@ async def txn_offset_commit(
         results = await _commit(context.broker, request, producer)
     except InvalidProducerEpochError:  # it has ended meanwhile
         identity = request.transactional_id, request.producer_id, request.producer_epoch
-        raise context.broker.transactions.stale(*identity) from None
+        raise await context.broker.transaction_access.stale(*identity) from None
     return Response(m.TxnOffsetCommitResponse(results))
 
 

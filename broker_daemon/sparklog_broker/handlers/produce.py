@@ -63,7 +63,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
         outcomes[i] = outcome
         write.partition.traffic.failed_produces += isinstance(outcome, Exception)
         if isinstance(outcome, InvalidProducerEpochError) and request.transactional_id is not None:
-            outcomes[i] = context.broker.verification.refusal(request.transactional_id, pieces[i])
+            outcomes[i] = await context.broker.verification.refusal(request.transactional_id, pieces[i])
     if request.acks == ACKS_NONE:
         failed = next((o for o in outcomes if isinstance(o, Exception)), None)
         if failed is not None:

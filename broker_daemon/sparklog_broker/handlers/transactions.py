@@ -72,9 +72,8 @@ async def renew_shared_txn(request: RenewSharedTxnRequest, payload: memoryview, 
 
 
 async def list_transactions(request: ListTransactionsRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Those that this broker coordinates."""
     broker = context.broker
-    if broker.cluster is not None:
-        return Response(ListTransactionsResponse([]))  # whoever would have one has been refused
     await broker.pace.begin()
     found = broker.transactions.summaries(request.states, request.running_ms_min, request.after)
     version = context.older_version
@@ -130,7 +129,8 @@ async def abort_transaction(request: AbortTransactionRequest, payload: memoryvie
     if request.producer_id < 0:
         raise InvalidRequestError("an abort needs a transactional id, or a partition and a producer id")
     partition = TopicPartition(request.topic, request.partition)
-    return Response(AbortTransactionResponse(await transactions.abort_hanging(partition, request.producer_id)))
+    owners = await context.broker.transaction_access.owners(partition)
+    return Response(AbortTransactionResponse(await transactions.abort_hanging(partition, request.producer_id, owners)))
 
 
 async def describe_producers(
@@ -138,7 +138,9 @@ async def describe_producers(
 ) -> Response:
     broker = context.broker
     await broker.pace.begin()
-    answer = broker.transactions.describe_producers(TopicPartition(request.topic, request.partition))
+    partition = TopicPartition(request.topic, request.partition)
+    broker.partitions.get(*partition)
+    answer = broker.transactions.describe_producers(partition, await broker.transaction_access.owners(partition))
     found = (p for p in answer.producers if p.producer_id > request.after)
     answer.producers = []
     version = context.older_version

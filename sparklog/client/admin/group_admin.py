@@ -10,6 +10,7 @@ from sparklog.client.group.group_offsets import Offsets, commit_offsets, fetch_o
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import the_only
 from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.coordinator_key import group_key
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import RetryPolicy, request_until
@@ -105,10 +106,7 @@ class GroupAdmin:
             found = (g for page in pages(ask, _last_id) for g in page.groups)
             return (GroupListing(g.group_id, g.state, g.kind, g.members) for g in found)
 
-        brokers = self._cluster.metadata([], timeout_ms=self._timeout_ms).brokers
-        if len(brokers) < 2:
-            return list(listed(None))
-        everywhere = (g for b in brokers for g in listed(Endpoint(b.host, b.port)))  # each has those it coordinates
+        everywhere = (g for b in self._cluster.brokers(timeout_ms=self._timeout_ms) for g in listed(b))
         return sorted({g.group_id: g for g in everywhere}.values(), key=lambda g: g.group_id)
 
     def describe(self, group_id: str) -> GroupDescription:
@@ -139,7 +137,12 @@ class GroupAdmin:
             first = 0 if before is None else before.members_from
             request = DescribeGroupsRequest([group_id], paged=True, members_from=first)
             return request_until(
-                self._cluster, Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse, self._policy, group_id=group_id
+                self._cluster,
+                Api.DESCRIBE_GROUPS,
+                request,
+                DescribeGroupsResponse,
+                self._policy,
+                coordinator=group_key(group_id),
             )
 
         group: GroupDetails | None = None
@@ -166,7 +169,7 @@ class GroupAdmin:
     def delete(self, group_id: str) -> int:
         request = DeleteGroupRequest(group_id)
         return request_until(
-            self._cluster, Api.DELETE_GROUP, request, DeleteGroupResponse, self._policy, group_id=group_id
+            self._cluster, Api.DELETE_GROUP, request, DeleteGroupResponse, self._policy, coordinator=group_key(group_id)
         ).offsets
 
     def _lags(

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
+from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import the_only
 from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.coordinator_key import transaction_key
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import RetryPolicy, request_until
@@ -41,11 +45,22 @@ def list_transactions(
 ) -> list[TransactionSummary]:
     """See `Admin.list_transactions`."""
     policy = RetryPolicy(timeout_ms)
+    found: dict[str, TransactionSummary] = {}
+    for endpoint in cluster.brokers(timeout_ms=timeout_ms):
+        request = ListTransactionsRequest(list(states), running_ms_min, paged=True)
+        found |= {t.transactional_id: t for t in _listed_by(cluster, endpoint, request, policy)}
+    return [found[transactional_id] for transactional_id in sorted(found)]
+
+
+def _listed_by(
+    cluster: Cluster, endpoint: Endpoint | None, request: ListTransactionsRequest, policy: RetryPolicy
+) -> list[TransactionSummary]:
+    """Those that one broker coordinates."""
 
     def ask(before: ListTransactionsResponse | None) -> ListTransactionsResponse:
         after = "" if before is None else before.transactions[-1].transactional_id
-        request = ListTransactionsRequest(list(states), running_ms_min, paged=True, after=after)
-        return request_until(cluster, Api.LIST_TRANSACTIONS, request, ListTransactionsResponse, policy)
+        page = msgspec.structs.replace(request, after=after)
+        return request_until(cluster, Api.LIST_TRANSACTIONS, page, ListTransactionsResponse, policy, endpoint=endpoint)
 
     def position(page: ListTransactionsResponse) -> object:
         return page.transactions[-1].transactional_id if page.transactions else None
@@ -60,7 +75,14 @@ def describe_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms:
     def ask(before: DescribeTransactionsResponse | None) -> DescribeTransactionsResponse:
         first = 0 if before is None else before.partitions_from
         request = DescribeTransactionsRequest([transactional_id], paged=True, partitions_from=first)
-        return request_until(cluster, Api.DESCRIBE_TRANSACTIONS, request, DescribeTransactionsResponse, policy)
+        return request_until(
+            cluster,
+            Api.DESCRIBE_TRANSACTIONS,
+            request,
+            DescribeTransactionsResponse,
+            policy,
+            coordinator=transaction_key(transactional_id),
+        )
 
     found: TransactionDetails | None = None
     for page in pages(ask, lambda page: page.partitions_from if page.partitions_from > 0 else None):
@@ -78,7 +100,10 @@ def describe_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms:
 def abort_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms: int = 30_000) -> int:
     """See `Admin.abort_transaction`."""
     request = AbortTransactionRequest(transactional_id)
-    return cluster.request(Api.ABORT_TRANSACTION, request, AbortTransactionResponse, timeout_ms=timeout_ms).partitions
+    key = transaction_key(transactional_id)
+    return cluster.coordinator_request(
+        key, Api.ABORT_TRANSACTION, request, AbortTransactionResponse, timeout_ms=timeout_ms
+    ).partitions
 
 
 def abort_hanging_transaction(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from sparklog.client.group.membership import EPOCH_JOIN, Changes, MemberConfig, Membership, Partitions
 from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.coordinator_key import group_key
 from sparklog.errors import InvalidTopicError, SparklogError, UnreleasedInstanceIdError
 from sparklog.protocol.group_messages import GroupHeartbeatResponse
 from sparklog.protocol.messages import Api
@@ -181,8 +182,8 @@ class GroupHeartbeats:
         self._resolve_pattern()
         with self._wake:
             request = self._membership.request()
-        response = self._cluster.group_request(
-            self._config.group_id,
+        response = self._cluster.coordinator_request(
+            group_key(self._config.group_id),
             Api.GROUP_HEARTBEAT,
             request,
             GroupHeartbeatResponse,
@@ -220,8 +221,8 @@ class GroupHeartbeats:
             request = self._membership.leave_request()
             self._membership.lose()
         self._on_change()
-        self._cluster.group_request(
-            self._config.group_id,
+        self._cluster.coordinator_request(
+            group_key(self._config.group_id),
             Api.GROUP_HEARTBEAT,
             request,
             GroupHeartbeatResponse,
@@ -247,8 +248,12 @@ class GroupHeartbeats:
                 return  # it has not joined, as far as it knows; if it has, the session ends by itself
             request = self._membership.leave_request()
         try:
-            self._cluster.group_request(
-                self._config.group_id, Api.GROUP_HEARTBEAT, request, GroupHeartbeatResponse, timeout_ms=LEAVE_TIMEOUT_MS
+            self._cluster.coordinator_request(
+                group_key(self._config.group_id),
+                Api.GROUP_HEARTBEAT,
+                request,
+                GroupHeartbeatResponse,
+                timeout_ms=LEAVE_TIMEOUT_MS,
             )
         except SparklogError as e:
             _log.info(

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from sparklog.client.group.membership import to_topics
 from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.coordinator_key import group_key
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.errors import InvalidRequestError, UnstableOffsetCommitError, error_from_code
@@ -122,5 +123,7 @@ def fetch_offsets(
 def _send(cluster: Cluster, group_id: str, api: Api, request: Message, response: type[M], policy: RetryPolicy) -> M:
     """To the group's coordinator; without time to try again once."""
     if policy.timeout_ms == 0:
-        return cluster.group_request(group_id, api, request, response, timeout_ms=policy.request_timeout_ms)
-    return request_until(cluster, api, request, response, policy, group_id=group_id)
+        return cluster.coordinator_request(
+            group_key(group_id), api, request, response, timeout_ms=policy.request_timeout_ms
+        )
+    return request_until(cluster, api, request, response, policy, coordinator=group_key(group_id))

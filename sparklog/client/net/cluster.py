@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from sparklog.client.net.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
 from sparklog.client.net.connection import Connection, connect_for_data
+from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
 from sparklog.client.net.topic_info import TopicInfo, topic_info
@@ -39,7 +40,7 @@ from sparklog.types import TopicPartition
 METADATA_MAX_AGE_S = 300.0
 METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
-GROUPS_CACHED_MAX = 1_000
+COORDINATORS_CACHED_MAX = 1_000
 IDLE_CONNECTIONS_MAX = 8
 """Per broker and purpose."""
 IDLE_S_MAX = 60.0
@@ -60,7 +61,7 @@ class Cluster:
         weakref.finalize(self, _close_pools, self._idle).atexit = False
         self._topics: OrderedDict[str, tuple[TopicInfo, float]] = OrderedDict()
         self._brokers: dict[int, Endpoint] = {}
-        self._coordinators: OrderedDict[str, Endpoint | None] = OrderedDict()
+        self._coordinators: OrderedDict[CoordinatorKey, Endpoint | None] = OrderedDict()
         self._no_local_until: dict[Endpoint, float] = {}
         self._no_remote_until: dict[Endpoint, float] = {}
 
@@ -241,38 +242,43 @@ class Cluster:
 
     # -- coordinators
 
-    def coordinator(self, group_id: str, *, timeout_ms: int = 30_000) -> Endpoint | None:
-        """Which broker coordinates the group; None: any that is asked. Raises CoordinatorNotAvailableError,
-        BrokerNotAvailableError."""
+    def coordinator(self, key: CoordinatorKey, *, timeout_ms: int = 30_000) -> Endpoint | None:
+        """Which broker coordinates the group or the transactional id; None: any that is asked. Raises
+        CoordinatorNotAvailableError, BrokerNotAvailableError."""
         with self._lock:
-            if group_id in self._coordinators:
-                return self._coordinators[group_id]
+            if key in self._coordinators:
+                return self._coordinators[key]
         try:
-            found = self.request(
-                Api.FIND_COORDINATOR, FindCoordinatorRequest(group_id), FindCoordinatorResponse, timeout_ms=timeout_ms
-            )
+            request = FindCoordinatorRequest(*key)
+            found = self.request(Api.FIND_COORDINATOR, request, FindCoordinatorResponse, timeout_ms=timeout_ms)
             endpoint = Endpoint(found.host, found.port) if found.host else None
         except UnsupportedApiError:  # a broker of an earlier release, which is alone
             endpoint = None
         with self._lock:
-            self._coordinators[group_id] = endpoint
-            while len(self._coordinators) > GROUPS_CACHED_MAX:
+            self._coordinators[key] = endpoint
+            while len(self._coordinators) > COORDINATORS_CACHED_MAX:
                 self._coordinators.popitem(last=False)
         return endpoint
 
-    def group_request(
-        self, group_id: str, api: Api, message: Message, response: type[M], *, timeout_ms: int = 30_000
+    def coordinator_request(
+        self, key: CoordinatorKey, api: Api, message: Message, response: type[M], *, timeout_ms: int = 30_000
     ) -> M:
-        """`request` to the group's coordinator. After an error that may come of another one having taken over, the next
-        call looks for it again."""
+        """`request` to the coordinator. After an error that may come of another one having taken over, the next call
+        looks for it again."""
         deadline = Deadline(timeout_ms)
         try:
-            endpoint = self.coordinator(group_id, timeout_ms=timeout_ms)
+            endpoint = self.coordinator(key, timeout_ms=timeout_ms)
             return self.request(api, message, response, endpoint=endpoint, timeout_ms=deadline.left_ms())
         except (NotCoordinatorError, BrokerNotAvailableError, RequestTimedOutError):
             with self._lock:
-                self._coordinators.pop(group_id, None)
+                self._coordinators.pop(key, None)
             raise
+
+    def brokers(self, *, timeout_ms: int = 30_000) -> list[Endpoint | None]:
+        """Who is asked for what each broker has a part of; None: one that is alone, wherever it is reached. Raises
+        BrokerNotAvailableError."""
+        found = self.metadata([], timeout_ms=timeout_ms).brokers
+        return [Endpoint(b.host, b.port) for b in found] if len(found) > 1 else [None]
 
     # -- connections
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.errors import SparklogError
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
@@ -32,13 +33,13 @@ def request_until(
     response: type[M],
     policy: RetryPolicy,
     *,
-    group_id: str | None = None,
+    coordinator: CoordinatorKey | None = None,
     endpoint: Endpoint | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> M:
     """Sends a request that may take effect twice, again after every retriable error until `policy.timeout_ms` is over.
-    `group_id`: to the coordinator of this group; `endpoint`: to this broker.
+    `coordinator`: to the coordinator of this group or transactional id; `endpoint`: to this broker.
 
     Raises the last error; that of a request which may have taken effect is RequestTimedOutError or
     BrokerNotAvailableError.
@@ -49,8 +50,8 @@ def request_until(
         left_ms = max(1, int((deadline - clock()) * 1000))
         attempt_ms = min(policy.request_timeout_ms, left_ms)
         try:
-            if group_id is not None:
-                return cluster.group_request(group_id, api, message, response, timeout_ms=attempt_ms)
+            if coordinator is not None:
+                return cluster.coordinator_request(coordinator, api, message, response, timeout_ms=attempt_ms)
             return cluster.request(api, message, response, endpoint=endpoint, timeout_ms=attempt_ms)
         except SparklogError as e:
             pause = backoff_s * random.uniform(0.8, 1.2)

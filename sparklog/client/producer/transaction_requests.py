@@ -11,6 +11,7 @@ from typing import Any
 
 from sparklog.client.group.group_offsets import Offsets, as_committed
 from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.coordinator_key import CoordinatorKey, group_key, transaction_key
 from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.client.producer.accumulator import Accumulator
 from sparklog.client.producer.sequences import WriteSession
@@ -97,7 +98,8 @@ class Transactions:
         )
         self._session.is_used = True
         try:
-            answer = self._ask(Api.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse)
+            key = group_key(who.group_id)
+            answer = self._ask(Api.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse, coordinator=key)
             for result in answer.results:
                 if result.error_code:
                     raise error_from_code(result.error_code, result.message)
@@ -163,13 +165,22 @@ class Transactions:
         assert self.state.identity is not None
         return self.state.identity
 
-    def _ask(self, api: Api, request: Any, response: type[Any], deadline: float | None = None) -> Any:
+    def _ask(
+        self,
+        api: Api,
+        request: Any,
+        response: type[Any],
+        deadline: float | None = None,
+        coordinator: CoordinatorKey | None = None,
+    ) -> Any:
+        """`coordinator`: who is asked, if not the transaction's."""
         policy = self._policy
         if deadline is not None:
             left_ms = max(1, int((deadline - time.monotonic()) * 1000))
             policy = policy._replace(timeout_ms=min(policy.timeout_ms, left_ms))
         try:
-            return request_until(self._cluster, api, request, response, policy)
+            key = transaction_key(self.state.transactional_id) if coordinator is None else coordinator
+            return request_until(self._cluster, api, request, response, policy, coordinator=key)
         except SparklogError as e:
             if api is not Api.TXN_OFFSET_COMMIT:
                 self.state.coordinator_failed(e)

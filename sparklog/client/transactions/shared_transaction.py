@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.coordinator_key import application_key
 from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import (
@@ -87,7 +88,14 @@ def join_shared_transaction(
     InvalidTransactionTimeoutError.
     """
     request = JoinSharedTxnRequest(*transaction, timeout_ms, lease_ms)
-    answer = request_until(cluster, Api.JOIN_SHARED_TXN, request, JoinSharedTxnResponse, policy)
+    answer = request_until(
+        cluster,
+        Api.JOIN_SHARED_TXN,
+        request,
+        JoinSharedTxnResponse,
+        policy,
+        coordinator=application_key(transaction.app_id),
+    )
     if answer.committed:
         return LastCommit(answer.last_committed_version, answer.last_committed_input)
     return Participant(transaction.transactional_id, answer.producer_id, answer.producer_epoch)
@@ -106,7 +114,14 @@ def end_shared_transaction(
     has been decided before. `made_of` is kept as `LastCommit.input`. Raises ProducerFencedError,
     TransactionAbortedError."""
     request = EndSharedTxnRequest(*transaction, committed, list(committed_participants), made_of)
-    answer = request_until(cluster, Api.END_SHARED_TXN, request, EndSharedTxnResponse, policy)
+    answer = request_until(
+        cluster,
+        Api.END_SHARED_TXN,
+        request,
+        EndSharedTxnResponse,
+        policy,
+        coordinator=application_key(transaction.app_id),
+    )
     return Ended(answer.committed, LastCommit(answer.last_committed_version, answer.last_committed_input))
 
 
@@ -116,5 +131,12 @@ def renew_shared_transaction(
     """Begins the transaction's lease anew; False: it has ended. True for one that nobody has joined yet. Raises
     UnsupportedApiError if the broker has no leases."""
     request = RenewSharedTxnRequest(transaction.app_id, transaction.version, transaction.run_id)
-    answer = request_until(cluster, Api.RENEW_SHARED_TXN, request, RenewSharedTxnResponse, policy)
+    answer = request_until(
+        cluster,
+        Api.RENEW_SHARED_TXN,
+        request,
+        RenewSharedTxnResponse,
+        policy,
+        coordinator=application_key(transaction.app_id),
+    )
     return answer.is_open or not answer.known

@@ -227,21 +227,24 @@ def test_operators_abort_what_is_open_and_what_hangs(tmp_path: Path) -> None:
         me = await txn.init_producer_id("id", 60_000)
         assert await refused(txn.abort("id")) is InvalidTxnStateError
         await send(broker, "id", me, 0, b"a", T0, T1)
-        assert await refused(txn.abort_hanging(T0, me.producer_id)) is InvalidTxnStateError, "it does not hang"
+        assert await refused(txn.abort_hanging(T0, me.producer_id, txn.owners(T0))) is InvalidTxnStateError, (
+            "it does not hang"
+        )
         (listed,) = txn.summaries(["Ongoing"])
         assert (listed.transactional_id, listed.producer_id) == ("id", me.producer_id)
         assert not [*txn.summaries(["CompleteAbort"])]
         assert not [*txn.summaries(running_ms_min=60_000)]
-        assert [p.transactional_id for p in txn.describe_producers(T0).producers] == ["id"]
+        assert [p.transactional_id for p in txn.describe_producers(T0, txn.owners(T0)).producers] == ["id"]
         assert await txn.abort("id") == 2
         assert visible(broker, T0) == []
         # as a broker without verification would have let it in
         log = log_of(broker, T1)
         info = log.appender.append_internal(bytearray(rows(b"hangs", (999, 3), 0)))
         broker.partitions.get(*T1).on_appended(info)
-        (found,) = [p for p in txn.describe_producers(T1).producers if p.transaction_first_offset >= 0]
+        described = txn.describe_producers(T1, txn.owners(T1)).producers
+        (found,) = [p for p in described if p.transaction_first_offset >= 0]
         assert (found.producer_id, found.transactional_id) == (999, None)
-        assert await txn.abort_hanging(T1, 999) == 1
+        assert await txn.abort_hanging(T1, 999, {}) == 1
         assert log.last_stable_offset == log.log_end_offset
         assert visible(broker, T1) == []
 

@@ -59,6 +59,9 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.METADATA_FETCH: 51,
         m.Api.ALTER_PARTITION: 52,
         m.Api.CONTROLLED_SHUTDOWN: 53,
+        m.Api.WRITE_TXN_MARKERS: 54,
+        m.Api.ADD_PARTITIONS_TO_TXN: 55,
+        m.Api.FIND_TXN_OWNERS: 56,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max

@@ -33,7 +33,7 @@ class FakeCluster:
         self.replies: list[SparklogError | int | Callable[[], SparklogError | int]] = []
         self.requests: list[OffsetCommitRequest] = []
 
-    def group_request(
+    def coordinator_request(
         self, group_id: str, api: Any, message: OffsetCommitRequest, response: Any, **_: Any
     ) -> OffsetCommitResponse:
         self.requests.append(message)

@@ -1,0 +1,62 @@
+"""Asking other brokers, by their ids: a pool of connections to each, made when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sparklog.errors import BrokerNotAvailableError
+from sparklog.protocol import frames
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+from sparklog_broker.cluster.peers import Connect, Peer
+
+M = TypeVar("M", bound=Message)
+
+ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
+IDLE_MAX = 8
+"""Connections to one broker that are kept."""
+
+
+class BrokerPeers:
+    """Event-loop thread only."""
+
+    def __init__(self, endpoint_of: Callable[[int], tuple[str, int] | None], connect: Connect) -> None:
+        """`endpoint_of`: where a broker is reached; None: it is not registered."""
+        self._endpoint_of = endpoint_of
+        self._connect = connect
+        self._idle: dict[int, list[Peer]] = {}
+        self._busy: set[Peer] = set()
+
+    async def request(self, broker_id: int, api: Api, message: Message, response: type[M], *, timeout_s: float) -> M:
+        """Raises as `Peer.request`, and BrokerNotAvailableError for a broker that is not registered."""
+        endpoint = self._endpoint_of(broker_id)
+        if endpoint is None:
+            raise BrokerNotAvailableError(f"broker {broker_id} is not registered")
+        peer = self._take(broker_id, "{}:{}".format(*endpoint))
+        self._busy.add(peer)
+        try:
+            answer, _ = await peer.request(api, message, response, timeout_s=timeout_s)
+        finally:
+            self._busy.discard(peer)
+            idle = self._idle.setdefault(broker_id, [])
+            if len(idle) < IDLE_MAX:
+                idle.append(peer)
+            else:
+                peer.close()
+        return answer
+
+    def _take(self, broker_id: int, address: str) -> Peer:
+        idle = self._idle.get(broker_id, [])
+        while idle:
+            peer = idle.pop()
+            if peer.address == address:
+                return peer
+            peer.close()  # it has moved
+        return Peer(address, self._connect, answer_bytes_max=ANSWER_BYTES_MAX)
+
+    def close(self) -> None:
+        """Again is fine."""
+        for peer in [*self._busy, *(p for idle in self._idle.values() for p in idle)]:
+            peer.close()
+        self._idle.clear()

@@ -1,0 +1,81 @@
+"""What a broker of a cluster asks of the others for transactions: markers, partitions of a transaction, owners.
+
+A request that fails leaves nothing half-done: all of them may be repeated, and are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from sparklog.protocol.cluster_messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    FindTxnOwnersRequest,
+    FindTxnOwnersResponse,
+    TransactionMarker,
+    TransactionPartitionName,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from sparklog.protocol.messages import Api
+from sparklog.replication.transactions import Marker
+from sparklog.types import TopicPartition
+from sparklog_broker.cluster.broker_peers import BrokerPeers
+
+MARKERS_TIMEOUT_S = 35.0
+"""More than a leader waits for its followers."""
+ASK_TIMEOUT_S = 25.0
+MARKERS_PER_REQUEST = 10_000
+
+
+class OtherBrokers:
+    """Event-loop thread only."""
+
+    def __init__(self, peers: BrokerPeers, broker_id: int, registered: Callable[[], Iterable[int]]) -> None:
+        """`registered`: the ids of all brokers that are there."""
+        self._peers = peers
+        self.broker_id = broker_id
+        self._registered = registered
+
+    def ids(self) -> list[int]:
+        """Who is there, but for this broker."""
+        return [b for b in self._registered() if b != self.broker_id]
+
+    async def write_markers(self, leader: int, markers: Sequence[Marker], coordinator_epoch: int) -> set[Marker]:
+        """Those that are in now. Raises as `BrokerPeers.request`."""
+        written: set[Marker] = set()
+        for first in range(0, len(markers), MARKERS_PER_REQUEST):
+            piece = markers[first : first + MARKERS_PER_REQUEST]
+            request = WriteTxnMarkersRequest(
+                coordinator_epoch,
+                [TransactionMarker(*m.partition, m.producer_id, m.producer_epoch, m.commit) for m in piece],
+            )
+            answer = await self._peers.request(
+                leader, Api.WRITE_TXN_MARKERS, request, WriteTxnMarkersResponse, timeout_s=MARKERS_TIMEOUT_S
+            )
+            failed = set(answer.failed)
+            written.update(m for i, m in enumerate(piece) if i not in failed)
+        return written
+
+    async def add_partitions(
+        self,
+        coordinator: int,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        """Raises what the coordinator does, and as `BrokerPeers.request`."""
+        request = AddPartitionsToTxnRequest(
+            transactional_id, producer_id, producer_epoch, [TransactionPartitionName(*tp) for tp in partitions]
+        )
+        await self._peers.request(
+            coordinator, Api.ADD_PARTITIONS_TO_TXN, request, AddPartitionsToTxnResponse, timeout_s=ASK_TIMEOUT_S
+        )
+
+    async def owners(self, broker_id: int, tp: TopicPartition) -> dict[int, str]:
+        """Transactional ids by producer id, as far as the broker coordinates them. Raises as `BrokerPeers.request`."""
+        answer = await self._peers.request(
+            broker_id, Api.FIND_TXN_OWNERS, FindTxnOwnersRequest(*tp), FindTxnOwnersResponse, timeout_s=ASK_TIMEOUT_S
+        )
+        return {owner.producer_id: owner.transactional_id for owner in answer.owners}

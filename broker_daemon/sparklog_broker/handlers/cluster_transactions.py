@@ -1,0 +1,54 @@
+"""What brokers of a cluster ask of one another for transactions: WRITE_TXN_MARKERS, ADD_PARTITIONS_TO_TXN,
+FIND_TXN_OWNERS."""
+
+from __future__ import annotations
+
+from sparklog.errors import InvalidRequestError
+from sparklog.protocol.cluster_messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    FindTxnOwnersRequest,
+    FindTxnOwnersResponse,
+    TransactionOwner,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from sparklog.replication.transactions import Marker
+from sparklog.types import TopicPartition
+from sparklog_broker.broker import Broker
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.network.reply import Response
+
+
+def _member(context: RequestContext) -> Broker:
+    if context.broker.cluster is None:
+        raise InvalidRequestError("this broker is alone, and no other one's peer")
+    return context.broker
+
+
+async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Answered when those that this broker can write are replicated."""
+    markers = [
+        Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, commit=m.commit)
+        for m in request.markers
+    ]
+    written = await _member(context).markers.write_here(markers, request.coordinator_epoch)
+    return Response(WriteTxnMarkersResponse([i for i, m in enumerate(markers) if m not in written]))
+
+
+async def add_partitions_to_txn(
+    request: AddPartitionsToTxnRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """Answered when the partitions are in the log of the transaction's coordinator."""
+    transactions = _member(context).transactions
+    identity = request.transactional_id, request.producer_id, request.producer_epoch
+    if not request.partitions:
+        raise transactions.stale(*identity)
+    await transactions.add_partitions(*identity, [TopicPartition(p.topic, p.partition) for p in request.partitions])
+    return Response(AddPartitionsToTxnResponse(len(request.partitions)))
+
+
+async def find_txn_owners(request: FindTxnOwnersRequest, payload: memoryview, context: RequestContext) -> Response:
+    """As far as this broker coordinates them."""
+    owners = _member(context).transactions.owners(TopicPartition(request.topic, request.partition))
+    return Response(FindTxnOwnersResponse([TransactionOwner(*owner) for owner in owners.items()]))

@@ -1,0 +1,31 @@
+"""What has a coordinator: a group, or a transactional id."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparklog.types import shared_transactional_id
+
+GROUP, TRANSACTION = 0, 1
+
+
+class CoordinatorKey(NamedTuple):
+    """What FIND_COORDINATOR is asked for."""
+
+    key: str
+    key_type: int
+
+
+def group_key(group_id: str) -> CoordinatorKey:
+    """Of a group."""
+    return CoordinatorKey(group_id, GROUP)
+
+
+def transaction_key(transactional_id: str) -> CoordinatorKey:
+    """Of a transactional id."""
+    return CoordinatorKey(transactional_id, TRANSACTION)
+
+
+def application_key(app_id: str) -> CoordinatorKey:
+    """Of an application with shared transactions."""
+    return transaction_key(shared_transactional_id(app_id))
