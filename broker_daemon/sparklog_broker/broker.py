@@ -66,6 +66,8 @@ class Broker:
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.groups = Groups(config, loop, clock, storage, self.partitions, offsets)
         elsewhere = None if cluster is None else OtherBrokers(cluster.peers, config.broker_id, cluster.registered)
+        self.elsewhere = elsewhere
+        """Who is asked about partitions of others; None: there are none."""
         self.markers = MarkerWriter(self.partitions, self.appender, self.groups.on_offsets_marker, elsewhere)
         states = InternalTopic(TRANSACTION_STATE_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.transactions = TransactionCoordinator(config, loop, clock, storage, self.partitions, states, self.markers)

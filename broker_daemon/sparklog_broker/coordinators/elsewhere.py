@@ -1,4 +1,4 @@
-"""What a broker of a cluster asks of the others for transactions: markers, partitions of a transaction, owners.
+"""What a broker of a cluster asks of the others: markers, partitions of a transaction, owners; where partitions end.
 
 A request that fails leaves nothing half-done: all of them may be repeated, and are.
 """
@@ -17,15 +17,16 @@ from sparklog.protocol.cluster_messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from sparklog.protocol.messages import Api
+from sparklog.protocol.messages import Api, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 from sparklog.replication.transactions import Marker
-from sparklog.types import TopicPartition
+from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from sparklog_broker.cluster.broker_peers import BrokerPeers
+from sparklog_broker.partitions.offset_snapshots import Extent
 
 MARKERS_TIMEOUT_S = 35.0
 """More than a leader waits for its followers."""
 ASK_TIMEOUT_S = 25.0
-MARKERS_PER_REQUEST = 10_000
+MARKERS_PER_REQUEST = PARTITIONS_PER_REQUEST = 10_000
 
 
 class OtherBrokers:
@@ -72,6 +73,23 @@ class OtherBrokers:
         await self._peers.request(
             coordinator, Api.ADD_PARTITIONS_TO_TXN, request, AddPartitionsToTxnResponse, timeout_s=ASK_TIMEOUT_S
         )
+
+    async def extents(
+        self, leader: int, partitions: Sequence[TopicPartition], isolation: int
+    ) -> dict[TopicPartition, Extent]:
+        """Where partitions begin and end, at one moment each; without those that their leader cannot tell. Raises as
+        `BrokerPeers.request`."""
+        found: dict[int, dict[TopicPartition, int]] = {EARLIEST_TIMESTAMP: {}, LATEST_TIMESTAMP: {}}
+        for timestamp_ms, offsets in found.items():
+            for first in range(0, len(partitions), PARTITIONS_PER_REQUEST):
+                piece = partitions[first : first + PARTITIONS_PER_REQUEST]
+                request = ListOffsetsRequest([ListOffsetsPartition(*tp, timestamp_ms) for tp in piece], isolation)
+                answer = await self._peers.request(
+                    leader, Api.LIST_OFFSETS, request, ListOffsetsResponse, timeout_s=ASK_TIMEOUT_S
+                )
+                offsets |= {TopicPartition(r.topic, r.partition): r.offset for r in answer.results if not r.error_code}
+        starts, ends = found.values()
+        return {tp: Extent(starts[tp], end) for tp, end in ends.items() if tp in starts}
 
     async def owners(self, broker_id: int, tp: TopicPartition) -> dict[int, str]:
         """Transactional ids by producer id, as far as the broker coordinates them. Raises as `BrokerPeers.request`."""

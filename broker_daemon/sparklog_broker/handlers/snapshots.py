@@ -1,16 +1,21 @@
-"""SNAPSHOT_OFFSETS: where a partition begins and ends for all who ask under one name."""
+"""SNAPSHOT_OFFSETS: where a partition begins and ends for all who ask under one name.
+
+In a cluster the broker that is asked asks the leaders of what it does not lead. Those who ask under one name ask the
+same broker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Sequence
 
-from sparklog.errors import SparklogError
+from sparklog.errors import NotLeaderError, SparklogError
 from sparklog.protocol.messages import SnapshotOffsetsRequest, SnapshotOffsetsResponse
 from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
-from sparklog_broker.partitions.offset_snapshots import Extent
+from sparklog_broker.partitions.offset_snapshots import Extent, Snapshot
 
 
 async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -19,24 +24,42 @@ async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview,
     broker = context.broker
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
-    taken = broker.offset_snapshots.of(request.name, lambda: _extents(broker, request.topics, request.isolation))
+    taken = await broker.offset_snapshots.of(request.name, lambda: _extents(broker, request.topics, request.isolation))
     tp = TopicPartition(request.topic, request.partition)
     found = taken.get(tp)
+    if found is None:
+        found = (await _collect(broker, [tp], request.isolation)).get(tp)
     return Response(SnapshotOffsetsResponse(*(_extent(broker, tp, request.isolation) if found is None else found)))
 
 
-def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Iterator[tuple[TopicPartition, Extent]]:
-    for name in topics:
-        topic = broker.partitions.topics.get(name)
-        for tp in [TopicPartition(name, n) for n in range(0 if topic is None else topic.partitions)]:
-            try:
-                yield tp, _extent(broker, tp, isolation)
-            except SparklogError:  # who reads it is told
-                continue
+async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Snapshot:
+    known = [topic for name in topics if (topic := broker.partitions.topics.get(name)) is not None]
+    return await _collect(broker, [TopicPartition(t.name, n) for t in known for n in range(t.partitions)], isolation)
+
+
+async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
+    """Without those that cannot be told: who reads one is told why. Raises what other brokers answer, and
+    BrokerNotAvailableError."""
+    found: Snapshot = {}
+    away: dict[int, list[TopicPartition]] = {}
+    for tp in partitions:
+        try:
+            found[tp] = _extent(broker, tp, isolation)
+        except NotLeaderError:
+            partition = broker.partitions.find(tp)
+            if partition is not None and broker.elsewhere is not None:
+                away.setdefault(partition.replicas.leader, []).append(tp)
+        except SparklogError:
+            continue
+    if broker.elsewhere is not None:
+        asked = [broker.elsewhere.extents(leader, tps, isolation) for leader, tps in away.items()]
+        for answer in await asyncio.gather(*asked):
+            found |= answer
+    return found
 
 
 def _extent(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
-    """Raises UnknownTopicOrPartitionError, LogCorruptError and others."""
+    """Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and others."""
     partition = broker.partitions.get(*tp)
     partition.replicas.check_end_known()
     end = partition.stable_offset if isolation == READ_COMMITTED else partition.log.high_watermark

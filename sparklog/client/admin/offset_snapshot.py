@@ -16,5 +16,6 @@ def snapshot_offsets(
     """(first offset, end) of a partition. Raises UnsupportedApiError if the broker is older,
     UnknownTopicOrPartitionError."""
     request = SnapshotOffsetsRequest(name, list(topics), *tp, isolation)
-    answer = request_until(cluster, Api.SNAPSHOT_OFFSETS, request, SnapshotOffsetsResponse, policy)
+    asked = cluster.leader(TopicPartition(min(topics), 0), timeout_ms=policy.timeout_ms)  # the same one for all who ask
+    answer = request_until(cluster, Api.SNAPSHOT_OFFSETS, request, SnapshotOffsetsResponse, policy, endpoint=asked)
     return answer.start, answer.end

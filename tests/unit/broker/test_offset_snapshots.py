@@ -2,28 +2,81 @@
 
 from __future__ import annotations
 
-from sparklog_broker.partitions.offset_snapshots import Extent, OffsetSnapshots
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+import pytest
+from sparklog_broker.partitions.offset_snapshots import Extent, OffsetSnapshots, Snapshot
+
+from sparklog.errors import BrokerNotAvailableError
 from sparklog.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
+def taking(found: Snapshot) -> Callable[[], Coroutine[Any, Any, Snapshot]]:
+    async def take() -> Snapshot:
+        return found
+
+    return take
+
+
 def test_the_first_who_asks_decides() -> None:
-    snapshots = OffsetSnapshots()
-    first = snapshots.of("action", lambda: [(T0, Extent(0, 5)), (T1, Extent(2, 9))])
-    assert snapshots.of("action", lambda: [(T0, Extent(0, 6))]) is first
-    assert first == {T0: Extent(0, 5), T1: Extent(2, 9)}
-    assert snapshots.of("other", lambda: [(T0, Extent(0, 6))]) == {T0: Extent(0, 6)}
+    async def scenario() -> None:
+        snapshots = OffsetSnapshots()
+        first = await snapshots.of("action", taking({T0: Extent(0, 5), T1: Extent(2, 9)}))
+        assert await snapshots.of("action", taking({T0: Extent(0, 6)})) is first
+        assert first == {T0: Extent(0, 5), T1: Extent(2, 9)}
+        assert await snapshots.of("other", taking({T0: Extent(0, 6)})) == {T0: Extent(0, 6)}
+
+    asyncio.run(scenario())
+
+
+def test_who_asks_meanwhile_waits_for_the_same_even_if_the_first_one_goes() -> None:
+    async def scenario() -> None:
+        snapshots, told = OffsetSnapshots(), asyncio.Event()
+
+        async def take() -> Snapshot:
+            await told.wait()
+            return {T0: Extent(0, 5)}
+
+        first = asyncio.create_task(snapshots.of("action", take))
+        second = asyncio.create_task(snapshots.of("action", taking({T0: Extent(0, 6)})))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        told.set()
+        assert await second == {T0: Extent(0, 5)}
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_is_told_and_not_kept() -> None:
+    async def scenario() -> None:
+        snapshots = OffsetSnapshots()
+
+        async def fail() -> Snapshot:
+            raise BrokerNotAvailableError("broker 2 is away")
+
+        with pytest.raises(BrokerNotAvailableError, match="broker 2 is away"):
+            await snapshots.of("action", fail)
+        assert await snapshots.of("action", taking({T0: Extent(0, 5)})) == {T0: Extent(0, 5)}
+
+    asyncio.run(scenario())
 
 
 def test_those_that_were_asked_for_longest_ago_go_first() -> None:
-    snapshots = OffsetSnapshots(partitions_max=3)
-    for name in "abc":
-        snapshots.of(name, lambda: [(T0, Extent(0, 1))])
-    snapshots.of("a", list)
-    snapshots.of("d", list)  # of nothing, but it takes a place
-    assert snapshots.of("a", list) == snapshots.of("c", list) == {T0: Extent(0, 1)}
-    assert snapshots.of("b", lambda: [(T1, Extent(0, 9))]) == {T1: Extent(0, 9)}
-    large = snapshots.of("large", lambda: [(TopicPartition("t", n), Extent(0, 1)) for n in range(10)])
-    assert snapshots.of("large", list) is large, "one is kept, however large"
+    async def scenario() -> None:
+        snapshots = OffsetSnapshots(partitions_max=3)
+        for name in "abc":
+            await snapshots.of(name, taking({T0: Extent(0, 1)}))
+        await snapshots.of("a", taking({}))
+        await snapshots.of("d", taking({}))  # of nothing, but it takes a place
+        assert await snapshots.of("a", taking({})) == await snapshots.of("c", taking({})) == {T0: Extent(0, 1)}
+        assert await snapshots.of("b", taking({T1: Extent(0, 9)})) == {T1: Extent(0, 9)}
+        large = await snapshots.of("large", taking({TopicPartition("t", n): Extent(0, 1) for n in range(10)}))
+        assert await snapshots.of("large", taking({})) is large, "one is kept, however large"
+
+    asyncio.run(scenario())
