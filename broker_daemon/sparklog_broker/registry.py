@@ -62,6 +62,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.WRITE_TXN_MARKERS: cluster_transactions.write_txn_markers,
     Api.ADD_PARTITIONS_TO_TXN: cluster_transactions.add_partitions_to_txn,
     Api.FIND_TXN_OWNERS: cluster_transactions.find_txn_owners,
+    Api.ALTER_SECURITY_RECORDS: cluster.alter_security_records,
     Api.TXN_OFFSET_COMMIT: groups.txn_offset_commit,
     Api.ALTER_PARTITION_REASSIGNMENTS: operations.alter_partition_reassignments,
     Api.LIST_PARTITION_REASSIGNMENTS: operations.list_partition_reassignments,

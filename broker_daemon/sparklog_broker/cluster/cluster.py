@@ -28,6 +28,7 @@ from sparklog.replication.controller.model import ControlledShutdown, Controller
 from sparklog.replication.replica.model import ReplicaConfig
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.broker_peers import BrokerPeers
+from sparklog_broker.cluster.cluster_records import ClusterRecords
 from sparklog_broker.cluster.cluster_topics import ClusterTopics, is_here
 from sparklog_broker.cluster.controller_client import ControllerClient, done
 from sparklog_broker.cluster.images import ImageFollower
@@ -129,6 +130,11 @@ class Cluster:
         )
         return self._topics
 
+    def security_records(self, storage: Storage) -> ClusterRecords:
+        """In place of those of a broker that is alone."""
+        self._security = ClusterRecords(storage)
+        return self._security
+
     @property
     def image(self) -> ClusterImage:
         """What this broker goes by."""
@@ -182,6 +188,7 @@ class Cluster:
         first = replace(self._first_image, version=Version())
         self.images = ImageFollower(self.membership, self.controller, self._config.broker_id, first, self._follow)
         self._topics.join(self.membership, self.controller, self.images)
+        self._security.join(self.membership, self.controller, self.images)
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration)
         self.membership.start()
         self._tasks = [self._loop.create_task(run) for run in (proposals.run(), self.images.run(), self._retry())]
@@ -215,6 +222,7 @@ class Cluster:
         self.replicas.follow_image(self.replicas.image)
 
     async def _follow(self, image: ClusterImage) -> None:
+<<<<<<< HEAD
         async with self._following:
             try:
                 self.replicas.image = image  # roles of new partitions begin with it
@@ -229,6 +237,15 @@ class Cluster:
             await asyncio.sleep(RETRY_S)
             if self._topics.has_to_retry:
                 await self._follow(self.replicas.image)
+=======
+        try:
+            self._security.follow(image.security)
+            self.replicas.image = image  # roles of new partitions begin with it
+            await self._topics.follow(image)
+            self.replicas.follow_image(image)
+        except Exception:
+            log.exception("image %s cannot be followed", image.version)
+>>>>>>> main
 
     async def leave(self) -> None:
         """Has other brokers lead what this one does, as far as there are others."""
