@@ -81,15 +81,12 @@ class Api(IntEnum):
     WRITE_TXN_MARKERS = 54
     ADD_PARTITIONS_TO_TXN = 55
     FIND_TXN_OWNERS = 56
-<<<<<<< HEAD
     ALTER_PARTITION_REASSIGNMENTS = 70
     LIST_PARTITION_REASSIGNMENTS = 71
     ELECT_LEADERS = 72
     CORDON_BROKER = 73
     DESCRIBE_CLUSTER = 74
-=======
     ALTER_SECURITY_RECORDS = 65
->>>>>>> main
 
 
 class ErrorBody(Message):
@@ -419,7 +416,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 2),
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
-<<<<<<< HEAD
     Api.ALTER_PARTITION_REASSIGNMENTS: ApiSpec(
         operation.AlterPartitionReassignmentsRequest, operation.AlterPartitionReassignmentsResponse, 2, 2
     ),
@@ -429,11 +425,9 @@ APIS: dict[Api, ApiSpec] = {
     Api.ELECT_LEADERS: ApiSpec(operation.ElectLeadersRequest, operation.ElectLeadersResponse, 2, 2),
     Api.CORDON_BROKER: ApiSpec(operation.CordonBrokerRequest, operation.CordonBrokerResponse, 2, 2),
     Api.DESCRIBE_CLUSTER: ApiSpec(operation.DescribeClusterRequest, operation.DescribeClusterResponse, 2, 2),
-=======
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
     ),
->>>>>>> main
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

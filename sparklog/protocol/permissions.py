@@ -141,15 +141,12 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.WRITE_TXN_MARKERS: (_BROKERS_ONLY,),
     Api.ADD_PARTITIONS_TO_TXN: (_BROKERS_ONLY,),
     Api.FIND_TXN_OWNERS: (_BROKERS_ONLY,),
-<<<<<<< HEAD
     Api.ALTER_PARTITION_REASSIGNMENTS: (_OPERATORS,),
     Api.LIST_PARTITION_REASSIGNMENTS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.ELECT_LEADERS: (_OPERATORS,),
     Api.CORDON_BROKER: (_OPERATORS,),
     Api.DESCRIBE_CLUSTER: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
-=======
     Api.ALTER_SECURITY_RECORDS: (_BROKERS_ONLY,),
->>>>>>> main
     Api.PRODUCE: (
         _TRANSACTIONAL._replace(when="with a transactional id"),
         Rule(TOPIC, _O.WRITE, _topics_of("partitions"), _ITEM),

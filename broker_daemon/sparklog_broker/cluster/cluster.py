@@ -222,9 +222,9 @@ class Cluster:
         self.replicas.follow_image(self.replicas.image)
 
     async def _follow(self, image: ClusterImage) -> None:
-<<<<<<< HEAD
         async with self._following:
             try:
+                self._security.follow(image.security)
                 self.replicas.image = image  # roles of new partitions begin with it
                 await self._topics.follow(image)
                 self.replicas.follow_image(image)
@@ -237,15 +237,6 @@ class Cluster:
             await asyncio.sleep(RETRY_S)
             if self._topics.has_to_retry:
                 await self._follow(self.replicas.image)
-=======
-        try:
-            self._security.follow(image.security)
-            self.replicas.image = image  # roles of new partitions begin with it
-            await self._topics.follow(image)
-            self.replicas.follow_image(image)
-        except Exception:
-            log.exception("image %s cannot be followed", image.version)
->>>>>>> main
 
     async def leave(self) -> None:
         """Has other brokers lead what this one does, as far as there are others."""

@@ -102,19 +102,17 @@ class Membership:
     def is_controller(self) -> bool:
         return self._controller.image is not None
 
-<<<<<<< HEAD
     def controller_image(self) -> ClusterImage:
         """What is stored. Raises NotControllerError."""
         if self._controller.image is None:
             raise NotControllerError("this broker is not the controller")
         return self._controller.image
-=======
+
     @property
     def version(self) -> Version:
         """Of what is stored, if this broker is the controller."""
         image = self._controller.image
         return Version() if image is None else image.version
->>>>>>> main
 
     async def ask(self, make: Callable[[int], Request]) -> Any:
         """What the controller answers to the request that `make` makes of a token. Raises NotControllerError if this

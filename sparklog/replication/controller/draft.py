@@ -104,12 +104,11 @@ class Draft:
     def set_config(self, name: str, value: Value | None) -> None:
         self._configs[name] = value
 
-<<<<<<< HEAD
     def config(self, name: str, default: Value) -> Value:
         """A setting of the cluster."""
         value = self._configs[name] if name in self._configs else self._image.configs.get(name)
         return default if value is None else value
-=======
+
     # --- security
 
     def security(self) -> Records:
@@ -121,7 +120,6 @@ class Draft:
     @property
     def security_changes(self) -> RecordChanges:
         return self._security
->>>>>>> main
 
     # --- partitions
 
