@@ -19,6 +19,7 @@ from tests.torture.client import Assignment, partition_of
 from tests.torture.processes import CampaignError, Client
 
 PROGRESS_S = 120.0
+LONG_S = 10.0
 LOOK_S = 0.01
 REPLACED = frozenset({"transactional", "pipeline", "member", "shared"})
 """Roles whose next life fences the one before."""
@@ -111,11 +112,13 @@ class Workforce:
     def wait_for_progress(self, look: Callable[[], None]) -> None:
         """Until every client has completed something; `look` is called meanwhile, and raises what is wrong. Raises
         CampaignError, also when nothing goes on any more."""
-        deadline = time.monotonic() + PROGRESS_S
+        begun = time.monotonic()
+        deadline = begun + PROGRESS_S
         for client in self._clients:
             client.completed()
-        waiting = list(self._clients)
+        waiting = last = list(self._clients)
         while waiting:
+            last = waiting
             look()
             for client in self._clients:
                 client.check()
@@ -125,6 +128,9 @@ class Workforce:
                 raise CampaignError(f"no progress for {PROGRESS_S:.0f} s: {stuck}")
             if waiting:
                 time.sleep(LOOK_S)
+        if (seconds := time.monotonic() - begun) > LONG_S:
+            names = ", ".join(client.history.stem for client in last)
+            print(f"{time.monotonic_ns()} waited {seconds:.0f} s for {names}", flush=True)
 
     # -- the end
 
