@@ -172,6 +172,26 @@ class ControlledShutdownResponse(Message):
     remaining: Annotated[int, Meta(ge=0)]
 
 
+class OfflinePartition(Message):
+    """One whose log this broker cannot use."""
+
+    topic: Name
+    partition: Partition
+
+
+class DirectoryFailedRequest(Message):
+    """The broker's replicas of these partitions are offline until it is restarted: their disk has failed, or they are
+    damaged (KIP-112). Told again to every new controller."""
+
+    broker_id: BrokerId
+    broker_epoch: Int64
+    partitions: Annotated[list[OfflinePartition], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class DirectoryFailedResponse(Message):
+    """Others lead what the broker led there, as far as they can, and it is in none of the ISRs."""
+
+
 MARKERS_MAX = PARTITIONS_PER_REQUEST_MAX
 
 

@@ -31,6 +31,7 @@ from sparklog.errors import (
     NotControllerError,
     SparklogError,
     StaleBrokerEpochError,
+    UnknownTopicOrPartitionError,
 )
 from sparklog.replication.cluster_image import (
     FLUSH_MODE_SETTING,
@@ -335,7 +336,12 @@ class Controller:
         life = request.broker_id, request.broker_epoch
         self._offline.setdefault(life, set()).update(request.partitions)
         for tp in request.partitions:
-            partition = draft.partition(tp)
+            try:
+                partition = draft.partition(tp)
+            except UnknownTopicOrPartitionError:
+                continue  # deleted meanwhile
+            if request.broker_id not in partition.replicas:
+                continue
             rules = draft.rules(tp, partition)
             left = election.without(partition, {request.broker_id}, rules.min_insync)
             draft.change(tp, election.elect(left, rules))
