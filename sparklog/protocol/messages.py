@@ -19,6 +19,7 @@ from msgspec import Meta
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
+from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import (
@@ -80,6 +81,11 @@ class Api(IntEnum):
     WRITE_TXN_MARKERS = 54
     ADD_PARTITIONS_TO_TXN = 55
     FIND_TXN_OWNERS = 56
+    SASL_HANDSHAKE = 60
+    SASL_AUTHENTICATE = 61
+    ALTER_USER_SCRAM_CREDENTIALS = 62
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 63
+    ALTER_SECURITY_RECORDS = 65
 
 
 class ErrorBody(Message):
@@ -409,6 +415,17 @@ APIS: dict[Api, ApiSpec] = {
     Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 2),
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
+    Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
+    Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(
+        security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse, 2, 2
+    ),
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiSpec(
+        security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse, 2, 2
+    ),
+    Api.ALTER_SECURITY_RECORDS: ApiSpec(
+        cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
+    ),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -32,6 +32,7 @@ from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogErr
 from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog.protocol.messages import Api
 from sparklog.security.handshake import Authentication
+from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.out_queue import OutQueue, ShortFileError
@@ -144,6 +145,8 @@ class Connection:
         self.authentication: Authentication | None = None
         """None: who the peer is was known from the beginning. Whoever accepts the connection sets it."""
         self.local_address, self.peer_host, self.peer_name = addresses or _addresses(sock)
+        self.principal: Principal = ANONYMOUS
+        """Who the peer is; whoever authenticates it says so here. Counts from the next request on."""
         self._prefix = bytearray(PREFIX_BYTES)
         self._prefix_received = 0
         self._frames_begun = 0
