@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec import field as struct_field
 
 from sparklog.errors import (
+    IllegalSaslStateError,
     InvalidRequestError,
+    SaslAuthenticationFailedError,
     SparklogError,
     UnknownServerError,
     UnsupportedApiError,
+    UnsupportedSaslMechanismError,
     UnsupportedVersionError,
 )
 from sparklog.protocol import messages as m
@@ -26,6 +30,7 @@ from sparklog_broker.counters.requests import RequestCounters, RequestTimes
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.long_answers import one_by_one
 from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response
+from sparklog_broker.security.authenticator import SASL_APIS, Authenticator
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +76,12 @@ class RequestContext(Struct, frozen=True):
     """Where a handler that waits for others notes how long."""
     principal: Principal = ANONYMOUS
     """Who asks."""
+    listener: str = ""
+    """Through which listener; "": a broker without one, as in a simulation."""
+    local_socket: str = ""
+    """What the peer may be offered beside TCP, if it is on this host; "": nothing."""
+    authenticate: Callable[[Any], Awaitable[Response]] | None = None
+    """Takes a message of SASL; None: the connection has none."""
 
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
@@ -81,10 +92,15 @@ class Dispatcher:
     """Answers requests with the handlers it is given."""
 
     def __init__(
-        self, broker: Broker, handlers: Mapping[Api, Handler], requests: RequestCounters | None = None
+        self,
+        broker: Broker,
+        handlers: Mapping[Api, Handler],
+        requests: RequestCounters | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
-        """`requests`: where errors are counted."""
+        """`requests`: where errors are counted. `authenticator`: None where every peer is known by its address."""
         self._broker = broker
+        self._authenticator = authenticator
         self._requests = RequestCounters() if requests is None else requests
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
 
@@ -98,6 +114,12 @@ class Dispatcher:
             return error_reply(prefix.api, prefix.correlation_id, error, close=close)
 
     async def _answered(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
+        authenticate = None
+        if connection.authentication is not None and self._authenticator is not None:
+            if prefix.api in SASL_APIS:
+                authenticate = partial(self._authenticator.answer, connection)
+            else:
+                await self._authenticator.judge(prefix.api, connection)
         if prefix.header_bytes > LONG_HEADER_BYTES:
             check_header_size(prefix.api, prefix.header_bytes)
             await self._broker.pace.begin()
@@ -111,6 +133,9 @@ class Dispatcher:
             older,
             connection.times,
             connection.principal,
+            connection.listener,
+            connection.local_socket if connection.is_known else "",
+            authenticate,
         )
         response = await self._handlers[prefix.api](request, body[prefix.header_bytes :], context)
         field = RESULT_LISTS.get(type(response.message))
@@ -145,6 +170,8 @@ def _told(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
             is_handshake = api == Api.HANDSHAKE  # a newer client tries again in an older version
             log.info("%s: %s%s", peer, error, "" if is_handshake else "; disconnecting")
             return error, not is_handshake
+        case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():
+            return error, True  # it has been logged
         case InvalidRequestError() | UnsupportedApiError():
             log.info("%s: %s; disconnecting", peer, error)
             return error, True

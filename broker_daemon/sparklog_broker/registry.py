@@ -17,10 +17,12 @@ from sparklog_broker.handlers import (
     producer_ids,
     records,
     remote,
+    sasl,
     schemas,
     snapshots,
     topics,
     transactions,
+    users,
 )
 
 HANDLERS: dict[Api, Handler] = {
@@ -61,6 +63,10 @@ HANDLERS: dict[Api, Handler] = {
     Api.WRITE_TXN_MARKERS: cluster_transactions.write_txn_markers,
     Api.ADD_PARTITIONS_TO_TXN: cluster_transactions.add_partitions_to_txn,
     Api.FIND_TXN_OWNERS: cluster_transactions.find_txn_owners,
+    Api.SASL_HANDSHAKE: sasl.authenticate,
+    Api.SASL_AUTHENTICATE: sasl.authenticate,
+    Api.ALTER_USER_SCRAM_CREDENTIALS: users.alter_user_scram_credentials,
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_user_scram_credentials,
     Api.ALTER_SECURITY_RECORDS: cluster.alter_security_records,
     Api.TXN_OFFSET_COMMIT: groups.txn_offset_commit,
 }

@@ -40,7 +40,9 @@ def is_security_setting(name: str) -> bool:
 def parse_listener_setting(name: str, value: object) -> Value | Secret:
     """The value of `listener.name.<name>.x`. Raises InvalidConfigError."""
     listener, dot, inner = name.removeprefix(LISTENER_PREFIX).partition(".")
-    known = {n: s for n, s in settings_of(Scope.BROKER).items() if n.startswith(_PREFIXES) and n not in _NOT_PER_LISTENER}
+    known = {
+        n: s for n, s in settings_of(Scope.BROKER).items() if n.startswith(_PREFIXES) and n not in _NOT_PER_LISTENER
+    }
     if not dot or inner not in known:
         raise InvalidConfigError(f"unknown setting {inner!r} of listener {listener!r}{did_you_mean(inner, known)}")
     return parse_value(inner, value)

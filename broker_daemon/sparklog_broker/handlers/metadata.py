@@ -46,7 +46,7 @@ async def handshake(request: HandshakeRequest, payload: memoryview, context: Req
             broker_version=__version__,
             apis=[ApiRange(int(api), spec.version_min, spec.version_max) for api, spec in APIS.items()],
             request_bytes_max=broker.config.socket_request_max_bytes,
-            local_socket=broker.local_socket if direct else "",
+            local_socket=context.local_socket if direct else "",
         )
     )
 

@@ -7,9 +7,10 @@ import os
 import socket
 import ssl
 import sys
+from collections.abc import Sequence
 
 from sparklog.security.handshake import ListenerRules
-from sparklog.security.listeners import Listener, is_any_address
+from sparklog.security.listeners import Listener
 from sparklog.security.tls import RenewedContext
 from sparklog_broker.config import format_address
 
@@ -125,7 +126,20 @@ class OpenListener:
         return [self.sock] if self.local is None else [self.sock, self.local]
 
 
-def bind_listener(listener: Listener, setting: str) -> socket.socket:
-    """As `bind`; for all addresses IPv4's, unless the listener names IPv6's."""
-    host = listener.host or "0.0.0.0"  # noqa: S104 - whether it may is `check_exposure`'s to say
-    return bind("::" if is_any_address(host) and ":" in host else host, listener.port, setting)
+def bind_all(listeners: Sequence[Listener]) -> list[tuple[Listener, socket.socket]]:
+    """As `bind`, all of them or none; "all addresses" are IPv4's, unless the listener names IPv6's."""
+    bound: list[tuple[Listener, socket.socket]] = []
+    try:
+        for listener in listeners:
+            host = listener.host or "0.0.0.0"
+            bound.append((listener, bind(host, listener.port, LISTEN if len(listeners) == 1 else "listeners")))
+    except BaseException:
+        close_all(bound)
+        raise
+    return bound
+
+
+def close_all(sockets: Sequence[tuple[Listener, socket.socket]]) -> None:
+    """Again is fine."""
+    for _, sock in sockets:
+        sock.close()

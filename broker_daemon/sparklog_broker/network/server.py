@@ -48,7 +48,9 @@ Greet = Callable[[Connection, OpenListener, bytes | None], None]
 
 
 class Server:
-    """Accepts connections on its listeners, and keeps them. Event-loop thread only. `threads`: for TLS."""
+    """Accepts connections on its listeners, and keeps them. Event-loop thread only.
+
+    `threads`: for the data of connections with TLS; `authentication_threads`: for their handshakes."""
 
     def __init__(
         self,
@@ -60,10 +62,12 @@ class Server:
         budget: MemoryBudget,
         requests: RequestCounters,
         threads: Executor | None = None,
+        authentication_threads: Executor | None = None,
         greet: Greet = lambda connection, listener, certificate: None,
     ) -> None:
         self.listeners = tuple(listeners)
         self._threads = threads
+        self._authentication_threads = authentication_threads
         self._greet = greet
         self._loop = loop
         self._answer = answer
@@ -103,6 +107,11 @@ class Server:
     def address(self) -> str:
         """Where the first listener listens, as `HOST:PORT`."""
         return self.listeners[0].address
+
+    @property
+    def addresses(self) -> list[str]:
+        """The first as `HOST:PORT`, others with their listener's name, as `NAME://HOST:PORT`."""
+        return [self.address, *(f"{one.name}://{one.address}" for one in self.listeners[1:])]
 
     @property
     def connection_count(self) -> int:
@@ -178,7 +187,7 @@ class Server:
         """A peer that there is no room for cannot be told so before the handshake; it costs too much for that."""
         host = str(peer[0])
         self.accepted_count += 1
-        if self._threads is None or self._refusal(host) is not None:
+        if self._authentication_threads is None or self._refusal(host) is not None:
             self.refused_count += 1
             sock.close()
             return
@@ -186,7 +195,7 @@ class Server:
             sock,
             context,
             loop=self._loop,
-            threads=self._threads,
+            threads=self._authentication_threads,
             timeout_s=listener.rules.authentication_timeout_ms / 1000 * TLS_SHARE_OF_TIMEOUT,
             peer_name=f"{host}:{peer[1]}",
             done=partial(self._hands_shaken, listener, host),
@@ -194,7 +203,9 @@ class Server:
         self._per_ip[host] += 1
         self._note_stranger(handshake, host)
 
-    def _hands_shaken(self, listener: OpenListener, host: str, handshake: TlsHandshake, secured: Secured | None) -> None:
+    def _hands_shaken(
+        self, listener: OpenListener, host: str, handshake: TlsHandshake, secured: Secured | None
+    ) -> None:
         self._strangers.pop(handshake, None)
         self._forget_one_of(host)
         if secured is None:
@@ -209,7 +220,9 @@ class Server:
         self._strangers[stranger] = host
         if len(self._strangers) <= self._strangers_max:
             return
-        for known in [c for c in self._strangers if isinstance(c, Connection) and (c.is_known or c not in self._connections)]:
+        for known in [
+            c for c in self._strangers if isinstance(c, Connection) and (c.is_known or c not in self._connections)
+        ]:
             del self._strangers[known]
         while len(self._strangers) > self._strangers_max:
             oldest = next(iter(self._strangers))

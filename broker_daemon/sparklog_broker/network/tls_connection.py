@@ -136,8 +136,11 @@ class TlsConnection(Connection):
         self, done: asyncio.Future[T], then: Callable[[T], None], failed: Callable[[ShortFileError | OSError], None]
     ) -> None:
         self._thread_works = False
-        if self._state is State.CLOSED or done.cancelled():
-            self._release() if self._state is State.CLOSED else self.close()
+        if self._is_closed:
+            self._release()
+            return
+        if done.cancelled():
+            self.close()
             return
         answer_waits, self._answer_waits = self._answer_waits, False
         try:
@@ -154,9 +157,13 @@ class TlsConnection(Connection):
                 then(done.result())
         except Exception as e:  # noqa: BLE001 - as everywhere: half a frame must not be followed by the rest
             self._fail(e)
-        if answer_waits and self._state is not State.CLOSED:
+        if answer_waits and not self._is_closed:
             self._on_writable()
         self._note_pending()
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._state is State.CLOSED
 
     def _release(self) -> None:
         if not self._thread_works:  # else when it is back: it uses the socket and the buffers

@@ -7,6 +7,7 @@ block. Until it is done the peer has a socket, what OpenSSL keeps (some tens of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _NOT_TLS = {"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"}
 _REFUSED_US = "ALERT"
+_DISCARDED_BYTES = 64 * 1024
 
 
 class Secured(NamedTuple):
@@ -85,7 +87,7 @@ class TlsHandshake:
     def _stepped(self, future: asyncio.Future[_Step | Secured]) -> None:
         self._thread_works = False
         if self._ended:
-            self._sock.close()
+            self._close()
             return
         try:
             outcome = future.result()
@@ -108,8 +110,14 @@ class TlsHandshake:
         if why:
             log.info("%s: %s; disconnecting", self.peer_name, why)
         if not self._thread_works:
-            self._sock.close()
+            self._close()
         self._done(self, None)
+
+    def _close(self) -> None:
+        """What has come is taken first: else the kernel would send a reset, which overtakes OpenSSL's last word."""
+        with contextlib.suppress(OSError, ValueError):
+            socket.socket.recv(self._sock, _DISCARDED_BYTES, socket.MSG_DONTWAIT)
+        self._sock.close()
 
 
 def _step(sock: ssl.SSLSocket) -> _Step | Secured:

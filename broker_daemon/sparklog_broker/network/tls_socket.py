@@ -27,7 +27,7 @@ class TlsSocket:
     def fileno(self) -> int:
         return self._sock.fileno()
 
-    def setblocking(self, flag: bool) -> None:  # noqa: FBT001 - as a socket has it
+    def setblocking(self, flag: bool) -> None:
         self._sock.setblocking(flag)
 
     def setsockopt(self, *option: Any) -> None:
@@ -87,7 +87,8 @@ class TlsOutQueue(OutQueue):
 
     def _write_some(self, sock: Any, part: bytes | memoryview | Slice, count: int) -> int:
         if isinstance(part, bytes | memoryview):
-            return int(sock.send_all(part[self._sent : self._sent + count]))
+            taken: int = sock.send_all(part[self._sent : self._sent + count])
+            return taken
         total = 0
         while total < count:
             # the same piece again if it was not taken: its size depends on the position alone

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 from sparklog.environment.clock import Clock
-from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.errors import SaslAuthenticationFailedError
 from sparklog.protocol.messages import Api
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,
@@ -52,7 +52,8 @@ from sparklog_broker.security_config import BrokerSecurity
 log = logging.getLogger(__name__)
 
 SASL_APIS = frozenset({Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
-_BY_PASSWORD = "password"
+CHECK_S_MAX = 30.0
+"""So often a session that has no end is looked at: it may have got one."""
 _LOOK_AGAIN_S = 0.05
 """Until an exchange that is under way on a thread has ended."""
 
@@ -135,17 +136,23 @@ class Authenticator:
             await self._apply(connection, effects)
             raise SaslAuthenticationFailedError("the connection has ended")
 
-    async def handshake(self, request: SaslHandshakeRequest, connection: Connection) -> Response:
-        """SASL_HANDSHAKE. Raises as `judge`, and UnsupportedSaslMechanismError."""
-        authentication = _authentication_of(connection)
+    async def answer(self, connection: Connection, request: SaslHandshakeRequest | SaslAuthenticateRequest) -> Response:
+        """SASL_HANDSHAKE or SASL_AUTHENTICATE. Raises as `judge`, and UnsupportedSaslMechanismError."""
+        if isinstance(request, SaslHandshakeRequest):
+            return await self._handshake(request, connection)
+        return await self._authenticate(request, connection)
+
+    async def _handshake(self, request: SaslHandshakeRequest, connection: Connection) -> Response:
+        authentication = connection.authentication
+        assert authentication is not None
         effects = authentication.receive(ChooseMechanism(request.mechanism), self._clock.now_ms())
         answer = await self._apply(connection, effects)
         assert isinstance(answer, OfferMechanisms)
         return Response(SaslHandshakeResponse(0, list(answer.mechanisms)))
 
-    async def authenticate(self, request: SaslAuthenticateRequest, connection: Connection) -> Response:
-        """SASL_AUTHENTICATE. Raises as `judge`."""
-        authentication = _authentication_of(connection)
+    async def _authenticate(self, request: SaslAuthenticateRequest, connection: Connection) -> Response:
+        authentication = connection.authentication
+        assert authentication is not None
         self._exchanging.add(connection)
         try:
             effects = await self._loop.run_in_executor(
@@ -214,14 +221,3 @@ class Authenticator:
         for connection in [c for c, user in self._by_password.items() if user == name]:
             log.info("%s: the user %s has been removed; disconnecting", connection.peer_name, name)
             connection.close()
-
-
-CHECK_S_MAX = 30.0
-
-
-def _authentication_of(connection: Connection) -> Authentication:
-    if connection.authentication is None:
-        raise InvalidConfigError("this listener has no SASL: set security.protocol to PLAINTEXT or SSL")
-    return connection.authentication
-
-

@@ -24,15 +24,11 @@ _FILE = "file://"
 class TokenKeys:
     """The verifier of a listener's tokens. `renew` blocks: on a thread of its own."""
 
-    def __init__(
-        self, settings: Mapping[str, object], now_s: Callable[[], float], file_interval_s: float
-    ) -> None:
+    def __init__(self, settings: Mapping[str, object], now_s: Callable[[], float], file_interval_s: float) -> None:
         """`settings`: as the listener has them. Raises InvalidConfigError that names what is wrong or missing."""
         self._url = str(settings["sasl.oauthbearer.jwks.endpoint.url"])
         if not self._url.startswith((_FILE + "/", "https://")):
-            raise InvalidConfigError(
-                "OAUTHBEARER needs sasl.oauthbearer.jwks.endpoint.url: https://…, or file:///path"
-            )
+            raise InvalidConfigError("OAUTHBEARER needs sasl.oauthbearer.jwks.endpoint.url: https://…, or file:///path")
         self._rules = TokenRules(
             _parts(settings["sasl.oauthbearer.expected.audience"]),
             str(settings["sasl.oauthbearer.expected.issuer"]),
@@ -74,7 +70,7 @@ class TokenKeys:
         if self._url.startswith(_FILE):
             return read_text_file(self._url.removeprefix(_FILE))
         try:
-            with urllib.request.urlopen(self._url, timeout=FETCH_TIMEOUT_S) as answer:  # noqa: S310 - https only
+            with urllib.request.urlopen(self._url, timeout=FETCH_TIMEOUT_S) as answer:
                 content: bytes = answer.read(JWKS_CHARS_MAX + 1)
         except (OSError, ValueError) as e:
             raise InvalidConfigError(f"{self._url}: {getattr(e, 'reason', None) or e}") from None

@@ -57,5 +57,6 @@ class Users:
         return self._users
 
 
+SECRET_BYTES = 32
 UNKNOWN_USERS = "unknown-users"
 """Key of the secret among the records of secrets."""

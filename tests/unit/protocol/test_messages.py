@@ -62,6 +62,10 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.WRITE_TXN_MARKERS: 54,
         m.Api.ADD_PARTITIONS_TO_TXN: 55,
         m.Api.FIND_TXN_OWNERS: 56,
+        m.Api.SASL_HANDSHAKE: 60,
+        m.Api.SASL_AUTHENTICATE: 61,
+        m.Api.ALTER_USER_SCRAM_CREDENTIALS: 62,
+        m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS: 63,
         m.Api.ALTER_SECURITY_RECORDS: 65,
     }
     for spec in m.APIS.values():

@@ -22,6 +22,7 @@ from sparklog.protocol.permissions import (
     judge,
     required_operations,
 )
+from sparklog.protocol.security_messages import DescribeUserScramCredentialsRequest
 from sparklog.protocol.visibility import FILTERS, visible
 from sparklog.security.acls import CLUSTER, OPERATIONS, Operation, Resource, ResourceType
 from sparklog.security.authorizer import Peer
@@ -34,10 +35,11 @@ MORE_REQUESTS: list[tuple[Api, Message]] = [
     (Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest()),
     (Api.PRODUCE, m.ProduceRequest(-1, 1, [m.ProducePartition("flights", 0, 1)], "__shared:query")),
     (Api.ABORT_TRANSACTION, txn.AbortTransactionRequest("orders")),
+    (Api.DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest()),
 ]
 EVERY_REQUEST = [*REQUESTS.items(), *MORE_REQUESTS]
-UNPROTECTED = {Api.HANDSHAKE, Api.LIST_GROUPS, Api.LIST_TRANSACTIONS}
-"""HANDSHAKE tells nothing about resources; the other two name none, and their answers are filtered."""
+UNPROTECTED = {Api.HANDSHAKE, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.LIST_GROUPS, Api.LIST_TRANSACTIONS}
+"""HANDSHAKE and SASL's tell nothing about resources; the other two name none, and their answers are filtered."""
 
 
 class Rights:
