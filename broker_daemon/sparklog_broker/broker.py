@@ -64,7 +64,7 @@ class Broker:
         self.topics = make_topics(storage, self.partitions, self.background, self.pace)
         make_records = SecurityRecords if cluster is None else cluster.security_records
         self.security_records = make_records(storage)
-        self.users = Users(environment.randomness.token_bytes(SECRET_BYTES))
+        self.users = Users(environment.randomness.token_bytes(SECRET_BYTES), config.security.initial_users)
         self.security_records.watch(RecordKind.SECRETS, self.users.follow_secrets)
         self.security_records.watch(RecordKind.USERS, self.users.follow)
         self.offset_snapshots = OffsetSnapshots()

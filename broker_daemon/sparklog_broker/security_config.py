@@ -22,6 +22,7 @@ from sparklog.security.listeners import (
 )
 from sparklog.security.sasl import MECHANISMS
 from sparklog.security.secrets import Secret
+from sparklog.security.users import Credentials, parse_initial
 from sparklog.settings import Scope, Value, did_you_mean, settings_of
 
 _NAMES = ("listeners", "listener.security.protocol.map", "inter.broker.listener.name", "allow.insecure")
@@ -92,6 +93,12 @@ class BrokerSecurity(Struct, frozen=True):
             lambda listener: str(self.of(listener)["ssl.client.auth"]),
             bool(self.settings["allow.insecure"]),
         )
+
+    @property
+    def initial_users(self) -> dict[str, Credentials]:
+        """`sasl.scram.initial.credentials`. Raises InvalidConfigError."""
+        text = self.settings["sasl.scram.initial.credentials"]
+        return parse_initial(text.reveal() if isinstance(text, Secret) else str(text))
 
     @property
     def authenticating_max(self) -> int:

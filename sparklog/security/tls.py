@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import os
 import ssl
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -180,6 +179,8 @@ def _as_file(text: str) -> Iterator[str]:
         finally:
             os.close(descriptor)
         return
+    import tempfile  # slow to import, and Linux does not need it
+
     with tempfile.NamedTemporaryFile("w", encoding="ascii", errors="replace", suffix=".pem") as file:
         file.write(text)
         file.flush()

@@ -41,6 +41,19 @@ def decode_user(record: bytes) -> dict[str, ScramCredential]:
     return {mechanism: parse_credential(mechanism, text) for mechanism, text in texts.items()}
 
 
+def parse_initial(text: str) -> dict[str, Credentials]:
+    """`sasl.scram.initial.credentials`: users by name. Raises InvalidConfigError, without the text."""
+    users: dict[str, dict[str, ScramCredential]] = {}
+    for part in text.split(";"):
+        if part.strip():
+            name, _, rest = part.strip().partition("=")
+            mechanism, _, credential = rest.partition(":")
+            if mechanism not in SCRAM_MECHANISMS:
+                raise InvalidConfigError("sasl.scram.initial.credentials: NAME=MECHANISM:salt=… is needed")
+            users.setdefault(normalized_name(name), {})[mechanism] = parse_credential(mechanism, credential)
+    return dict(users)
+
+
 def altered_users(
     users: Mapping[str, Credentials], alterations: Sequence[UserAlteration]
 ) -> dict[str, Credentials | None]:

@@ -8,10 +8,17 @@ from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
 
 
-async def authenticate(
-    request: SaslHandshakeRequest | SaslAuthenticateRequest, payload: memoryview, context: RequestContext
-) -> Response:
-    """One message of an authentication; see `Authenticator`."""
+async def sasl_handshake(request: SaslHandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
+    """An authentication begins; see `Authenticator`."""
+    return await _authenticate(request, context)
+
+
+async def sasl_authenticate(request: SaslAuthenticateRequest, payload: memoryview, context: RequestContext) -> Response:
+    """An authentication goes on; see `Authenticator`."""
+    return await _authenticate(request, context)
+
+
+async def _authenticate(request: SaslHandshakeRequest | SaslAuthenticateRequest, context: RequestContext) -> Response:
     if context.authenticate is None:
         raise IllegalSaslStateError("this listener has no SASL: set security.protocol to PLAINTEXT or SSL")
     return await context.authenticate(request)

@@ -19,6 +19,8 @@ from typing import NamedTuple
 log = logging.getLogger(__name__)
 
 _NOT_TLS = {"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"}
+ALERT_PROTOCOL_VERSION = bytes.fromhex("15030100020246")
+"""What a client that does not speak TLS can tell by whom it has reached."""
 _REFUSED_US = "ALERT"
 _DISCARDED_BYTES = 64 * 1024
 
@@ -92,6 +94,9 @@ class TlsHandshake:
         try:
             outcome = future.result()
         except (OSError, asyncio.CancelledError) as e:
+            if isinstance(e, ssl.SSLError) and e.reason in _NOT_TLS:
+                with contextlib.suppress(OSError):  # OpenSSL says nothing to such peers
+                    socket.socket.send(self._sock, ALERT_PROTOCOL_VERSION)
             self._end(why_failed(e))
         else:
             if isinstance(outcome, Secured):

@@ -87,8 +87,7 @@ class TlsOutQueue(OutQueue):
 
     def _write_some(self, sock: Any, part: bytes | memoryview | Slice, count: int) -> int:
         if isinstance(part, bytes | memoryview):
-            taken: int = sock.send_all(part[self._sent : self._sent + count])
-            return taken
+            return int(sock.send_all(part[self._sent : self._sent + count]))
         total = 0
         while total < count:
             # the same piece again if it was not taken: its size depends on the position alone
@@ -97,7 +96,7 @@ class TlsOutQueue(OutQueue):
             if not piece:
                 return total
             try:
-                sent = sock.send_all(piece)
+                sent: int = sock.send_all(piece)
             except BlockingIOError:
                 if not total:
                     raise

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
@@ -69,6 +67,8 @@ class TokenKeys:
     def _read(self) -> str:
         if self._url.startswith(_FILE):
             return read_text_file(self._url.removeprefix(_FILE))
+        import urllib.request  # slow to import
+
         try:
             with urllib.request.urlopen(self._url, timeout=FETCH_TIMEOUT_S) as answer:
                 content: bytes = answer.read(JWKS_CHARS_MAX + 1)

@@ -15,8 +15,10 @@ log = logging.getLogger(__name__)
 class Users:
     """Changed on the event loop's thread; `lookup`'s functions may be called from any."""
 
-    def __init__(self, secret: bytes) -> None:
-        """`secret`: for the answers to unknown names; see `scram.unknown_user_credential`."""
+    def __init__(self, secret: bytes, initial: Mapping[str, Credentials] | None = None) -> None:
+        """`secret`: for the answers to unknown names; see `scram.unknown_user_credential`. `initial`: users that count
+        as long as there are no others of their names."""
+        self._initial = initial or {}
         self.secret = secret
         self.on_removed: Callable[[str], None] = lambda name: None
         self._users: dict[str, Credentials] = {}
@@ -47,10 +49,10 @@ class Users:
 
     def lookup(self, mechanism: str) -> CredentialLookup:
         """Finds credentials of a mechanism by the user's name."""
-        return lambda name: self._users.get(name, {}).get(mechanism)
+        return lambda name: (self._users.get(name) or self._initial.get(name, {})).get(mechanism)
 
     def knows(self, name: str) -> bool:
-        return name in self._users
+        return name in self._users or name in self._initial
 
     def all(self) -> Mapping[str, Credentials]:
         """By name."""

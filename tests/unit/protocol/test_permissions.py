@@ -116,7 +116,9 @@ def test_every_single_need_counts(api: Api, request_: Message, rule: Rule) -> No
             assert verdict.error is not None
             assert (
                 verdict.error.code
-                == {"topic": 103, "group": 104, "transactional-id": 105, "cluster": 106}[rule.resource_type]
+                == {"topic": 103, "group": 104, "transactional-id": 105, "cluster": 106, "user": 106}[
+                    rule.resource_type
+                ]
             )
         else:
             _, resource = need
