@@ -13,6 +13,7 @@ from sparklog_broker.handlers import (
     locate,
     metadata,
     offsets,
+    operations,
     produce,
     producer_ids,
     records,
@@ -69,4 +70,9 @@ HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_user_scram_credentials,
     Api.ALTER_SECURITY_RECORDS: cluster.alter_security_records,
     Api.TXN_OFFSET_COMMIT: groups.txn_offset_commit,
+    Api.ALTER_PARTITION_REASSIGNMENTS: operations.alter_partition_reassignments,
+    Api.LIST_PARTITION_REASSIGNMENTS: operations.list_partition_reassignments,
+    Api.ELECT_LEADERS: operations.elect_leaders,
+    Api.CORDON_BROKER: operations.cordon_broker,
+    Api.DESCRIBE_CLUSTER: operations.describe_cluster,
 }

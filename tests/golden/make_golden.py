@@ -51,6 +51,7 @@ from sparklog.log.tiering.state import (
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
+from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -306,6 +307,13 @@ REQUESTS: dict[m.Api, Message] = {
         only_new=True,
     ),
     m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsRequest(["alice"]),
+    m.Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsRequest(
+        [operation.ReassignmentTarget("trips", 1, [3, 1]), operation.ReassignmentTarget("trips", 2)], 50 << 20
+    ),
+    m.Api.LIST_PARTITION_REASSIGNMENTS: operation.ListPartitionReassignmentsRequest(["trips"]),
+    m.Api.ELECT_LEADERS: operation.ElectLeadersRequest(1, [operation.PartitionName("trips", 1)]),
+    m.Api.CORDON_BROKER: operation.CordonBrokerRequest(3, True),
+    m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterRequest(),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsRequest(
         [
             cluster.SecurityRecordChange("users", "alice", b"\x01\x02"),
@@ -358,7 +366,9 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.REPLICA_FETCH: cluster.ReplicaFetchResponse(
         5,
         [
-            cluster.ReplicaFetchResult("events", 1, 0, 4, 118, 100, 130, length_bytes=64, next_offset=125),
+            cluster.ReplicaFetchResult(
+                "events", 1, 0, 4, 118, 100, 130, length_bytes=64, next_offset=125, epochs=[cluster.EpochBegin(4, 122)]
+            ),
             cluster.ReplicaFetchResult("events", 2, 0, 4, 118, 100, 130, 3, 115),
             cluster.ReplicaFetchResult("events", 3, 74, message="epoch 3 is over"),
         ],
@@ -376,6 +386,17 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsResponse(),
     m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsResponse(
         [security.UserCredentials("alice", [security.ScramCredentialInfo("SCRAM-SHA-512", 4096)])]
+    ),
+    m.Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsResponse(
+        [operation.PartitionOutcome("trips", 1), operation.PartitionOutcome("trips", 2, 85, "not being reassigned")]
+    ),
+    m.Api.LIST_PARTITION_REASSIGNMENTS: operation.ListPartitionReassignmentsResponse(
+        [operation.PartitionReassignment("trips", 1, 1, [3, 1, 2], [1, 2], [3], [2])], 50 << 20
+    ),
+    m.Api.ELECT_LEADERS: operation.ElectLeadersResponse([operation.PartitionOutcome("trips", 1)], 1),
+    m.Api.CORDON_BROKER: operation.CordonBrokerResponse([3]),
+    m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterResponse(
+        "b1c2", 1, 7, [operation.BrokerState(1, "10.0.0.1", 9292, "r1", 16), operation.BrokerState(2)], 0
     ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),

@@ -66,6 +66,11 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.SASL_AUTHENTICATE: 61,
         m.Api.ALTER_USER_SCRAM_CREDENTIALS: 62,
         m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS: 63,
+        m.Api.ALTER_PARTITION_REASSIGNMENTS: 70,
+        m.Api.LIST_PARTITION_REASSIGNMENTS: 71,
+        m.Api.ELECT_LEADERS: 72,
+        m.Api.CORDON_BROKER: 73,
+        m.Api.DESCRIBE_CLUSTER: 74,
         m.Api.ALTER_SECURITY_RECORDS: 65,
     }
     for spec in m.APIS.values():
