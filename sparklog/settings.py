@@ -106,6 +106,9 @@ _B, _T, _P, _C = Scope.BROKER, Scope.TOPIC, Scope.PRODUCER, Scope.CONSUMER
 SETTINGS: tuple[Setting, ...] = (
     Setting("broker.id", _B, 0, "This broker's number in the cluster.", minimum=0, maximum=2**31 - 1),
     Setting("listen", _B, "127.0.0.1:9292", "Address and port to listen on; port 0 takes any free one."),
+    Setting("authorizer", _B, "", "Who may do what. Empty: everybody may do everything; acl: what ACLs allow (sparklog acl), and super.users everything.", choices=("", "acl")),
+    Setting("super.users", _B, "", "Principals that may do everything, whatever ACLs say: User:NAME, several with semicolons. The brokers' own principals are among them."),
+    Setting("allow.everyone.if.no.acl.found", _B, False, "Whether everybody may use a resource that no ACL is about; with authorizer = acl."),
     Setting("data.dir", _B, "./sparklog-data", "Directory of the partitions and the embedded metadata store."),
     Setting("zookeeper.connect", _B, "", "The cluster's ZooKeeper: HOST:PORT, several with commas, behind them a path, as in zk1:2181,zk2:2181/sparklog; empty: this broker is alone, with a metadata store of its own."),
     Setting("zookeeper.session.timeout.ms", _B, 12_000, "A broker that ZooKeeper has not heard of for so long is gone: others lead its partitions. Below replica.lag.time.max.ms.", "ms", 400, 600_000),

@@ -63,6 +63,9 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.ADD_PARTITIONS_TO_TXN: 55,
         m.Api.FIND_TXN_OWNERS: 56,
         m.Api.ALTER_SECURITY_RECORDS: 65,
+        m.Api.CREATE_ACLS: 66,
+        m.Api.DELETE_ACLS: 67,
+        m.Api.DESCRIBE_ACLS: 68,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max
