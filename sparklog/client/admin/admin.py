@@ -41,7 +41,8 @@ from sparklog.protocol.transaction_messages import (
 )
 from sparklog.security.acl_records import ALL_ACLS, AclFilter
 from sparklog.security.acls import Acl
-from sparklog.settings import Scope, check, check_names, settings_of
+from sparklog.security.client_security import Security, with_parameters
+from sparklog.settings import Scope, check, check_names, from_parameters, settings_of
 from sparklog.types import INTERNAL_TOPICS, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, check_topic_name
 
 __all__ = ["Admin", "BrokerDescription", "ClusterDescription", "PartitionDescription", "TopicDescription"]
@@ -151,13 +152,22 @@ class Admin:
     `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method raises
     BrokerNotAvailableError when no broker can be reached, RequestTimedOutError when it has not answered within
     `request_timeout_ms`, in which all that the method asks has to fit, and ClosedError after `close`.
+    `security`: settings by their dotted names, as {"security.protocol": "SASL_SSL", …} (the client settings of
+    `sparklog.settings`), or the path of a file of them; or each as a parameter: security_protocol, sasl_mechanism, …
     """
 
     def __init__(
-        self, bootstrap_servers: str | Sequence[str] | None = None, *, request_timeout_ms: int = 30_000
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        request_timeout_ms: int = 30_000,
+        security: Security = None,
+        **settings: Any,
     ) -> None:
         """Does not connect yet. Raises InvalidConfigError."""
-        self._shared = cluster(bootstrap_servers)
+        security, others = with_parameters(security, settings)
+        from_parameters(Scope.CLIENT, others)  # raises for what is none
+        self._shared = cluster(bootstrap_servers, security)
         self._timeout_ms = request_timeout_ms
         self._group_admin = GroupAdmin(self._shared, request_timeout_ms)
         self._closed = False
