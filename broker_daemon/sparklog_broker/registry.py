@@ -14,6 +14,7 @@ from sparklog_broker.handlers import (
     locate,
     metadata,
     offsets,
+    operations,
     produce,
     producer_ids,
     records,
@@ -67,4 +68,9 @@ HANDLERS: dict[Api, Handler] = {
     Api.DELETE_ACLS: acls.delete_acls,
     Api.DESCRIBE_ACLS: acls.describe_acls,
     Api.TXN_OFFSET_COMMIT: groups.txn_offset_commit,
+    Api.ALTER_PARTITION_REASSIGNMENTS: operations.alter_partition_reassignments,
+    Api.LIST_PARTITION_REASSIGNMENTS: operations.list_partition_reassignments,
+    Api.ELECT_LEADERS: operations.elect_leaders,
+    Api.CORDON_BROKER: operations.cordon_broker,
+    Api.DESCRIBE_CLUSTER: operations.describe_cluster,
 }

@@ -19,6 +19,7 @@ from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
+from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import Message
@@ -99,6 +100,13 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
         n.transactional_id, 0, 0, [cluster.TransactionPartitionName(n.topic, 0)]
     ),
     Api.FIND_TXN_OWNERS: lambda n: cluster.FindTxnOwnersRequest(n.topic, 0),
+    Api.ALTER_PARTITION_REASSIGNMENTS: lambda n: operation.AlterPartitionReassignmentsRequest(
+        [operation.ReassignmentTarget(n.topic, 0, [0])]
+    ),
+    Api.LIST_PARTITION_REASSIGNMENTS: lambda n: operation.ListPartitionReassignmentsRequest([n.topic]),
+    Api.ELECT_LEADERS: lambda n: operation.ElectLeadersRequest(0, [operation.PartitionName(n.topic, 0)]),
+    Api.CORDON_BROKER: lambda n: operation.CordonBrokerRequest(0, True),
+    Api.DESCRIBE_CLUSTER: lambda n: operation.DescribeClusterRequest(),
     Api.ALTER_SECURITY_RECORDS: lambda n: cluster.AlterSecurityRecordsRequest(
         [cluster.SecurityRecordChange("users", "mallory", b"1")]
     ),
