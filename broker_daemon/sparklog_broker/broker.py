@@ -28,6 +28,7 @@ from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.offset_snapshots import OffsetSnapshots
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
+from sparklog_broker.security.access import Access
 from sparklog_broker.security.records import SecurityRecords
 from sparklog_broker.security.users import SECRET_BYTES, Users
 from sparklog_broker.topics import Topics
@@ -67,6 +68,8 @@ class Broker:
         self.users = Users(environment.randomness.token_bytes(SECRET_BYTES), config.security.initial_users)
         self.security_records.watch(RecordKind.SECRETS, self.users.follow_secrets)
         self.security_records.watch(RecordKind.USERS, self.users.follow)
+        self.access = Access.of(config, self.security_records)
+        """None: everybody may do everything."""
         self.offset_snapshots = OffsetSnapshots()
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)

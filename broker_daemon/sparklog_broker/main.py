@@ -144,7 +144,7 @@ async def _run(config: BrokerConfig) -> int:
             peers.open(sockets, local=config.local_socket_enabled),
             config,
             loop=loop,
-            answer=Dispatcher(broker, HANDLERS, broker.requests, peers.authenticator).answer,
+            answer=Dispatcher(broker, HANDLERS, broker.requests, broker.access, peers.authenticator).answer,
             budget=broker.memory,
             requests=broker.requests,
             threads=peers.threads,

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from sparklog.cli import (
+    acl,
     broker,
     conf,
     consume,
@@ -73,6 +74,7 @@ app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delet
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(user.app, name="user")
+app.add_typer(acl.app, name="acl")
 app.command("top", epilog=top.EPILOG)(top.top)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(log.app, name="log")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparklog.client.admin import cluster_admin, transaction_admin, user_admin
+from sparklog.client.admin import acl_admin, cluster_admin, transaction_admin, user_admin
 from sparklog.client.admin.cluster_admin import BrokerDescription, ClusterDescription, PartitionReassignment
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
@@ -41,6 +41,8 @@ from sparklog.protocol.transaction_messages import (
     TransactionDetails,
     TransactionSummary,
 )
+from sparklog.security.acl_records import ALL_ACLS, AclFilter
+from sparklog.security.acls import Acl
 from sparklog.security.client_security import Security, with_parameters
 from sparklog.security.sasl import SCRAM_MECHANISMS
 from sparklog.security.scram import ITERATIONS_MIN
@@ -508,6 +510,19 @@ class Admin:
     def remove_user(self, name: str) -> None:
         """Removes a user with a password; the user's connections end. Raises ResourceNotFoundError."""
         user_admin.remove_user(self._cluster, name, timeout_ms=self._timeout_ms)
+
+    def create_acls(self, acls: Iterable[Acl]) -> int:
+        """Adds ACLs; how many were new. Raises InvalidConfigError for one that could never match,
+        SecurityDisabledError if the broker has no authorizer, ClusterAuthorizationFailedError."""
+        return acl_admin.create_acls(self._cluster, acls, timeout_ms=self._timeout_ms)
+
+    def delete_acls(self, *filters: AclFilter) -> list[Acl]:
+        """Removes the ACLs that any of the filters takes, and returns them. Raises as `create_acls`."""
+        return acl_admin.delete_acls(self._cluster, filters, timeout_ms=self._timeout_ms)
+
+    def describe_acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
+        """The ACLs that the filter takes, or all. Raises as `create_acls`."""
+        return acl_admin.describe_acls(self._cluster, wanted, timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
         """Every other method raises ClosedError from now on; again is fine. Nothing is held: connections are shared by
