@@ -45,11 +45,12 @@ REPLICAS_MAX = 100
 
 
 class BrokerEndpoint(Message):
-    """Where a broker listens."""
+    """Where a broker listens, and in which rack it stands ("": not told)."""
 
     broker_id: int
     host: str
     port: int
+    rack: Annotated[str, Since(2, ignorable=True)] = ""
 
 
 class PartitionState(Message):
@@ -57,7 +58,8 @@ class PartitionState(Message):
 
     What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of
     batches, `remote_size_bytes` of them are only in the object store: those below `local_log_start_offset`.
-    `write_error`: why nothing can be appended, or why the last append was not taken; empty: it was.
+    `write_error`: why nothing can be appended, or why the last append was not taken; empty: it was. `elr`: eligible
+    leader replicas, which have all that is committed though they are not in sync (KIP-966).
     """
 
     partition: int
@@ -72,6 +74,7 @@ class PartitionState(Message):
     local_log_start_offset: int = -1
     remote_size_bytes: int = -1
     write_error: Annotated[str, Since(1, ignorable=True)] = ""
+    elr: Annotated[list[int], Since(2, ignorable=True)] = []
 
 
 class SchemaVersion(Message):

@@ -28,12 +28,21 @@ class ReplicaRole(Protocol):
     def isr(self) -> tuple[int, ...]: ...
 
     @property
+    def elr(self) -> tuple[int, ...]:
+        """Eligible leader replicas (KIP-966)."""
+        ...
+
+    @property
     def replicated_to(self) -> int:
         """What lies below is committed, as far as the leader knows."""
         ...
 
     def check_leads(self) -> None:
         """Raises NotLeaderError unless this broker leads the partition."""
+        ...
+
+    def check_follows(self) -> None:
+        """Raises NotLeaderError unless this broker leads the partition, or copies it from its leader."""
         ...
 
     def leads_in(self, leader_epoch: int) -> bool:
@@ -77,10 +86,14 @@ class PartitionReplicas:
         self.isr = tuple(isr) or (leader,)
         if leader not in self.isr or not set(self.isr) <= set(self.replicas):
             raise ValueError(f"leader {leader} must be in the ISR {self.isr}, the ISR in the replicas {self.replicas}")
+        self.elr: tuple[int, ...] = ()
         self._log_end_offsets = dict.fromkeys(self.replicas, 0) | {leader: log_end_offset}
 
     def check_leads(self) -> None:
         """It does."""
+
+    def check_follows(self) -> None:
+        """It leads."""
 
     def check_end_known(self) -> None:
         """It is."""

@@ -91,6 +91,11 @@ class ClusterReplica:
         return state.partition.isr if isinstance(state, Leader) else self.image.isr
 
     @property
+    def elr(self) -> tuple[int, ...]:
+        state = self.state
+        return state.partition.elr if isinstance(state, Leader) else self.image.elr
+
+    @property
     def replicated_to(self) -> int:
         return self._replicated_to
 
@@ -106,6 +111,10 @@ class ClusterReplica:
                 f"broker {self._broker_id} does not lead partition {self.key}, {who} in leader epoch "
                 f"{self.image.leader_epoch}; read the metadata again"
             )
+
+    def check_follows(self) -> None:
+        if not isinstance(self.state, Follower):
+            self.check_leads()
 
     def leads_in(self, leader_epoch: int) -> bool:
         state = self.state

@@ -76,11 +76,13 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
 
 def _brokers(broker: Broker, host: str, port: int) -> list[BrokerEndpoint]:
     """Those that are registered; this one is there in any case."""
-    found = {broker.config.broker_id: BrokerEndpoint(broker.config.broker_id, host, port)}
+    found = {broker.config.broker_id: BrokerEndpoint(broker.config.broker_id, host, port, broker.config.broker_rack)}
     if broker.cluster is not None:
         for known in broker.cluster.image.brokers.values():
             if known.endpoints:
-                found[known.broker_id] = BrokerEndpoint(known.broker_id, *parse_address(known.endpoints[0]))
+                found[known.broker_id] = BrokerEndpoint(
+                    known.broker_id, *parse_address(known.endpoints[0]), known.rack or ""
+                )
     return [found[i] for i in sorted(found)]
 
 
@@ -206,6 +208,7 @@ def _partition_state(partition: Partition) -> PartitionState:
         local_log_start_offset=log.local_log_start_offset if log is not None else -1,
         remote_size_bytes=log.remote_size_bytes if log is not None else -1,
         write_error=partition.write_error,
+        elr=list(replicas.elr),
     )
 
 

@@ -129,9 +129,11 @@ class Consumer:
         committed = self._group.committed(new, deadline) if self._group is not None and new else {}
         for tp in tps:
             offset = committed.get(tp)
-            begin = None if offset is None else offset.offset
-            current = self._fetcher.positions.get(tp)
-            positions[tp] = current or self._position(tp, begin, RESET_TO.get(self._reset))
+            current = positions[tp] = self._fetcher.positions.get(tp) or self._position(
+                tp, None, RESET_TO.get(self._reset)
+            )
+            if offset is not None:  # only of new ones
+                current.begin_at(offset.offset, offset.leader_epoch)
         self._replace(positions)
 
     def subscribe(
@@ -224,7 +226,7 @@ class Consumer:
         deadline = Deadline(self._api_timeout_ms)
         if position.waiting and self._group is not None:
             committed = self._group.committed([position.tp], deadline)[position.tp]
-            self._reader.start_at({position.tp: None if committed is None else committed.offset})
+            self._reader.start_at({position.tp: committed})
         with self._fetcher.changed:
             if position.consumed is not None:
                 return position.consumed
@@ -236,7 +238,7 @@ class Consumer:
         found = answer[position.tp].offset
         with self._fetcher.changed:
             if position.consumed is None:
-                position.offset = position.consumed = found
+                position.begin_at(found, answer[position.tp].leader_epoch)
             return found if position.consumed is None else position.consumed
 
     # -- offsets of the group

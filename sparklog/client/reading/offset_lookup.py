@@ -53,7 +53,9 @@ def list_offsets(
     by_leader: dict[Endpoint, list[ListOffsetsPartition]] = {}
     for tp, spec in asked.items():
         leader = cluster.leader(TopicPartition(*tp), timeout_ms=deadline.left_ms())
-        by_leader.setdefault(leader, []).append(ListOffsetsPartition(*tp, timestamp_of(spec)))
+        known = cluster.last_leader(TopicPartition(*tp))
+        epoch = known.epoch if known is not None and known.endpoint == leader else -1
+        by_leader.setdefault(leader, []).append(ListOffsetsPartition(*tp, timestamp_of(spec), epoch))
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     for leader, partitions in by_leader.items():
         request = ListOffsetsRequest(partitions, isolation)
@@ -66,6 +68,6 @@ def list_offsets(
                 cluster.invalidate(result.topic)
                 raise error_from_code(result.error_code, result.message)
             found[TopicPartition(result.topic, result.partition)] = OffsetAndTimestamp(
-                result.offset, result.timestamp_ms
+                result.offset, result.timestamp_ms, result.leader_epoch
             )
     return found
