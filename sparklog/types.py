@@ -86,12 +86,10 @@ class Record(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """Answer of a lookup: `offset` -1 and `timestamp_ms` -1 when nothing matches. `leader_epoch`: of the record before
-    the offset, -1: not known."""
+    """Answer of a lookup: `offset` -1 and `timestamp_ms` -1 when nothing matches."""
 
     offset: int
     timestamp_ms: int
-    leader_epoch: int = -1
 
 
 class OffsetAndMetadata(NamedTuple):

@@ -179,11 +179,11 @@ def test_no_api_changes_without_a_new_version_or_a_recorded_reason() -> None:
     assert api_fields.differences() == []
 
 
-class Changed(m.FetchResponse):
+class Changed(m.DeleteRecordsResponse):
     more: int = 0
 
 
-class WithNewField(m.FetchResponse):
+class WithNewField(m.DeleteRecordsResponse):
     more: Annotated[int, Since(1)] = 0
 
 

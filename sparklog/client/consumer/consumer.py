@@ -29,7 +29,7 @@ from sparklog.client.net.cluster import cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.reading.consumed import ConsumedBatch, Projection
 from sparklog.client.reading.isolation import isolation_of
-from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.errors import (
     ClosedError,
     DeserializationError,
@@ -234,7 +234,7 @@ class Consumer:
             raise OffsetOutOfRangeError(f"{tp} has no position and auto.offset.reset is none: seek to an offset first")
         asked = {position.tp: position.reset_to}
         timeout_ms = deadline.left_ms(self.settings["request.timeout.ms"])
-        answer = list_offsets(self._cluster, asked, isolation=self._isolation, timeout_ms=timeout_ms)
+        answer = find_offsets(self._cluster, asked, isolation=self._isolation, timeout_ms=timeout_ms)
         found = answer[position.tp].offset
         with self._fetcher.changed:
             if position.consumed is None:

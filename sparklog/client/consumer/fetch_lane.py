@@ -25,7 +25,7 @@ from sparklog.client.consumer.truncation import check_positions
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import METADATA_MAX_AGE_S, Cluster
 from sparklog.client.reading.consumed import ConsumedBatch
-from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.errors import (
     BrokerNotAvailableError,
     OffsetOutOfRangeError,
@@ -339,7 +339,7 @@ class FetchLane:
         if not asked:
             return
         config = self._config
-        found = list_offsets(self._cluster, asked, isolation=config.isolation, timeout_ms=config.request_timeout_ms)
+        found = find_offsets(self._cluster, asked, isolation=config.isolation, timeout_ms=config.request_timeout_ms)
         with self._shared.changed:
             for position in positions:
                 if position.tp in found and position.offset is None:  # `position()` may have asked, too

@@ -194,12 +194,18 @@ class Cluster:
         with self._lock:
             cached = self._topics.get(name)
             if cached is not None and cached[0].schema_id < newest_schema_id:
-                del self._topics[name]
+                self._forget_topic(name)
 
     def invalidate(self, name: str) -> None:
         """Forgets a topic: the next use asks the broker."""
         with self._lock:
-            self._topics.pop(name, None)
+            self._forget_topic(name)
+
+    def _forget_topic(self, name: str) -> None:
+        """With the lock held."""
+        forgotten = self._topics.pop(name, None)
+        if forgotten is not None and forgotten[0].partition_states:
+            self._leaders.keep(forgotten[0])
 
     def expire(self, name: str) -> None:
         """What is known of a topic may be old: the next use asks the broker, and goes on with it if none answers."""

@@ -42,9 +42,20 @@ class KnownLeaders:
         if epoch <= self.of(info, partition)[1]:
             return False
         self._newer[(info.topic_id, partition)] = (broker_id, epoch)
+        self._limit()
+        return True
+
+    def keep(self, info: TopicInfo) -> None:
+        """`info` is about to be forgotten: what it says of leaders after the first ones is not."""
+        for number in range(info.partitions):
+            known = self.of(info, number)
+            if known[1] > 0:
+                self._newer[(info.topic_id, number)] = known
+        self._limit()
+
+    def _limit(self) -> None:
         while len(self._newer) > NEWER_MAX:
             self._newer.popitem(last=False)
-        return True
 
     def keep_newer(self, before: TopicInfo | None, info: TopicInfo) -> None:
         """`info` takes the place of `before`: leaders of newer epochs than it tells are not forgotten."""
