@@ -287,6 +287,8 @@ class Consumer:
             raise InvalidRequestError(f"max_records = {limit}: at least 1")
         if self._group is not None:
             self._group.before_poll()
+        if self._fetcher.has_diverged:
+            self._replace(self._fetcher.settle())
         if not self._hand:
             fetched = self._take(timeout_ms)
             if fetched is None:
@@ -327,6 +329,8 @@ class Consumer:
         self._check_open()
         if self._group is not None:
             self._group.before_poll()
+        if self._fetcher.has_diverged:
+            self._replace(self._fetcher.settle())
         batches: list[ConsumedBatch] = []
         moved: dict[Position, int | None] = {}
         try:

@@ -20,7 +20,7 @@ from sparklog.client.consumer.fetch_connection import FetchConnection
 from sparklog.client.consumer.fetch_request import FetcherConfig, fetch_request
 from sparklog.client.consumer.fetch_turn import PART_HEADER_BYTES, SPARSE_BYTES, FetchTurn
 from sparklog.client.consumer.file_fetcher import FileFetcher, Piece
-from sparklog.client.consumer.position import Position, ReadyBatches
+from sparklog.client.consumer.position import Divergence, Position, ReadyBatches
 from sparklog.client.consumer.truncation import check_positions
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import METADATA_MAX_AGE_S, Cluster
@@ -66,7 +66,7 @@ class Shared(Protocol):
     def are_wanted(self, positions: list[Position]) -> bool: ...
     def deliver(self, position: Position, piece: Piece, *, by_first: bool = False) -> None: ...
     def fail_positions(self, positions: list[Position], error: SparklogError) -> None: ...
-    def restart(self, position: Position, offset: int, epoch: int) -> None: ...
+    def diverge(self, found: Iterable[tuple[Position, Divergence]]) -> None: ...
     def fail(self, error: BaseException) -> None: ...
 
 
@@ -267,7 +267,7 @@ class FetchLane:
         if unresolved:
             self._resolve(unresolved)
         self._check_epochs([p for p in mine if p.offset is not None and p.error is None])
-        ready = [p for p in mine if p.offset is not None and p.error is None and self._shared.are_wanted([p])]
+        ready = [p for p in mine if p.offset is not None and p.is_fetchable]
         if ready and self.broker is not None:
             under_way = self._ask(ready)
             if under_way is not None:
@@ -358,7 +358,8 @@ class FetchLane:
             else:
                 unchecked.append((position, leader))
         if unchecked:
-            check_positions(self._cluster, self._shared, unchecked, self._retry, self._config.request_timeout_ms)
+            found = check_positions(self._cluster, unchecked, self._retry, self._config.request_timeout_ms)
+            self._shared.diverge(found)
 
     def _ask(self, positions: list[Position], *, taken_bytes: int = 0) -> UnderWay | None:
         """Sends a request; None when the positions are gone. `taken_bytes` of prefetch.bytes are spoken for."""

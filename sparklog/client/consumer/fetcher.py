@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable
 from sparklog.client.consumer.fetch_lane import FetchLane
 from sparklog.client.consumer.fetch_request import FetcherConfig
 from sparklog.client.consumer.file_fetcher import FileFetcher, FileFetcherConfig, Piece
-from sparklog.client.consumer.position import Fetched, Position, ReadyBatches
+from sparklog.client.consumer.position import Divergence, Fetched, Position, ReadyBatches
+from sparklog.client.consumer.truncation import go_on_at
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
-from sparklog.errors import SparklogError
+from sparklog.errors import LogTruncatedError, SparklogError
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 CLOSE_S_MAX = 5.0
@@ -38,6 +39,8 @@ class Fetcher:
         self.ready = ReadyBatches()
         self.failure: BaseException | None = None
         self.closed = False
+        self.has_diverged = False
+        """A position waits for `settle`: poll gives out nothing before it."""
         self.reset_to = RESET_TO.get(config.reset)
         files = FileFetcherConfig(
             config.partition_max_bytes, config.request_timeout_ms, config.check_crcs, config.isolation
@@ -91,8 +94,8 @@ class Fetcher:
             lane.turn.close()
 
     def take(self, timeout_s: float, interrupted: Callable[[], bool] = lambda: False) -> Fetched | None:
-        """The next batch, waiting for one up to `timeout_s`, or until `interrupted` says so after a `wake`. Raises
-        what a partition failed with."""
+        """The next batch, waiting for one up to `timeout_s`, until `interrupted` says so after a `wake`, or until
+        `has_diverged`. Raises what a partition failed with."""
         deadline = time.monotonic() + timeout_s
         looked = False
         first = self.first
@@ -102,6 +105,8 @@ class Fetcher:
         try:
             while True:
                 with self.changed:
+                    if self.has_diverged:
+                        return None
                     if self.ready:
                         self._tell_of_room()
                         return self.ready.take()
@@ -228,16 +233,30 @@ class Fetcher:
                 position.error = error
             self.tell()
 
-    def restart(self, position: Position, offset: int, epoch: int) -> None:
-        """Reads the partition from `offset` on: what has been fetched and not returned is dropped, the record before
-        it is of leader epoch `epoch`."""
+    def diverge(self, found: Iterable[tuple[Position, Divergence]]) -> None:
+        """Their leaders do not have what was read: the thread that polls decides where to go on, in `settle`."""
         with self.changed:
-            if self.is_wanted(position):
-                new = position.afresh()
-                new.begin_at(offset, epoch)
-                self.positions = {**self.positions, position.tp: new}
-                self.ready.keep(self.positions)
-                self.tell()
+            for position, divergence in found:
+                if self.is_wanted(position):
+                    position.divergence = divergence
+                    self.has_diverged = True
+            self.tell()
+
+    def settle(self) -> dict[TopicPartition, Position]:
+        """The positions, those that have diverged where they are to go on, or with an error. On the thread that
+        polls."""
+        with self.changed:
+            self.has_diverged = False
+            positions = dict(self.positions)
+            for tp, position in positions.items():
+                if position.divergence is None:
+                    continue
+                new = positions[tp] = position.afresh()
+                try:
+                    new.begin_at(*go_on_at(position, position.divergence, resets=self.reset_to is not None))
+                except LogTruncatedError as e:
+                    new.error = e
+            return positions
 
     def fail(self, error: BaseException) -> None:
         with self.changed:

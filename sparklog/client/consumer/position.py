@@ -15,6 +15,13 @@ from sparklog.errors import SparklogError
 from sparklog.types import TopicPartition
 
 
+class Divergence(NamedTuple):
+    """A leader's part of the log that a reader has read ends at `end_offset`, with records of leader epoch `epoch`."""
+
+    end_offset: int
+    epoch: int
+
+
 class Position:
     """Where one assigned partition is: `offset` is the next one to fetch (None: not known yet, `reset_to` says which),
     `consumed` the next one that poll returns. Nothing is fetched while it is `paused`, or `waiting` to be told where to
@@ -22,6 +29,7 @@ class Position:
 
     `epoch` and `consumed_epoch` are the leader epochs of the records before these offsets (-1: not known),
     `checked_epoch` that of the leader which has said that the records before `offset` are still its own (KIP-320).
+    `divergence`: it is not, poll has to decide where to go on.
     `lane`: who fetches it (None: the first one). `in_doubt`: its leader has to be asked for before it is fetched, not
     before `resume_at`; `attempts` have failed since something came. `replica`: the broker that serves it instead of its
     leader until `replica_until` (KIP-392); after one has failed, only the leader does until `leader_until`."""
@@ -32,6 +40,7 @@ class Position:
         "attempts",
         "checked_epoch",
         "consumed_epoch",
+        "divergence",
         "epoch",
         "error",
         "from_files",
@@ -63,6 +72,7 @@ class Position:
         self.from_files = False
         self.is_new = True
         self.epoch = self.consumed_epoch = self.checked_epoch = -1
+        self.divergence: Divergence | None = None
         self.lane: object | None = None
         self.in_doubt = False
         self.attempts = 0
@@ -100,7 +110,7 @@ class Position:
 
     @property
     def is_fetchable(self) -> bool:
-        return not (self.error or self.paused or self.waiting or self.from_files)
+        return not (self.error or self.paused or self.waiting or self.from_files or self.divergence)
 
     @property
     def consumed(self) -> int | None:

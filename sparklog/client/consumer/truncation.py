@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from sparklog.client.consumer.position import Position
+from sparklog.client.consumer.position import Divergence, Position
 from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.known_leaders import Leader
 from sparklog.errors import LogTruncatedError, SparklogError, UnsupportedApiError, error_from_code
 from sparklog.protocol.messages import (
     Api,
-    EpochEndOffset,
     EpochPartition,
     OffsetsForLeaderEpochRequest,
     OffsetsForLeaderEpochResponse,
@@ -26,25 +24,14 @@ from sparklog.protocol.messages import (
 _log = logging.getLogger(__name__)
 
 
-class Positions(Protocol):
-    """What becomes of positions (the Fetcher). `reset_to` None: auto.offset.reset is none."""
-
-    reset_to: int | None
-
-    def restart(self, position: Position, offset: int, epoch: int) -> None: ...
-    def fail_positions(self, positions: list[Position], error: SparklogError) -> None: ...
-
-
 def check_positions(
     cluster: Cluster,
-    positions: Positions,
     unchecked: Sequence[tuple[Position, Leader]],
     retry: Callable[[Position, SparklogError], None],
     timeout_ms: int,
-) -> None:
-    """Asks a leader. Positions whose records are still there are checked, others begin where the logs part; those that
-    cannot be checked yet are left to `retry`, those that have another leader to the next call. Raises what the request
-    does."""
+) -> list[tuple[Position, Divergence]]:
+    """Asks a leader. Positions whose records are still there are checked, the others returned; those that cannot be
+    checked yet are left to `retry`, those that have another leader to the next call. Raises what the request does."""
     endpoint = unchecked[0][1].endpoint
     together = [(p, leader) for p, leader in unchecked if leader.endpoint == endpoint]
     asked = [EpochPartition(*p.tp, leader.epoch, p.epoch) for p, leader in together]
@@ -59,8 +46,9 @@ def check_positions(
     except UnsupportedApiError:  # a broker of an earlier release: nobody can be asked
         for position, leader in together:
             position.checked_epoch = leader.epoch
-        return
+        return []
     check_named(endpoint, asked, answer.results)
+    diverged = []
     by_name = {(r.topic, r.partition): r for r in answer.results}
     for position, leader in together:
         result = by_name[position.tp]
@@ -68,31 +56,26 @@ def check_positions(
             retry(position, error_from_code(result.error_code, result.message))
             continue
         position.checked_epoch = leader.epoch
-        _compare(positions, position, result)
+        # an end that the leader does not know: all records of so early an epoch have been deleted by now
+        if position.offset is not None and 0 <= result.end_offset < position.offset:
+            diverged.append((position, Divergence(result.end_offset, result.epoch)))
+    return diverged
 
 
-def _compare(positions: Positions, position: Position, end: EpochEndOffset) -> None:
-    """`end`: where the leader's records of the position's epoch, or of the last one before it, end."""
-    offset, consumed = position.offset, position.consumed
-    if offset is None or consumed is None:
-        return
-    if end.end_offset < 0:  # the leader has no record of so early an epoch: all there were are deleted by now
-        return
-    if offset <= end.end_offset:
-        return
-    if consumed <= end.end_offset:  # only what poll has not returned is gone
-        positions.restart(position, consumed, end.epoch)
-        return
+def go_on_at(position: Position, divergence: Divergence, *, resets: bool) -> tuple[int, int]:
+    """Offset and epoch to read from. Of the thread that polls: nothing is returned meanwhile. `resets`:
+    auto.offset.reset is not none. Raises LogTruncatedError."""
+    end_offset, consumed = divergence.end_offset, position.consumed
+    if consumed is None or consumed <= end_offset:  # only what poll has not returned is gone
+        return (end_offset if consumed is None else consumed), divergence.epoch
     what = (
-        f"{position.tp}: the records from offset {end.end_offset} to {consumed - 1}, which have been read, are not in the "
-        "log of its leader any more: an unclean election has lost them"
+        f"{position.tp}: the records from offset {end_offset} to {consumed - 1}, which have been read, are not in the log "
+        "of its leader any more: an unclean election has lost them"
     )
-    if positions.reset_to is None:
-        error = LogTruncatedError(
-            f"{what}, and auto.offset.reset is none: seek to offset {end.end_offset} to read what is there now",
-            divergent_offset=end.end_offset,
+    if not resets:
+        raise LogTruncatedError(
+            f"{what}, and auto.offset.reset is none: seek to offset {end_offset} to read what is there now",
+            divergent_offset=end_offset,
         )
-        positions.fail_positions([position], error)
-        return
     _log.warning("%s; going on there", what)
-    positions.restart(position, end.end_offset, end.epoch)
+    return end_offset, divergence.epoch
