@@ -19,6 +19,7 @@ from msgspec import Meta
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
+from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import (
@@ -82,6 +83,12 @@ class Api(IntEnum):
     ADD_PARTITIONS_TO_TXN = 55
     FIND_TXN_OWNERS = 56
     OFFSETS_FOR_LEADER_EPOCH = 85
+    ALTER_PARTITION_REASSIGNMENTS = 70
+    LIST_PARTITION_REASSIGNMENTS = 71
+    ELECT_LEADERS = 72
+    CORDON_BROKER = 73
+    DESCRIBE_CLUSTER = 74
+    ALTER_SECURITY_RECORDS = 65
 
 
 class ErrorBody(Message):
@@ -465,6 +472,18 @@ APIS: dict[Api, ApiSpec] = {
     Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 2),
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
+    Api.ALTER_PARTITION_REASSIGNMENTS: ApiSpec(
+        operation.AlterPartitionReassignmentsRequest, operation.AlterPartitionReassignmentsResponse, 2, 2
+    ),
+    Api.LIST_PARTITION_REASSIGNMENTS: ApiSpec(
+        operation.ListPartitionReassignmentsRequest, operation.ListPartitionReassignmentsResponse, 2, 2
+    ),
+    Api.ELECT_LEADERS: ApiSpec(operation.ElectLeadersRequest, operation.ElectLeadersResponse, 2, 2),
+    Api.CORDON_BROKER: ApiSpec(operation.CordonBrokerRequest, operation.CordonBrokerResponse, 2, 2),
+    Api.DESCRIBE_CLUSTER: ApiSpec(operation.DescribeClusterRequest, operation.DescribeClusterResponse, 2, 2),
+    Api.ALTER_SECURITY_RECORDS: ApiSpec(
+        cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
+    ),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

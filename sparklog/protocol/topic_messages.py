@@ -58,8 +58,7 @@ class PartitionState(Message):
 
     What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of
     batches, `remote_size_bytes` of them are only in the object store: those below `local_log_start_offset`.
-    `write_error`: why nothing can be appended, or why the last append was not taken; empty: it was. `elr`: eligible
-    leader replicas, which have all that is committed though they are not in sync (KIP-966).
+    `write_error`: why nothing can be appended, or why the last append was not taken; empty: it was.
     """
 
     partition: int
@@ -74,7 +73,10 @@ class PartitionState(Message):
     local_log_start_offset: int = -1
     remote_size_bytes: int = -1
     write_error: Annotated[str, Since(1, ignorable=True)] = ""
-    elr: Annotated[list[int], Since(2, ignorable=True)] = []
+    elr: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
+    """Eligible leader replicas (KIP-966): not in sync, but with all that is committed."""
+    adding: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
+    removing: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
 
 
 class SchemaVersion(Message):

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from sparklog.security.records import RecordId
 from sparklog.settings import Value
 from sparklog.types import TopicPartition
 
@@ -25,6 +26,10 @@ NO_EPOCH = -1
 MIN_INSYNC_SETTING = "min.insync.replicas"
 UNCLEAN_SETTING = "unclean.leader.election.enable"
 FLUSH_MODE_SETTING = "flush.mode"
+THROTTLE_SETTING = "replication.throttled.rate"
+"""Of the cluster: bytes per second (KIP-73). Set with a reassignment, and gone with the last one."""
+CORDONED_SETTING = "cordoned.brokers"
+"""Of the cluster: ids with commas. No new replica is placed on them (KIP-1073)."""
 
 
 class Version(NamedTuple):
@@ -70,6 +75,11 @@ class PartitionImage(Struct, frozen=True):
     removing: tuple[int, ...] = ()
 
     @property
+    def is_reassigned(self) -> bool:
+        """Whether a reassignment is under way."""
+        return bool(self.adding or self.removing)
+
+    @property
     def target(self) -> tuple[int, ...]:
         """The assignment when a reassignment under way is done."""
         return tuple(r for r in self.replicas if r not in self.removing)
@@ -97,20 +107,22 @@ class ClusterDelta(Struct, frozen=True):
     topics: Mapping[str, TopicImage | None] = field(default_factory=dict)
     partitions: Mapping[TopicPartition, PartitionImage] = field(default_factory=dict)
     configs: Mapping[str, Value | None] = field(default_factory=dict)
+    security: Mapping[RecordId, bytes | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.brokers or self.known or self.topics or self.partitions or self.configs)
+        return any(getattr(self, name) for name in self.__struct_fields__)
 
 
 class ClusterImage(Struct, frozen=True):
     """See the module. `brokers`: those that are registered now; `known`: the last broker epoch of every broker there
-    has ever been; `configs`: settings of the cluster, which topics inherit."""
+    has ever been; `configs`: settings of the cluster, which topics inherit; `security`: see `security.records`."""
 
     version: Version = Version()
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     known: Mapping[int, int] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     configs: Mapping[str, Value] = field(default_factory=dict)
+    security: Mapping[RecordId, bytes] = field(default_factory=dict)
 
     def apply(self, delta: ClusterDelta, version: Version) -> ClusterImage:
         """The image after `delta`; this very one if `version` is not newer. Raises KeyError for a partition of a topic
@@ -132,6 +144,7 @@ class ClusterImage(Struct, frozen=True):
             MappingProxyType({**self.known, **delta.known}),
             MappingProxyType(topics),
             MappingProxyType(_merged(self.configs, delta.configs)),
+            MappingProxyType(_merged(self.security, delta.security)) if delta.security else self.security,
         )
 
     def partition(self, tp: TopicPartition) -> PartitionImage | None:
@@ -151,9 +164,24 @@ class ClusterImage(Struct, frozen=True):
         who leads (KAFKA-16540)."""
         return topic.configs.get(name, self.configs.get(name, default))
 
+    @property
+    def throttle_bytes(self) -> int:
+        """Per second, of replicas that are being added; 0: no limit."""
+        return int(self.configs.get(THROTTLE_SETTING, 0))
+
+    @property
+    def cordoned(self) -> frozenset[int]:
+        """Brokers that get no new replicas."""
+        return cordoned_brokers(self.configs.get(CORDONED_SETTING, ""))
+
     def min_insync(self, topic: TopicImage, replication_factor: int) -> int:
         """`min.insync.replicas`, but no more than there are replicas."""
         return min(int(self.setting(topic, MIN_INSYNC_SETTING, 1)), replication_factor)
+
+
+def cordoned_brokers(value: Value) -> frozenset[int]:
+    """What CORDONED_SETTING says."""
+    return frozenset(int(i) for i in str(value).split(",") if i)
 
 
 def _merged(old: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:

@@ -28,11 +28,6 @@ class ReplicaRole(Protocol):
     def isr(self) -> tuple[int, ...]: ...
 
     @property
-    def elr(self) -> tuple[int, ...]:
-        """Eligible leader replicas (KIP-966)."""
-        ...
-
-    @property
     def replicated_to(self) -> int:
         """What lies below is committed, as far as the leader knows."""
         ...
@@ -86,7 +81,6 @@ class PartitionReplicas:
         self.isr = tuple(isr) or (leader,)
         if leader not in self.isr or not set(self.isr) <= set(self.replicas):
             raise ValueError(f"leader {leader} must be in the ISR {self.isr}, the ISR in the replicas {self.replicas}")
-        self.elr: tuple[int, ...] = ()
         self._log_end_offsets = dict.fromkeys(self.replicas, 0) | {leader: log_end_offset}
 
     def check_leads(self) -> None:

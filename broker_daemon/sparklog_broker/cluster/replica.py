@@ -91,11 +91,6 @@ class ClusterReplica:
         return state.partition.isr if isinstance(state, Leader) else self.image.isr
 
     @property
-    def elr(self) -> tuple[int, ...]:
-        state = self.state
-        return state.partition.elr if isinstance(state, Leader) else self.image.elr
-
-    @property
     def replicated_to(self) -> int:
         return self._replicated_to
 
@@ -163,6 +158,12 @@ class ClusterReplica:
             self.handle(Resigned(image.leader, image.leader_epoch))
             self.state = None
             self._around.has_news(self.key)
+
+    def forget(self, image: PartitionImage) -> None:
+        """This broker has no replica any more."""
+        self.resign(image)
+        self.state = None
+        self._replicated_to = 0
 
     # --- leading
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from sparklog.errors import SparklogError
 from sparklog.replication.cluster_image import BrokerImage, ClusterDelta, ClusterImage, TopicImage, Version
+from sparklog.security.records import RecordChanges
 from sparklog.settings import Value
 from sparklog.types import TopicPartition
 
@@ -105,6 +106,13 @@ class AlterSchema(Struct, frozen=True):
     schema: bytes
 
 
+class AlterSecurity(Struct, frozen=True):
+    """Security records are changed together."""
+
+    token: Hashable
+    changes: RecordChanges
+
+
 class IsrChange(Struct, frozen=True):
     """What a leader proposes for one partition; `isr`: (id, broker epoch)."""
 
@@ -156,10 +164,20 @@ class Elect(Struct, frozen=True):
 
 
 class Reassign(Struct, frozen=True):
-    """New replicas per partition, None to cancel. The answer maps each to None or the error."""
+    """New replicas per partition, None to cancel. The answer maps each to None or the error. `throttle_bytes`: see
+    `ClusterImage.throttle_bytes`; -1: as it is."""
 
     token: Hashable
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    throttle_bytes: int = -1
+
+
+class Cordon(Struct, frozen=True):
+    """Whether new replicas are placed on a broker. The answer are all brokers on which none are."""
+
+    token: Hashable
+    broker_id: int
+    cordoned: bool
 
 
 class WriteOutcome(Enum):
@@ -192,11 +210,13 @@ Request = (
     | DeleteTopic
     | AlterConfig
     | AlterSchema
+    | AlterSecurity
     | AlterPartition
     | ControlledShutdown
     | DirectoryFailed
     | Elect
     | Reassign
+    | Cordon
 )
 Event = Request | Elected | BrokersChanged | Written | SessionLost | Tick
 
