@@ -587,6 +587,17 @@ class QueryCancelledError(SparklogError):
     code = 112
 
 
+class LogTruncatedError(OffsetOutOfRangeError):
+    """Records that were read are gone: an unclean election has made a replica leader that did not have them (KIP-320).
+    `divergent_offset`: the first offset at which there may be others now, -1: not known."""
+
+    code = 130
+
+    def __init__(self, message: str = "", *, divergent_offset: int = -1) -> None:
+        super().__init__(message)
+        self.divergent_offset = divergent_offset
+
+
 def _with_subclasses(cls: type[SparklogError]) -> list[type[SparklogError]]:
     return [cls, *(s for c in cls.__subclasses__() for s in _with_subclasses(c))]
 

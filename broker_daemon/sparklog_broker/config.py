@@ -43,6 +43,7 @@ class BrokerConfig(Struct, frozen=True):
     zookeeper_connect: str
     zookeeper_session_timeout_ms: int
     broker_rack: str
+    replica_selector_class: str
     advertised_listeners: str
     default_replication_factor: int
     replica_lag_time_max_ms: int

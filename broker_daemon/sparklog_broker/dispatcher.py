@@ -48,6 +48,7 @@ _LONG_REQUESTS = frozenset(
         Api.PRODUCE,
         Api.FETCH,
         Api.LIST_OFFSETS,
+        Api.OFFSETS_FOR_LEADER_EPOCH,
         Api.DELETE_RECORDS,
         Api.OFFSET_COMMIT,
         Api.TXN_OFFSET_COMMIT,
@@ -62,12 +63,15 @@ RESULT_LISTS: Mapping[type[Any], str] = {
     m.ProduceResponse: "results",
     m.FetchResponse: "results",
     m.ListOffsetsResponse: "results",
+    m.OffsetsForLeaderEpochResponse: "results",
     m.DeleteRecordsResponse: "results",
     OffsetCommitResponse: "results",
     TxnOffsetCommitResponse: "results",
 }
 """Responses with one result per partition of the request."""
-_Result = m.ProduceResult | m.FetchResult | m.ListOffsetsResult | m.DeleteRecordsResult | OffsetResult
+_Result = (
+    m.ProduceResult | m.FetchResult | m.ListOffsetsResult | m.EpochEndOffset | m.DeleteRecordsResult | OffsetResult
+)
 
 
 May = Callable[[Operation, ResourceType, str], bool]

@@ -35,6 +35,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.PRODUCE: produce.produce,
     Api.FETCH: fetch.fetch,
     Api.LIST_OFFSETS: offsets.list_offsets,
+    Api.OFFSETS_FOR_LEADER_EPOCH: offsets.offsets_for_leader_epoch,
     Api.SNAPSHOT_OFFSETS: snapshots.snapshot_offsets,
     Api.LOCATE_SEGMENTS: locate.locate_segments,
     Api.LOCATE_REMOTE: remote.locate_remote,

@@ -178,6 +178,7 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     ),
     Api.FETCH: (Rule(TOPIC, _O.READ, _topics_of("partitions"), _ITEM),),
     Api.LIST_OFFSETS: (Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM),),
+    Api.OFFSETS_FOR_LEADER_EPOCH: (Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM),),
     Api.LOCATE_SEGMENTS: (Rule(TOPIC, _O.READ, _one("topic")),),
     Api.LOCATE_REMOTE: (Rule(TOPIC, _O.READ, _one("topic")),),
     Api.DELETE_RECORDS: (Rule(TOPIC, _O.DELETE, _topics_of("partitions"), _ITEM),),

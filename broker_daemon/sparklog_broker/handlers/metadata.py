@@ -83,11 +83,13 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
 
 def _brokers(broker: Broker, host: str, port: int) -> list[BrokerEndpoint]:
     """Those that are registered; this one is there in any case."""
-    found = {broker.config.broker_id: BrokerEndpoint(broker.config.broker_id, host, port)}
+    found = {broker.config.broker_id: BrokerEndpoint(broker.config.broker_id, host, port, broker.config.broker_rack)}
     if broker.cluster is not None:
         for known in broker.cluster.image.brokers.values():
             if known.endpoints:
-                found[known.broker_id] = BrokerEndpoint(known.broker_id, *parse_address(known.endpoints[0]))
+                found[known.broker_id] = BrokerEndpoint(
+                    known.broker_id, *parse_address(known.endpoints[0]), known.rack or ""
+                )
     return [found[i] for i in sorted(found)]
 
 

@@ -154,6 +154,7 @@ TOPIC_REQUESTS: list[tuple[Api, Message]] = [
     (Api.PRODUCE, m.ProduceRequest(1, 1, [m.ProducePartition("T", 0, 1)])),
     (Api.FETCH, m.FetchRequest(0, 0, 0, 0, [m.FetchPartition("T", 0, 0, 1)])),
     (Api.LIST_OFFSETS, m.ListOffsetsRequest([m.ListOffsetsPartition("T", 0, -1)])),
+    (Api.OFFSETS_FOR_LEADER_EPOCH, m.OffsetsForLeaderEpochRequest([m.EpochPartition("T", 0, 0, 0)])),
     (Api.SNAPSHOT_OFFSETS, m.SnapshotOffsetsRequest("n", ["T"], "T", 0)),
     (Api.LOCATE_SEGMENTS, m.LocateSegmentsRequest("T", 0, 0, 1)),
     (Api.LOCATE_REMOTE, m.LocateRemoteRequest("T", 0, 0, 1)),
