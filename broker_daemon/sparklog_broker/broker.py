@@ -27,6 +27,7 @@ from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.offset_snapshots import OffsetSnapshots
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
+from sparklog_broker.security.access import Access
 from sparklog_broker.security.records import SecurityRecords
 from sparklog_broker.topics import Topics
 
@@ -59,11 +60,13 @@ class Broker:
         role_of = None if cluster is None else cluster.serve(self.io).role_of
         self.partitions = Partitions(config, storage, self.io, role_of)
         self.appender = Appender(loop, self.io, storage.logs, self.partitions.produces)
-        self.background = Background(config, loop, environment, storage, self.partitions, compacts=cluster is None)
+        self.background = Background(config, loop, environment, storage, self.partitions)
         make_topics = Topics if cluster is None else cluster.topics
         self.topics = make_topics(storage, self.partitions, self.background, self.pace)
         make_records = SecurityRecords if cluster is None else cluster.security_records
         self.security_records = make_records(storage)
+        self.access = Access.of(config, self.security_records)
+        """None: everybody may do everything."""
         self.offset_snapshots = OffsetSnapshots()
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)

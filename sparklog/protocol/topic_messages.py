@@ -45,11 +45,12 @@ REPLICAS_MAX = 100
 
 
 class BrokerEndpoint(Message):
-    """Where a broker listens."""
+    """Where a broker listens, and in which rack it stands ("": not told)."""
 
     broker_id: int
     host: str
     port: int
+    rack: Annotated[str, Since(2, ignorable=True)] = ""
 
 
 class PartitionState(Message):
@@ -72,6 +73,10 @@ class PartitionState(Message):
     local_log_start_offset: int = -1
     remote_size_bytes: int = -1
     write_error: Annotated[str, Since(1, ignorable=True)] = ""
+    elr: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
+    """Eligible leader replicas (KIP-966): not in sync, but with all that is committed."""
+    adding: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
+    removing: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
 
 
 class SchemaVersion(Message):

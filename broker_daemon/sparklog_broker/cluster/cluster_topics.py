@@ -43,6 +43,7 @@ from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.images import ImageFollower
 from sparklog_broker.cluster.membership import Membership
+from sparklog_broker.cluster.replica_places import ReplicaPlaces
 from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.network.pace import Pace
@@ -82,6 +83,7 @@ class ClusterTopics(Topics):
         self._store = store
         self._replicas = replicas
         self._followed: Mapping[str, TopicImage] = {}
+        self._places = ReplicaPlaces(config, environment.clock, storage, partitions, replicas)
 
     def join(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
         """What could not be there when this was made."""
@@ -222,6 +224,12 @@ class ClusterTopics(Topics):
                 self._storage.run(partial(self._storage.topic_files.note, topic))
 
         self._followed = image.topics
+        await self._places.follow(image)
+
+    @property
+    def has_to_retry(self) -> bool:
+        """Whether `follow` has something to do though the image is the same."""
+        return self._places.has_to_retry
 
     async def _change(self, there: Topic, wanted: Topic) -> None:
         if wanted.schemas.keys() != there.schemas.keys():

@@ -107,6 +107,10 @@ class ClusterReplica:
                 f"{self.image.leader_epoch}; read the metadata again"
             )
 
+    def check_follows(self) -> None:
+        if not isinstance(self.state, Follower):
+            self.check_leads()
+
     def leads_in(self, leader_epoch: int) -> bool:
         state = self.state
         return isinstance(state, Leader) and not state.has_resigned and state.partition.leader_epoch == leader_epoch
@@ -154,6 +158,12 @@ class ClusterReplica:
             self.handle(Resigned(image.leader, image.leader_epoch))
             self.state = None
             self._around.has_news(self.key)
+
+    def forget(self, image: PartitionImage) -> None:
+        """This broker has no replica any more."""
+        self.resign(image)
+        self.state = None
+        self._replicated_to = 0
 
     # --- leading
 

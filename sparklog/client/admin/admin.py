@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparklog.client.admin import transaction_admin
+from sparklog.client.admin import acl_admin, cluster_admin, transaction_admin
+from sparklog.client.admin.cluster_admin import BrokerDescription, ClusterDescription, PartitionReassignment
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
 from sparklog.client.admin.record_deletion import delete_records
@@ -39,29 +40,20 @@ from sparklog.protocol.transaction_messages import (
     TransactionDetails,
     TransactionSummary,
 )
+from sparklog.security.acl_records import ALL_ACLS, AclFilter
+from sparklog.security.acls import Acl
 from sparklog.security.client_security import Security, with_parameters
 from sparklog.settings import Scope, check, check_names, from_parameters, settings_of
 from sparklog.types import INTERNAL_TOPICS, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, check_topic_name
 
-__all__ = ["Admin", "BrokerDescription", "ClusterDescription", "PartitionDescription", "TopicDescription"]
-
-
-@dataclass(frozen=True)
-class BrokerDescription:
-    """A broker, and where it listens."""
-
-    broker_id: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True)
-class ClusterDescription:
-    """The cluster's id, the broker that is its controller (-1: none at the moment), and all brokers."""
-
-    cluster_id: str
-    controller_id: int
-    brokers: tuple[BrokerDescription, ...]
+__all__ = [
+    "Admin",
+    "BrokerDescription",
+    "ClusterDescription",
+    "PartitionDescription",
+    "PartitionReassignment",
+    "TopicDescription",
+]
 
 
 @dataclass(frozen=True)
@@ -83,6 +75,11 @@ class PartitionDescription:
     write_error: str = ""
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    """Eligible leader replicas (KIP-966): not in sync, but with all that is committed."""
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    """Of `replicas`, while the partition is reassigned."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +135,9 @@ def _description(info: TopicInfo) -> TopicDescription:
                 p.write_error,
                 tuple(p.replicas),
                 tuple(p.isr),
+                tuple(p.elr),
+                tuple(p.adding),
+                tuple(p.removing),
             )
             for p in info.partition_states
         ),
@@ -244,10 +244,50 @@ class Admin:
         return {name: found[name] for name in sorted(found) if include_internal or name not in INTERNAL_TOPICS}
 
     def describe_cluster(self) -> ClusterDescription:
-        """The brokers there are."""
-        found = self._cluster.metadata([], timeout_ms=self._timeout_ms)
-        brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in found.brokers)
-        return ClusterDescription(found.cluster_id, found.controller, brokers)
+        """The brokers there are, and who is the controller."""
+        return cluster_admin.describe_cluster(self._cluster, self._timeout_ms)
+
+    def alter_partition_reassignments(
+        self, reassignments: Mapping[TopicPartition, Sequence[int] | None], *, throttle_bytes: int | None = None
+    ) -> None:
+        """Has other brokers keep partitions: for each the broker ids of its new replicas, the preferred leader first;
+        None cancels. The new ones are copied from then on; `list_partition_reassignments` shows how far they are.
+
+        `throttle_bytes` per second is what each broker sends at most to replicas that are being added, and takes as
+        one; 0: no limit; None: as it is. The limit ends with the last reassignment. Raises
+        InvalidReplicaAssignmentError, UnknownTopicOrPartitionError, NoReassignmentInProgressError for the first
+        partition that is refused; the others are done.
+        """
+        cluster_admin.alter_reassignments(self._cluster, reassignments, throttle_bytes, self._timeout_ms)
+
+    def list_partition_reassignments(self, topics: Iterable[str] | None = None) -> list[PartitionReassignment]:
+        """The reassignments that are under way, and how much of them is copied; of some topics, or of all."""
+        return cluster_admin.list_reassignments(self._cluster, topics, self._timeout_ms)
+
+    def cancel_partition_reassignments(self, partitions: Iterable[TopicPartition] | None = None) -> int:
+        """Partitions stay where they were: those given, or all that are being reassigned; how many it were. What was
+        copied is deleted. Raises NoReassignmentInProgressError for a given one that is not reassigned."""
+        if partitions is None:
+            under_way = cluster_admin.list_reassignments(self._cluster, None, self._timeout_ms, with_sizes=False)
+            partitions = [r.topic_partition for r in under_way]
+        targets = dict.fromkeys(partitions)
+        if targets:
+            cluster_admin.alter_reassignments(self._cluster, targets, None, self._timeout_ms)
+        return len(targets)
+
+    def elect_leaders(self, kind: str = "preferred", partitions: Iterable[TopicPartition] | None = None) -> int:
+        """Elects leaders of partitions (None: of all); how many have another one now.
+
+        "preferred": the first replica of the assignment leads, if it is in sync. "unclean": a partition without a
+        leader gets one that may lack acknowledged records, which are lost then. Raises
+        EligibleLeadersNotAvailableError for the first partition where it cannot be done; the others are done.
+        """
+        return cluster_admin.elect_leaders(self._cluster, kind, partitions, self._timeout_ms)
+
+    def cordon_broker(self, broker_id: int, *, cordoned: bool = True) -> tuple[int, ...]:
+        """No new replicas are placed on a broker, or (`cordoned` False) some are again; what it has stays. Returns all
+        brokers that are cordoned. Raises InvalidRequestError for one that there has never been."""
+        return cluster_admin.cordon(self._cluster, broker_id, cordoned=cordoned, timeout_ms=self._timeout_ms)
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Raises UnknownTopicOrPartitionError."""
@@ -432,6 +472,19 @@ class Admin:
             for p in range(counts[n] if n in counts else self.describe_topic(n).partitions)
         ]
         return transaction_admin.find_hanging_transactions(self._cluster, partitions, timeout_ms=self._timeout_ms)
+
+    def create_acls(self, acls: Iterable[Acl]) -> int:
+        """Adds ACLs; how many were new. Raises InvalidConfigError for one that could never match,
+        SecurityDisabledError if the broker has no authorizer, ClusterAuthorizationFailedError."""
+        return acl_admin.create_acls(self._cluster, acls, timeout_ms=self._timeout_ms)
+
+    def delete_acls(self, *filters: AclFilter) -> list[Acl]:
+        """Removes the ACLs that any of the filters takes, and returns them. Raises as `create_acls`."""
+        return acl_admin.delete_acls(self._cluster, filters, timeout_ms=self._timeout_ms)
+
+    def describe_acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
+        """The ACLs that the filter takes, or all. Raises as `create_acls`."""
+        return acl_admin.describe_acls(self._cluster, wanted, timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
         """Every other method raises ClosedError from now on; again is fine. Nothing is held: connections are shared by
