@@ -189,7 +189,10 @@ class DirectoryFailedRequest(Message):
 
 
 class DirectoryFailedResponse(Message):
-    """Others lead what the broker led there, as far as they can, and it is in none of the ISRs."""
+    """Others lead what the broker led there, and it is in none of the ISRs. `leaderless`: partitions that nobody can
+    lead now."""
+
+    leaderless: Annotated[int, Meta(ge=0)]
 
 
 MARKERS_MAX = PARTITIONS_PER_REQUEST_MAX

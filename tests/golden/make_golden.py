@@ -396,7 +396,7 @@ RESPONSES: dict[m.Api, Message] = {
         [cluster.IsrDecision(0, "", b"state"), cluster.IsrDecision(84, "broker 2 is not in sync")]
     ),
     m.Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownResponse(3),
-    m.Api.DIRECTORY_FAILED: cluster.DirectoryFailedResponse(),
+    m.Api.DIRECTORY_FAILED: cluster.DirectoryFailedResponse(1),
     m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
     m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),

@@ -81,10 +81,11 @@ class FailedDisks:
 
     async def _tell_of(self, epoch: int, keys: tuple[TopicPartition, ...]) -> None:
         if await self._controller.find():
-            await self._membership.ask(lambda token: DirectoryFailed(token, self._broker_id, epoch, keys))
+            leaderless = await self._membership.ask(lambda token: DirectoryFailed(token, self._broker_id, epoch, keys))
         else:
             request = DirectoryFailedRequest(self._broker_id, epoch, [OfflinePartition(*key) for key in keys])
-            await self._controller.request(
+            answer = await self._controller.request(
                 "disks", Api.DIRECTORY_FAILED, request, DirectoryFailedResponse, timeout_s=TIMEOUT_S
             )
-        log.warning("the controller has been told of %d partitions that are offline here", len(keys))
+            leaderless = answer.leaderless
+        log.warning("%d partitions are offline here; the controller knows, nobody leads %d", len(keys), leaderless)

@@ -76,10 +76,10 @@ async def controlled_shutdown(
 async def directory_failed(request: DirectoryFailedRequest, payload: memoryview, context: RequestContext) -> Response:
     """Only the controller answers, when the broker leads none of the partitions any more."""
     partitions = tuple(TopicPartition(p.topic, p.partition) for p in request.partitions)
-    await _cluster(context).membership.ask(
+    leaderless = await _cluster(context).membership.ask(
         lambda token: DirectoryFailed(token, request.broker_id, request.broker_epoch, partitions)
     )
-    return Response(DirectoryFailedResponse())
+    return Response(DirectoryFailedResponse(leaderless))
 
 
 async def alter_security_records(

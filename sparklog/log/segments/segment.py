@@ -22,7 +22,6 @@ from sparklog.log.segments.indexes import SegmentIndexes, index_paths, remove_in
 from sparklog.log.segments.slices import HandleCache, SharedFile
 from sparklog.log.segments.view import SegmentEnd, SegmentView, Tail
 
-
 _COPY_BYTES = 1 << 20
 
 

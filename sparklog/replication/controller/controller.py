@@ -331,10 +331,12 @@ class Controller:
             draft.change(tp, election.with_isr(moved, members, rules.min_insync))
         return left
 
-    def _fail_directory(self, draft: Draft, request: DirectoryFailed) -> None:
+    def _fail_directory(self, draft: Draft, request: DirectoryFailed) -> int:
+        """How many of the partitions nobody leads now."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         life = request.broker_id, request.broker_epoch
         self._offline.setdefault(life, set()).update(request.partitions)
+        leaderless = 0
         for tp in request.partitions:
             try:
                 partition = draft.partition(tp)
@@ -344,7 +346,8 @@ class Controller:
                 continue
             rules = draft.rules(tp, partition)
             left = election.without(partition, {request.broker_id}, rules.min_insync)
-            draft.change(tp, election.elect(left, rules))
+            leaderless += draft.change(tp, election.elect(left, rules)).leader == NO_LEADER
+        return leaderless
 
     # --- time
 
