@@ -563,6 +563,12 @@ class CoordinatorNotAvailableError(SparklogError):
     retriable = True
 
 
+class ResourceNotFoundError(SparklogError):
+    """What is to be changed or removed, as a user's credential, is not there."""
+
+    code = 95
+
+
 class InvalidQueryError(SparklogError):
     """DuckDB cannot run the SQL: a mistake in it, or more memory than it may use."""
 
