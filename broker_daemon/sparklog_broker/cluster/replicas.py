@@ -32,6 +32,7 @@ from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
 from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
 from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
+from sparklog_broker.counters.replication import ReplicationCounters
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
@@ -75,6 +76,7 @@ class Replicas:
         self.image = ClusterImage()
         self.noted_epoch = NO_EPOCH
         """The broker epoch that stands in the log directories: nothing is led or copied in another life."""
+        self.counters = ReplicationCounters()
         self._was_certain = True
         self._eligible: dict[int, int] = {}
         self._taken = 0
@@ -172,6 +174,7 @@ class Replicas:
         )
         if may_lead and partition_log is not None:
             self._unfollow(key)
+            self.counters.count(replica.image, image)
             self._lead(partition, replica, image, partition_log)
         else:
             self._copy(partition, replica, image, partition_log)
