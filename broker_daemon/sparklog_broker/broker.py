@@ -28,7 +28,9 @@ from sparklog_broker.partitions.offset_snapshots import OffsetSnapshots
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 from sparklog_broker.security.access import Access
+from sparklog_broker.security.audit_log import AuditLog
 from sparklog_broker.security.records import SecurityRecords
+from sparklog_broker.security.throttling import Throttling
 from sparklog_broker.topics import Topics
 
 
@@ -67,6 +69,8 @@ class Broker:
         self.security_records = make_records(storage)
         self.access = Access.of(config, self.security_records)
         """None: everybody may do everything."""
+        self.throttling = Throttling(config, self.security_records, clock.monotonic_s)
+        self.audit = AuditLog.of(config, environment, loop)
         self.offset_snapshots = OffsetSnapshots()
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
@@ -136,6 +140,8 @@ class Broker:
         return await self._loop.run_in_executor(None, self._close)
 
     def _close(self) -> bool:
+        if self.audit is not None:
+            self.audit.close()
         self.io.stop()
         self.storage.stop_reading()
         self.background.close()

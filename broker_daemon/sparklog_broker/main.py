@@ -131,7 +131,9 @@ async def _run(config: BrokerConfig) -> int:
         await metrics.stop()
         raise
     try:
-        answer = Dispatcher(broker, HANDLERS, broker.requests, broker.access).answer
+        answer = Dispatcher(
+            broker, HANDLERS, broker.requests, broker.access, throttling=broker.throttling, audit=broker.audit
+        ).answer
         server = Server(sock, config, loop=loop, answer=answer, budget=broker.memory, requests=broker.requests)
         server.start()
         broker.local_socket = server.local_name
@@ -185,6 +187,7 @@ def _watched(broker: Broker, server: Server) -> Watched:
         address=server.address,
         server=server,
         requests=broker.requests,
+        throttling=broker.throttling,
         memory=broker.memory,
         storage=broker.storage,
         io=broker.io,

@@ -21,6 +21,7 @@ from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import operation_messages as operation
+from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import (
@@ -91,6 +92,8 @@ class Api(IntEnum):
     CREATE_ACLS = 66
     DELETE_ACLS = 67
     DESCRIBE_ACLS = 68
+    DESCRIBE_CLIENT_QUOTAS = 69
+    ALTER_CLIENT_QUOTAS = 90
 
 
 class ErrorBody(Message):
@@ -170,9 +173,11 @@ class ProduceResult(Message):
 
 
 class ProduceResponse(Message):
-    """One result per partition of the request, in its order."""
+    """One result per partition of the request, in its order. `throttle_ms`: for so long the broker reads nothing more
+    from the connection (a quota)."""
 
     results: list[ProduceResult]
+    throttle_ms: Annotated[int, Since(2, ignorable=True)] = 0
 
 
 class FetchPartition(Message):
@@ -224,9 +229,11 @@ class FetchResult(Message):
 
 
 class FetchResponse(Message):
-    """One result per partition of the request, in its order; the payload is their data back to back."""
+    """One result per partition of the request, in its order; the payload is their data back to back. `throttle_ms` as
+    in ProduceResponse."""
 
     results: list[FetchResult]
+    throttle_ms: Annotated[int, Since(2, ignorable=True)] = 0
 
 
 class ListOffsetsPartition(Message):
@@ -386,8 +393,8 @@ APIS: dict[Api, ApiSpec] = {
     Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 2),
     Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 2),
     Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 0),
-    Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 0),
-    Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
+    Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 2),
+    Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 2),
     Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
     Api.SNAPSHOT_OFFSETS: ApiSpec(SnapshotOffsetsRequest, SnapshotOffsetsResponse, 1, 1),
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
@@ -435,6 +442,8 @@ APIS: dict[Api, ApiSpec] = {
     Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 2),
     Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 2),
     Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 2),
+    Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 2),
+    Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 2),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -128,6 +128,7 @@ class _ServerConnection:
         self.peer_host = self.peer_name = connection.peer_host
         self.times = RequestTimes()
         self.principal = ANONYMOUS
+        self.listener = self.client_id = ""
         self._connection = connection
         self._dispatcher = dispatcher
         self._loop = loop

@@ -25,6 +25,7 @@ class _Peer:
     peer_host = "127.0.0.1"
     peer_name = "127.0.0.1:2"
     principal = ANONYMOUS
+    listener = client_id = ""
     times = RequestTimes()
 
 

@@ -20,6 +20,7 @@ from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import operation_messages as operation
+from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import Message
@@ -112,6 +113,10 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     ),
     Api.CREATE_ACLS: lambda n: acls.CreateAclsRequest([ENTRY]),
     Api.DELETE_ACLS: lambda n: acls.DeleteAclsRequest([acls.AclFilterEntry()]),
+    Api.DESCRIBE_CLIENT_QUOTAS: lambda n: quotas.DescribeClientQuotasRequest(),
+    Api.ALTER_CLIENT_QUOTAS: lambda n: quotas.AlterClientQuotasRequest(
+        [quotas.QuotaAlteration("mallory", None, {"producer_byte_rate": 1e9})]
+    ),
     Api.DESCRIBE_ACLS: lambda n: acls.DescribeAclsRequest(acls.AclFilterEntry()),
 }
 MORE_REQUESTS: list[tuple[Api, Callable[[Names], Message | tuple[Message, bytes]]]] = [
