@@ -27,6 +27,7 @@ from sparklog.cli import (
     sql,
     topic,
     transaction,
+    user,
     web_console,
 )
 from sparklog.cli.client_command import secure_commands
@@ -73,6 +74,7 @@ app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
 app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delete_records)
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
+app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
 app.add_typer(quota.app, name="quota")
 app.command("top", epilog=top.EPILOG)(top.top)

@@ -36,6 +36,10 @@ class ReplicaRole(Protocol):
         """Raises NotLeaderError unless this broker leads the partition."""
         ...
 
+    def check_follows(self) -> None:
+        """Raises NotLeaderError unless this broker leads the partition, or copies it from its leader."""
+        ...
+
     def leads_in(self, leader_epoch: int) -> bool:
         """Whether this broker leads the partition, in this epoch."""
         ...
@@ -55,6 +59,10 @@ class ReplicaRole(Protocol):
 
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
         """A follower has everything below `fetch_offset`. Raises ValueError for a stranger."""
+        ...
+
+    def on_log_start(self) -> None:
+        """The log begins later than before."""
         ...
 
 
@@ -81,6 +89,9 @@ class PartitionReplicas:
 
     def check_leads(self) -> None:
         """It does."""
+
+    def check_follows(self) -> None:
+        """It leads."""
 
     def check_end_known(self) -> None:
         """It is."""
@@ -111,3 +122,6 @@ class PartitionReplicas:
         if replica not in self._log_end_offsets or replica == self.leader:
             raise ValueError(f"broker {replica} is no follower of this partition (replicas {self.replicas})")
         self._log_end_offsets[replica] = fetch_offset
+
+    def on_log_start(self) -> None:
+        """Nobody else is to follow."""

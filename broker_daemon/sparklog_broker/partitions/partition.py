@@ -160,6 +160,10 @@ class Partition:
         if self._log is not None:
             self._raise_high_watermark(self._log)
 
+    def on_copied(self) -> None:
+        """A follower's log has more records, or knows that more are committed."""
+        self._fetches.check(self.key)
+
     def on_role_changed(self) -> None:
         """This broker leads the partition now, or no more: who waits has to look."""
         self._fetches.check(self.key)
@@ -188,7 +192,8 @@ class Partition:
         self.take_offline(error)
 
     def on_log_start_raised(self) -> None:
-        """Records have been deleted: who waits below the new log start is told so."""
+        """Records have been deleted: who waits below the new log start is told so, and who follows."""
+        self.replicas.on_log_start()
         self._fetches.check(self.key)
 
     def on_deleted(self) -> PartitionLog | None:

@@ -25,7 +25,10 @@ class _Peer:
     peer_host = "127.0.0.1"
     peer_name = "127.0.0.1:2"
     principal = ANONYMOUS
-    listener = client_id = ""
+    client_id = ""
+    authentication = None
+    is_known = True
+    listener = local_socket = ""
     times = RequestTimes()
 
 

@@ -50,6 +50,9 @@ class Connected:
         self.mute = mute
         self.local_address = (local_host, 9292)
         self.principal = principal
+        self.authentication = None
+        self.is_known = True
+        self.local_socket = "sparklog-123"
         self.times = RequestTimes()
         self.listener = "CLIENTS"
         self.client_id = "tests"
