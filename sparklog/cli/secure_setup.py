@@ -57,6 +57,6 @@ next:
   sparklog broker --config {directory}/broker.toml
   sparklog topic list {secured}
   sparklog user add alice {secured}
-  sparklog acl add --allow User:alice --operation Read,Write --topic events {secured}
+  sparklog acl add --allow-principal User:alice --operation Read --topic events {secured}
 client.properties has {user}'s password: it is nowhere else. ca-key.pem signs further certificates: keep it elsewhere."""
     )
