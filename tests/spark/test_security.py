@@ -1,4 +1,4 @@
-"""Spark and a secured broker: a job with Kafka's options works, others are denied, and passwords stay where they are."""
+"""Spark and a secured broker: a job with Kafka's options works, others are denied, passwords show nowhere."""
 
 from __future__ import annotations
 
