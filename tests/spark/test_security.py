@@ -82,6 +82,28 @@ def test_references_are_resolved_by_driver_and_tasks(spark: Any, secured: Secure
         spark.read.format("sparklog").options(**options).option("subscribe", "in").load().count()
 
 
+def test_a_table_of_the_catalog_keeps_the_reference_and_never_a_password(
+    spark: Any, secured: SecureBroker, tmp_path: Path
+) -> None:
+    def create(name: str, password: str) -> None:
+        options = secured.spark_options("etl", password) | {"subscribe": "in"}
+        listed = ", ".join(f"'{key}' '{value}'" for key, value in options.items())
+        spark.sql(f"CREATE TABLE {name} USING sparklog OPTIONS ({listed})")
+
+    with pytest.raises(Exception, match="kept in the catalog"):
+        create("literal", PASSWORD)
+    (tmp_path / "password").write_text(PASSWORD)
+    create("secured_trips", f"${{file:{tmp_path}/password}}")
+    try:
+        assert spark.sql("SELECT count(*) FROM secured_trips").first()[0] == 10
+        shown = str(spark.sql("DESCRIBE TABLE EXTENDED secured_trips").collect())
+        shown += str(spark.table("secured_trips").schema.json())
+        assert PASSWORD not in shown
+        assert f"{tmp_path}/password" in shown
+    finally:
+        spark.sql("DROP TABLE secured_trips")
+
+
 def test_who_is_not_allowed_is_told_so(spark: Any, secured: SecureBroker) -> None:
     def count(topic: str, name: str, password: str) -> int:
         options = secured.spark_options(name, password)
