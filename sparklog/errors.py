@@ -458,6 +458,12 @@ class PolicyViolationError(SparklogError):
     code = 107
 
 
+class SecurityDisabledError(SparklogError):
+    """The broker has no authorizer, so it keeps no ACLs: set authorizer = "acl" in its configuration first."""
+
+    code = 108
+
+
 class NotEnoughReplicasError(SparklogError):
     """The in-sync replicas are fewer than `min.insync.replicas`: nothing was written."""
 

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
+from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import operation_messages as operation
@@ -87,6 +88,9 @@ class Api(IntEnum):
     CORDON_BROKER = 73
     DESCRIBE_CLUSTER = 74
     ALTER_SECURITY_RECORDS = 65
+    CREATE_ACLS = 66
+    DELETE_ACLS = 67
+    DESCRIBE_ACLS = 68
 
 
 class ErrorBody(Message):
@@ -428,6 +432,9 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
     ),
+    Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 2),
+    Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 2),
+    Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 2),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

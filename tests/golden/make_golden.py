@@ -48,6 +48,7 @@ from sparklog.log.tiering.state import (
     ObjectInfo,
     RemoteSegmentMetadata,
 )
+from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
@@ -294,6 +295,11 @@ REQUESTS: dict[m.Api, Message] = {
         "loader-1", 4_000, 2, [cluster.TransactionPartitionName("trips", 1)]
     ),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
+    m.Api.CREATE_ACLS: acls.CreateAclsRequest(
+        [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")]
+    ),
+    m.Api.DELETE_ACLS: acls.DeleteAclsRequest([acls.AclFilterEntry("topic", "match", "flights", operation="Read")]),
+    m.Api.DESCRIBE_ACLS: acls.DescribeAclsRequest(acls.AclFilterEntry(principal="User:alice"), "0af3"),
     m.Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsRequest(
         [operation.ReassignmentTarget("trips", 1, [3, 1]), operation.ReassignmentTarget("trips", 2)], 50 << 20
     ),
@@ -380,6 +386,13 @@ RESPONSES: dict[m.Api, Message] = {
         "b1c2", 1, 7, [operation.BrokerState(1, "10.0.0.1", 9292, "r1", 16), operation.BrokerState(2)], 0
     ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
+    m.Api.CREATE_ACLS: acls.CreateAclsResponse(2),
+    m.Api.DELETE_ACLS: acls.DeleteAclsResponse(
+        [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")], True
+    ),
+    m.Api.DESCRIBE_ACLS: acls.DescribeAclsResponse(
+        [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")], True
+    ),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsResponse(
         [txn.TransactionDetails(0, "orders", SUMMARY, [txn.TransactionPartition(7, "flights", 1)])]

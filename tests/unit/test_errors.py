@@ -78,6 +78,7 @@ TABLE = {
     105: ("TransactionalIdAuthorizationFailedError", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", False),
     106: ("ClusterAuthorizationFailedError", "CLUSTER_AUTHORIZATION_FAILED", False),
     107: ("PolicyViolationError", "POLICY_VIOLATION", False),
+    108: ("SecurityDisabledError", "SECURITY_DISABLED", False),
     110: ("InvalidQueryError", "INVALID_QUERY", False),
     111: ("QueryResultTooLargeError", "QUERY_RESULT_TOO_LARGE", False),
     112: ("QueryCancelledError", "QUERY_CANCELLED", False),

@@ -68,6 +68,9 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.CORDON_BROKER: 73,
         m.Api.DESCRIBE_CLUSTER: 74,
         m.Api.ALTER_SECURITY_RECORDS: 65,
+        m.Api.CREATE_ACLS: 66,
+        m.Api.DELETE_ACLS: 67,
+        m.Api.DESCRIBE_ACLS: 68,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max
