@@ -102,6 +102,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
         1, 1, [cluster.IsrProposal(n.topic, 0, 0, 0, [cluster.IsrMember(1, 1)])]
     ),
     Api.CONTROLLED_SHUTDOWN: lambda n: cluster.ControlledShutdownRequest(1, 1),
+    Api.DIRECTORY_FAILED: lambda n: cluster.DirectoryFailedRequest(1, 1, [cluster.OfflinePartition(n.topic, 0)]),
     Api.WRITE_TXN_MARKERS: lambda n: cluster.WriteTxnMarkersRequest(
         0, [cluster.TransactionMarker(n.topic, 0, 0, 0, True)]
     ),
