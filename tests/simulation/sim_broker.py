@@ -87,7 +87,7 @@ class SimBroker:
         self.failed = reason
 
     def _accept(self, connection: SimConnection, dispatcher: Dispatcher, loop: SimLoop) -> None:
-        _ServerConnection(connection, dispatcher, loop)
+        ServerConnection(connection, dispatcher, loop)
 
     def kill(self) -> None:
         """SIGKILL: what was written stays."""
@@ -119,7 +119,7 @@ class SimBroker:
             await broker.close()
 
 
-class _ServerConnection:
+class ServerConnection:
     """Requests of one connection, one after the other, as `sparklog_broker.network.connection` has them."""
 
     def __init__(self, connection: SimConnection, dispatcher: Dispatcher, loop: SimLoop) -> None:
