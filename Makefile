@@ -14,6 +14,9 @@ PYTHONS := python3.13 python3.12 python3.11 python3 python
 TESTS  ?= tests
 FUZZ_ARGS ?= run all --count 50
 PYTEST  = $(PY) -m pytest $(TESTS) $(PYTEST_ARGS)
+# All tests together have two workers: one takes what starts processes, the other the rest (PYTEST_ARGS=-n0: one after
+# the other).
+WORKERS = $(if $(filter tests,$(TESTS)),-n 2 --dist loadgroup)
 
 # Spark runs Python in processes of its own: they must be this Python
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
@@ -33,7 +36,7 @@ demo: java $(VENV)/.installed-demo ## real flights through the broker into Spark
 
 .PHONY: test
 test: java $(VENV)/.installed-dev ## all tests (TESTS=path and PYTEST_ARGS=… narrow it down)
-	$(PYTEST)
+	$(PY) -m pytest $(TESTS) $(WORKERS) $(PYTEST_ARGS)
 
 .PHONY: test-matrix
 test-matrix: java ## a share of the Spark tests with Spark 4.0 to 4.2 and Python 3.11 to 3.13 (MATRIX_ARGS="--spark 4.1" for some)

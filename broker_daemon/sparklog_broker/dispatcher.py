@@ -20,6 +20,7 @@ from sparklog.protocol import messages as m
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api, decode_request, older_version
+from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.broker import Broker
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes
 from sparklog_broker.network.connection import Connection
@@ -68,6 +69,8 @@ class RequestContext(Struct, frozen=True):
     """Of the request, if there is a newer one: the answer is encoded in it, too."""
     times: RequestTimes = struct_field(default_factory=RequestTimes)
     """Where a handler that waits for others notes how long."""
+    principal: Principal = ANONYMOUS
+    """Who asks."""
 
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
@@ -107,6 +110,7 @@ class Dispatcher:
             connection.peer_name,
             older,
             connection.times,
+            connection.principal,
         )
         response = await self._handlers[prefix.api](request, body[prefix.header_bytes :], context)
         field = RESULT_LISTS.get(type(response.message))

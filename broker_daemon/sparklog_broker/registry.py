@@ -61,5 +61,6 @@ HANDLERS: dict[Api, Handler] = {
     Api.WRITE_TXN_MARKERS: cluster_transactions.write_txn_markers,
     Api.ADD_PARTITIONS_TO_TXN: cluster_transactions.add_partitions_to_txn,
     Api.FIND_TXN_OWNERS: cluster_transactions.find_txn_owners,
+    Api.ALTER_SECURITY_RECORDS: cluster.alter_security_records,
     Api.TXN_OFFSET_COMMIT: groups.txn_offset_commit,
 }

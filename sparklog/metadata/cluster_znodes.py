@@ -7,6 +7,7 @@
 | `/brokers/ids/<id>` | ephemeral: `{"incarnation", "rack", "endpoints", "clean_epoch"}`; czxid = broker epoch |
 | `/brokers/known/<id>` | the last broker epoch that the controller has acted on |
 | `/config` | settings of the cluster |
+| `/security/<kind>/<key>` | a security record (`security.records`); the key is percent-encoded |
 | `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms"}` |
 | `/topics/<name>/config` | settings of the topic |
 | `/topics/<name>/schemas/<id>` | Arrow IPC schema message |
@@ -21,6 +22,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -35,6 +37,7 @@ from sparklog.replication.cluster_image import (
     Version,
 )
 from sparklog.replication.controller.write_parts import CHUNK_PARTITIONS, chunk_of
+from sparklog.security.records import RecordId, RecordKind
 
 CONTROLLER = "/controller"
 CLUSTER = "/cluster"
@@ -43,7 +46,17 @@ BROKER_IDS = "/brokers/ids"
 KNOWN = "/brokers/known"
 TOPICS = "/topics"
 CONFIG = "/config"
-_BASE = (("/brokers", b""), (BROKER_IDS, b""), (KNOWN, b""), (TOPICS, b""), (CONFIG, b"{}"), (CONTROLLER_EPOCH, b"0"))
+SECURITY = "/security"
+_BASE = (
+    ("/brokers", b""),
+    (BROKER_IDS, b""),
+    (KNOWN, b""),
+    (TOPICS, b""),
+    (CONFIG, b"{}"),
+    (SECURITY, b""),
+    *((f"{SECURITY}/{kind}", b"") for kind in RecordKind),
+    (CONTROLLER_EPOCH, b"0"),
+)
 _FIELDS = PartitionImage.__struct_fields__
 encode = msgspec.json.encode
 decode = msgspec.json.decode
@@ -115,7 +128,16 @@ def write_ops(delta: ClusterDelta, before: ClusterImage, after: ClusterImage) ->
         ops.append(SetData(path, data) if broker_id in before.known else Create(path, data))
     if delta.configs:
         ops.append(SetData(CONFIG, encode(dict(after.configs))))
+    for record, value in sorted(delta.security.items()):
+        if value is not None:
+            ops.append(SetData(_record(record), value) if record in before.security else Create(_record(record), value))
+        elif record in before.security:
+            ops.append(Delete(_record(record)))
     return ops
+
+
+def _record(name: RecordId) -> str:
+    return f"{SECURITY}/{name.kind}/{quote(name.key, safe='').replace('.', '%2E')}"
 
 
 def _write_topic(old: TopicImage | None, new: TopicImage) -> list[Op]:
@@ -201,13 +223,22 @@ def load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
         schemas = yield [coordination.get(f"{path}/schemas/{s}") for s in schema_ids]
         by_id = {int(s): node.data for s, node in zip(schema_ids, schemas, strict=True)}
         topics[name] = _topic(name, decode(definition.data), decode(settings.data), chunks, by_id)
+    security = yield from _load_security(coordination)
     return ClusterImage(
         Version(controller_epoch, zxid),
         {},
         {int(i): decode(node.data, type=int) for i, node in zip(known_ids, known, strict=True)},
         topics,
         decode(config.data),
+        security,
     )
+
+
+def _load_security(coordination: Any) -> Steps:
+    keys = yield [coordination.children(f"{SECURITY}/{kind}") for kind in RecordKind]
+    names = [(kind, key) for kind, found in zip(RecordKind, keys, strict=True) for key in found]
+    nodes = yield [coordination.get(f"{SECURITY}/{kind}/{key}") for kind, key in names]
+    return {RecordId(kind, unquote(key)): node.data for (kind, key), node in zip(names, nodes, strict=True)}
 
 
 def _topic(

@@ -23,6 +23,7 @@ from sparklog.metadata.coordination import (
 )
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec, Unfinished
 from sparklog.replication.cluster_image import ClusterImage, TopicImage
+from sparklog.security.records import RecordChanges, RecordId
 
 IDS = "/ids"
 PRODUCER_IDS = f"{IDS}/producer"
@@ -143,6 +144,13 @@ class ImageStore:
 
     def _refuse(self) -> NoReturn:
         raise UnsupportedApiError("the topics of a cluster are changed by its controller")
+
+    def security_records(self) -> dict[RecordId, bytes]:
+        """As they were when the broker started."""
+        return dict(self._image.security)
+
+    def change_security_records(self, changes: RecordChanges) -> None:
+        raise UnsupportedApiError("the security records of a cluster are changed by its controller")
 
     def take_producer_ids(self, count: int, at_least: int = 0) -> int:
         """Not below those that logs here have: `at_least` would burn the ids of other brokers otherwise."""

@@ -34,6 +34,7 @@ from sparklog.metadata.store import (
     grown_topic,
     new_topic,
 )
+from sparklog.security.records import RecordChanges, RecordId, check_changes
 
 METADATA_FILE = "metadata.db"
 _FORMAT = 1
@@ -57,6 +58,12 @@ CREATE TABLE IF NOT EXISTS schemas (
     schema_id INTEGER NOT NULL,
     arrow_schema BLOB NOT NULL,     -- Arrow IPC schema message
     PRIMARY KEY (topic_id, schema_id)
+) STRICT;
+CREATE TABLE IF NOT EXISTS security_records (
+    kind TEXT NOT NULL,             -- sparklog.security.records.RecordKind
+    key TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (kind, key)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS unfinished_topics (
     topic_id TEXT PRIMARY KEY,
@@ -86,6 +93,7 @@ class SqliteStore:
             self._cluster_id = self._prepare()
             self._topics = self._load()
             self._next_schema_id = self._load_next_schema_id()
+            self._security_records = self._load_security_records()
         except BaseException:
             self._db.close()
             raise
@@ -138,6 +146,11 @@ class SqliteStore:
         with self._storage_errors("read"):
             row = self._db.execute("SELECT value FROM store WHERE name = 'next_schema_id'").fetchone()
             return int(row[0]) if row else ENVELOPE_SCHEMA_ID + 1
+
+    def _load_security_records(self) -> dict[RecordId, bytes]:
+        with self._storage_errors("read"):
+            rows = self._db.execute("SELECT kind, key, value FROM security_records").fetchall()
+            return {RecordId(kind, key): value for kind, key, value in rows}
 
     def cluster_id(self) -> str:
         return self._cluster_id
@@ -265,6 +278,22 @@ class SqliteStore:
     def _producer_ids_end(self) -> int:
         row = self._db.execute("SELECT value FROM store WHERE name = 'next_producer_id'").fetchone()
         return int(row[0]) if row else 0
+
+    def security_records(self) -> dict[RecordId, bytes]:
+        with self._lock:
+            return dict(self._security_records)
+
+    def change_security_records(self, changes: RecordChanges) -> None:
+        with self._lock:
+            check_changes(self._security_records, changes)
+            gone = [name for name, value in changes.items() if value is None]
+            set_to = {name: value for name, value in changes.items() if value is not None}
+            with self._storage_errors("write"), self._transaction():
+                self._db.executemany("DELETE FROM security_records WHERE kind = ? AND key = ?", gone)
+                self._db.executemany(
+                    "REPLACE INTO security_records VALUES (?, ?, ?)", [(*name, value) for name, value in set_to.items()]
+                )
+            self._security_records = {n: v for n, v in self._security_records.items() if n not in changes} | set_to
 
     def topics(self) -> dict[str, Topic]:
         with self._lock:

@@ -17,6 +17,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, c
 from sparklog.format.schema_evolution import SchemaChange, check_versions
 from sparklog.log.retention.policy import POLICY_COMPACT
 from sparklog.log.tiering.policy import check_tiering
+from sparklog.security.records import RecordChanges, RecordId
 from sparklog.settings import Scope, Value, check, check_names
 from sparklog.types import check_topic_name
 
@@ -141,6 +142,13 @@ class MetadataStore(Protocol):
         StorageError."""
         ...
 
+    def security_records(self) -> dict[RecordId, bytes]:
+        """All of them (a copy)."""
+        ...
+
+    def change_security_records(self, changes: RecordChanges) -> None:
+        """Makes all changes or none. Raises InvalidConfigError, PolicyViolationError, StorageFullError,
+        StorageError."""
         ...
 
     def close(self) -> None: ...

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Int32, Int64, Message, Name, Partition, Text
 from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
+from sparklog.security.records import CHANGES_MAX, KEY_CHARS_MAX, VALUE_BYTES_MAX
 
 WAIT_MS_MAX = 60_000
 NO_SESSION = 0
@@ -230,3 +231,24 @@ class FindTxnOwnersResponse(Message):
     """Of all transactions of the answering broker that include the partition."""
 
     owners: list[TransactionOwner]
+
+
+class SecurityRecordChange(Message):
+    """A security record (`security/records.py`) as it is to be; None: gone."""
+
+    kind: Annotated[str, Meta(max_length=32)]
+    key: Annotated[str, Meta(min_length=1, max_length=KEY_CHARS_MAX)]
+    value: Annotated[bytes, Meta(max_length=VALUE_BYTES_MAX)] | None
+
+
+class AlterSecurityRecordsRequest(Message):
+    """From a broker to the controller: all changes are stored together, or none."""
+
+    changes: Annotated[list[SecurityRecordChange], Meta(min_length=1, max_length=CHANGES_MAX)]
+
+
+class AlterSecurityRecordsResponse(Message):
+    """They are stored; images from this version on have them."""
+
+    controller_epoch: Int64
+    zxid: Int64

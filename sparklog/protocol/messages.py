@@ -80,6 +80,7 @@ class Api(IntEnum):
     WRITE_TXN_MARKERS = 54
     ADD_PARTITIONS_TO_TXN = 55
     FIND_TXN_OWNERS = 56
+    ALTER_SECURITY_RECORDS = 65
 
 
 class ErrorBody(Message):
@@ -409,6 +410,9 @@ APIS: dict[Api, ApiSpec] = {
     Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 2),
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
+    Api.ALTER_SECURITY_RECORDS: ApiSpec(
+        cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
+    ),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -139,6 +139,7 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.WRITE_TXN_MARKERS: (_BROKERS_ONLY,),
     Api.ADD_PARTITIONS_TO_TXN: (_BROKERS_ONLY,),
     Api.FIND_TXN_OWNERS: (_BROKERS_ONLY,),
+    Api.ALTER_SECURITY_RECORDS: (_BROKERS_ONLY,),
     Api.PRODUCE: (
         _TRANSACTIONAL._replace(when="with a transactional id"),
         Rule(TOPIC, _O.WRITE, _topics_of("partitions"), _ITEM),

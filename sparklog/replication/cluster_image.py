@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from sparklog.security.records import RecordId
 from sparklog.settings import Value
 from sparklog.types import TopicPartition
 
@@ -97,20 +98,22 @@ class ClusterDelta(Struct, frozen=True):
     topics: Mapping[str, TopicImage | None] = field(default_factory=dict)
     partitions: Mapping[TopicPartition, PartitionImage] = field(default_factory=dict)
     configs: Mapping[str, Value | None] = field(default_factory=dict)
+    security: Mapping[RecordId, bytes | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.brokers or self.known or self.topics or self.partitions or self.configs)
+        return any(getattr(self, name) for name in self.__struct_fields__)
 
 
 class ClusterImage(Struct, frozen=True):
     """See the module. `brokers`: those that are registered now; `known`: the last broker epoch of every broker there
-    has ever been; `configs`: settings of the cluster, which topics inherit."""
+    has ever been; `configs`: settings of the cluster, which topics inherit; `security`: see `security.records`."""
 
     version: Version = Version()
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     known: Mapping[int, int] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     configs: Mapping[str, Value] = field(default_factory=dict)
+    security: Mapping[RecordId, bytes] = field(default_factory=dict)
 
     def apply(self, delta: ClusterDelta, version: Version) -> ClusterImage:
         """The image after `delta`; this very one if `version` is not newer. Raises KeyError for a partition of a topic
@@ -132,6 +135,7 @@ class ClusterImage(Struct, frozen=True):
             MappingProxyType({**self.known, **delta.known}),
             MappingProxyType(topics),
             MappingProxyType(_merged(self.configs, delta.configs)),
+            MappingProxyType(_merged(self.security, delta.security)) if delta.security else self.security,
         )
 
     def partition(self, tp: TopicPartition) -> PartitionImage | None:

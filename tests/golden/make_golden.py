@@ -293,6 +293,12 @@ REQUESTS: dict[m.Api, Message] = {
         "loader-1", 4_000, 2, [cluster.TransactionPartitionName("trips", 1)]
     ),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
+    m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsRequest(
+        [
+            cluster.SecurityRecordChange("users", "alice", b"\x01\x02"),
+            cluster.SecurityRecordChange("acls", "0af3", None),
+        ]
+    ),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsRequest(["Ongoing"], 1000),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsRequest(["orders"]),
     m.Api.ABORT_TRANSACTION: txn.AbortTransactionRequest(None, "flights", 1, 7),
@@ -352,6 +358,7 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
     m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),
+    m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsResponse(
         [txn.TransactionDetails(0, "orders", SUMMARY, [txn.TransactionPartition(7, "flights", 1)])]

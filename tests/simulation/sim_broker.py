@@ -17,6 +17,7 @@ from sparklog_broker.registry import HANDLERS
 from sparklog.errors import LogCorruptError, StorageError, StorageFullError
 from sparklog.log.tools.repair import repair
 from sparklog.protocol.frames import PREFIX_BYTES, RequestPrefix, decode_request_prefix
+from sparklog.security.principals import ANONYMOUS
 from sparklog.testing.sim_files import PowerCut
 from sparklog.testing.sim_loop import SimLoop
 from sparklog.testing.sim_machine import SimMachine
@@ -126,6 +127,7 @@ class ServerConnection:
         self.local_address = ("127.0.0.1", 9292)
         self.peer_host = self.peer_name = connection.peer_host
         self.times = RequestTimes()
+        self.principal = ANONYMOUS
         self._connection = connection
         self._dispatcher = dispatcher
         self._loop = loop

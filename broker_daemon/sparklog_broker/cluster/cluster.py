@@ -28,6 +28,7 @@ from sparklog.replication.controller.model import ControlledShutdown, Controller
 from sparklog.replication.replica.model import ReplicaConfig
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.broker_peers import BrokerPeers
+from sparklog_broker.cluster.cluster_records import ClusterRecords
 from sparklog_broker.cluster.cluster_topics import ClusterTopics, is_here
 from sparklog_broker.cluster.controller_client import ControllerClient, done
 from sparklog_broker.cluster.images import ImageFollower
@@ -127,6 +128,11 @@ class Cluster:
         )
         return self._topics
 
+    def security_records(self, storage: Storage) -> ClusterRecords:
+        """In place of those of a broker that is alone."""
+        self._security = ClusterRecords(storage)
+        return self._security
+
     @property
     def image(self) -> ClusterImage:
         """What this broker goes by."""
@@ -180,6 +186,7 @@ class Cluster:
         first = replace(self._first_image, version=Version())
         self.images = ImageFollower(self.membership, self.controller, self._config.broker_id, first, self._follow)
         self._topics.join(self.membership, self.controller, self.images)
+        self._security.join(self.membership, self.controller, self.images)
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration)
         self.membership.start()
         self._tasks = [self._loop.create_task(proposals.run()), self._loop.create_task(self.images.run())]
@@ -214,6 +221,7 @@ class Cluster:
 
     async def _follow(self, image: ClusterImage) -> None:
         try:
+            self._security.follow(image.security)
             self.replicas.image = image  # roles of new partitions begin with it
             await self._topics.follow(image)
             self.replicas.follow_image(image)

@@ -102,6 +102,12 @@ class Membership:
     def is_controller(self) -> bool:
         return self._controller.image is not None
 
+    @property
+    def version(self) -> Version:
+        """Of what is stored, if this broker is the controller."""
+        image = self._controller.image
+        return Version() if image is None else image.version
+
     async def ask(self, make: Callable[[int], Request]) -> Any:
         """What the controller answers to the request that `make` makes of a token. Raises NotControllerError if this
         broker is not the controller, or no more when the outcome is known; else the controller's error."""

@@ -1,4 +1,5 @@
-"""What brokers of a cluster ask of one another: REPLICA_FETCH, METADATA_FETCH, ALTER_PARTITION, CONTROLLED_SHUTDOWN."""
+"""What brokers of a cluster ask of one another: REPLICA_FETCH, METADATA_FETCH, ALTER_PARTITION, CONTROLLED_SHUTDOWN,
+ALTER_SECURITY_RECORDS."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from sparklog.errors import InvalidRequestError
 from sparklog.protocol.cluster_messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
+    AlterSecurityRecordsRequest,
+    AlterSecurityRecordsResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ImageChange,
@@ -16,6 +19,7 @@ from sparklog.protocol.cluster_messages import (
 from sparklog.replication.cluster_image import Version
 from sparklog.replication.controller.model import ControlledShutdown
 from sparklog.replication.image_codec import encode
+from sparklog_broker.cluster import cluster_records
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.cluster.isr_proposals import decide
 from sparklog_broker.dispatcher import RequestContext
@@ -64,3 +68,12 @@ async def controlled_shutdown(
         lambda token: ControlledShutdown(token, request.broker_id, request.broker_epoch)
     )
     return Response(ControlledShutdownResponse(remaining))
+
+
+async def alter_security_records(
+    request: AlterSecurityRecordsRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """Only the controller answers, when the records are stored."""
+    changes = cluster_records.changes_of(request)
+    version = await cluster_records.decide(_cluster(context).membership, changes)
+    return Response(AlterSecurityRecordsResponse(*version))

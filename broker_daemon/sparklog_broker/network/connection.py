@@ -31,6 +31,7 @@ from msgspec import Struct
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
 from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog.protocol.messages import Api
+from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.out_queue import OutQueue, ShortFileError
@@ -132,6 +133,8 @@ class Connection:
         self._on_close = on_close
         self._refusal: SparklogError | None = None
         self.local_address, self.peer_host, self.peer_name = addresses or _addresses(sock)
+        self.principal: Principal = ANONYMOUS
+        """Who the peer is; whoever authenticates it says so here. Counts from the next request on."""
         self._prefix = bytearray(PREFIX_BYTES)
         self._prefix_received = 0
         self._reading: _Frame | None = None

@@ -56,7 +56,7 @@ class Storage:
                 self.producer_ids.found(producer.producer_id)
         self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
         """Whatever may have to wait for the object store."""
-        self._store = store
+        self._store = self.metadata = store
         self._loop = loop
         self._admin = environment.executors.pool("admin", 1)
 

@@ -6,7 +6,7 @@
 | BrokersChanged | who is gone, or has another broker epoch, leaves every ISR; leaders are elected; Write |
 | AlterPartition | checks of `isr_changes`; Write, then Answer |
 | ControlledShutdown | its partitions get other leaders; Write, then Answer with what is left |
-| DirectoryFailed, Elect, Reassign, topics | Write, then Answer |
+| DirectoryFailed, Elect, Reassign, topics, AlterSecurity | Write, then Answer |
 | Tick | leaderless partitions, reassignments, preferred leaders; Write |
 | Written OK | the image changes, and only here; Publish, the Answers that waited; the next Write |
 | Written FENCED | Resign; everybody who waits is refused with NOT_CONTROLLER |
@@ -52,6 +52,7 @@ from sparklog.replication.controller.model import (
     AlterConfig,
     AlterPartition,
     AlterSchema,
+    AlterSecurity,
     Answer,
     BrokersChanged,
     ControlledShutdown,
@@ -79,6 +80,7 @@ from sparklog.replication.controller.model import (
 )
 from sparklog.replication.controller.placement import check_assignment
 from sparklog.replication.controller.write_parts import parts_of
+from sparklog.security.records import CHANGE_BYTES_MAX, CHANGES_MAX, check_changes, size_of
 from sparklog.types import TopicPartition
 
 WAITING_MAX = 100_000
@@ -191,7 +193,10 @@ class Controller:
     def _decide(self, image: ClusterImage, now_ms: int) -> deque[ClusterDelta]:
         draft = Draft(image, self._offline, self._guards)
         for _ in range(min(len(self._queue), BATCH_MAX)):
-            event = self._queue.popleft()
+            event = self._queue[0]
+            if isinstance(event, AlterSecurity) and not _fits(draft, event):
+                break  # the next write takes it
+            self._queue.popleft()
             if isinstance(event, BrokersChanged):
                 self._on_brokers(draft, event.brokers)
             elif isinstance(event, Tick):
@@ -280,6 +285,10 @@ class Controller:
                 return topics.alter_config(draft, request)
             case AlterSchema():
                 return topics.alter_schema(draft, request)
+            case AlterSecurity(_, changes):
+                check_changes(draft.security(), changes)
+                draft.change_security(changes)
+                return None
             case DeleteTopic(_, name):
                 topic = draft.topic(name)
                 draft.delete_topic(name)
@@ -405,6 +414,15 @@ class Controller:
                 for tp, partition in astray:
                     if broker_id in partition.isr and draft.rules(tp, partition).can_lead(broker_id):
                         draft.change(tp, replace(partition, leader=broker_id))
+
+
+def _fits(draft: Draft, request: AlterSecurity) -> bool:
+    """Whether one write takes the request with those before it; alone it is taken, or refused."""
+    there = draft.security_changes
+    if not there:
+        return True
+    count, size = len(there) + len(request.changes), size_of(there) + size_of(request.changes)
+    return count <= CHANGES_MAX and size <= CHANGE_BYTES_MAX
 
 
 def _led_by_others(

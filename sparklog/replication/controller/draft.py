@@ -18,6 +18,7 @@ from sparklog.replication.cluster_image import (
 )
 from sparklog.replication.controller.election import ElectionRules, settled
 from sparklog.replication.controller.model import Safeguards
+from sparklog.security.records import RecordChanges, RecordId, Records
 from sparklog.settings import Value
 from sparklog.types import TopicPartition
 
@@ -39,9 +40,10 @@ class Draft:
         self._topics: dict[str, TopicImage | None] = {}
         self._partitions: dict[TopicPartition, PartitionImage] = {}
         self._configs: dict[str, Value | None] = {}
+        self._security: dict[RecordId, bytes | None] = {}
 
     def delta(self) -> ClusterDelta:
-        return ClusterDelta(self.brokers, self.known, self._topics, self._partitions, self._configs)
+        return ClusterDelta(self.brokers, self.known, self._topics, self._partitions, self._configs, self._security)
 
     def image(self) -> ClusterImage:
         """With the changes so far, under a version of its own."""
@@ -101,6 +103,18 @@ class Draft:
 
     def set_config(self, name: str, value: Value | None) -> None:
         self._configs[name] = value
+
+    # --- security
+
+    def security(self) -> Records:
+        return {n: v for n, v in {**self._image.security, **self._security}.items() if v is not None}
+
+    def change_security(self, changes: RecordChanges) -> None:
+        self._security |= changes
+
+    @property
+    def security_changes(self) -> RecordChanges:
+        return self._security
 
     # --- partitions
 

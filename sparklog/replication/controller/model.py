@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from sparklog.errors import SparklogError
 from sparklog.replication.cluster_image import BrokerImage, ClusterDelta, ClusterImage, TopicImage, Version
+from sparklog.security.records import RecordChanges
 from sparklog.settings import Value
 from sparklog.types import TopicPartition
 
@@ -105,6 +106,13 @@ class AlterSchema(Struct, frozen=True):
     schema: bytes
 
 
+class AlterSecurity(Struct, frozen=True):
+    """Security records are changed together."""
+
+    token: Hashable
+    changes: RecordChanges
+
+
 class IsrChange(Struct, frozen=True):
     """What a leader proposes for one partition; `isr`: (id, broker epoch)."""
 
@@ -192,6 +200,7 @@ Request = (
     | DeleteTopic
     | AlterConfig
     | AlterSchema
+    | AlterSecurity
     | AlterPartition
     | ControlledShutdown
     | DirectoryFailed

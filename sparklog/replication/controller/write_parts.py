@@ -44,6 +44,6 @@ def parts_of(delta: ClusterDelta, after: ClusterImage) -> Iterator[ClusterDelta]
             size += weight
         part[tp] = delta.partitions[tp]
     rest = {tp: p for tp, p in delta.partitions.items() if tp.topic in delta.topics}
-    last = ClusterDelta(delta.brokers, delta.known, delta.topics, {**part, **rest}, delta.configs)
+    last = ClusterDelta(delta.brokers, delta.known, delta.topics, {**part, **rest}, delta.configs, delta.security)
     if last:
         yield last

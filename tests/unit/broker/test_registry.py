@@ -17,12 +17,14 @@ from sparklog_broker.registry import HANDLERS
 from sparklog.errors import ERRORS, InvalidRequestError, StorageError, UnknownServerError
 from sparklog.protocol.frames import RequestPrefix, decode_response_prefix
 from sparklog.protocol.messages import APIS, Api, HandshakeRequest, decode_error, encode
+from sparklog.security.principals import ANONYMOUS
 
 
 class _Peer:
     local_address = ("127.0.0.1", 1)
     peer_host = "127.0.0.1"
     peer_name = "127.0.0.1:2"
+    principal = ANONYMOUS
     times = RequestTimes()
 
 

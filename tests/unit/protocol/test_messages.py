@@ -62,6 +62,7 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.WRITE_TXN_MARKERS: 54,
         m.Api.ADD_PARTITIONS_TO_TXN: 55,
         m.Api.FIND_TXN_OWNERS: 56,
+        m.Api.ALTER_SECURITY_RECORDS: 65,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max

@@ -1,0 +1,56 @@
+"""Security records in a cluster: changed by the controller, in effect on every broker with the image that has them."""
+
+from __future__ import annotations
+
+from sparklog.errors import RequestTimedOutError
+from sparklog.protocol.cluster_messages import (
+    AlterSecurityRecordsRequest,
+    AlterSecurityRecordsResponse,
+    SecurityRecordChange,
+)
+from sparklog.protocol.messages import Api
+from sparklog.replication.cluster_image import Version
+from sparklog.replication.controller.model import AlterSecurity
+from sparklog.security.records import RecordChanges, RecordId
+from sparklog_broker.cluster.controller_client import ControllerClient
+from sparklog_broker.cluster.images import ImageFollower
+from sparklog_broker.cluster.membership import Membership
+from sparklog_broker.security.records import SecurityRecords
+
+CHANGE_TIMEOUT_S = 30.0
+
+
+class ClusterRecords(SecurityRecords):
+    """See the module."""
+
+    def join(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
+        """What could not be there when this was made."""
+        self._membership, self._controller, self._images = membership, controller, images
+
+    async def change(self, changes: RecordChanges) -> None:
+        """As `SecurityRecords.change`."""
+        if await self._controller.find():
+            version = await decide(self._membership, changes)
+        else:
+            request = AlterSecurityRecordsRequest([SecurityRecordChange(*name, v) for name, v in changes.items()])
+            answer = await self._controller.request(
+                "security",
+                Api.ALTER_SECURITY_RECORDS,
+                request,
+                AlterSecurityRecordsResponse,
+                timeout_s=CHANGE_TIMEOUT_S,
+            )
+            version = Version(answer.controller_epoch, answer.zxid)
+        if not await self._images.until_true(lambda image: image.version >= version, CHANGE_TIMEOUT_S):
+            raise RequestTimedOutError("the change is made, but this broker does not have it yet")
+
+
+async def decide(membership: Membership, changes: RecordChanges) -> Version:
+    """On the controller: the version of an image that has the changes. Raises as `SecurityRecords.change`."""
+    await membership.ask(lambda token: AlterSecurity(token, changes))
+    return membership.version
+
+
+def changes_of(request: AlterSecurityRecordsRequest) -> dict[RecordId, bytes | None]:
+    """What another broker asks for."""
+    return {RecordId(change.kind, change.key): change.value for change in request.changes}

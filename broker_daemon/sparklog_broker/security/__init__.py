@@ -1,0 +1,1 @@
+"""What the broker does with the rules of `sparklog.security`."""

@@ -1,0 +1,66 @@
+"""The security records as the broker has them at hand: read at no cost, changed durably, watched by their kind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from sparklog.metadata.store import MetadataStore
+from sparklog.security.records import RecordChanges, RecordId, RecordKind, Records, of_kind
+from sparklog_broker.partitions.storage import Storage
+
+log = logging.getLogger(__name__)
+
+Watcher = Callable[[Mapping[str, bytes | None]], None]
+"""Is told what has changed: the records of one kind by their keys, None for one that is gone."""
+
+
+class SecurityRecords:
+    """Event-loop thread only. This one is of a broker that is alone."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._store: MetadataStore = storage.metadata
+        self._records: Records = self._store.security_records()
+        self._watchers: list[tuple[RecordKind, Watcher]] = []
+
+    def of_kind(self, kind: RecordKind) -> dict[str, bytes]:
+        """The records of one kind by their keys."""
+        return of_kind(self._records, kind)
+
+    def watch(self, kind: RecordKind, watcher: Watcher) -> None:
+        """`watcher` is told at once what there is, and from then on what changes, before `change` returns."""
+        self._watchers.append((kind, watcher))
+        if there := self.of_kind(kind):
+            self._tell(watcher, kind, there)
+
+    async def change(self, changes: RecordChanges) -> None:
+        """Makes all changes or none; when it returns they are stored and in effect here.
+
+        Raises InvalidConfigError, PolicyViolationError (too many), StorageError; in a cluster also NotControllerError,
+        BrokerNotAvailableError, RequestTimedOutError (it may be made all the same).
+        """
+        await asyncio.shield(self._storage.run(lambda: self._store.change_security_records(changes)))
+        self.follow(self._store.security_records())
+
+    def follow(self, records: Records) -> None:
+        """These are the records now."""
+        before, self._records = self._records, records
+        if before is records:
+            return
+        names = {*before, *records}
+        changed = {name: records.get(name) for name in names if before.get(name) != records.get(name)}
+        for kind, watcher in self._watchers:
+            if of_it := _of_kind(changed, kind):
+                self._tell(watcher, kind, of_it)
+
+    def _tell(self, watcher: Watcher, kind: RecordKind, changes: Mapping[str, bytes | None]) -> None:
+        try:
+            watcher(changes)
+        except Exception:
+            log.exception("a change of %s records is not in effect", kind)
+
+
+def _of_kind(changes: Mapping[RecordId, bytes | None], kind: RecordKind) -> dict[str, bytes | None]:
+    return {name.key: value for name, value in changes.items() if name.kind == kind}

@@ -1,0 +1,78 @@
+"""Security records: what the cluster keeps about users, ACLs, quotas and secrets, as bytes under a kind and a key.
+
+The metadata store keeps them and knows nothing of their content; each kind's own module does. A change is a set of
+records, stored together or not at all. A key is a text of its kind's choice: a user's name, or a digest where the name
+of what is described may be long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from sparklog.errors import InvalidConfigError, PolicyViolationError
+
+KEY_CHARS_MAX = 1_024
+VALUE_BYTES_MAX = 65_536
+RECORDS_MAX = 20_000
+BYTES_MAX = 4 * 1024 * 1024
+"""Of all records: a broker that joins gets them with the cluster's image, in one answer."""
+CHANGES_MAX = 1_000
+CHANGE_BYTES_MAX = 512 * 1024
+"""Of one change: ZooKeeper takes about a megabyte in one transaction."""
+
+
+class RecordKind(StrEnum):
+    """Each kind is changed and watched by itself."""
+
+    USERS = "users"
+    ACLS = "acls"
+    QUOTAS = "quotas"
+    SECRETS = "secrets"
+
+
+class RecordId(NamedTuple):
+    """`kind` is the text of a `RecordKind`."""
+
+    kind: str
+    key: str
+
+
+Records = Mapping[RecordId, bytes]
+RecordChanges = Mapping[RecordId, bytes | None]
+"""None: the record is gone. Taking away what is not there is no error."""
+
+
+def of_kind(records: Records, kind: RecordKind) -> dict[str, bytes]:
+    """The records of one kind by their keys."""
+    return {name.key: value for name, value in records.items() if name.kind == kind}
+
+
+def size_of(changes: Records | RecordChanges) -> int:
+    """What the limits count: bytes of keys and values."""
+    return sum(len(name.key.encode("utf-8", "surrogatepass")) + len(value or b"") for name, value in changes.items())
+
+
+def check_changes(before: Records, changes: RecordChanges) -> None:
+    """Raises InvalidConfigError for a record that cannot be, PolicyViolationError if there would be too many."""
+    if len(changes) > CHANGES_MAX or size_of(changes) > CHANGE_BYTES_MAX:
+        raise PolicyViolationError(
+            f"{len(changes)} security records with {size_of(changes)} bytes at once; change at most {CHANGES_MAX} with "
+            f"{CHANGE_BYTES_MAX} bytes at a time"
+        )
+    kinds = set(RecordKind)
+    for name, value in changes.items():
+        if name.kind not in kinds:
+            raise InvalidConfigError(f"there is no kind of security record {name.kind[:64]!r}; use {', '.join(kinds)}")
+        if not name.key or len(name.key) > KEY_CHARS_MAX or not name.key.isprintable():
+            raise InvalidConfigError(f"a security record's key is 1 to {KEY_CHARS_MAX} printable characters")
+        if value is not None and len(value) > VALUE_BYTES_MAX:
+            raise InvalidConfigError(f"a security record of {len(value)} bytes; at most {VALUE_BYTES_MAX} are kept")
+    if any(value is not None for value in changes.values()):
+        after = {name: value for name, value in {**before, **changes}.items() if value is not None}
+        if len(after) > RECORDS_MAX or size_of(after) > BYTES_MAX:
+            raise PolicyViolationError(
+                f"{len(after)} security records with {size_of(after)} bytes; {RECORDS_MAX} with {BYTES_MAX} bytes are "
+                "kept: remove some, or let fewer say the same (prefixed ACLs, quotas of the default user)"
+            )
