@@ -11,8 +11,8 @@ order of their connection and take a random time. The same seed and the same cal
   learns of it when it connects: LOST, then CONNECTED with a new session.
 - `stop()`, `start()`: of the whole ensemble. It forgets nothing; sessions live on from the start.
 
-A thread that waits for a future's result gets it at once: in a simulation a job takes no time. What the client has asked
-before is done first. Without a connection it gets ConnectionLossError.
+A thread that waits for a future's result gets it at once: in a simulation a job takes no time. What the client has
+asked before is done first. Without a connection it gets ConnectionLossError.
 
 Not simulated: several servers of different age. A real client may read from one that is behind; those who depend on the
 newest write to it (the controller's fence).

@@ -7,6 +7,7 @@ for. A violation is one line that says how to live it again. Ctrl-C stops; the e
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import logging
 import os
@@ -57,10 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.disable(logging.CRITICAL)
     kinds = tuple(filter(None, given.kinds.split(",")))
     campaign = Campaign(_lives(first, tuple(given.worlds.split(",")), kinds), sys.stdout.write)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         campaign.run(seconds=given.seconds, count=given.count)
-    except KeyboardInterrupt:
-        pass
     campaign.tell("end")
     return 1 if campaign.violations else 0
 

@@ -168,8 +168,8 @@ class ClusterClient:
             raise error
         kind = type(whole.results[0])
         results = [found[i][0] if i in found else _nobody(kind, key) for i, key in enumerate(keys)]
-        data = b"".join(bytes(found[i][1]) for i in range(len(keys)) if i in found)
-        return replace(whole, results=results), memoryview(data)
+        whole_data = b"".join(bytes(found[i][1]) for i in range(len(keys)) if i in found)
+        return replace(whole, results=results), memoryview(whole_data)
 
     async def _ask_one(
         self,

@@ -13,12 +13,13 @@ from sparklog_broker.config import make_config
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.registry import HANDLERS
 
-from sparklog.errors import SparklogError, StorageError
+from sparklog.errors import LogCorruptError, SparklogError, StorageError
+from sparklog.log.tools.repair import repair
 from sparklog.replication.cluster_image import ClusterImage
 from sparklog.testing.sim_files import PowerCut
 from sparklog.testing.sim_loop import SimLoop
 from sparklog.testing.sim_machine import SimMachine
-from sparklog.testing.sim_net import SimNet
+from sparklog.testing.sim_net import SimConnection, SimNet
 from sparklog.testing.sim_streams import stream_opener
 from sparklog.testing.sim_zookeeper import SimClient, SimZooKeeper
 from sparklog.types import TopicPartition
@@ -118,7 +119,11 @@ class Node:
         self.broker = broker = Broker.open(self._config, loop, environment, cluster)
         self._watch_leaderships(cluster)
         dispatcher = Dispatcher(broker, HANDLERS)
-        self._net.listen(self.host, loop, lambda c: ServerConnection(c, dispatcher, loop))
+
+        def accept(connection: SimConnection) -> None:
+            ServerConnection(connection, dispatcher, loop)
+
+        self._net.listen(self.host, loop, accept)
         broker.start(self._on_failed)
         await cluster.join(f"{self.host}:{PORT}", self._on_failed)
         self.has_joined = True
@@ -171,9 +176,7 @@ class Node:
         if broker is not None and self.has_joined:
             stopping = loop.create_task(self._stop(broker))
             simulation = self.machine.simulation
-            simulation.run(
-                lambda: stopping.done() or self.machine.files.is_off, limit_s=simulation.now_s + limit_s
-            )
+            simulation.run(lambda: stopping.done() or self.machine.files.is_off, limit_s=simulation.now_s + limit_s)
             if self.machine.files.is_off:
                 return False
             ended = stopping.done()
@@ -189,6 +192,24 @@ class Node:
         broker.stop_waiting()
         with contextlib.suppress(StorageError):
             await broker.close()
+
+    def repair(self) -> list[TopicPartition]:
+        """What an operator does about partitions that are offline because of what a power cut has left: the broker is
+        ended, `sparklog log repair`, a start. The partitions."""
+        broker = self.broker
+        assert broker is not None
+        damaged = [p for p in broker.partitions.all() if isinstance(p.error, LogCorruptError)]
+        if not damaged:
+            return []
+        work = [
+            (broker.storage.logs.location_of(p.key)[0] / str(p.key), broker.partitions.topics[p.key.topic].schemas)
+            for p in damaged
+        ]
+        self.kill()
+        for directory, schemas in work:
+            repair(directory, self.machine.files, dry_run=False, schema_of=schemas.__getitem__)
+        self.start()
+        return sorted(p.key for p in damaged)
 
     # --- the way to ZooKeeper
 

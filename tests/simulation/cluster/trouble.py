@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sparklog.errors import SparklogError
 from sparklog.metadata.cluster_znodes import CONTROLLER
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import SimLoop
@@ -29,7 +31,7 @@ class ClusterTrouble:
         self.world = world
         self.sim = world.simulation
         self.rng = world.simulation.rng
-        self.disks = {node.id: Disks(world) for node in world.nodes}
+        self.disks = {node.id: Disks() for node in world.nodes}
         self.suspects: dict[int, int] = {}
         """Brokers that crashed, and the life in which they did: until they are in sync again they may lack records."""
         for node in world.nodes:
@@ -117,9 +119,7 @@ class ClusterTrouble:
     def _again(self, node: Node) -> None:
         """It is started again, sometimes before its session has ended."""
         life = node.life
-        self.world.later(
-            self.rng.random() * DOWN_S, lambda: self.revive(node) if node.life == life else None
-        )
+        self.world.later(self.rng.random() * DOWN_S, lambda: self.revive(node) if node.life == life else None)
 
     def revive(self, node: Node) -> None:
         if not node.is_alive and not node.machine.files.is_off:
@@ -175,10 +175,11 @@ class ClusterTrouble:
         assert controller.loop is not None
 
         async def move() -> None:
-            await membership.ask(lambda token: Reassign(token, targets))
-            await membership.ask(lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)))
+            with contextlib.suppress(SparklogError):  # an operator may be refused
+                await membership.ask(lambda token: Reassign(token, targets))
+                await membership.ask(lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)))
 
-        controller.loop.create_task(self.world.trying(move()))
+        controller.loop.create_task(move())
 
     # --- the network
 
@@ -320,7 +321,6 @@ class ClusterTrouble:
             disks = self.disks[node.id]
             if node.is_alive and not node.is_paused and (disks.broken or disks.touched) and self.may_crash(node):
                 disks.heal()
-                disks.touched_before = disks.touched
                 self._crashed(node, self.rng.choice([node.kill, node.power_cut]))
                 return
 

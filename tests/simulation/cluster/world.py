@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import random
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from sparklog.errors import SparklogError
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.cluster_image import ClusterImage, PartitionImage
 from sparklog.testing.sim_loop import SimLoop, Simulation
@@ -134,6 +131,14 @@ class ClusterWorld(Scene):
         first = self.nodes[0]
         assert first.loop is not None
         self.simulation.complete(first.loop, self._make_topics(first), limit_s=START_S)
+        self.simulation.run(self._agree, limit_s=self.simulation.now_s + START_S)
+
+    def _agree(self) -> bool:
+        """Whether all brokers know everything: what a topic's settings promise begins with that."""
+        image = self.controller_image()
+        return image is not None and all(
+            node.cluster is not None and node.cluster.images.image.version == image.version for node in self.nodes
+        )
 
     async def _make_topics(self, node: Node) -> None:
         broker = node.broker
@@ -169,6 +174,9 @@ class ClusterWorld(Scene):
                 self.trouble.is_off(node)
             elif node.failed:
                 self.trouble.give_up(node)
+            elif node.has_joined and not node.is_paused:
+                for tp in node.repair():
+                    self.notes.repaired(str(tp))
 
     def _check(self) -> None:
         self._check_nodes()
@@ -229,11 +237,3 @@ class ClusterWorld(Scene):
         partition = None if broker is None else broker.partitions.find(tp)
         log = None if partition is None else partition.open_log
         return (-1, -1) if log is None else (log.log_end_offset, log.high_watermark)
-
-    @staticmethod
-    async def trying(work: Coroutine[Any, Any, None]) -> None:
-        """An operator's request may be refused."""
-        try:
-            await work
-        except SparklogError:
-            return
