@@ -27,6 +27,8 @@ class Scope(Enum):
     TOPIC = "topic"
     PRODUCER = "producer"
     CONSUMER = "consumer"
+    CLIENT = "client"
+    """Every client: how it connects."""
 
 
 class Setting(Struct, frozen=True):
@@ -101,7 +103,7 @@ def _parse_bool(value: object) -> bool:
 
 MIB = 1024 * 1024
 _DAY_MS = 86_400_000
-_B, _T, _P, _C = Scope.BROKER, Scope.TOPIC, Scope.PRODUCER, Scope.CONSUMER
+_B, _T, _P, _C, _S = Scope.BROKER, Scope.TOPIC, Scope.PRODUCER, Scope.CONSUMER, Scope.CLIENT
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("broker.id", _B, 0, "This broker's number in the cluster.", minimum=0, maximum=2**31 - 1),
@@ -233,6 +235,31 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("local.read", _C, "auto", "How a partition is read that is behind: auto maps the broker's files where they are visible on the same host; off uses the socket.", choices=("auto", "off")),
     Setting("check.crcs", _C, True, "Whether every batch's checksum is verified by the reader."),
     Setting("request.timeout.ms", _C, 30_000, "How long one request waits for its answer.", "ms", 1, _DAY_MS),
+    Setting("security.protocol", _S, "PLAINTEXT", "Whether connections are encrypted (SSL, SASL_SSL), and whether the client says who it is with SASL (SASL_PLAINTEXT, SASL_SSL). Fits the broker's listener.", choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
+    Setting("sasl.mechanism", _S, "", "How the client proves who it is; librdkafka's name for it, sasl.mechanisms, is taken as well. PLAIN and OAUTHBEARER only with SASL_SSL.", choices=("", "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")),
+    Setting("sasl.jaas.config", _S, "", "Who the client is, as Kafka's clients have it: ScramLoginModule or PlainLoginModule with username and password, or OAuthBearerLoginModule with clientId, clientSecret and scope."),
+    Setting("sasl.username", _S, "", "The user, as librdkafka has it: in place of sasl.jaas.config."),
+    Setting("sasl.password", _S, "", "The user's password, as librdkafka has it: in place of sasl.jaas.config."),
+    Setting("sasl.oauthbearer.token.endpoint.url", _S, "", "With OAUTHBEARER: where tokens come from. https://… is asked with the client's id and secret; file:///path holds a token and is read anew for each connection."),
+    Setting("sasl.oauthbearer.client.id", _S, "", "With OAUTHBEARER: the client's id at the token endpoint; in place of sasl.jaas.config."),
+    Setting("sasl.oauthbearer.client.secret", _S, "", "With OAUTHBEARER: the client's secret at the token endpoint."),
+    Setting("sasl.oauthbearer.scope", _S, "", "With OAUTHBEARER: the scope that is asked for."),
+    Setting("ssl.ca.location", _S, "", "PEM file of the authorities whose brokers are trusted; empty, like ssl.truststore.*: those of the system."),
+    Setting("ssl.ca.pem", _S, "", "The authorities as PEM text."),
+    Setting("ssl.truststore.type", _S, "PEM", "Only PEM is supported.", choices=("PEM",)),
+    Setting("ssl.truststore.location", _S, "", "As ssl.ca.location, by Kafka's name."),
+    Setting("ssl.truststore.certificates", _S, "", "As ssl.ca.pem, by Kafka's name."),
+    Setting("ssl.certificate.location", _S, "", "PEM file of the client's certificate and its chain, where the broker asks for one."),
+    Setting("ssl.certificate.pem", _S, "", "The client's certificate as PEM text."),
+    Setting("ssl.key.location", _S, "", "PEM file of the private key of the client's certificate."),
+    Setting("ssl.key.pem", _S, "", "The private key as PEM text."),
+    Setting("ssl.key.password", _S, "", "The password of the private key, if it has one."),
+    Setting("ssl.keystore.type", _S, "PEM", "Only PEM is supported.", choices=("PEM",)),
+    Setting("ssl.keystore.location", _S, "", "PEM file of the client's private key and certificate in one, by Kafka's name."),
+    Setting("ssl.keystore.certificate.chain", _S, "", "As ssl.certificate.pem, by Kafka's name."),
+    Setting("ssl.keystore.key", _S, "", "As ssl.key.pem, by Kafka's name."),
+    Setting("ssl.endpoint.identification.algorithm", _S, "https", "With https the broker's certificate has to be for the host that was asked. Empty: for any host, so that whoever has a certificate of the same authority can pretend to be the broker.", choices=("https", "", "none")),
+    Setting("ssl.enabled.protocols", _S, "TLSv1.2,TLSv1.3", "Versions of TLS that are spoken."),
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from sparklog_broker.handlers import (
     locate,
     metadata,
     offsets,
+    operations,
     produce,
     producer_ids,
     records,
@@ -63,4 +64,9 @@ HANDLERS: dict[Api, Handler] = {
     Api.FIND_TXN_OWNERS: cluster_transactions.find_txn_owners,
     Api.ALTER_SECURITY_RECORDS: cluster.alter_security_records,
     Api.TXN_OFFSET_COMMIT: groups.txn_offset_commit,
+    Api.ALTER_PARTITION_REASSIGNMENTS: operations.alter_partition_reassignments,
+    Api.LIST_PARTITION_REASSIGNMENTS: operations.list_partition_reassignments,
+    Api.ELECT_LEADERS: operations.elect_leaders,
+    Api.CORDON_BROKER: operations.cordon_broker,
+    Api.DESCRIBE_CLUSTER: operations.describe_cluster,
 }

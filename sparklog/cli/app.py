@@ -27,6 +27,7 @@ from sparklog.cli import (
     transaction,
     web_console,
 )
+from sparklog.cli.client_command import secure_commands
 from sparklog.cli.completion import join_bash_words
 from sparklog.cli.doctor import command as doctor
 from sparklog.cli.errors import hint_for, report
@@ -74,6 +75,7 @@ app.command("top", epilog=top.EPILOG)(top.top)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(log.app, name="log")
 app.command("config", epilog=conf.EPILOG)(conf.config)
+secure_commands(app)
 
 _debug = False
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sparklog.cli.client_command import client_security, default_address
 from sparklog.settings import Scope, Setting, settings_of
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _ask(ctx: typer.Context, question: Callable[[Admin], list[str]]) -> list[str
     from sparklog.errors import SparklogError
 
     try:
-        with Admin(ctx.params["bootstrap_servers"], request_timeout_ms=BROKER_TIMEOUT_MS) as admin:
+        with Admin(default_address(ctx), request_timeout_ms=BROKER_TIMEOUT_MS, security=client_security()) as admin:
             return question(admin)
     except SparklogError:
         return []

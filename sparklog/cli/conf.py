@@ -38,6 +38,7 @@ class ConfigScope(StrEnum):
     topic = "topic"
     producer = "producer"
     consumer = "consumer"
+    client = "client"
 
 
 def config(

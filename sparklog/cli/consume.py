@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparklog.cli import completion
+from sparklog.cli.client_command import client_security
 from sparklog.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -114,7 +115,7 @@ def consume(
         described = admin.describe_topic(topic)  # after the ends: no record below them has a newer schema
         wanted = _columns(described, columns)
     end = None if follow else {tp: latest[tp].offset for tp in tps}
-    consumer = Consumer(bootstrap_servers, columns=wanted, **parameters)
+    consumer = Consumer(bootstrap_servers, columns=wanted, security=client_security(), **parameters)
     try:
         consumer.assign(tps)
         for tp, offset in begin.items():

@@ -30,7 +30,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.StorageError: "check the broker's data directory (`data.dir`): does it exist, may the broker write there?",
     errors.SchemaMismatchError: "`sparklog topic describe NAME` shows the topic's columns and types; cast or rename yours",
     errors.UnknownSchemaError: "try again; if it stays, the topic was deleted and made anew: restart the producer",
-    errors.InvalidConfigError: "`sparklog config broker|topic|producer|consumer` lists every setting with its bounds",
+    errors.InvalidConfigError: "`sparklog config broker|topic|producer|consumer|client` lists every setting with its bounds",
     errors.InvalidPartitionsError: "`sparklog topic describe NAME` shows the partitions; a topic has 1 to 10000",
     errors.BrokerShuttingDownError: "wait until the broker is back, then try again",
     errors.LogCorruptError: "the partition is offline, its files untouched: `sparklog log verify DIR` lists the damage, `sparklog log repair DIR` keeps what is intact",

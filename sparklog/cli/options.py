@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparklog.cli import completion
+from sparklog.cli.client_command import ENV_BOOTSTRAP, client_security
 from sparklog.settings import Scope, check
 
 if TYPE_CHECKING:
     from sparklog.client.admin.admin import Admin
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9292"
-ENV_BOOTSTRAP = "SPARKLOG_BOOTSTRAP_SERVERS"
 DEFAULT_TIMEOUT_MS = 30_000
 
 Bootstrap = Annotated[
@@ -60,10 +60,10 @@ def timeout_ms() -> int:
 
 
 def open_admin(bootstrap_servers: str) -> Admin:
-    """An Admin that waits as long as `--timeout` says."""
+    """An Admin that waits as long as `--timeout` says, and connects as `--command-config` does."""
     from sparklog.client.admin.admin import Admin
 
-    return Admin(bootstrap_servers, request_timeout_ms=timeout_ms())
+    return Admin(bootstrap_servers, request_timeout_ms=timeout_ms(), security=client_security())
 
 
 def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparklog.cli import completion
+from sparklog.cli.client_command import client_security
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin, parse_settings
 from sparklog.settings import Scope
 
@@ -119,7 +120,10 @@ def _send(
 
     try:
         source = open_input(path, sys.stdin.buffer, format, options)
-        with Producer(bootstrap_servers, **parameters) as producer, _progress(source, progress) as advance:
+        with (
+            Producer(bootstrap_servers, security=client_security(), **parameters) as producer,
+            _progress(source, progress) as advance,
+        ):
             sent.send_all(producer, source, advance)
     except InputError as e:
         from sparklog.cli.errors import report

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sparklog.cli.client_command import client_security
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, timeout_ms
 from sparklog.cli.sql_format import TABLE_ROWS, OutputFormat
 from sparklog.settings import MIB
@@ -71,6 +72,7 @@ def sql(
         memory_limit_bytes=memory_limit * MIB,
         lateness_ms=lateness_ms,
         request_timeout_ms=timeout_ms(),
+        security=client_security(),
     ) as session:
         if query is None and sys.stdin.isatty():
             from sparklog.cli.sql_shell import run_shell

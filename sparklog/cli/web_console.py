@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sparklog.cli.client_command import client_security
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, timeout_ms
 
 EPILOG = """\
@@ -47,5 +48,5 @@ def web_console(
     except ModuleNotFoundError as e:
         raise InvalidConfigError(f"the console needs the library {e.name}: pip install 'sparklog[console]'") from e
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    options = Options(bootstrap_servers, allow_changes, timeout_ms())
+    options = Options(bootstrap_servers, allow_changes, timeout_ms(), client_security())
     serve(options, listen, allow_host or [], hint_for, lambda address: print(f"console on {address}", flush=True))

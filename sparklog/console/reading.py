@@ -21,6 +21,7 @@ from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.environment.clock import MachineClock
 from sparklog.export.printable import with_metadata
+from sparklog.security.client_security import Security
 from sparklog.settings import MIB
 from sparklog.types import TopicPartition
 
@@ -238,11 +239,12 @@ def reader_of(
     layout: pa.Schema | None = None,
     isolation_level: str = "read_committed",
     timeout_ms: int = 10_000,
+    security: Security = None,
 ) -> Read:
     """Reads a topic's partitions, in the columns of `layout` (None: all there are). Iterating raises what
     `sparklog.read_table` does."""
     columns = None if layout is None else layout.names
-    shared = cluster(bootstrap_servers)
+    shared = cluster(bootstrap_servers, security)
     isolation = isolation_of(isolation_level)
 
     def read(partition: int, start: int, end: int) -> Iterator[ConsumedBatch]:

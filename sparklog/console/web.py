@@ -21,6 +21,7 @@ from sparklog.console.work import Work
 from sparklog.environment.clock import MachineClock
 from sparklog.environment.randomness import Randomness
 from sparklog.errors import InvalidRequestError, SparklogError
+from sparklog.security.client_security import ClientSecurity
 
 FORM_BYTES_MAX = 1024 * 1024
 FORM_FIELDS_MAX = 100
@@ -41,6 +42,7 @@ class Options:
     bootstrap_servers: str
     allow_changes: bool = False
     request_timeout_ms: int = 10_000
+    security: ClientSecurity | None = None
 
 
 @dataclass

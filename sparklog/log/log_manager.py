@@ -24,7 +24,7 @@ from sparklog.errors import (
     StorageUnavailableError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.format.checkpoint import META_FILE, PartitionPoints
+from sparklog.format.checkpoint import META_FILE, PartitionMeta, PartitionPoints
 from sparklog.format.topic_record import TOPIC_FILE
 from sparklog.log.directories.directory_set import DirectorySet
 from sparklog.log.directories.known import KnownDirectories
@@ -374,6 +374,34 @@ class LogManager:
             if directory.files.exists(directory.path / str(tp)):
                 directory.move_aside(str(tp), "delete")
             directory.points.pop(str(tp), None)
+
+    def remove_replica(self, owner: LogOwner, error: SparklogError) -> None:
+        """Takes a partition away that is on other brokers now; who still uses its log is told `error`. What it has in
+        the object store stays: it is theirs. Its files go with the next `purge_deleted`. One that is not here is fine.
+        """
+        tp = owner.topic_partition
+        log = self._logs.pop(tp, None)
+        self._offline.pop(tp, None)
+        self._place.pop(tp, None)
+        if log is not None:
+            log.mark_deleted(error)
+        self.remove_replicas(lambda found: found.topic_id == owner.topic_id, [owner.directory_name])
+
+    def remove_replicas(self, is_elsewhere: Callable[[PartitionMeta], bool], names: Iterable[str] | None = None) -> int:
+        """Moves directories that no log is open in out of the way, to be unlinked by `purge_deleted`: those of `names`,
+        or of all, of which `is_elsewhere` says that other brokers have the partition. How many."""
+        open_here = {str(tp) for tp in [*self._logs, *self._offline]}
+        wanted = None if names is None else set(names)
+        count = 0
+        for directory in self.directories.live:
+            for name in directory.entries() if wanted is None else wanted:
+                if name in open_here or not directory.files.exists(directory.path / name):
+                    continue
+                owner = directory.owner_of(name)
+                if owner is not None and is_elsewhere(owner):
+                    directory.move_aside(name, "removed")
+                    count += 1
+        return count
 
     def purge_deleted(self) -> int:
         """Unlinks the files of deleted partitions; returns how many there were. Raises StorageError."""

@@ -145,10 +145,11 @@ class PartitionLog:
                 for segment in self._state.segments.all:
                     segment.close_handle()
 
-    def mark_deleted(self) -> None:
-        """Closes the log for good: its topic is deleted."""
+    def mark_deleted(self, error: SparklogError | None = None) -> None:
+        """Closes the log for good: its topic is deleted, or whatever else `error` says to those who still use it."""
         self.close(seal=False)
-        self._state.health.fail(UnknownTopicOrPartitionError(f"{self._state.owner.topic_partition} is deleted"))
+        gone = UnknownTopicOrPartitionError(f"{self._state.owner.topic_partition} is deleted")
+        self._state.health.fail(gone if error is None else error)
 
     def take_offline(self, error: SparklogError) -> None:
         """Every use raises `error` from now on; no file is written any more. Waits for no append that hangs."""

@@ -23,7 +23,7 @@ from sparklog.format.producer_snapshot import decode_snapshot
 from sparklog.format.schema import KIND_ENVELOPE, KIND_TYPED
 from sparklog.format.segment import decode_head, parse_segment_name, seal_position
 from sparklog.format.topic_record import TOPIC_FILE, TopicRecord, decode_topic
-from sparklog.log.directories.log_directory import DELETED, STRAY
+from sparklog.log.directories.log_directory import is_moved_aside
 from sparklog.log.segments.header_walk import walk_headers
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic
 
@@ -131,7 +131,7 @@ def _partitions(log_dirs: Sequence[Path], files: FileSystem, rebuilt: Rebuilt) -
     for log_dir in log_dirs:
         for name in files.list_directory(log_dir):
             path = log_dir / name
-            if not files.is_directory(path) or DELETED.fullmatch(name) or STRAY.fullmatch(name):
+            if not files.is_directory(path) or is_moved_aside(name):
                 continue
             data = read_whole(files, path / PARTITION_FILE)
             owner = decode(data, PartitionMeta) if data is not None else None

@@ -19,6 +19,7 @@ from msgspec import Meta
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
+from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import (
@@ -80,6 +81,11 @@ class Api(IntEnum):
     WRITE_TXN_MARKERS = 54
     ADD_PARTITIONS_TO_TXN = 55
     FIND_TXN_OWNERS = 56
+    ALTER_PARTITION_REASSIGNMENTS = 70
+    LIST_PARTITION_REASSIGNMENTS = 71
+    ELECT_LEADERS = 72
+    CORDON_BROKER = 73
+    DESCRIBE_CLUSTER = 74
     ALTER_SECURITY_RECORDS = 65
 
 
@@ -373,7 +379,7 @@ class ApiSpec(NamedTuple):
 
 APIS: dict[Api, ApiSpec] = {
     Api.HANDSHAKE: ApiSpec(HandshakeRequest, HandshakeResponse, 0, 0),
-    Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 1),
+    Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 2),
     Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 2),
     Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 0),
     Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 0),
@@ -381,11 +387,11 @@ APIS: dict[Api, ApiSpec] = {
     Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
     Api.SNAPSHOT_OFFSETS: ApiSpec(SnapshotOffsetsRequest, SnapshotOffsetsResponse, 1, 1),
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
-    Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 1),
+    Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 2),
     Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
     Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 0),
-    Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 1),
-    Api.CREATE_PARTITIONS: ApiSpec(topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, 1, 1),
+    Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 2),
+    Api.CREATE_PARTITIONS: ApiSpec(topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, 1, 2),
     Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 0),
     Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 0),
     Api.TXN_OFFSET_COMMIT: ApiSpec(groups.TxnOffsetCommitRequest, groups.TxnOffsetCommitResponse, 0, 0),
@@ -410,6 +416,15 @@ APIS: dict[Api, ApiSpec] = {
     Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 2),
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
+    Api.ALTER_PARTITION_REASSIGNMENTS: ApiSpec(
+        operation.AlterPartitionReassignmentsRequest, operation.AlterPartitionReassignmentsResponse, 2, 2
+    ),
+    Api.LIST_PARTITION_REASSIGNMENTS: ApiSpec(
+        operation.ListPartitionReassignmentsRequest, operation.ListPartitionReassignmentsResponse, 2, 2
+    ),
+    Api.ELECT_LEADERS: ApiSpec(operation.ElectLeadersRequest, operation.ElectLeadersResponse, 2, 2),
+    Api.CORDON_BROKER: ApiSpec(operation.CordonBrokerRequest, operation.CordonBrokerResponse, 2, 2),
+    Api.DESCRIBE_CLUSTER: ApiSpec(operation.DescribeClusterRequest, operation.DescribeClusterResponse, 2, 2),
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
     ),

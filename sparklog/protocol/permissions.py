@@ -113,6 +113,8 @@ def _cluster_without_transactional_id(request: Any) -> Sequence[str]:
 
 _O, _ITEM = Operation, Denial.ITEM
 _BROKERS_ONLY = Rule(ResourceType.CLUSTER, _O.CLUSTER_ACTION, _cluster)
+_OPERATORS = Rule(ResourceType.CLUSTER, _O.ALTER, _cluster, or_else=(_O.CLUSTER_ACTION, "cluster"))
+"""Brokers hand such requests on to the controller."""
 _TRANSACTIONAL = Rule(TXN_ID, _O.WRITE, _transactional_id)
 
 PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
@@ -139,6 +141,11 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.WRITE_TXN_MARKERS: (_BROKERS_ONLY,),
     Api.ADD_PARTITIONS_TO_TXN: (_BROKERS_ONLY,),
     Api.FIND_TXN_OWNERS: (_BROKERS_ONLY,),
+    Api.ALTER_PARTITION_REASSIGNMENTS: (_OPERATORS,),
+    Api.LIST_PARTITION_REASSIGNMENTS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
+    Api.ELECT_LEADERS: (_OPERATORS,),
+    Api.CORDON_BROKER: (_OPERATORS,),
+    Api.DESCRIBE_CLUSTER: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.ALTER_SECURITY_RECORDS: (_BROKERS_ONLY,),
     Api.PRODUCE: (
         _TRANSACTIONAL._replace(when="with a transactional id"),
@@ -202,6 +209,9 @@ ADMINISTRATIVE = frozenset(
         Api.DELETE_RECORDS,
         Api.ABORT_TRANSACTION,
         Api.DELETE_GROUP,
+        Api.ALTER_PARTITION_REASSIGNMENTS,
+        Api.ELECT_LEADERS,
+        Api.CORDON_BROKER,
     }
 )
 """Acts that the audit log has a line of, however they end; of the others it has the denials."""

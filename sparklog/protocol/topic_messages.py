@@ -72,6 +72,10 @@ class PartitionState(Message):
     local_log_start_offset: int = -1
     remote_size_bytes: int = -1
     write_error: Annotated[str, Since(1, ignorable=True)] = ""
+    elr: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
+    """Eligible leader replicas (KIP-966): not in sync, but with all that is committed."""
+    adding: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
+    removing: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
 
 
 class SchemaVersion(Message):

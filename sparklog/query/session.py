@@ -38,6 +38,7 @@ from sparklog.query.scan import (
     take_snapshot,
 )
 from sparklog.query.topic_table import OpenScan, TopicTable
+from sparklog.security.client_security import Security
 from sparklog.settings import MIB
 from sparklog.types import INTERNAL_TOPICS, TopicPartition
 
@@ -73,6 +74,7 @@ def sql(
     max_bytes: int | None = None,
     lateness_ms: int | None = None,
     request_timeout_ms: int = 30_000,
+    security: Security = None,
 ) -> pa.Table:
     """Runs an SQL statement, or several with a semicolon between them, and returns the last one's rows.
 
@@ -90,6 +92,7 @@ def sql(
             memory_limit_bytes=memory_limit_bytes,
             lateness_ms=lateness_ms,
             request_timeout_ms=request_timeout_ms,
+            security=security,
         ) as session,
         session.execute(query) as result,
     ):
@@ -119,12 +122,13 @@ class SqlSession:
         threads: int | None = None,
         lateness_ms: int | None = None,
         request_timeout_ms: int = 30_000,
+        security: Security = None,
     ) -> None:
         """`isolation_level`: read_committed leaves out what is not committed and ends where a transaction is open.
         `local="off"` does not map the broker's files. `memory_limit_bytes`: what DuckDB may use, it spills nothing to
         disk. `threads`: DuckDB's, by default as many as there are processors. `lateness_ms`: no record is stored so
         much later than one with a later timestamp, so that what follows a query's time range need not be read; None:
-        any may be.
+        any may be. `security`: as in `Consumer`.
 
         Raises InvalidConfigError.
         """
@@ -136,7 +140,7 @@ class SqlSession:
             )
         if lateness_ms is not None and lateness_ms < 0:
             raise InvalidConfigError(f"lateness_ms = {lateness_ms}: 0 or more, or None")
-        self._cluster: Cluster = cluster(bootstrap_servers)
+        self._cluster: Cluster = cluster(bootstrap_servers, security)
         self._options = ReadOptions(isolation_of(isolation_level), local, request_timeout_ms, lateness_ms)
         self._duckdb = require_duckdb()
         self._connection = _locked_connection(self._duckdb, memory_limit_bytes, threads)

@@ -26,6 +26,10 @@ NO_EPOCH = -1
 MIN_INSYNC_SETTING = "min.insync.replicas"
 UNCLEAN_SETTING = "unclean.leader.election.enable"
 FLUSH_MODE_SETTING = "flush.mode"
+THROTTLE_SETTING = "replication.throttled.rate"
+"""Of the cluster: bytes per second (KIP-73). Set with a reassignment, and gone with the last one."""
+CORDONED_SETTING = "cordoned.brokers"
+"""Of the cluster: ids with commas. No new replica is placed on them (KIP-1073)."""
 
 
 class Version(NamedTuple):
@@ -72,6 +76,11 @@ class PartitionImage(Struct, frozen=True):
     recovering: bool = False
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+
+    @property
+    def is_reassigned(self) -> bool:
+        """Whether a reassignment is under way."""
+        return bool(self.adding or self.removing)
 
     @property
     def target(self) -> tuple[int, ...]:
@@ -158,9 +167,24 @@ class ClusterImage(Struct, frozen=True):
         who leads (KAFKA-16540)."""
         return topic.configs.get(name, self.configs.get(name, default))
 
+    @property
+    def throttle_bytes(self) -> int:
+        """Per second, of replicas that are being added; 0: no limit."""
+        return int(self.configs.get(THROTTLE_SETTING, 0))
+
+    @property
+    def cordoned(self) -> frozenset[int]:
+        """Brokers that get no new replicas."""
+        return cordoned_brokers(self.configs.get(CORDONED_SETTING, ""))
+
     def min_insync(self, topic: TopicImage, replication_factor: int) -> int:
         """`min.insync.replicas`, but no more than there are replicas."""
         return min(int(self.setting(topic, MIN_INSYNC_SETTING, 1)), replication_factor)
+
+
+def cordoned_brokers(value: Value) -> frozenset[int]:
+    """What CORDONED_SETTING says."""
+    return frozenset(int(i) for i in str(value).split(",") if i)
 
 
 def _merged(old: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:

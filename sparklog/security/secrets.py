@@ -74,6 +74,11 @@ def is_sensitive(name: str) -> bool:
     return _SENSITIVE.search(name) is not None
 
 
+def is_reference(text: str) -> bool:
+    """Whether a value is one reference and nothing else: it says where a secret is, and shows nothing of it."""
+    return _REFERENCE.fullmatch(text.strip()) is not None
+
+
 def resolve_secrets(
     settings: Mapping[str, object],
     environment: Mapping[str, str],

@@ -51,6 +51,7 @@ from sparklog.log.tiering.state import (
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
+from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import Message
@@ -293,6 +294,13 @@ REQUESTS: dict[m.Api, Message] = {
         "loader-1", 4_000, 2, [cluster.TransactionPartitionName("trips", 1)]
     ),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
+    m.Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsRequest(
+        [operation.ReassignmentTarget("trips", 1, [3, 1]), operation.ReassignmentTarget("trips", 2)], 50 << 20
+    ),
+    m.Api.LIST_PARTITION_REASSIGNMENTS: operation.ListPartitionReassignmentsRequest(["trips"]),
+    m.Api.ELECT_LEADERS: operation.ElectLeadersRequest(1, [operation.PartitionName("trips", 1)]),
+    m.Api.CORDON_BROKER: operation.CordonBrokerRequest(3, True),
+    m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterRequest(),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsRequest(
         [
             cluster.SecurityRecordChange("users", "alice", b"\x01\x02"),
@@ -358,6 +366,17 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
     m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),
+    m.Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsResponse(
+        [operation.PartitionOutcome("trips", 1), operation.PartitionOutcome("trips", 2, 85, "not being reassigned")]
+    ),
+    m.Api.LIST_PARTITION_REASSIGNMENTS: operation.ListPartitionReassignmentsResponse(
+        [operation.PartitionReassignment("trips", 1, 1, [3, 1, 2], [1, 2], [3], [2])], 50 << 20
+    ),
+    m.Api.ELECT_LEADERS: operation.ElectLeadersResponse([operation.PartitionOutcome("trips", 1)], 1),
+    m.Api.CORDON_BROKER: operation.CordonBrokerResponse([3]),
+    m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterResponse(
+        "b1c2", 1, 7, [operation.BrokerState(1, "10.0.0.1", 9292, "r1", 16), operation.BrokerState(2)], 0
+    ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsResponse(

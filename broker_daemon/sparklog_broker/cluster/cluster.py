@@ -50,6 +50,7 @@ LEAVE_PATIENCE_S = 3.0
 """How long nothing may get less before a stopping broker stops all the same: it may be the last one."""
 LEAVE_AGAIN_S = 0.2
 JOIN_SLACK_S = 10.0
+RETRY_S = 1.0
 
 
 class Cluster:
@@ -76,6 +77,7 @@ class Cluster:
         self.controller = ControllerClient(coordination, config.broker_id, connect)
         self.peers = BrokerPeers(self.endpoint_of, connect)
         self._tasks: list[asyncio.Task[None]] = []
+        self._following = asyncio.Lock()
 
     @classmethod
     async def connect(
@@ -187,7 +189,7 @@ class Cluster:
         self._security.join(self.membership, self.controller, self.images)
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration)
         self.membership.start()
-        self._tasks = [self._loop.create_task(proposals.run()), self._loop.create_task(self.images.run())]
+        self._tasks = [self._loop.create_task(run) for run in (proposals.run(), self.images.run(), self._retry())]
         patience_s = 2 * self._config.zookeeper_session_timeout_ms / 1_000 + JOIN_SLACK_S
         if not await self.images.until_true(self._is_known, patience_s):
             if taken and self.membership.registration.broker_epoch == NO_EPOCH:
@@ -219,13 +221,21 @@ class Cluster:
         self.replicas.follow_image(self.replicas.image)
 
     async def _follow(self, image: ClusterImage) -> None:
-        try:
-            self._security.follow(image.security)
-            self.replicas.image = image  # roles of new partitions begin with it
-            await self._topics.follow(image)
-            self.replicas.follow_image(image)
-        except Exception:
-            log.exception("image %s cannot be followed", image.version)
+        async with self._following:
+            try:
+                self._security.follow(image.security)
+                self.replicas.image = image  # roles of new partitions begin with it
+                await self._topics.follow(image)
+                self.replicas.follow_image(image)
+            except Exception:
+                log.exception("image %s cannot be followed", image.version)
+
+    async def _retry(self) -> None:
+        """Until it is cancelled: what could not be made (a full disk) is tried again."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            if self._topics.has_to_retry:
+                await self._follow(self.replicas.image)
 
     async def leave(self) -> None:
         """Has other brokers lead what this one does, as far as there are others."""

@@ -22,6 +22,7 @@ from sparklog.errors import (
 )
 from sparklog.format.schema_evolution import SchemaChange
 from sparklog.log.log_manager import PartitionSpec
+from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.image_store import ImageStore, image_of, topic_of
 from sparklog.metadata.store import (
     ENVELOPE_SCHEMA_ID,
@@ -50,6 +51,7 @@ from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.images import ImageFollower
 from sparklog_broker.cluster.membership import Membership
+from sparklog_broker.cluster.replica_places import ReplicaPlaces
 from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.network.pace import Pace
@@ -91,6 +93,7 @@ class ClusterTopics(Topics):
         self._store = store
         self._replicas = replicas
         self._followed: Mapping[str, TopicImage] = {}
+        self._places = ReplicaPlaces(config, environment.clock, storage, partitions, replicas)
 
     def join(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
         """What could not be there when this was made."""
@@ -239,6 +242,12 @@ class ClusterTopics(Topics):
                 self._storage.run(partial(self._storage.topic_files.note, topic))
 
         self._followed = image.topics
+        await self._places.follow(image)
+
+    @property
+    def has_to_retry(self) -> bool:
+        """Whether `follow` has something to do though the image is the same."""
+        return self._places.has_to_retry
 
     async def _change(self, there: Topic, wanted: Topic) -> None:
         if wanted.schemas.keys() != there.schemas.keys():
@@ -250,12 +259,27 @@ class ClusterTopics(Topics):
                 partition = self.partitions.find(spec.owner.topic_partition)
                 if partition is not None and partition.open_log is not None:
                     partition.open_log.reconfigure(spec.config)
+                    if spec.config.flush.at_append:
+                        self._flush(partition, partition.open_log)
             self._background.retention.run_soon()
             self._background.cleaner.run_soon()
         if wanted.partitions > there.partitions:
             await self._make(list(self._specs(wanted, self._replicas.image, there.partitions)))
             added: list[Partition] = await self._pace.list_of(self.partitions.opened(wanted, there.partitions))
             self.partitions.grow(replace(there, partitions=wanted.partitions), added)
+
+    def _flush(self, partition: Partition, partition_log: PartitionLog) -> None:
+        """What was written before flush.mode=group counts once it is on the disk, whether more is appended or not."""
+
+        def flushed(future: asyncio.Future[None]) -> None:
+            if future.cancelled():
+                return
+            if (error := future.exception()) is not None:
+                log.error("partition %s: %s", partition.key, error)
+            else:
+                partition.replicas.on_append(partition_log.log_end_offset)
+
+        self._storage.run(partition_log.flusher.flush).add_done_callback(flushed)
 
     async def _remove(self, topic: Topic) -> None:
         gone = self.partitions.remove(topic)

@@ -102,6 +102,12 @@ class Membership:
     def is_controller(self) -> bool:
         return self._controller.image is not None
 
+    def controller_image(self) -> ClusterImage:
+        """What is stored. Raises NotControllerError."""
+        if self._controller.image is None:
+            raise NotControllerError("this broker is not the controller")
+        return self._controller.image
+
     @property
     def version(self) -> Version:
         """Of what is stored, if this broker is the controller."""
@@ -134,9 +140,7 @@ class Membership:
                 return self._newer_than(known)
 
     def _newer_than(self, known: Version) -> ImageNews:
-        image = self._controller.image
-        if image is None:
-            raise NotControllerError("this broker is not the controller")
+        image = self.controller_image()
         if known >= image.version:
             return ImageNews()
         changes: list[tuple[Version, ClusterDelta]] = []

@@ -155,6 +155,12 @@ class ClusterReplica:
             self.state = None
             self._around.has_news(self.key)
 
+    def forget(self, image: PartitionImage) -> None:
+        """This broker has no replica any more."""
+        self.resign(image)
+        self.state = None
+        self._replicated_to = 0
+
     # --- leading
 
     def handle(self, event: LeaderEvent, log: PartitionLog | None = None) -> None:

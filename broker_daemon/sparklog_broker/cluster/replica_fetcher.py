@@ -24,6 +24,7 @@ from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.model import Batches, Failed, Fetch, FetchAnswer, FollowerEvent
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.peers import Peer
+from sparklog_broker.cluster.replication_throttle import Quota
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +82,18 @@ class ReplicaFetcher:
         limits: FetchLimits,
         now_ms: Callable[[], int],
         deliver: Callable[[list[Arrived]], None],
+        quota: Quota | None = None,
+        throttled: Callable[[TopicPartition], bool] = lambda key: False,
     ) -> None:
+        """`quota`: of what is `throttled`."""
         self._peer = peer
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._limits = limits
         self._now_ms = now_ms
         self._deliver = deliver
+        self._quota = quota
+        self._throttled = throttled
         self._asked: dict[TopicPartition, tuple[Following, Fetch]] = {}
         """Armed at the leader, in this session."""
         self._due: dict[TopicPartition, tuple[Following, Fetch]] = {}
@@ -178,6 +184,7 @@ class ReplicaFetcher:
 
     async def _fetch(self) -> None:
         now_ms = self._now_ms()
+        self._put_off(now_ms)
         new = {key: asked for key, asked in self._due.items() if asked[1].at_ms <= now_ms}
         for key in new:
             del self._due[key]
@@ -202,6 +209,16 @@ class ReplicaFetcher:
         self._session_id = answer.session_id
         self._session_epoch += 1
         self._take(answer.results, payload)
+
+    def _put_off(self, now_ms: int) -> None:
+        """What is throttled, and due, waits until the quota has something left."""
+        wait_ms = 0 if self._quota is None else self._quota.wait_ms()
+        if not wait_ms:
+            return
+        for key, (following, fetch) in self._due.items():
+            if fetch.at_ms <= now_ms and self._throttled(key):
+                later = Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, now_ms + wait_ms)
+                self._due[key] = following, later
 
     async def _poll(self, request: ReplicaFetchRequest) -> tuple[ReplicaFetchResponse, bytes]:
         """Raises InvalidFetchSessionError if it is given up, and what the peer does."""
@@ -250,6 +267,8 @@ class ReplicaFetcher:
             if asked is not None:
                 following, fetch = asked
                 self._delivered.add(following.key)
+                if self._quota is not None and self._quota.rate_bytes and len(piece) and self._throttled(following.key):
+                    self._quota.take(len(piece))
                 arrived.append(Arrived(following, _event(fetch, result, piece)))
         if position != len(payload):
             raise InvalidRequestError(f"{self.address}: {len(payload)} bytes for results that have {position}")

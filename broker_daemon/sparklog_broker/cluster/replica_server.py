@@ -30,6 +30,7 @@ from sparklog.protocol.cluster_messages import (
 from sparklog.replication.replica.model import FetchAccepted, FetchDiverging, FetchRefused, FollowerFetch
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.replica import ClusterReplica
+from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
 from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
@@ -60,6 +61,8 @@ class ReplicaServer:
         self._answer_bytes_max = answer_bytes_max
         self._sessions: dict[int, _Session] = {}
         self._last_id = 0
+        self.quota = Quota(now_ms)
+        """Of what is sent to replicas that are being added."""
 
     def has_news(self, key: TopicPartition) -> None:
         """Records, marks or another leader: whoever waits for the partition has to look."""
@@ -85,16 +88,16 @@ class ReplicaServer:
         room = min(request.max_bytes, self._answer_bytes_max)
         slices: list[FileSlice] = []
         try:
-            self._collect(session, results, slices, room)
+            self._collect(session, request.replica_id, results, slices, room)
             if not results:
                 began_ms = self._now_ms()
                 try:
-                    await self._wait(session, request.max_wait_ms / 1_000)
+                    await self._wait(session, self._patience_ms(session, request) / 1_000)
                 finally:
                     if times is not None:
                         times.wait_s += (self._now_ms() - began_ms) / 1_000
                 self._check_current(session, request)
-                self._collect(session, results, slices, room)
+                self._collect(session, request.replica_id, results, slices, room)
         except BaseException:
             for piece in slices:
                 piece.release()
@@ -127,6 +130,10 @@ class ReplicaServer:
         """A request that has waited must not take what a newer one of the same follower is to get."""
         if self._sessions.get(request.replica_id) is not session or session.epoch != request.session_epoch:
             raise InvalidFetchSessionError(f"broker {request.replica_id} has begun another fetch session meanwhile")
+
+    def _patience_ms(self, session: _Session, request: ReplicaFetchRequest) -> int:
+        """No longer than until what is ready, and throttled, may be sent."""
+        return min(request.max_wait_ms, self.quota.wait_ms()) if session.ready else request.max_wait_ms
 
     async def _wait(self, session: _Session, wait_s: float) -> None:
         session.news.clear()
@@ -182,20 +189,31 @@ class ReplicaServer:
                 results.append(_refused(key, NotLeaderError(f"this broker does not lead partition {key}")))
 
     def _collect(
-        self, session: _Session, results: list[ReplicaFetchResult], slices: list[FileSlice], room: int
+        self,
+        session: _Session,
+        replica_id: int,
+        results: list[ReplicaFetchResult],
+        slices: list[FileSlice],
+        room: int,
     ) -> None:
         """Answers armed partitions for which there is something, as many as fit; the others stay ready."""
         for key in list(session.ready):
             if (room <= 0 and slices) or len(slices) >= SLICES_MAX:
                 return
-            del session.ready[key]
             wanted = session.armed.get(key)
             if wanted is None:
+                del session.ready[key]
                 continue
+            is_slow = False
             try:
                 partition = self._partitions.get(*key)
+                is_slow = bool(self.quota.rate_bytes) and is_throttled(_replica_of(partition).image, replica_id)
+                if is_slow and self.quota.wait_ms():
+                    continue
+                del session.ready[key]
                 result, found = _read(partition, wanted, room, first=not slices)
             except SparklogError as e:
+                session.ready.pop(key, None)
                 result, found = _refused(key, e), []
                 if isinstance(e, OffsetOutOfRangeError):
                     result.log_start_offset, result.log_end_offset = _bounds(self._partitions, key)
@@ -204,6 +222,8 @@ class ReplicaServer:
                 results.append(result)
                 slices += found
                 room -= result.length_bytes
+                if is_slow:
+                    self.quota.take(result.length_bytes)
 
 
 def _replica_of(partition: Partition) -> ClusterReplica:

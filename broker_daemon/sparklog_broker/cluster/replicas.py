@@ -31,6 +31,7 @@ from sparklog_broker.cluster.peers import Connect, Peer
 from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
 from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
 from sparklog_broker.cluster.replica_server import ReplicaServer
+from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
@@ -68,6 +69,7 @@ class Replicas:
         self._fetches = 0
         """No fetch has had a larger number: an answer to one of an earlier role is known as late."""
         self._ticking: asyncio.TimerHandle | None = None
+        self._quota = Quota(self.now_ms)
         self.on_leadership: Callable[[TopicPartition, bool], None] = lambda key, leads: None
         """Called when this broker begins or ceases to lead a partition."""
         self.image = ClusterImage()
@@ -121,6 +123,8 @@ class Replicas:
         """Every partition that is served gets the role that `image` says."""
         self.image = image
         self._eligible = image.eligible()
+        self._quota.set_rate(image.throttle_bytes)
+        self._server.quota.set_rate(image.throttle_bytes)
         self._was_certain = self._is_sure
         for leader in list(self._fetchers):
             self._fetcher(leader)  # it may have another address, or one at last
@@ -140,6 +144,16 @@ class Replicas:
             if isinstance(replica.state, Leader):
                 self.on_leadership(key, False)
             replica.resign(UNKNOWN)
+
+    def release(self, partition: Partition, image: PartitionImage) -> None:
+        """This broker is to have no replica any more: it neither leads nor copies."""
+        replica, key = self._replicas[partition.key], partition.key
+        was_leading = isinstance(replica.state, Leader)
+        self._unfollow(key)
+        replica.forget(image)
+        partition.on_role_changed()
+        if was_leading:
+            self.on_leadership(key, False)
 
     def _follow(self, partition: Partition) -> None:
         replica, key = self._replicas[partition.key], partition.key
@@ -190,7 +204,7 @@ class Replicas:
     ) -> None:
         was_leading = isinstance(replica.state, Leader)
         topic = self.image.topics[partition.key.topic]
-        changed = ImageChanged(image, self._eligible, self.image.min_insync(topic, len(image.replicas)))
+        changed = ImageChanged(image, self._eligible, self.image.min_insync(topic, len(image.target)))
         try:
             replica.lead(changed, self._registration.broker_epoch, partition_log)
         except SparklogError as e:
@@ -288,11 +302,18 @@ class Replicas:
             self._limits,
             self.now_ms,
             self._arrived,
+            self._quota,
+            self._is_throttled,
         )
         self._fetchers[leader] = fetcher, self._loop.create_task(fetcher.run())
         if found is not None:
             found[0].hand_over(fetcher)
         return fetcher
+
+    def _is_throttled(self, key: TopicPartition) -> bool:
+        """Whether this broker's replica is one that is being added."""
+        partition = self.image.partition(key)
+        return partition is not None and is_throttled(partition, self._broker_id)
 
     def _stop_idle_fetchers(self) -> None:
         for leader, (fetcher, task) in list(self._fetchers.items()):

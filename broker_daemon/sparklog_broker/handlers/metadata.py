@@ -22,6 +22,7 @@ from sparklog.replication.cluster_image import NO_LEADER
 from sparklog.types import TopicPartition
 from sparklog.version import __version__
 from sparklog_broker.broker import Broker
+from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.config import parse_address
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.auto_creation import create_missing
@@ -193,6 +194,7 @@ def _schema_parts(schema: tuple[int, bytes]) -> Iterator[bytes]:
 
 def _partition_state(partition: Partition) -> PartitionState:
     replicas, log = partition.replicas, partition.open_log
+    image = replicas.image if isinstance(replicas, ClusterReplica) else None
     return PartitionState(
         partition=partition.key.partition,
         leader=replicas.leader,
@@ -206,6 +208,9 @@ def _partition_state(partition: Partition) -> PartitionState:
         local_log_start_offset=log.local_log_start_offset if log is not None else -1,
         remote_size_bytes=log.remote_size_bytes if log is not None else -1,
         write_error=partition.write_error,
+        elr=image.elr if image is not None else (),
+        adding=image.adding if image is not None else (),
+        removing=image.removing if image is not None else (),
     )
 
 

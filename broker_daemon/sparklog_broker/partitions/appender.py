@@ -124,7 +124,10 @@ class Appender:
         def replicated(_: Hashable | None) -> bool:
             for i, (write, end) in list(waiting.items()):
                 partition = write.partition
-                if partition.deleted or partition.error is not None:
+                if partition.deleted:
+                    del waiting[i]
+                elif partition.error is not None:  # no log to tell from: it may be on too few replicas
+                    outcomes[i] = type(partition.error)(str(partition.error))
                     del waiting[i]
                 elif not partition.replicas.leads_in(write.leader_epoch):
                     outcomes[i] = NotLeaderError(

@@ -80,7 +80,8 @@ class Partition:
         if self.deleted:
             raise UnknownTopicOrPartitionError(f"partition {self.key} has been deleted")
         if self._log is None:
-            assert self.error is not None
+            if self.error is None:
+                raise NotLeaderError(f"this broker has no replica of partition {self.key}; read the metadata again")
             # A fresh exception: one that is raised again and again would gather tracebacks.
             raise type(self.error)(str(self.error))
         return self._log
@@ -114,7 +115,7 @@ class Partition:
     @property
     def is_elsewhere(self) -> bool:
         """Whether this broker has no replica of it, and no error of its own to tell."""
-        return isinstance(self.error, NotLeaderError)
+        return self._log is None and (self.error is None or isinstance(self.error, NotLeaderError))
 
     @property
     def open_log(self) -> PartitionLog | None:
@@ -176,6 +177,15 @@ class Partition:
         self.error, self._log = error, None
         self._fetches.check(self.key)
         self._produces.check(self.key)
+
+    def begin_replica(self, log: PartitionLog) -> None:
+        """This broker has a replica now."""
+        self.error, self._log = None, log
+
+    def end_replica(self, error: NotLeaderError) -> None:
+        """This broker has a replica no more; everything that asks for its log is told `error` from now on."""
+        self._held.clear()
+        self.take_offline(error)
 
     def on_log_start_raised(self) -> None:
         """Records have been deleted: who waits below the new log start is told so."""

@@ -23,6 +23,7 @@ from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.environment.clock import MachineClock
 from sparklog.errors import SparklogError, error_from_code
 from sparklog.protocol.transaction_messages import TransactionSummary
+from sparklog.security.client_security import Security
 from sparklog.types import TopicPartition
 from sparklog.version import __version__
 
@@ -44,10 +45,16 @@ class ClusterLook:
     """One look at a cluster. `wait` sleeps for so many seconds between two looks at the groups."""
 
     def __init__(
-        self, bootstrap_servers: str, clock: MachineClock, wait: Callable[[float], None], *, timeout_ms: int
+        self,
+        bootstrap_servers: str,
+        clock: MachineClock,
+        wait: Callable[[float], None],
+        *,
+        timeout_ms: int,
+        security: Security = None,
     ) -> None:
         self._bootstrap = bootstrap_servers
-        self._cluster: Cluster = cluster(bootstrap_servers)
+        self._cluster: Cluster = cluster(bootstrap_servers, security)
         self._clock = clock
         self._wait = wait
         self._timeout_ms = timeout_ms
@@ -57,7 +64,7 @@ class ClusterLook:
     def take(self, interval_s: float) -> tuple[ClusterFacts, ClockFacts | None]:
         """All facts, and what they tell about the broker's clock. `interval_s` 0: one look at the groups."""
         facts = ClusterFacts(self._bootstrap, client_version=__version__)
-        with Admin(self._bootstrap, request_timeout_ms=self._timeout_ms) as admin:
+        with Admin(self._bootstrap, request_timeout_ms=self._timeout_ms, security=self._cluster.security) as admin:
             try:
                 brokers = {Endpoint(b.host, b.port): b.broker_id for b in admin.describe_cluster().brokers}
             except SparklogError as e:

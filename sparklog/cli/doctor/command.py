@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparklog.cli.client_command import ENV_BOOTSTRAP, client_security
 from sparklog.cli.durations import parse_seconds
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, ENV_BOOTSTRAP, timeout_ms
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, timeout_ms
 
 if TYPE_CHECKING:
     from sparklog.cli.doctor.facts import ConfigFacts, Facts
@@ -104,7 +105,9 @@ def _with_cluster(facts: Facts, bootstrap_servers: str, interval_s: float) -> Fa
     from sparklog.cli.doctor.cluster_facts import ClusterLook
     from sparklog.environment.clock import SystemClock
 
-    look = ClusterLook(bootstrap_servers, SystemClock(), time.sleep, timeout_ms=timeout_ms())
+    look = ClusterLook(
+        bootstrap_servers, SystemClock(), time.sleep, timeout_ms=timeout_ms(), security=client_security()
+    )
     cluster, clock = look.take(interval_s)
     return facts._replace(cluster=cluster, clock=clock)
 

@@ -22,7 +22,7 @@ from sparklog.format.checkpoint import (
 )
 from sparklog.format.segment import SUFFIX
 from sparklog.log.directories.known import read_known_directories
-from sparklog.log.directories.log_directory import DELETED, STRAY
+from sparklog.log.directories.log_directory import STRAY, is_moved_aside
 from sparklog.log.directories.watched_files import LOCK_FILE, PROBE_FILE
 from sparklog.log.retention.expiry_clock import EXPIRY_CLOCK_FILE
 from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
@@ -119,14 +119,14 @@ def _verified(facts: DirectoryFacts, path: Path, deep: bool | None) -> Directory
 
 
 def _is_partition(path: Path) -> bool:
-    if DELETED.fullmatch(path.name) or STRAY.fullmatch(path.name) or not _PARTITION.fullmatch(path.name):
+    if is_moved_aside(path.name) or not _PARTITION.fullmatch(path.name):
         return False
     return path.is_dir() and ((path / PARTITION_FILE).exists() or any(path.glob(f"*{SUFFIX}")))
 
 
 def _is_own(name: str) -> bool:
     """Of the directory itself, or on its way out."""
-    if name.startswith(METADATA_FILE) or DELETED.fullmatch(name) or STRAY.fullmatch(name):
+    if name.startswith(METADATA_FILE) or is_moved_aside(name):
         return True
     return name in OWN or name.removesuffix(TEMPORARY_SUFFIX) in OWN
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparklog.cli.client_command import client_security
 from sparklog.cli.durations import parse_seconds
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, timeout_ms
 from sparklog.cli.top.rates import Order
@@ -56,7 +57,7 @@ def top(
     clock = SystemClock()
     live = not once and sys.stdin.isatty() and sys.stdout.isatty()
     limit_ms = min(timeout_ms(), SAMPLE_TIMEOUT_MS) if live else timeout_ms()
-    with Admin(bootstrap_servers, request_timeout_ms=limit_ms) as admin:
+    with Admin(bootstrap_servers, request_timeout_ms=limit_ms, security=client_security()) as admin:
         sampler = Sampler(
             admin,
             clock,

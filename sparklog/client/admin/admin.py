@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparklog.client.admin import transaction_admin
+from sparklog.client.admin import cluster_admin, transaction_admin
+from sparklog.client.admin.cluster_admin import BrokerDescription, ClusterDescription, PartitionReassignment
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
 from sparklog.client.admin.record_deletion import delete_records
@@ -39,28 +40,18 @@ from sparklog.protocol.transaction_messages import (
     TransactionDetails,
     TransactionSummary,
 )
-from sparklog.settings import Scope, check, check_names, settings_of
+from sparklog.security.client_security import Security, with_parameters
+from sparklog.settings import Scope, check, check_names, from_parameters, settings_of
 from sparklog.types import INTERNAL_TOPICS, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, check_topic_name
 
-__all__ = ["Admin", "BrokerDescription", "ClusterDescription", "PartitionDescription", "TopicDescription"]
-
-
-@dataclass(frozen=True)
-class BrokerDescription:
-    """A broker, and where it listens."""
-
-    broker_id: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True)
-class ClusterDescription:
-    """The cluster's id, the broker that is its controller (-1: none at the moment), and all brokers."""
-
-    cluster_id: str
-    controller_id: int
-    brokers: tuple[BrokerDescription, ...]
+__all__ = [
+    "Admin",
+    "BrokerDescription",
+    "ClusterDescription",
+    "PartitionDescription",
+    "PartitionReassignment",
+    "TopicDescription",
+]
 
 
 @dataclass(frozen=True)
@@ -82,6 +73,11 @@ class PartitionDescription:
     write_error: str = ""
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    """Eligible leader replicas (KIP-966): not in sync, but with all that is committed."""
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    """Of `replicas`, while the partition is reassigned."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +133,9 @@ def _description(info: TopicInfo) -> TopicDescription:
                 p.write_error,
                 tuple(p.replicas),
                 tuple(p.isr),
+                tuple(p.elr),
+                tuple(p.adding),
+                tuple(p.removing),
             )
             for p in info.partition_states
         ),
@@ -149,13 +148,22 @@ class Admin:
     `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method raises
     BrokerNotAvailableError when no broker can be reached, RequestTimedOutError when it has not answered within
     `request_timeout_ms`, in which all that the method asks has to fit, and ClosedError after `close`.
+    `security`: settings by their dotted names, as {"security.protocol": "SASL_SSL", …} (the client settings of
+    `sparklog.settings`), or the path of a file of them; or each as a parameter: security_protocol, sasl_mechanism, …
     """
 
     def __init__(
-        self, bootstrap_servers: str | Sequence[str] | None = None, *, request_timeout_ms: int = 30_000
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        request_timeout_ms: int = 30_000,
+        security: Security = None,
+        **settings: Any,
     ) -> None:
         """Does not connect yet. Raises InvalidConfigError."""
-        self._shared = cluster(bootstrap_servers)
+        security, others = with_parameters(security, settings)
+        from_parameters(Scope.CLIENT, others)  # raises for what is none
+        self._shared = cluster(bootstrap_servers, security)
         self._timeout_ms = request_timeout_ms
         self._group_admin = GroupAdmin(self._shared, request_timeout_ms)
         self._closed = False
@@ -234,10 +242,50 @@ class Admin:
         return {name: found[name] for name in sorted(found) if include_internal or name not in INTERNAL_TOPICS}
 
     def describe_cluster(self) -> ClusterDescription:
-        """The brokers there are."""
-        found = self._cluster.metadata([], timeout_ms=self._timeout_ms)
-        brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in found.brokers)
-        return ClusterDescription(found.cluster_id, found.controller, brokers)
+        """The brokers there are, and who is the controller."""
+        return cluster_admin.describe_cluster(self._cluster, self._timeout_ms)
+
+    def alter_partition_reassignments(
+        self, reassignments: Mapping[TopicPartition, Sequence[int] | None], *, throttle_bytes: int | None = None
+    ) -> None:
+        """Has other brokers keep partitions: for each the broker ids of its new replicas, the preferred leader first;
+        None cancels. The new ones are copied from then on; `list_partition_reassignments` shows how far they are.
+
+        `throttle_bytes` per second is what each broker sends at most to replicas that are being added, and takes as
+        one; 0: no limit; None: as it is. The limit ends with the last reassignment. Raises
+        InvalidReplicaAssignmentError, UnknownTopicOrPartitionError, NoReassignmentInProgressError for the first
+        partition that is refused; the others are done.
+        """
+        cluster_admin.alter_reassignments(self._cluster, reassignments, throttle_bytes, self._timeout_ms)
+
+    def list_partition_reassignments(self, topics: Iterable[str] | None = None) -> list[PartitionReassignment]:
+        """The reassignments that are under way, and how much of them is copied; of some topics, or of all."""
+        return cluster_admin.list_reassignments(self._cluster, topics, self._timeout_ms)
+
+    def cancel_partition_reassignments(self, partitions: Iterable[TopicPartition] | None = None) -> int:
+        """Partitions stay where they were: those given, or all that are being reassigned; how many it were. What was
+        copied is deleted. Raises NoReassignmentInProgressError for a given one that is not reassigned."""
+        if partitions is None:
+            under_way = cluster_admin.list_reassignments(self._cluster, None, self._timeout_ms, with_sizes=False)
+            partitions = [r.topic_partition for r in under_way]
+        targets = dict.fromkeys(partitions)
+        if targets:
+            cluster_admin.alter_reassignments(self._cluster, targets, None, self._timeout_ms)
+        return len(targets)
+
+    def elect_leaders(self, kind: str = "preferred", partitions: Iterable[TopicPartition] | None = None) -> int:
+        """Elects leaders of partitions (None: of all); how many have another one now.
+
+        "preferred": the first replica of the assignment leads, if it is in sync. "unclean": a partition without a
+        leader gets one that may lack acknowledged records, which are lost then. Raises
+        EligibleLeadersNotAvailableError for the first partition where it cannot be done; the others are done.
+        """
+        return cluster_admin.elect_leaders(self._cluster, kind, partitions, self._timeout_ms)
+
+    def cordon_broker(self, broker_id: int, *, cordoned: bool = True) -> tuple[int, ...]:
+        """No new replicas are placed on a broker, or (`cordoned` False) some are again; what it has stays. Returns all
+        brokers that are cordoned. Raises InvalidRequestError for one that there has never been."""
+        return cluster_admin.cordon(self._cluster, broker_id, cordoned=cordoned, timeout_ms=self._timeout_ms)
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Raises UnknownTopicOrPartitionError."""

@@ -38,6 +38,7 @@ from sparklog.errors import (
     SparklogError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.security.client_security import Security, with_parameters
 from sparklog.serialization import AnyDeserializer, deserializing
 from sparklog.settings import Scope, from_parameters
 from sparklog.types import (
@@ -61,6 +62,8 @@ class Consumer:
 
     `columns`: only these columns are decoded (None: all). Settings are the consumer settings of `sparklog.settings`
     with underscores: group_id, auto_offset_reset, fetch_max_bytes, max_poll_records, prefetch_bytes, …
+    `security`: settings by their dotted names, as {"security.protocol": "SASL_SSL", …} (the client settings of
+    `sparklog.settings`), or the path of a file of them; or each as a parameter: security_protocol, sasl_mechanism, …
 
     With `group_id` reading begins at the group's committed offsets (else where auto_offset_reset says), and unless
     enable_auto_commit is False poll and close commit what earlier polls returned: so process what poll gives before
@@ -78,6 +81,7 @@ class Consumer:
         columns: Sequence[str] | None = None,
         key_deserializer: AnyDeserializer | None = None,
         value_deserializer: AnyDeserializer | None = None,
+        security: Security = None,
         **settings: Any,
     ) -> None:
         """Does not connect yet. The deserializers (`sparklog.serialization`) are for the records of envelope topics;
@@ -87,10 +91,11 @@ class Consumer:
             deserializing(value_deserializer, "value_deserializer"),
         )
         self._deserializer = None if key is None and value is None else RecordDeserializer(key, value)
+        security, settings = with_parameters(security, settings)
         config: dict[str, Any] = from_parameters(Scope.CONSUMER, settings)
         self.settings = config
         self._columns = None if columns is None else list(columns)
-        self._cluster = cluster(bootstrap_servers)
+        self._cluster = cluster(bootstrap_servers, security)
         self._max_poll_records: int = config["max.poll.records"]
         self._api_timeout_ms: int = config["default.api.timeout.ms"]
         self._reset: str = config["auto.offset.reset"]

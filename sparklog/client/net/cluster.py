@@ -1,6 +1,7 @@
 """What the clients of one process share: connections that are idle, and what is known about topics.
 
-`cluster(bootstrap_servers)` gives the same `Cluster` for the same addresses. A forked child starts with none: the
+`cluster(bootstrap_servers, security)` gives the same `Cluster` for the same addresses and the same security: clients
+share connections if they are the same user. A forked child starts with none: the
 parent's sockets are never used by two processes.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from sparklog.client.net.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
+from sparklog.client.net.client_defaults import resolve_client
 from sparklog.client.net.connection import Connection, connect_for_data
 from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.client.net.deadline import Deadline
@@ -35,6 +37,7 @@ from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
+from sparklog.security.client_security import PLAINTEXT, ClientSecurity, Security
 from sparklog.types import TopicPartition
 
 METADATA_MAX_AGE_S = 300.0
@@ -50,10 +53,11 @@ M = TypeVar("M", bound=Message)
 
 
 class Cluster:
-    """Connections and metadata of one cluster; thread-safe. Get it with `cluster(bootstrap_servers)`."""
+    """Connections and metadata of one cluster; thread-safe. Get it with `cluster(bootstrap_servers, security)`."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, security: ClientSecurity = PLAINTEXT) -> None:
         self.bootstrap_servers = bootstrap_servers
+        self.security = security
         self._bootstrap = parse_bootstrap(bootstrap_servers)
         self._lock = threading.Lock()
         self._idle: dict[tuple[Endpoint, str], list[Connection]] = {}
@@ -293,7 +297,8 @@ class Cluster:
         for number, candidate in enumerate(candidates):
             share_ms = max(1, deadline.left_ms() // (len(candidates) - number))  # so that all are tried
             try:
-                connection = (connect_for_data if for_data else Connection)(candidate, timeout_ms=share_ms)
+                open_one = connect_for_data if for_data else Connection
+                connection = open_one(candidate, timeout_ms=share_ms, security=self.security)
             except (BrokerNotAvailableError, RequestTimedOutError) as e:
                 failures.append(e)
             else:
@@ -393,21 +398,22 @@ def _close_pools(pools: dict[tuple[Endpoint, str], list[Connection]]) -> None:
         connection.close()
 
 
-_clusters: OrderedDict[str, Cluster] = OrderedDict()
+_clusters: OrderedDict[tuple[str, ClientSecurity], Cluster] = OrderedDict()
 _clusters_lock = threading.Lock()
 
 
-def cluster(bootstrap_servers: str | Sequence[str] | None = None) -> Cluster:
-    """This process's `Cluster` for the addresses (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292).
+def cluster(bootstrap_servers: str | Sequence[str] | None = None, security: Security = None) -> Cluster:
+    """This process's `Cluster` for the addresses and the security; see `client_defaults.resolve_client` for what counts
+    where nothing is given.
 
     Does not connect. Raises InvalidConfigError.
     """
-    key = resolve_bootstrap(bootstrap_servers)
+    key = resolve_client(bootstrap_servers, security)
     dropped: list[Cluster] = []
     with _clusters_lock:
         found = _clusters.get(key)
         if found is None:
-            found = _clusters[key] = Cluster(key)
+            found = _clusters[key] = Cluster(*key)
         _clusters.move_to_end(key)
         while len(_clusters) > CLUSTERS_MAX:
             dropped.append(_clusters.popitem(last=False)[1])
@@ -418,10 +424,11 @@ def cluster(bootstrap_servers: str | Sequence[str] | None = None) -> Cluster:
 
 def forget(bootstrap_servers: str) -> None:
     """Drops the shared state of a cluster that is gone."""
+    address = resolve_bootstrap(bootstrap_servers)
     with _clusters_lock:
-        found = _clusters.pop(resolve_bootstrap(bootstrap_servers), None)
-    if found is not None:
-        found.close()
+        found = [_clusters.pop(key) for key in list(_clusters) if key[0] == address]
+    for c in found:
+        c.close()
 
 
 def _close_all() -> None:

@@ -27,6 +27,7 @@ from sparklog.errors import (
     BrokerNotAvailableError,
     ClosedError,
     FrameTooLargeError,
+    InvalidConfigError,
     InvalidRequestError,
     RequestTimedOutError,
     SparklogError,
@@ -46,6 +47,8 @@ from sparklog.protocol.messages import (
     encode,
 )
 from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
+from sparklog.security.client_security import PLAINTEXT, ClientSecurity
+from sparklog.security.listeners import SecurityProtocol
 from sparklog.version import __version__
 
 RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
@@ -84,7 +87,14 @@ _open: dict[int, weakref.ref[Connection]] = {}
 class Connection:
     """A connection to one broker. Not thread-safe: one thread sends and receives at a time; `abort` is for others."""
 
-    def __init__(self, endpoint: Endpoint, *, timeout_ms: int = 30_000, local_socket: str = "") -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        timeout_ms: int = 30_000,
+        local_socket: str = "",
+        security: ClientSecurity = PLAINTEXT,
+    ) -> None:
         """Connects and shakes hands, all of it within `timeout_ms`; with `local_socket` through the Unix socket of
         that name, which the broker at `endpoint` has offered.
 
@@ -92,6 +102,8 @@ class Connection:
         does not shake hands with this client), InvalidRequestError (what answers is no broker) and
         TooManyConnectionsError.
         """
+        if security.protocol is not SecurityProtocol.PLAINTEXT:
+            raise InvalidConfigError(f"security.protocol = {security.protocol}: connections are not secured yet")
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
         self._next_id = 0
@@ -386,19 +398,21 @@ class Connection:
         return BrokerNotAvailableError(f"the connection to the broker at {self.endpoint} broke: {_reason(e)}")
 
 
-def connect_for_data(endpoint: Endpoint, *, timeout_ms: int = 30_000) -> Connection:
+def connect_for_data(
+    endpoint: Endpoint, *, timeout_ms: int = 30_000, security: ClientSecurity = PLAINTEXT
+) -> Connection:
     """A connection for much data and nothing else: through the broker's Unix socket if it offers one and we can reach
     it, for the kernel then needs half the time. Not for metadata: what they say depends on the address that was used.
 
     Raises as Connection.
     """
     deadline = Deadline(timeout_ms)
-    connection = Connection(endpoint, timeout_ms=timeout_ms)
+    connection = Connection(endpoint, timeout_ms=timeout_ms, security=security)
     offered = connection.broker.local_socket
     if not offered:
         return connection
     try:
-        local = Connection(endpoint, timeout_ms=deadline.left_ms(), local_socket=offered)
+        local = Connection(endpoint, timeout_ms=deadline.left_ms(), local_socket=offered, security=security)
         local.timeout_ms = timeout_ms
     except SparklogError:  # no more connections, or another network namespace
         return connection

@@ -44,6 +44,7 @@ from sparklog.errors import (
     SparklogError,
     TransactionAbortedError,
 )
+from sparklog.security.client_security import Security, with_parameters
 from sparklog.serialization import AnySerializer, serializing
 from sparklog.types import GroupMetadata, ProducerIdAndEpoch, TopicPartition
 
@@ -57,6 +58,8 @@ class Producer:
 
     `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Settings are the
     producer settings of `sparklog.settings` with underscores: acks, linger_ms, batch_size_bytes, compression, …
+    `security`: settings by their dotted names, as {"security.protocol": "SASL_SSL", …} (the client settings of
+    `sparklog.settings`), or the path of a file of them; or each as a parameter: security_protocol, sasl_mechanism, …
 
     Records of a partition are stored once and in the order of the calls that sent them, also across retries and
     restarts of the broker (`enable_idempotence`, on unless acks are not all). With a `transactional_id` what is sent
@@ -70,15 +73,17 @@ class Producer:
         *,
         key_serializer: AnySerializer | None = None,
         value_serializer: AnySerializer | None = None,
+        security: Security = None,
         **settings: Any,
     ) -> None:
         """Does not connect yet. The serializers (`sparklog.serialization`) are for `send`: keys and values need not be
         bytes then. Raises InvalidConfigError."""
         self._key_serializer = serializing(key_serializer, "key_serializer")
         self._value_serializer = serializing(value_serializer, "value_serializer")
+        security, settings = with_parameters(security, settings)
         config: dict[str, Any] = producer_settings(settings)
         self.settings = config
-        self._cluster = cluster(bootstrap_servers)
+        self._cluster = cluster(bootstrap_servers, security)
         self._topics: dict[str, ProducerTopic] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._batch_size_bytes = config["batch.size.bytes"]

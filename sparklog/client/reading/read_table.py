@@ -16,6 +16,7 @@ from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
 from sparklog.format.schema import TIMESTAMP_TYPE
+from sparklog.security.client_security import Security
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 METADATA_FIELDS = (
@@ -39,6 +40,7 @@ def read_table(
     local: str = "auto",
     isolation_level: str = "read_committed",
     request_timeout_ms: int = 30_000,
+    security: Security = None,
 ) -> pa.Table:
     """Reads a topic's rows up to now, partition after partition, in the layout of the topic's newest schema.
 
@@ -47,11 +49,11 @@ def read_table(
     the columns _topic, _partition, _offset, _timestamp. `local="off"` does not map the broker's files.
     `isolation_level`: read_committed leaves out what is not committed and ends where a transaction is open;
     read_uncommitted gives all. `request_timeout_ms`: how long a broker that does not answer, or is away, is waited for
-    since the last rows. Raises UnknownTopicOrPartitionError, SchemaMismatchError (unknown column),
-    OffsetOutOfRangeError (a start below the log's), DataLossError, InvalidConfigError.
+    since the last rows. `security`: as in `Consumer`. Raises UnknownTopicOrPartitionError, SchemaMismatchError (unknown
+    column), OffsetOutOfRangeError (a start below the log's), DataLossError, InvalidConfigError.
     """
     isolation = isolation_of(isolation_level)
-    shared = cluster(bootstrap_servers)
+    shared = cluster(bootstrap_servers, security)
     deadline = Deadline(request_timeout_ms)
     info = shared.topic(topic, refresh=True, timeout_ms=request_timeout_ms)
     ranges = _ranges(shared, info, start, end, isolation, deadline)

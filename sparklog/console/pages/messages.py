@@ -158,6 +158,7 @@ def _read(console: Console, topic: TopicDescription, wish: Wish) -> Read:
         layout=_layout(topic, wish),
         isolation_level=wish.isolation_level,
         timeout_ms=console.options.request_timeout_ms,
+        security=console.options.security,
     )
 
 
@@ -319,6 +320,7 @@ def _export(console: Console, wish: Wish, format: str, rows_max: int) -> Generat
         layout=layout,
         isolation_level=wish.isolation_level,
         timeout_ms=console.options.request_timeout_ms,
+        security=console.options.security,
     )
     schema = pa.schema([*_METADATA, *layout])
     return file_pieces(exported(read, ranges, wish.filter_text, rows_max), schema, format)

@@ -47,6 +47,7 @@ def _session(console: Console) -> SqlSession:
         console.options.bootstrap_servers,
         memory_limit_bytes=MEMORY_LIMIT_BYTES,
         request_timeout_ms=console.options.request_timeout_ms,
+        security=console.options.security,
     )
 
 

@@ -41,6 +41,15 @@ logger = logging.getLogger(__name__)
 
 DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
 STRAY = re.compile(r".+\.[0-9a-f]{32}-stray")
+REMOVED = re.compile(r".+\.[0-9a-f]{32}-removed")
+"""A replica that is on other brokers now: what the partition has in the object store is theirs, and stays."""
+
+
+def is_moved_aside(name: str) -> bool:
+    """Whether a directory of this name is no partition's any more: deleted, removed, or a stray."""
+    return any(kind.fullmatch(name) for kind in (DELETED, STRAY, REMOVED))
+
+
 _NAME_CHARS_KEPT = 200
 """Of a directory's name when an ending is added: file systems allow 255 bytes."""
 
@@ -171,9 +180,7 @@ class LogDirectory:
     def entries(self) -> list[str]:
         """Names of what may be partition directories: no deleted ones, none moved aside."""
         return [
-            name
-            for name in self.files.list_directory(self.path)
-            if not DELETED.fullmatch(name) and not STRAY.fullmatch(name) and name not in _OWN_FILES
+            name for name in self.files.list_directory(self.path) if not is_moved_aside(name) and name not in _OWN_FILES
         ]
 
     def owner_of(self, name: str) -> PartitionMeta | None:
@@ -209,7 +216,7 @@ class LogDirectory:
         return points if points is not None and points.topic_id == owner.topic_id else None
 
     def move_aside(self, name: str, ending: str) -> Path:
-        """Renames the partition directory `name` to one that is not loaded: `ending` is "delete" or "stray"."""
+        """Renames the partition directory `name` to one that is not loaded: with "delete", "stray" or "removed"."""
         target = self.path / f"{name[:_NAME_CHARS_KEPT]}.{uuid.uuid4().hex}-{ending}"
         self.files.rename(self.path / name, target)
         self.files.sync_directory(self.path)
@@ -217,14 +224,15 @@ class LogDirectory:
         return target
 
     def purge_deleted(self) -> int:
-        """Unlinks the files of deleted partitions; returns how many there were. Of those that have something in the
-        object store the journal stays until that is gone. Raises StorageError."""
+        """Unlinks the files of deleted partitions and removed replicas; returns how many there were. Of deleted ones
+        with something in the object store the journal stays until that is gone. Raises StorageError."""
         in_tier = self.deleted_in_tier()
         for path in in_tier:
             for name in self.files.list_directory(path):
                 if name != JOURNAL_FILE:
                     self.files.remove(path / name)
         paths = [path for path in self._deleted() if path not in in_tier]
+        paths += [self.path / n for n in self.files.list_directory(self.path) if REMOVED.fullmatch(n)]
         for path in paths:
             self.files.remove_tree(path)
         return len(paths)

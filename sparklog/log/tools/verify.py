@@ -32,7 +32,7 @@ from sparklog.format.segment import SUFFIX, parse_segment_name, segment_name
 from sparklog.format.topic_record import TOPIC_FILE
 from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.swap import SWAP_SUFFIX
-from sparklog.log.directories.log_directory import DELETED, STRAY
+from sparklog.log.directories.log_directory import is_moved_aside
 from sparklog.log.recovery.truncation_mark import TRUNCATION_FILE
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
@@ -144,7 +144,7 @@ def _kind(path: Path) -> str:
 
 def _partition_directories(path: Path) -> Iterator[Path]:
     for entry in sorted(path.iterdir()):
-        kept = not DELETED.fullmatch(entry.name) and not STRAY.fullmatch(entry.name) and entry.name != CACHE_DIRECTORY
+        kept = not is_moved_aside(entry.name) and entry.name != CACHE_DIRECTORY
         if kept and entry.is_dir() and ((entry / PARTITION_FILE).exists() or any(entry.glob(f"*{SUFFIX}"))):
             yield entry
 

@@ -28,8 +28,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from sparklog.errors import (
-    EligibleLeadersNotAvailableError,
-    NoReassignmentInProgressError,
     NotControllerError,
     SparklogError,
     StaleBrokerEpochError,
@@ -43,7 +41,7 @@ from sparklog.replication.cluster_image import (
     PartitionImage,
     Version,
 )
-from sparklog.replication.controller import election, topics
+from sparklog.replication.controller import election, operations, topics
 from sparklog.replication.controller.draft import Draft
 from sparklog.replication.controller.isr_changes import alter_isr
 from sparklog.replication.controller.model import (
@@ -57,13 +55,13 @@ from sparklog.replication.controller.model import (
     BrokersChanged,
     ControlledShutdown,
     ControllerConfig,
+    Cordon,
     CreateTopic,
     DeleteTopic,
     DirectoryFailed,
     Effect,
     Elect,
     Elected,
-    ElectionKind,
     Event,
     Publish,
     Reassign,
@@ -78,7 +76,6 @@ from sparklog.replication.controller.model import (
     WriteOutcome,
     Written,
 )
-from sparklog.replication.controller.placement import check_assignment
 from sparklog.replication.controller.write_parts import parts_of
 from sparklog.security.records import CHANGE_BYTES_MAX, CHANGES_MAX, check_changes, size_of
 from sparklog.types import TopicPartition
@@ -300,9 +297,11 @@ class Controller:
             case DirectoryFailed():
                 return self._fail_directory(draft, request)
             case Elect():
-                return self._elect(draft, request)
+                return operations.elect_leaders(draft, request)
             case Reassign():
-                return self._reassign(draft, request)
+                return operations.reassign(draft, request)
+            case Cordon():
+                return operations.cordon(draft, request)
 
     def _alter_partitions(self, draft: Draft, request: AlterPartition) -> tuple[PartitionImage | SparklogError, ...]:
         if self._guards.member_epoch_check:
@@ -343,66 +342,18 @@ class Controller:
             left = election.without(partition, {request.broker_id}, rules.min_insync)
             draft.change(tp, election.elect(left, rules))
 
-    def _elect(self, draft: Draft, request: Elect) -> dict[TopicPartition, SparklogError | None]:
-        asked = request.partitions if request.partitions is not None else [tp for tp, _ in draft.all_partitions()]
-        results: dict[TopicPartition, SparklogError | None] = {}
-        for tp in asked:
-            try:
-                self._elect_one(draft, tp, request.kind)
-                results[tp] = None
-            except SparklogError as e:
-                results[tp] = e
-        return results
-
-    def _elect_one(self, draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
-        partition = draft.partition(tp)
-        if kind is ElectionKind.PREFERRED:
-            preferred = partition.replicas[0]
-            if partition.leader == preferred:
-                return
-            if preferred not in partition.isr or not draft.rules(tp, partition).can_lead(preferred):
-                raise EligibleLeadersNotAvailableError(f"{tp}: the preferred leader {preferred} is not in sync")
-            draft.change(tp, replace(partition, leader=preferred))
-        elif partition.leader == NO_LEADER:
-            elected = election.elect(partition, draft.rules(tp, partition, unclean=True))
-            if elected.leader == NO_LEADER:
-                raise EligibleLeadersNotAvailableError(f"{tp}: none of {partition.replicas} is alive")
-            draft.change(tp, elected)
-
-    def _reassign(self, draft: Draft, request: Reassign) -> dict[TopicPartition, SparklogError | None]:
-        results: dict[TopicPartition, SparklogError | None] = {}
-        for tp, target in request.targets.items():
-            try:
-                self._reassign_one(draft, tp, target)
-                results[tp] = None
-            except SparklogError as e:
-                results[tp] = e
-        return results
-
-    def _reassign_one(self, draft: Draft, tp: TopicPartition, target: tuple[int, ...] | None) -> None:
-        partition = draft.partition(tp)
-        rules = draft.rules(tp, partition)
-        if target is not None:
-            check_assignment([target], draft.live_brokers())
-            started = election.start_reassignment(partition, target)
-            draft.change(tp, election.finish_reassignment(started, rules))
-            return
-        if not (partition.adding or partition.removing):
-            raise NoReassignmentInProgressError(f"{tp} is not being reassigned")
-        cancelled = election.cancel_reassignment(partition, rules)
-        if cancelled is None:
-            raise EligibleLeadersNotAvailableError(f"{tp}: no replica of the old assignment is in sync")
-        draft.change(tp, cancelled)
-
     # --- time
 
     def _on_tick(self, draft: Draft, now_ms: int) -> None:
         if not self._has_seen_brokers:
             return
         for tp, partition in list(draft.all_partitions()):
+            if partition.leader != NO_LEADER and not partition.is_reassigned:
+                continue
             rules = draft.rules(tp, partition)
             elected = election.elect(partition, rules) if partition.leader == NO_LEADER else partition
             draft.change(tp, election.finish_reassignment(elected, rules))
+        operations.end_throttle(draft)
         if self._config.rebalance and self._rebalance_at_ms is not None and now_ms >= self._rebalance_at_ms:
             self._rebalance_at_ms = now_ms + self._config.rebalance_interval_ms
             self._rebalance(draft)

@@ -104,6 +104,11 @@ class Draft:
     def set_config(self, name: str, value: Value | None) -> None:
         self._configs[name] = value
 
+    def config(self, name: str, default: Value) -> Value:
+        """A setting of the cluster."""
+        value = self._configs[name] if name in self._configs else self._image.configs.get(name)
+        return default if value is None else value
+
     # --- security
 
     def security(self) -> Records:

@@ -164,10 +164,20 @@ class Elect(Struct, frozen=True):
 
 
 class Reassign(Struct, frozen=True):
-    """New replicas per partition, None to cancel. The answer maps each to None or the error."""
+    """New replicas per partition, None to cancel. The answer maps each to None or the error. `throttle_bytes`: see
+    `ClusterImage.throttle_bytes`; -1: as it is."""
 
     token: Hashable
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    throttle_bytes: int = -1
+
+
+class Cordon(Struct, frozen=True):
+    """Whether new replicas are placed on a broker. The answer are all brokers on which none are."""
+
+    token: Hashable
+    broker_id: int
+    cordoned: bool
 
 
 class WriteOutcome(Enum):
@@ -206,6 +216,7 @@ Request = (
     | DirectoryFailed
     | Elect
     | Reassign
+    | Cordon
 )
 Event = Request | Elected | BrokersChanged | Written | SessionLost | Tick
 

@@ -11,9 +11,16 @@ from sparklog.errors import (
     BrokerNotAvailableError,
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
     TopicAlreadyExistsError,
 )
-from sparklog.replication.cluster_image import NO_LEADER, PartitionImage, TopicImage
+from sparklog.replication.cluster_image import (
+    CORDONED_SETTING,
+    NO_LEADER,
+    PartitionImage,
+    TopicImage,
+    cordoned_brokers,
+)
 from sparklog.replication.controller.draft import Draft
 from sparklog.replication.controller.election import with_isr
 from sparklog.replication.controller.model import AddPartitions, AlterConfig, AlterSchema, CreateTopic
@@ -84,7 +91,14 @@ def _assigned(
 ) -> Sequence[tuple[int, ...]]:
     brokers = {i: b.rack for i, b in draft.live_brokers().items() if not b.is_stopping}
     if request.assignment is None:
-        return place(brokers, count, factor, start=request.start, shift=request.shift, first_partition=first)
+        cordoned = cordoned_brokers(draft.config(CORDONED_SETTING, ""))
+        open_ones = {i: rack for i, rack in brokers.items() if i not in cordoned}
+        if factor > len(open_ones) and len(open_ones) < len(brokers):
+            raise InvalidReplicationFactorError(
+                f"replication factor {factor} with {len(open_ones)} brokers that take new replicas: "
+                f"{sorted(set(brokers) & cordoned)} are cordoned"
+            )
+        return place(open_ones, count, factor, start=request.start, shift=request.shift, first_partition=first)
     if len(request.assignment) != count:
         raise InvalidReplicaAssignmentError(f"{len(request.assignment)} assigned partitions where {count} are new")
     check_assignment(request.assignment, draft.live_brokers())

@@ -40,6 +40,11 @@ ADMIN: dict[str, tuple[Any, ...]] = {
     "abort_hanging_transaction": (TP, 1),
     "describe_producers": (TP,),
     "find_hanging_transactions": (),
+    "alter_partition_reassignments": ({},),
+    "list_partition_reassignments": (),
+    "cancel_partition_reassignments": (),
+    "elect_leaders": (),
+    "cordon_broker": (1,),
 }
 CONSUMER: dict[str, tuple[Any, ...]] = {
     "assign": ([TP],),

@@ -62,6 +62,11 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.WRITE_TXN_MARKERS: 54,
         m.Api.ADD_PARTITIONS_TO_TXN: 55,
         m.Api.FIND_TXN_OWNERS: 56,
+        m.Api.ALTER_PARTITION_REASSIGNMENTS: 70,
+        m.Api.LIST_PARTITION_REASSIGNMENTS: 71,
+        m.Api.ELECT_LEADERS: 72,
+        m.Api.CORDON_BROKER: 73,
+        m.Api.DESCRIBE_CLUSTER: 74,
         m.Api.ALTER_SECURITY_RECORDS: 65,
     }
     for spec in m.APIS.values():

@@ -19,6 +19,7 @@ from sparklog.replication.controller.model import (
     Answer,
     BrokersChanged,
     ControlledShutdown,
+    Cordon,
     CreateTopic,
     DeleteTopic,
     DirectoryFailed,
@@ -447,3 +448,43 @@ def test_an_older_delta_does_not_change_an_image() -> None:
     cluster.create([[1]])
     publish = next(e for e in reversed(cluster.seen) if isinstance(e, Publish))
     assert cluster.image.apply(publish.delta, Version(0, 9_999_999)) is cluster.image
+
+
+def test_the_throttle_ends_with_the_last_reassignment() -> None:
+    cluster = Cluster(4)
+    cluster.create([[1, 2], [1, 2]])
+    cluster.ask(Reassign("r", {TP: (3,), TopicPartition("t", 1): (4,)}, throttle_bytes=1_000))
+    cluster.tell(Tick())
+    assert cluster.image.throttle_bytes == 1_000
+    cluster.propose(1, [1, 2, 3])
+    cluster.ask(Reassign("r", {}, throttle_bytes=2_000))
+    cluster.tell(Tick())
+    assert cluster.image.throttle_bytes == 2_000
+    cluster.ask(Reassign("r", {TopicPartition("t", 1): None}))
+    assert cluster.image.throttle_bytes == 0
+    cluster.ask(Reassign("r", {}, throttle_bytes=3_000))  # there is nothing that it could slow down
+    assert cluster.image.throttle_bytes == 0
+
+
+def test_no_new_replicas_on_a_cordoned_broker() -> None:
+    cluster = Cluster(3)
+    cluster.create([[1, 2]])
+    assert cluster.ask(Cordon("c", 3, cordoned=True)) == {3}
+    for number in range(6):
+        made = cluster.ask(CreateTopic("c", TopicImage(f"n{number}", f"i{number}", ()), 3, 2, start=number))
+        assert {r for p in made.partitions for r in p.replicas} == {1, 2}
+    refused = cluster.ask(CreateTopic("c", TopicImage("n", "i", ()), 1, 3))
+    assert isinstance(refused, errors.InvalidReplicationFactorError)
+    assert "cordoned" in str(refused)
+    assert isinstance(cluster.ask(Reassign("r", {TP: (3, 1)}))[TP], errors.InvalidReplicaAssignmentError)
+    assert cluster.ask(Cordon("c", 3, cordoned=False)) == set()
+    assert cluster.ask(Reassign("r", {TP: (3, 1)})) == {TP: None}
+
+
+def test_while_it_is_reassigned_a_partition_needs_no_more_replicas_in_sync_than_before() -> None:
+    cluster = Cluster(3)
+    cluster.create([[1]], min_insync_replicas=2)
+    cluster.ask(Reassign("r", {TP: (2,)}))
+    p = cluster.partition()
+    assert cluster.image.min_insync(cluster.image.topics["t"], len(p.target)) == 1
+    assert (p.isr, p.elr) == ((1,), ())

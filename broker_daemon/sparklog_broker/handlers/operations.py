@@ -1,0 +1,170 @@
+"""What operators ask for: which brokers there are, reassignments, elections, brokers without new replicas.
+
+Any broker takes the request. What only the controller knows or decides is handed on to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from sparklog.errors import InvalidRequestError, SparklogError
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+from sparklog.protocol.operation_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    BrokerState,
+    CordonBrokerRequest,
+    CordonBrokerResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    PartitionOutcome,
+    PartitionReassignment,
+)
+from sparklog.replication.cluster_image import ClusterImage
+from sparklog.replication.controller.model import Cordon, Elect, ElectionKind, Reassign
+from sparklog.types import TopicPartition
+from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.config import parse_address
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.network.reply import Response
+
+M = TypeVar("M", bound=Message)
+
+ANSWER_S = 30.0
+
+
+def _cluster(context: RequestContext) -> Cluster:
+    cluster = context.broker.cluster
+    if cluster is None:
+        raise InvalidRequestError("this broker is alone: there are no other ones to move partitions to")
+    return cluster
+
+
+async def _at_controller(
+    cluster: Cluster, api: Api, request: Message, response: type[M], decide: Callable[[], Awaitable[M]]
+) -> Response:
+    """`decide` on the controller; what it answers elsewhere. Raises NotControllerError, BrokerNotAvailableError."""
+    if await cluster.controller.find():
+        return Response(await decide())
+    return Response(await cluster.controller.request("operations", api, request, response, timeout_s=ANSWER_S))
+
+
+async def alter_partition_reassignments(
+    request: AlterPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """Answered when it is stored; the replicas are made and copied from then on."""
+    cluster = _cluster(context)
+    targets = {
+        TopicPartition(t.topic, t.partition): None if t.replicas is None else tuple(t.replicas)
+        for t in request.partitions
+    }
+    if len(targets) < len(request.partitions):
+        raise InvalidRequestError("a partition is named twice")
+
+    async def decide() -> AlterPartitionReassignmentsResponse:
+        results: dict[TopicPartition, SparklogError | None] = await cluster.membership.ask(
+            lambda token: Reassign(token, targets, request.throttle_bytes)
+        )
+        return AlterPartitionReassignmentsResponse([_outcome(tp, results[tp]) for tp in targets])
+
+    api = Api.ALTER_PARTITION_REASSIGNMENTS
+    return await _at_controller(cluster, api, request, AlterPartitionReassignmentsResponse, decide)
+
+
+async def list_partition_reassignments(
+    request: ListPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """As the controller knows them, so that who has just begun one finds it."""
+    cluster = _cluster(context)
+
+    async def decide() -> ListPartitionReassignmentsResponse:
+        image = cluster.membership.controller_image()
+        return ListPartitionReassignmentsResponse(_reassignments(image, request.topics), image.throttle_bytes)
+
+    api = Api.LIST_PARTITION_REASSIGNMENTS
+    return await _at_controller(cluster, api, request, ListPartitionReassignmentsResponse, decide)
+
+
+def _reassignments(image: ClusterImage, topics: list[str] | None) -> list[PartitionReassignment]:
+    names = sorted(image.topics) if topics is None else [name for name in dict.fromkeys(topics) if name in image.topics]
+    return [
+        PartitionReassignment(name, number, p.leader, list(p.replicas), list(p.isr), list(p.adding), list(p.removing))
+        for name in names
+        for number, p in enumerate(image.topics[name].partitions)
+        if p.is_reassigned
+    ]
+
+
+async def elect_leaders(request: ElectLeadersRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Answered when it is stored; the leaders begin when they have heard of it."""
+    cluster = _cluster(context)
+    kind = ElectionKind.UNCLEAN if request.kind else ElectionKind.PREFERRED
+    asked = request.partitions
+    wanted = None if asked is None else tuple(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in asked))
+
+    async def decide() -> ElectLeadersResponse:
+        before = cluster.membership.controller_image()
+        results: dict[TopicPartition, SparklogError | None] = await cluster.membership.ask(
+            lambda token: Elect(token, kind, wanted)
+        )
+        after = cluster.membership.controller_image()
+        changed = sum(_leader(before, tp) != _leader(after, tp) for tp in results)
+        return ElectLeadersResponse([_outcome(tp, error) for tp, error in results.items()], changed)
+
+    return await _at_controller(cluster, Api.ELECT_LEADERS, request, ElectLeadersResponse, decide)
+
+
+def _leader(image: ClusterImage, tp: TopicPartition) -> int | None:
+    partition = image.partition(tp)
+    return None if partition is None else partition.leader
+
+
+async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, context: RequestContext) -> Response:
+    """From then on the broker gets no new replicas, or gets some again."""
+    cluster = _cluster(context)
+
+    async def decide() -> CordonBrokerResponse:
+        if request.broker_id not in cluster.membership.controller_image().known:
+            raise InvalidRequestError(f"there has never been a broker {request.broker_id} in this cluster")
+        cordoned: frozenset[int] = await cluster.membership.ask(
+            lambda token: Cordon(token, request.broker_id, request.cordoned)
+        )
+        return CordonBrokerResponse(sorted(cordoned))
+
+    return await _at_controller(cluster, Api.CORDON_BROKER, request, CordonBrokerResponse, decide)
+
+
+async def describe_cluster(request: DescribeClusterRequest, payload: memoryview, context: RequestContext) -> Response:
+    """As this broker knows it: also while there is no controller."""
+    broker = context.broker
+    if broker.cluster is None:
+        me = BrokerState(broker.config.broker_id, *context.local_address, broker.config.broker_rack or None, 0)
+        return Response(DescribeClusterResponse(broker.storage.cluster_id, me.broker_id, -1, [me]))
+    image, controller = broker.cluster.image, broker.cluster.controller.controller_id
+    if controller not in image.brokers:
+        controller = -1
+    states: list[BrokerState] = []
+    for broker_id in sorted({*image.known, *image.brokers} if request.include_missing else image.brokers):
+        state = BrokerState(broker_id, is_cordoned=broker_id in image.cordoned)
+        registered = image.brokers.get(broker_id)
+        if registered is not None:
+            if registered.endpoints:
+                state.host, state.port = parse_address(registered.endpoints[0])
+            state.rack, state.broker_epoch = registered.rack, registered.broker_epoch
+            state.is_stopping = registered.is_stopping
+        states.append(state)
+    return Response(
+        DescribeClusterResponse(
+            broker.storage.cluster_id, controller, image.version.controller_epoch, states, image.throttle_bytes
+        )
+    )
+
+
+def _outcome(tp: TopicPartition, error: SparklogError | None) -> PartitionOutcome:
+    return PartitionOutcome(*tp) if error is None else PartitionOutcome(*tp, error.code, str(error))

@@ -1,0 +1,97 @@
+"""`--command-config FILE`: how a command connects, for every command that talks to brokers.
+
+The file is one of Java properties, as Kafka's tools take it: `security.protocol`, `sasl.*`, `ssl.*`, and
+`bootstrap.servers` for when `--bootstrap-servers` is not given. Passwords are in files rather than in options: every
+user of a machine sees the options of its processes.
+
+`ClientCommand` adds the option to a command that has `--bootstrap-servers`, so that none can be left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from typer.models import TyperInfo
+
+    from sparklog.security.client_security import ClientFile, ClientSecurity
+
+ENV_COMMAND_CONFIG = "SPARKLOG_COMMAND_CONFIG"
+BOOTSTRAP_PARAMETER = "bootstrap_servers"
+ENV_BOOTSTRAP = "SPARKLOG_BOOTSTRAP_SERVERS"
+_file: ClientFile | None = None
+
+
+def client_security() -> ClientSecurity | None:
+    """How this command connects; None: nothing was said. Raises InvalidConfigError."""
+    return None if _file is None else _file.security.resolve()
+
+
+def _read(path: str | None) -> None:
+    global _file
+    _file = None
+    if path:
+        from sparklog.security.client_security import read_client_file
+
+        _file = read_client_file(path)
+
+
+def default_address(ctx: Any) -> str | None:
+    """What `--bootstrap-servers` says, else the file's `bootstrap.servers`, else the default."""
+    given: str | None = ctx.params[BOOTSTRAP_PARAMETER]
+    source = ctx.get_parameter_source(BOOTSTRAP_PARAMETER)
+    if _file is not None and _file.bootstrap_servers and getattr(source, "name", "") in ("DEFAULT", "DEFAULT_MAP"):
+        return _file.bootstrap_servers
+    return given
+
+
+class ClientCommand(TyperCommand):
+    """A command that takes `--command-config` if it takes `--bootstrap-servers`."""
+
+    def __init__(self, *args: Any, params: list[Any] | None = None, **kwargs: Any) -> None:
+        params = list(params or [])
+        where = next((i for i, p in enumerate(params) if p.name == BOOTSTRAP_PARAMETER), None)
+        if where is not None:
+            params.insert(where + 1, _command_config())
+        super().__init__(*args, params=params, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        if BOOTSTRAP_PARAMETER in ctx.params:
+            ctx.params[BOOTSTRAP_PARAMETER] = default_address(ctx)
+        return super().invoke(ctx)
+
+
+def _command_config() -> Any:
+    """The option, as Typer makes it for a command that has nothing else."""
+    probe = typer.Typer(add_completion=False)
+
+    @probe.command()
+    def command(
+        command_config: Annotated[
+            str | None,
+            typer.Option(
+                "--command-config",
+                envvar=ENV_COMMAND_CONFIG,
+                metavar="FILE",
+                help="How to connect: a file of client settings, as Kafka's tools take it (`sparklog config client`).",
+                callback=_read,
+                expose_value=False,
+            ),
+        ] = None,
+    ) -> None:
+        """Never run."""
+
+    return next(p for p in typer.main.get_command(probe).params if p.name == "command_config")
+
+
+def secure_commands(app: typer.Typer) -> None:
+    """Has the commands of `app` and of its groups take `--command-config`."""
+    for command in app.registered_commands:
+        command.cls = ClientCommand
+    group: TyperInfo
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            secure_commands(group.typer_instance)

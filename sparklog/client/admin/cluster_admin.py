@@ -1,0 +1,210 @@
+"""Operating a cluster: which brokers there are, where replicas are and are to be, who leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.errors import (
+    ClusterAuthorizationFailedError,
+    InvalidRequestError,
+    SparklogError,
+    UnsupportedApiError,
+    error_from_code,
+)
+from sparklog.protocol.messages import Api
+from sparklog.protocol.operation_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    CordonBrokerRequest,
+    CordonBrokerResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    PartitionName,
+    PartitionOutcome,
+    ReassignmentTarget,
+)
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
+from sparklog.types import TopicPartition
+
+ELECTIONS = {"preferred": 0, "unclean": 1}
+TOPICS_ASKED = 200
+"""For their sizes, with one request."""
+
+
+@dataclass(frozen=True)
+class BrokerDescription:
+    """A broker, and where it listens. `is_stopping`: it leads nothing any more and is about to stop; `is_cordoned`: it
+    gets no new replicas."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None = None
+    is_stopping: bool = False
+    is_cordoned: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterDescription:
+    """The cluster's id, the broker that is its controller (-1: none at the moment), and all brokers that are there.
+    `missing`: ids of those that have been there, and are not now. `throttle_bytes`: how much a broker sends to, or
+    takes as, replicas that are being added, per second; 0: no limit."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[BrokerDescription, ...]
+    missing: tuple[int, ...] = ()
+    throttle_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PartitionReassignment:
+    """One that is under way: `replicas` has old and new ones; `adding` are new, and copy; `removing` go when all new
+    ones are in `isr`. Of `total_bytes` that the new ones have to copy they have `copied_bytes`; -1: not known."""
+
+    topic_partition: TopicPartition
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    copied_bytes: int = -1
+    total_bytes: int = -1
+
+
+def describe_cluster(cluster: Cluster, timeout_ms: int) -> ClusterDescription:
+    """See Admin."""
+    deadline = Deadline(timeout_ms)
+    try:
+        found = cluster.request(
+            Api.DESCRIBE_CLUSTER, DescribeClusterRequest(), DescribeClusterResponse, timeout_ms=timeout_ms
+        )
+    except (UnsupportedApiError, ClusterAuthorizationFailedError):  # an earlier release; who may not see all
+        old = cluster.metadata([], timeout_ms=deadline.left_ms())
+        brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in old.brokers)
+        return ClusterDescription(old.cluster_id, old.controller, brokers)
+    there = tuple(
+        BrokerDescription(b.broker_id, b.host, b.port, b.rack, b.is_stopping, b.is_cordoned)
+        for b in found.brokers
+        if b.host
+    )
+    missing = tuple(b.broker_id for b in found.brokers if not b.host)
+    return ClusterDescription(found.cluster_id, found.controller, there, missing, found.throttle_bytes)
+
+
+def alter_reassignments(
+    cluster: Cluster,
+    targets: Mapping[TopicPartition, Sequence[int] | None],
+    throttle_bytes: int | None,
+    timeout_ms: int,
+) -> None:
+    """See Admin."""
+    request = AlterPartitionReassignmentsRequest(
+        [
+            ReassignmentTarget(tp.topic, tp.partition, None if replicas is None else list(replicas))
+            for tp, replicas in targets.items()
+        ],
+        -1 if throttle_bytes is None else throttle_bytes,
+    )
+    answer = cluster.request(
+        Api.ALTER_PARTITION_REASSIGNMENTS, request, AlterPartitionReassignmentsResponse, timeout_ms=timeout_ms
+    )
+    _raise_first(answer.outcomes)
+
+
+def list_reassignments(
+    cluster: Cluster, topics: Iterable[str] | None, timeout_ms: int, *, with_sizes: bool = True
+) -> list[PartitionReassignment]:
+    """See Admin. `with_sizes` False: without asking the brokers how far they are."""
+    deadline = Deadline(timeout_ms)
+    request = ListPartitionReassignmentsRequest(None if topics is None else list(topics))
+    answer = cluster.request(
+        Api.LIST_PARTITION_REASSIGNMENTS, request, ListPartitionReassignmentsResponse, timeout_ms=timeout_ms
+    )
+    if not answer.reassignments:
+        return []
+    asked: dict[int, set[str]] = {}
+    for r in answer.reassignments if with_sizes else []:
+        for broker in (r.leader, *r.adding):
+            asked.setdefault(broker, set()).add(r.topic)
+    sizes = _sizes(cluster, asked, deadline)
+    found = []
+    for r in answer.reassignments:
+        tp = TopicPartition(r.topic, r.partition)
+        size = sizes.get((r.leader, tp), -1)
+        copies = [size if broker in r.isr else sizes.get((broker, tp), -1) for broker in r.adding]
+        is_known = size >= 0 and all(c >= 0 for c in copies)
+        found.append(
+            PartitionReassignment(
+                tp,
+                r.leader,
+                tuple(r.replicas),
+                tuple(r.isr),
+                tuple(r.adding),
+                tuple(r.removing),
+                sum(min(c, size) for c in copies) if is_known else -1,
+                size * len(r.adding) if is_known else -1,
+            )
+        )
+    return found
+
+
+def _sizes(
+    cluster: Cluster, asked: Mapping[int, set[str]], deadline: Deadline
+) -> dict[tuple[int, TopicPartition], int]:
+    """Bytes of each broker's own replicas of topics; those of brokers that do not answer are left out."""
+    brokers = {
+        b.broker_id: Endpoint(b.host, b.port) for b in cluster.metadata([], timeout_ms=deadline.left_ms()).brokers
+    }
+    sizes: dict[tuple[int, TopicPartition], int] = {}
+    for broker, names in asked.items():
+        endpoint = brokers.get(broker)
+        ordered = sorted(names)
+        for first in range(0, len(ordered) if endpoint is not None else 0, TOPICS_ASKED):
+            request = MetadataRequest(ordered[first : first + TOPICS_ASKED], with_schemas=False)
+            try:
+                answer = cluster.request(
+                    Api.METADATA, request, MetadataResponse, endpoint=endpoint, timeout_ms=deadline.left_ms()
+                )
+            except SparklogError:
+                break  # it may be the very one that is down: the others' progress is of use
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    sizes[broker, TopicPartition(topic.name, p.partition)] = p.size_bytes
+    return sizes
+
+
+def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> int:
+    """See Admin."""
+    if kind not in ELECTIONS:
+        raise InvalidRequestError(f"an election {kind!r}: use one of {', '.join(ELECTIONS)}")
+    named = None if partitions is None else [PartitionName(tp.topic, tp.partition) for tp in partitions]
+    answer = cluster.request(
+        Api.ELECT_LEADERS, ElectLeadersRequest(ELECTIONS[kind], named), ElectLeadersResponse, timeout_ms=timeout_ms
+    )
+    for outcome in answer.outcomes:
+        cluster.expire(outcome.topic)
+    _raise_first(answer.outcomes)
+    return answer.changed
+
+
+def cordon(cluster: Cluster, broker_id: int, *, cordoned: bool, timeout_ms: int) -> tuple[int, ...]:
+    """See Admin."""
+    request = CordonBrokerRequest(broker_id, cordoned)
+    answer = cluster.request(Api.CORDON_BROKER, request, CordonBrokerResponse, timeout_ms=timeout_ms)
+    return tuple(answer.cordoned)
+
+
+def _raise_first(outcomes: Sequence[PartitionOutcome]) -> None:
+    failed = [o for o in outcomes if o.error_code]
+    if failed:
+        more = f" ({len(failed) - 1} other partitions failed, too)" if len(failed) > 1 else ""
+        raise error_from_code(failed[0].error_code, failed[0].message + more)

@@ -1,0 +1,138 @@
+"""The APIs for whoever operates a cluster: which brokers there are, where replicas are to be, who is to lead.
+
+Any broker takes them. What changes something is handed on to the controller, and answered when that has stored it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, TOPICS_PER_REQUEST_MAX, Int64, Message, Name, Partition
+from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
+
+BROKERS_MAX = 10_000
+
+
+class PartitionName(Message):
+    """A partition."""
+
+    topic: Name
+    partition: Partition
+
+
+class PartitionOutcome(Message):
+    """What became of one partition of a request."""
+
+    topic: str
+    partition: int
+    error_code: int = 0
+    message: str = ""
+
+
+class ReassignmentTarget(Message):
+    """`replicas`: who is to have the partition, the preferred leader first; None: the reassignment under way is
+    cancelled (KIP-455)."""
+
+    topic: Name
+    partition: Partition
+    replicas: Annotated[list[BrokerId], Meta(max_length=REPLICAS_MAX)] | None = None
+
+
+class AlterPartitionReassignmentsRequest(Message):
+    """`throttle_bytes`: per second that each broker sends to, and takes as, a replica that is being added (KIP-73); 0:
+    as fast as it goes; -1: as it is. It ends with the last reassignment."""
+
+    partitions: Annotated[list[ReassignmentTarget], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+    throttle_bytes: Annotated[int, Meta(ge=-1, le=2**62)] = -1
+
+
+class AlterPartitionReassignmentsResponse(Message):
+    """One outcome per partition, in their order. The replicas are made and copied from then on."""
+
+    outcomes: Annotated[list[PartitionOutcome], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class ListPartitionReassignmentsRequest(Message):
+    """`topics` None: all."""
+
+    topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+
+
+class PartitionReassignment(Message):
+    """One that is under way: `replicas` has the old and the new ones, of which `adding` are new and `removing` are to
+    go when all new ones are in `isr`."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: list[int]
+    isr: list[int]
+    adding: list[int]
+    removing: list[int]
+
+
+class ListPartitionReassignmentsResponse(Message):
+    """Those that the controller knows. `throttle_bytes` per second, 0: none."""
+
+    reassignments: Annotated[list[PartitionReassignment], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+    throttle_bytes: int = 0
+
+
+class ElectLeadersRequest(Message):
+    """`kind` 0: the first replica of the assignment leads if it is in sync; 1: a partition without a leader gets one
+    even if that lacks acknowledged records. `partitions` None: all."""
+
+    kind: Annotated[int, Meta(ge=0, le=1)]
+    partitions: Annotated[list[PartitionName], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)] | None = None
+
+
+class ElectLeadersResponse(Message):
+    """One outcome per partition that was named, or that there is; `changed`: so many have another leader now."""
+
+    outcomes: list[PartitionOutcome]
+    changed: int = 0
+
+
+class CordonBrokerRequest(Message):
+    """Whether new replicas are placed on the broker (KIP-1073 says cordon); what it has stays."""
+
+    broker_id: BrokerId
+    cordoned: bool
+
+
+class CordonBrokerResponse(Message):
+    """All brokers that are cordoned now."""
+
+    cordoned: list[int]
+
+
+class DescribeClusterRequest(Message):
+    """Asks for the brokers; with `include_missing` also for those that have been there, and are not now."""
+
+    include_missing: bool = True
+
+
+class BrokerState(Message):
+    """A broker that there is, or has been: `broker_epoch` -1 and no host: it is not registered now. `is_stopping`: it
+    leads nothing any more and is about to stop."""
+
+    broker_id: int
+    host: str = ""
+    port: int = 0
+    rack: str | None = None
+    broker_epoch: Int64 = -1
+    is_stopping: bool = False
+    is_cordoned: bool = False
+
+
+class DescribeClusterResponse(Message):
+    """As the answering broker knows it. `controller` -1: nobody. `throttle_bytes`: see
+    AlterPartitionReassignmentsRequest."""
+
+    cluster_id: str
+    controller: int
+    controller_epoch: Int64
+    brokers: Annotated[list[BrokerState], Meta(max_length=BROKERS_MAX)]
+    throttle_bytes: int = 0

@@ -1,0 +1,117 @@
+"""Where existing replicas should go: off brokers that are drained, onto new ones, evenly. A plan is a function of what
+there is; nothing is moved here.
+
+1. Replicas on brokers that are not among the wanted ones go to the least loaded of these, another rack first, and keep
+   their place in the order: who was preferred leader is replaced by the new preferred leader.
+2. Balanced: while one broker has two replicas more than another, one moves, but never into a rack that has one already
+   if it is alone in its own.
+3. Balanced: preferred leaderships change places within partitions, for which nothing is copied.
+
+Topics are not weighed by size: that is known to brokers only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from sparklog.errors import InvalidReplicationFactorError
+from sparklog.types import TopicPartition
+
+Assignment = Mapping[TopicPartition, tuple[int, ...]]
+
+
+def plan_moves(
+    current: Assignment,
+    racks: Mapping[int, str | None],
+    *,
+    replication_factor: int | None = None,
+    balanced: bool = True,
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """The partitions that change, with their new replicas. `racks`: of the brokers that may have replicas;
+    `replication_factor` None: as many as each has. Raises InvalidReplicationFactorError."""
+    plan = _Plan(racks)
+    wanted: dict[TopicPartition, list[int]] = {}
+    for tp, replicas in current.items():
+        factor = replication_factor if replication_factor is not None else len(replicas)
+        if not 1 <= factor <= len(racks):
+            raise InvalidReplicationFactorError(
+                f"{tp} has {factor} replicas, but only {len(racks)} brokers may have some: {sorted(racks)}"
+            )
+        wanted[tp] = [r for r in replicas if r in racks]
+        plan.load.update(wanted[tp])
+    for tp, replicas in current.items():
+        factor = replication_factor if replication_factor is not None else len(replicas)
+        plan.fill(wanted[tp], replicas, factor)
+    if balanced:
+        plan.balance(wanted)
+        plan.balance_leaders(wanted)
+    return {tp: tuple(replicas) for tp, replicas in wanted.items() if tuple(replicas) != tuple(current[tp])}
+
+
+class _Plan:
+    def __init__(self, racks: Mapping[int, str | None]) -> None:
+        self._racks = racks
+        self.load: Counter[int] = Counter(dict.fromkeys(racks, 0))
+
+    def fill(self, kept: list[int], before: tuple[int, ...], factor: int) -> None:
+        """`kept` gets as many replicas as `factor` says, each new one in the place of one that is gone."""
+        while len(kept) > factor:
+            gone = max(kept[1:], key=lambda r: (self._shares_rack(r, kept), self.load[r], r))
+            kept.remove(gone)
+            self.load[gone] -= 1
+        while len(kept) < factor:
+            added = self._best(kept)
+            place = next((i for i, r in enumerate(before) if r not in self._racks and i <= len(kept)), len(kept))
+            kept.insert(place, added)
+            before = tuple(added if i == place else r for i, r in enumerate(before))
+            self.load[added] += 1
+
+    def balance(self, wanted: dict[TopicPartition, list[int]]) -> None:
+        for _ in range(sum(map(len, wanted.values()))):  # each step makes the loads more alike
+            ranked = sorted(self.load, key=lambda b: (self.load[b], b))
+            if not any(
+                self._move_one(wanted, most, least)
+                for most in reversed(ranked)
+                for least in ranked
+                if self.load[most] - self.load[least] > 1
+            ):
+                return
+
+    def _move_one(self, wanted: dict[TopicPartition, list[int]], most: int, least: int) -> bool:
+        for replicas in wanted.values():
+            if most in replicas and least not in replicas:
+                others = [r for r in replicas if r != most]
+                if self._shares_rack(least, others) and not self._shares_rack(most, others):
+                    continue
+                replicas[replicas.index(most)] = least
+                self.load[most] -= 1
+                self.load[least] += 1
+                return True
+        return False
+
+    def balance_leaders(self, wanted: dict[TopicPartition, list[int]]) -> None:
+        led = Counter({**dict.fromkeys(self._racks, 0), **Counter(replicas[0] for replicas in wanted.values())})
+        for _ in range(len(wanted)):
+            if not self._swap_one(wanted, led):
+                return
+
+    def _swap_one(self, wanted: dict[TopicPartition, list[int]], led: Counter[int]) -> bool:
+        for replicas in wanted.values():
+            first = replicas[0]
+            other = min(replicas, key=lambda r: (led[r], r))
+            if led[first] - led[other] > 1:
+                place = replicas.index(other)
+                replicas[0], replicas[place] = other, first
+                led[first] -= 1
+                led[other] += 1
+                return True
+        return False
+
+    def _best(self, kept: list[int]) -> int:
+        free = [b for b in self._racks if b not in kept]
+        return min(free, key=lambda b: (self._shares_rack(b, kept), self.load[b], b))
+
+    def _shares_rack(self, broker: int, others: list[int]) -> bool:
+        rack = self._racks[broker]
+        return rack is not None and any(self._racks[o] == rack for o in others if o != broker)

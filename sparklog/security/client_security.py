@@ -1,0 +1,404 @@
+"""How a client connects: whether it encrypts, whom it trusts, who it is. From the settings that Kafka's clients have.
+
+Two types, because secrets have to go to other processes and must not go anywhere else:
+
+- `SecuritySettings`: what was given, unresolved: `${env:NAME}` and `${file:/path}` are still references. Spark's tasks
+  are sent this, so it can be pickled, and a literal secret goes along; a reference is resolved where it arrives. Its
+  `repr` shows no value that could be a secret.
+- `ClientSecurity`: what they mean, resolved, checked. It holds `Secret`s and cannot be pickled. It can be compared and
+  hashed: clients with equal security share connections.
+
+A setting that would have no effect is refused: who sets a password and forgets `security.protocol` would send
+everything in the clear. Kafka ignores it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from sparklog.errors import InvalidConfigError
+from sparklog.security.jaas import parse_jaas
+from sparklog.security.listeners import SecurityProtocol
+from sparklog.security.sasl import OAUTHBEARER, PLAIN, SCRAM_MECHANISMS
+from sparklog.security.secrets import (
+    HIDDEN,
+    Secret,
+    is_reference,
+    is_sensitive,
+    parse_properties,
+    read_text_file,
+    resolve_secrets,
+)
+from sparklog.settings import Scope, Setting, did_you_mean, settings_of
+
+BOOTSTRAP = "bootstrap.servers"
+PREFIXES = ("security.", "sasl.", "ssl.")
+"""A setting of a client whose name begins so is about security; a misspelt one is refused, not passed over."""
+CALLBACK_CLASS = "OAuthBearerLoginCallbackHandler"
+
+_ALIASES = {
+    "sasl.mechanisms": "sasl.mechanism",
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
+}
+"""Names of other clients, and of other releases, for the same."""
+WITHOUT_EFFECT = {
+    "security.providers": "Java classes are not run",
+    "ssl.protocol": "see ssl.enabled.protocols",
+    "ssl.provider": "OpenSSL is used",
+    "ssl.keymanager.algorithm": "OpenSSL is used",
+    "ssl.trustmanager.algorithm": "OpenSSL is used",
+    "ssl.secure.random.implementation": "OpenSSL is used",
+    "sasl.login.class": "Java classes are not run",
+    "sasl.login.connect.timeout.ms": "the request's timeout counts",
+    "sasl.login.read.timeout.ms": "the request's timeout counts",
+    "sasl.login.refresh.buffer.seconds": "a token is asked for when one is needed",
+    "sasl.login.refresh.min.period.seconds": "a token is asked for when one is needed",
+    "sasl.login.refresh.window.factor": "a token is asked for when one is needed",
+    "sasl.login.refresh.window.jitter": "a token is asked for when one is needed",
+    "sasl.login.retry.backoff.ms": "requests are tried again as a whole",
+    "sasl.login.retry.backoff.max.ms": "requests are tried again as a whole",
+    "sasl.oauthbearer.method": "a token endpoint is asked",
+}
+"""Settings of Kafka's clients that mean nothing here and do no harm, with the reason."""
+_PEM_ONLY = (
+    "only PEM stores are supported, and they have no password: leave it out. "
+    "`openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem` writes a PKCS12 store as PEM, "
+    "`keytool -importkeystore -srckeystore STORE.jks -destkeystore STORE.p12 -deststoretype PKCS12` a JKS store as PKCS12"
+)
+_NO_KERBEROS = "Kerberos (GSSAPI) is not supported: use SCRAM-SHA-512, OAUTHBEARER, or a client's certificate"
+REFUSED = {
+    "ssl.keystore.password": _PEM_ONLY,
+    "ssl.truststore.password": _PEM_ONLY,
+    "ssl.cipher.suites": "the suites of OpenSSL with forward secrecy are used: leave it out",
+    "ssl.engine.factory.class": "Java classes are not run: leave it out",
+    "enable.ssl.certificate.verification": "certificates are always verified: set ssl.ca.location to the authority's",
+    "sasl.client.callback.handler.class": "Java classes are not run: leave it out",
+    "sasl.kerberos.service.name": _NO_KERBEROS,
+    "sasl.kerberos.kinit.cmd": _NO_KERBEROS,
+    "sasl.kerberos.min.time.before.relogin": _NO_KERBEROS,
+    "sasl.kerberos.ticket.renew.jitter": _NO_KERBEROS,
+    "sasl.kerberos.ticket.renew.window.factor": _NO_KERBEROS,
+}
+"""Settings of Kafka's clients that cannot be obeyed, with what to do."""
+
+_JAAS = "sasl.jaas.config"
+_LOGIN = ("sasl.username", "sasl.password")
+_TOKEN = (
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEndpoint:
+    """Where OAUTHBEARER's tokens come from. `url`: https://… (asked with id and secret, RFC 6749 section 4.4) or
+    file:///path (holds a token)."""
+
+    url: str
+    client_id: str = ""
+    client_secret: Secret = field(default_factory=lambda: Secret(""))
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """How a client connects. `mechanism` "": without SASL. `tls`: the `ssl.*` settings that were given, for
+    `tls.client_context`, in the order of their names."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    mechanism: str = ""
+    username: str = ""
+    password: Secret = field(default_factory=lambda: Secret(""))
+    token_endpoint: TokenEndpoint | None = None
+    tls: tuple[tuple[str, str | Secret], ...] = ()
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """All that must be in no text; for `redact`."""
+        endpoint = (self.token_endpoint.client_secret,) if self.token_endpoint else ()
+        keys = tuple(value for _, value in self.tls if isinstance(value, Secret))
+        return tuple(secret for secret in (self.password, *endpoint, *keys) if secret)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a ClientSecurity holds secrets and cannot be pickled: send the SecuritySettings it came from")
+
+
+class SecuritySettings:
+    """The security settings of a client as they were given, by their dotted names. Immutable.
+
+    It can be pickled, with the secrets that stand in it literally: what pickles it sends it to a process that needs
+    them. Give `${file:/path}` or `${env:NAME}` in their place and only the reference is sent.
+    """
+
+    __slots__ = ("_given",)
+
+    def __init__(self, given: Mapping[str, object] | None = None) -> None:
+        """Names as in `settings.Scope.CLIENT`, or of Kafka's and librdkafka's clients. Checks the names. Raises
+        InvalidConfigError."""
+        self._given: dict[str, str] = {}
+        for name, value in (given or {}).items():
+            known = _known_name(name)
+            if known is None or value is None:
+                continue
+            if known in self._given:
+                raise InvalidConfigError(f"{name}: it is given twice, the other time as {known}; leave one of them out")
+            self._given[known] = value.reveal() if isinstance(value, Secret) else str(value)
+
+    def resolve(
+        self, environment: Mapping[str, str] | None = None, read_file: Callable[[str], str] | None = None
+    ) -> ClientSecurity:
+        """What they mean here. Raises InvalidConfigError that names the setting, and never shows a secret."""
+        if not self._given:
+            return PLAINTEXT
+        known = os.environ if environment is None else environment
+
+        def look_up(name: str, text: str) -> object:
+            return resolve_secrets({name: text}, known, read_file)[name]
+
+        return _checked(
+            {name: look_up(name, text) for name, text in self._given.items() if name != _JAAS}, self._jaas(look_up)
+        )
+
+    def _jaas(self, look_up: Callable[[str, str], object]) -> Callable[[str], dict[str, object]] | None:
+        """`sasl.jaas.config` as settings, once the mechanism is known. References in it are resolved after it is read:
+        a password may hold quotation marks."""
+        text = self._given.get(_JAAS, "")
+        if not text.strip():
+            return None
+
+        def settings(mechanism: str) -> dict[str, object]:
+            if is_reference(text):
+                return dict(parse_jaas(_text(look_up(_JAAS, text)), mechanism))
+            return {name: look_up(_JAAS, value.reveal()) for name, value in parse_jaas(text, mechanism).items()}
+
+        return settings
+
+    @property
+    def literal_secrets(self) -> tuple[str, ...]:
+        """Names of the settings whose secrets may stand in them as they are."""
+        return tuple(name for name, text in self._given.items() if is_sensitive(name) and not is_reference(text))
+
+    def items(self) -> tuple[tuple[str, str], ...]:
+        """All of them, with their secrets. Whoever calls this answers for where they go."""
+        return tuple(sorted(self._given.items()))
+
+    def __bool__(self) -> bool:
+        return bool(self._given)
+
+    def __eq__(self, other: object) -> bool:
+        return self._given == other._given if isinstance(other, SecuritySettings) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.items())
+
+    def __repr__(self) -> str:
+        hidden = self.literal_secrets
+        shown = (f"{name}={HIDDEN if name in hidden else text}" for name, text in self.items())
+        return f"SecuritySettings({', '.join(shown)})"
+
+    def __getstate__(self) -> dict[str, str]:
+        return self._given
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self._given = state
+
+
+PLAINTEXT = ClientSecurity()
+"""Neither encrypted nor authenticated."""
+
+Security = ClientSecurity | SecuritySettings | Mapping[str, Any] | str | os.PathLike[str] | None
+"""How security is given to a client: settings by their dotted names, or the path of a file of Java properties, as
+Kafka's tools take it with --command-config; None: plaintext."""
+
+
+def client_security(given: Security) -> ClientSecurity:
+    """What was given, resolved and checked. Raises InvalidConfigError."""
+    if given is None:
+        return PLAINTEXT
+    if isinstance(given, ClientSecurity):
+        return given
+    return security_settings(given).resolve()
+
+
+def security_settings(given: SecuritySettings | Mapping[str, Any] | str | os.PathLike[str]) -> SecuritySettings:
+    """What was given, unresolved. Raises InvalidConfigError."""
+    if isinstance(given, SecuritySettings):
+        return given
+    if isinstance(given, Mapping):
+        return SecuritySettings(given)
+    if isinstance(given, str | os.PathLike):
+        return read_client_file(os.fspath(given)).security
+    raise InvalidConfigError(
+        f"security: settings such as {{'security.protocol': 'SASL_SSL'}}, or a file of them, are needed, "
+        f"not {type(given).__name__}"
+    )
+
+
+@dataclass(frozen=True)
+class ClientFile:
+    """What a client's configuration file says. `bootstrap_servers` "": nothing about that."""
+
+    bootstrap_servers: str
+    security: SecuritySettings
+
+
+def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file) -> ClientFile:
+    """A file of Java properties as Kafka's tools take it. Settings that are neither about security nor addresses are
+    passed over: such files are shared with other clients. Raises InvalidConfigError that names the file."""
+    try:
+        given = parse_properties(read_file(path))
+        bootstrap = str(resolve_secrets({BOOTSTRAP: given.get(BOOTSTRAP, "")}, os.environ, read_file)[BOOTSTRAP])
+        return ClientFile(bootstrap, SecuritySettings({n: v for n, v in given.items() if is_about_security(n)}))
+    except InvalidConfigError as e:
+        message = str(e) if path in str(e) else f"{path}: {e}"
+        raise InvalidConfigError(message) from None
+
+
+def is_about_security(name: str) -> bool:
+    """Whether a setting of this dotted name belongs here, known or not."""
+    return name.startswith(PREFIXES) or name in REFUSED
+
+
+def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[Security, dict[str, Any]]:
+    """`security`, and a client's Python parameters (underscores for dots): those about security go to it, the others
+    are given back. Raises InvalidConfigError if both say something."""
+    names = {setting.parameter: name for name, setting in settings_of(Scope.CLIENT).items()}
+    found = {names[p]: value for p, value in parameters.items() if p in names and value is not None}
+    others = {p: value for p, value in parameters.items() if p not in names}
+    if found and security is not None:
+        raise InvalidConfigError(f"{next(iter(found))} is given beside security: put it there, too")
+    return (found or security), others
+
+
+def _known_name(name: str) -> str | None:
+    """The name of a setting of ours; None: it has no effect."""
+    name = _ALIASES.get(name, name)
+    if name in WITHOUT_EFFECT:
+        return None
+    if name in REFUSED:
+        raise InvalidConfigError(f"{name}: {REFUSED[name]}")
+    known = settings_of(Scope.CLIENT)
+    if name == "sasl.login.callback.handler.class" or name in known:
+        return name
+    raise InvalidConfigError(f"unknown security setting {name!r}{did_you_mean(name, known)}")
+
+
+def _checked(given: dict[str, object], jaas: Callable[[str], dict[str, object]] | None) -> ClientSecurity:
+    handler = _text(given.pop("sasl.login.callback.handler.class", ""))
+    if handler and handler.rpartition(".")[2] != CALLBACK_CLASS:
+        raise InvalidConfigError(
+            f"sasl.login.callback.handler.class: Java classes are not run; only {CALLBACK_CLASS} is known by its name"
+        )
+    known = settings_of(Scope.CLIENT)
+    for name, value in given.items():
+        _check_value(known[name], value)
+    given = {name: value for name, value in given.items() if _text(value) or name in _EMPTY_COUNTS}
+    protocol = SecurityProtocol(_text(given.pop("security.protocol", "PLAINTEXT")))
+    tls = tuple((n, v) for n, v in sorted(given.items()) if n.startswith("ssl.") and isinstance(v, str | Secret))
+    sasl = {name: value for name, value in given.items() if name.startswith("sasl.")}
+    _check_used(protocol, [n for n, _ in tls if n not in _EMPTY_COUNTS], [*sasl, *([_JAAS] if jaas else [])])
+    mechanism = _text(sasl.pop("sasl.mechanism", ""))
+    if not protocol.sasl:
+        return ClientSecurity(protocol, tls=tls if protocol.tls else ())
+    _check_mechanism(protocol, mechanism, sasl)
+    login = _login(mechanism, sasl, jaas(mechanism) if jaas else {})
+    return ClientSecurity(
+        protocol,
+        mechanism,
+        _text(login.get("sasl.username", "")),
+        Secret(_text(login.get("sasl.password", ""))),
+        _token_endpoint(login) if mechanism == OAUTHBEARER else None,
+        tls if protocol.tls else (),
+    )
+
+
+_EMPTY_COUNTS = ("ssl.endpoint.identification.algorithm",)
+"""Settings whose empty value means something."""
+
+
+def _check_value(setting: Setting, value: object) -> None:
+    """Types and choices. Raises InvalidConfigError without the value, where it may be a secret."""
+    text = _text(value)
+    if setting.name.endswith("store.type"):
+        if text.upper() not in ("", "PEM"):
+            raise InvalidConfigError(f"{setting.name} = {text!r}: {_PEM_ONLY}")
+    elif setting.choices and text not in setting.choices:
+        shown = "" if isinstance(value, Secret) else f" = {text!r}"
+        also = f"; {_NO_KERBEROS}" if text == "GSSAPI" else ""
+        raise InvalidConfigError(
+            f"{setting.name}{shown}: use one of {', '.join(c for c in setting.choices if c)}{also}"
+        )
+
+
+def _check_used(protocol: SecurityProtocol, tls: list[str], sasl: list[str]) -> None:
+    """Raises InvalidConfigError for settings that `security.protocol` gives no meaning to."""
+    if sasl and not protocol.sasl:
+        better = "SASL_SSL" if protocol.tls or tls else "SASL_SSL (or SASL_PLAINTEXT)"
+        raise InvalidConfigError(
+            f"{sasl[0]} is set, but security.protocol = {protocol} has no SASL: set {better}, or leave {sasl[0]} out"
+        )
+    if tls and not protocol.tls:
+        better = "SASL_SSL" if protocol.sasl else "SSL or SASL_SSL"
+        raise InvalidConfigError(
+            f"{tls[0]} is set, but security.protocol = {protocol} does not encrypt: set {better}, or leave {tls[0]} out"
+        )
+
+
+def _check_mechanism(protocol: SecurityProtocol, mechanism: str, sasl: Mapping[str, object]) -> None:
+    if not mechanism:
+        raise InvalidConfigError(
+            f"security.protocol = {protocol} needs sasl.mechanism: {', '.join(SCRAM_MECHANISMS)}, PLAIN or OAUTHBEARER "
+            "(Kafka's default, GSSAPI, is not supported)"
+        )
+    if mechanism in (PLAIN, OAUTHBEARER) and not protocol.tls:
+        shown = "password" if mechanism == PLAIN else "token"
+        raise InvalidConfigError(
+            f"sasl.mechanism = {mechanism} shows the {shown} to the network: set security.protocol = SASL_SSL, or use "
+            "SCRAM-SHA-512"
+        )
+    wrong = [n for n in sasl if n in (_LOGIN if mechanism == OAUTHBEARER else _TOKEN)]
+    if wrong:
+        raise InvalidConfigError(f"{wrong[0]} is set, but it is not for sasl.mechanism = {mechanism}: leave it out")
+
+
+def _login(mechanism: str, sasl: Mapping[str, object], jaas: Mapping[str, object]) -> dict[str, object]:
+    """The user's settings, from `sasl.jaas.config` or from those that stand for themselves."""
+    both = [name for name in jaas if name in sasl]
+    if both:
+        raise InvalidConfigError(f"{both[0]} is set, and {_JAAS} says it, too: leave one of them out")
+    login = {**sasl, **jaas}
+    missing = [name for name in _LOGIN if not _text(login.get(name, ""))]
+    if mechanism != OAUTHBEARER and missing:
+        raise InvalidConfigError(
+            f"sasl.mechanism = {mechanism} needs {' and '.join(missing)}, or {_JAAS} with username and password"
+        )
+    return login
+
+
+def _token_endpoint(login: Mapping[str, object]) -> TokenEndpoint:
+    client_id, client_secret, scope, url = (_text(login.get(name, "")) for name in _TOKEN)
+    if url.startswith("file:///"):
+        if client_id or client_secret or scope:
+            raise InvalidConfigError(
+                f"{_TOKEN[3]}: a file holds the token as it is: leave the client's id, secret and scope out"
+            )
+    elif not url.startswith("https://"):
+        raise InvalidConfigError(
+            f"sasl.mechanism = OAUTHBEARER needs {_TOKEN[3]}: https://… gives tokens, file:///path holds one"
+        )
+    elif not client_id or not client_secret:
+        raise InvalidConfigError(
+            f"{_TOKEN[3]} asks who the client is: set {_TOKEN[0]} and {_TOKEN[1]}, or clientId and clientSecret in "
+            "sasl.jaas.config"
+        )
+    return TokenEndpoint(url, client_id, Secret(client_secret), scope)
+
+
+def _text(value: object) -> str:
+    return value.reveal() if isinstance(value, Secret) else "" if value is None else str(value)

@@ -1,0 +1,142 @@
+"""Replicas move between real brokers, with restarts in the middle: nothing is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import sparklog
+from sparklog.client.local_zookeeper import has_java
+from sparklog.errors import InvalidReplicaAssignmentError, NoReassignmentInProgressError, SparklogError
+from sparklog.types import TopicPartition
+
+pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
+
+PATIENCE_S = 60.0
+EVENTS = [TopicPartition("events", p) for p in range(3)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sparklog.LocalCluster]:
+    settings = {
+        "zookeeper.session.timeout.ms": 2_000,
+        "replica.lag.time.max.ms": 5_000,
+        "replica.fetch.backoff.ms": 100,
+    }
+    directory = tmp_path_factory.mktemp("cluster")
+    with sparklog.start_local(directory, brokers=4, settings=settings) as made:
+        assert isinstance(made, sparklog.LocalCluster)
+        yield made
+
+
+@pytest.fixture
+def admin(cluster: sparklog.LocalCluster) -> Iterator[sparklog.Admin]:
+    with sparklog.Admin(cluster.bootstrap_servers) as opened:
+        yield opened
+        for name in opened.list_topics():
+            opened.delete_topic(name)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    last = ""
+    while True:
+        try:
+            if condition():
+                return
+        except SparklogError as e:
+            last = repr(e)
+        assert time.monotonic() < deadline, f"not in time: {what} {last}"
+        time.sleep(0.05)
+
+
+def replicas(admin: sparklog.Admin, topic: str = "events") -> list[tuple[int, ...]]:
+    return [p.replicas for p in admin.describe_topic(topic).partition_details]
+
+
+def in_sync(admin: sparklog.Admin, topic: str = "events") -> list[tuple[int, ...]]:
+    return [tuple(sorted(p.isr)) for p in admin.describe_topic(topic).partition_details]
+
+
+def done(admin: sparklog.Admin) -> bool:
+    return not admin.list_partition_reassignments()
+
+
+def values(cluster: sparklog.LocalCluster, topic: str = "events") -> list[int]:
+    table = sparklog.read_table(cluster.bootstrap_servers, topic)
+    return sorted(int(v) for v in table.column("value").to_pylist())
+
+
+def directories(cluster: sparklog.LocalCluster, broker: int, topic: str = "events") -> set[int]:
+    """The partitions of which the broker has a directory, whatever it is called."""
+    found = cluster.brokers[broker - 1].data_dir.glob(f"{topic}-*")
+    return {int(path.name.split(".")[0].rsplit("-", 1)[1]) for path in found}
+
+
+def fill(cluster: sparklog.LocalCluster, first: int, count: int, size: int = 0) -> None:
+    with sparklog.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for i in range(first, first + count):
+            producer.send("events", value=str(i).encode().rjust(size, b"0"), partition=i % 3)
+        producer.flush()
+
+
+def test_partitions_move_to_other_brokers_and_leave_nothing_behind(
+    cluster: sparklog.LocalCluster, admin: sparklog.Admin
+) -> None:
+    admin.create_topic("events", replica_assignment=[[1, 2], [2, 1], [1, 2]], configs={"min.insync.replicas": 2})
+    fill(cluster, 0, 3_000)
+    admin.alter_partition_reassignments({EVENTS[0]: [3, 4], EVENTS[1]: [2, 4], EVENTS[2]: [4]})
+    with pytest.raises(InvalidReplicaAssignmentError, match="9"):
+        admin.alter_partition_reassignments({EVENTS[0]: [3, 9]})
+    until(lambda: done(admin), "the reassignments")
+    until(lambda: replicas(admin) == [(3, 4), (2, 4), (4,)], "the new replicas")
+    assert in_sync(admin) == [(3, 4), (2, 4), (4,)]
+    assert [p.leader for p in admin.describe_topic("events").partition_details] == [3, 2, 4]
+    fill(cluster, 3_000, 300)
+    assert values(cluster) == list(range(3_300))
+    until(lambda: directories(cluster, 1) == set() and directories(cluster, 2) == {1}, "the old directories to go")
+    assert (directories(cluster, 3), directories(cluster, 4)) == ({0}, {0, 1, 2})
+    with pytest.raises(NoReassignmentInProgressError):
+        admin.cancel_partition_reassignments([EVENTS[0]])
+    admin.alter_partition_reassignments({EVENTS[0]: [1, 2]})  # back to where it was deleted a moment ago
+    until(lambda: done(admin) and replicas(admin)[0] == (1, 2), "the way back")
+    assert values(cluster) == list(range(3_300))
+
+
+def test_brokers_that_restart_in_the_middle_go_on(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
+    """The throttle keeps the copies under way; the broker that is to get the partitions is killed, then one of those
+    that have them is stopped, and what it is to lose is taken away while it is down."""
+    admin.create_topic("events", replica_assignment=[[1, 2], [1, 2], [1, 2]])
+    fill(cluster, 0, 9_000, size=2_000)
+    admin.alter_partition_reassignments({tp: [1, 3] for tp in EVENTS}, throttle_bytes=500_000)
+    until(lambda: any(0 < r.copied_bytes < r.total_bytes for r in admin.list_partition_reassignments()), "some copies")
+    assert admin.describe_cluster().throttle_bytes == 500_000
+    assert [p.adding for p in admin.describe_topic("events").partition_details] == [(3,)] * 3
+    fill(cluster, 9_000, 30)  # who is in sync is not slowed down
+    cluster.brokers[2].kill()
+    cluster.brokers[2].start()
+    under_way = admin.list_partition_reassignments()
+    assert [(r.topic_partition, r.adding, r.removing) for r in under_way] == [(tp, (3,), (2,)) for tp in EVENTS]
+    cluster.brokers[1].stop()
+    admin.alter_partition_reassignments({}, throttle_bytes=0)
+    until(lambda: done(admin), "the reassignments")
+    assert replicas(admin) == [(1, 3)] * 3
+    cluster.brokers[1].start()
+    until(lambda: directories(cluster, 2) == set(), "what broker 2 has lost meanwhile to go")
+    assert values(cluster) == list(range(9_030))
+    assert admin.describe_cluster().throttle_bytes == 0
+
+
+def test_a_reassignment_is_cancelled(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
+    admin.create_topic("events", replica_assignment=[[1, 2], [1, 2], [1, 2]])
+    fill(cluster, 0, 3_000, size=2_000)
+    admin.alter_partition_reassignments({tp: [3, 4] for tp in EVENTS}, throttle_bytes=10_000)
+    until(lambda: directories(cluster, 3) == {0, 1, 2}, "the new replicas")
+    assert admin.cancel_partition_reassignments() == 3
+    until(lambda: replicas(admin) == [(1, 2)] * 3, "the old replicas")
+    until(lambda: directories(cluster, 3) == set() == directories(cluster, 4), "the copies to go")
+    until(lambda: admin.describe_cluster().throttle_bytes == 0, "the end of the throttle")  # it goes with them
+    fill(cluster, 3_000, 30)
+    assert values(cluster) == list(range(3_030))
