@@ -15,6 +15,7 @@ from sparklog.errors import (
     FencedLeaderEpochError,
     LeaderNotAvailableError,
     NotCoordinatorError,
+    NotEnoughReplicasAfterAppendError,
     NotLeaderError,
     SparklogError,
     UnknownTopicOrPartitionError,
@@ -35,7 +36,12 @@ LOOK_UP_TIMEOUT_S = 1.0
 OF_PARTITIONS = frozenset({Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS, Api.DELETE_RECORDS})
 WHOLE = frozenset({Api.LIST_OFFSETS, Api.OFFSET_FETCH})
 """Asked again as long as a part of the answer is an error that passes."""
-MISPLACED = NotLeaderError.code, FencedLeaderEpochError.code, LeaderNotAvailableError.code
+MISPLACED = (
+    NotLeaderError.code,
+    FencedLeaderEpochError.code,
+    LeaderNotAvailableError.code,
+    NotEnoughReplicasAfterAppendError.code,
+)
 UNKNOWN = UnknownTopicOrPartitionError.code
 GROUP, TRANSACTION = 0, 1
 

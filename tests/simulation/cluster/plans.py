@@ -63,6 +63,7 @@ CLUSTER_PLANS: dict[str, Plan] = {
         seconds=4.0,
         topics=_topics(SAFE),
         internal=SAFE,
+        delivery_s=(0.5, 60.0),
     ),
     "cluster-zookeeper": Plan(
         {"producer": 2, "member": 1, "reader": 1},
