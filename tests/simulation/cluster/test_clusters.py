@@ -27,6 +27,24 @@ def test_no_promise_is_broken(kind: str) -> None:
         assert sum(life.disk_faults for life in lives) > SEEDS // 2
 
 
+@pytest.mark.parametrize("seed", [1087, 1191])
+def test_an_empty_machine_with_an_old_id_leads_nothing(seed: int) -> None:
+    """Found here: topics with flush.mode=group took it for a broker that has crashed, and has what was flushed."""
+    live_cluster(seed, "cluster-replaced")
+
+
+@pytest.mark.parametrize("seed", [1019, 1083])
+def test_a_session_that_ends_twice_while_there_is_no_controller_is_no_crash(seed: int) -> None:
+    """Found here: the partition was without a leader for ever."""
+    live_cluster(seed, "cluster-zookeeper")
+
+
+@pytest.mark.parametrize("seed", [1518, 3004])
+def test_a_partition_whose_disk_fails_acknowledges_nothing_that_others_lack(seed: int) -> None:
+    """Found here: those who waited for replicas were told that all is well."""
+    live_cluster(seed, "cluster-disks")
+
+
 def test_a_seed_gives_one_life() -> None:
     for seed, kind in enumerate(CLUSTER_PLANS):
         assert live_cluster(seed, kind) == live_cluster(seed, kind)
