@@ -458,6 +458,12 @@ class PolicyViolationError(SparklogError):
     code = 107
 
 
+class SecurityDisabledError(SparklogError):
+    """The broker has no authorizer, so it keeps no ACLs: set authorizer = "acl" in its configuration first."""
+
+    code = 108
+
+
 class NotEnoughReplicasError(SparklogError):
     """The in-sync replicas are fewer than `min.insync.replicas`: nothing was written."""
 
@@ -558,6 +564,12 @@ class CoordinatorNotAvailableError(SparklogError):
     retriable = True
 
 
+class ResourceNotFoundError(SparklogError):
+    """What is to be changed or removed, as a user's credential, is not there."""
+
+    code = 95
+
+
 class InvalidQueryError(SparklogError):
     """DuckDB cannot run the SQL: a mistake in it, or more memory than it may use."""
 
@@ -574,6 +586,17 @@ class QueryCancelledError(SparklogError):
     """A query was cancelled while it ran."""
 
     code = 112
+
+
+class LogTruncatedError(OffsetOutOfRangeError):
+    """Records that were read are gone: an unclean election has made a replica leader that did not have them (KIP-320).
+    `divergent_offset`: the first offset at which there may be others now, -1: not known."""
+
+    code = 130
+
+    def __init__(self, message: str = "", *, divergent_offset: int = -1) -> None:
+        super().__init__(message)
+        self.divergent_offset = divergent_offset
 
 
 def _with_subclasses(cls: type[SparklogError]) -> list[type[SparklogError]]:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from sparklog.cli import (
+    acl,
     broker,
     conf,
     consume,
@@ -25,6 +26,7 @@ from sparklog.cli import (
     sql,
     topic,
     transaction,
+    user,
     web_console,
 )
 from sparklog.cli.client_command import secure_commands
@@ -71,6 +73,8 @@ app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
 app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delete_records)
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
+app.add_typer(user.app, name="user")
+app.add_typer(acl.app, name="acl")
 app.command("top", epilog=top.EPILOG)(top.top)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(log.app, name="log")

@@ -33,6 +33,7 @@ from sparklog.security.authorizer import Peer
 from sparklog.types import INTERNAL_TOPICS, SHARED_PREFIX
 
 TOPIC, GROUP, TXN_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+USER = ResourceType.USER
 ANY_TOPIC = "any topic"
 
 
@@ -75,6 +76,11 @@ class Verdict(NamedTuple):
     error: SparklogError | None = None
     denied_items: frozenset[int] = frozenset()
     item_error: SparklogError | None = None
+    denied_names: frozenset[str] = frozenset()
+    """The names of the denied items' resources."""
+    operation: Operation | None = None
+    resource: Resource | None = None
+    """What the first denial was about, for the audit log."""
 
 
 def application_resource(transactional_id: str) -> str:
@@ -109,6 +115,10 @@ def _cluster(request: Any) -> Sequence[str]:
 
 def _cluster_without_transactional_id(request: Any) -> Sequence[str]:
     return (CLUSTER.name,) if request.transactional_id is None else ()
+
+
+def _altered_users(request: Any) -> Sequence[str]:
+    return [one.name for one in (*request.deletions, *request.upsertions)]
 
 
 _O, _ITEM = Operation, Denial.ITEM
@@ -147,12 +157,28 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.CORDON_BROKER: (_OPERATORS,),
     Api.DESCRIBE_CLUSTER: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.ALTER_SECURITY_RECORDS: (_BROKERS_ONLY,),
+    Api.SASL_HANDSHAKE: (),
+    Api.SASL_AUTHENTICATE: (),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: (Rule(USER, _O.ALTER, _altered_users, or_else=(_O.ALTER, "cluster")),),
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+        Rule(USER, _O.DESCRIBE, _some("names"), or_else=(_O.DESCRIBE, "cluster"), when="named users"),
+        Rule(
+            ResourceType.CLUSTER,
+            _O.DESCRIBE,
+            lambda r: (CLUSTER.name,) if r.names is None else (),
+            when="all users",
+        ),
+    ),
+    Api.CREATE_ACLS: (Rule(ResourceType.CLUSTER, _O.ALTER, _cluster),),
+    Api.DELETE_ACLS: (Rule(ResourceType.CLUSTER, _O.ALTER, _cluster),),
+    Api.DESCRIBE_ACLS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.PRODUCE: (
         _TRANSACTIONAL._replace(when="with a transactional id"),
         Rule(TOPIC, _O.WRITE, _topics_of("partitions"), _ITEM),
     ),
     Api.FETCH: (Rule(TOPIC, _O.READ, _topics_of("partitions"), _ITEM),),
     Api.LIST_OFFSETS: (Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM),),
+    Api.OFFSETS_FOR_LEADER_EPOCH: (Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM),),
     Api.LOCATE_SEGMENTS: (Rule(TOPIC, _O.READ, _one("topic")),),
     Api.LOCATE_REMOTE: (Rule(TOPIC, _O.READ, _one("topic")),),
     Api.DELETE_RECORDS: (Rule(TOPIC, _O.DELETE, _topics_of("partitions"), _ITEM),),
@@ -209,6 +235,9 @@ ADMINISTRATIVE = frozenset(
         Api.DELETE_RECORDS,
         Api.ABORT_TRANSACTION,
         Api.DELETE_GROUP,
+        Api.ALTER_USER_SCRAM_CREDENTIALS,
+        Api.CREATE_ACLS,
+        Api.DELETE_ACLS,
         Api.ALTER_PARTITION_REASSIGNMENTS,
         Api.ELECT_LEADERS,
         Api.CORDON_BROKER,
@@ -239,11 +268,14 @@ def judge(api: Api, request: Message, peer: Peer, authorizer: Authorizer) -> Ver
         decided = {name: _fulfils(rule, name, peer, authorizer) for name in dict.fromkeys(names)}
         if all(decided.values()):
             continue
+        denied_names = frozenset(name for name, may_do in decided.items() if not may_do)
+        first = next(name for name in decided if name in denied_names)
+        about = (denied_names, rule.operation, Resource(rule.resource_type, first))
         if rule.denial is Denial.REQUEST:
-            return Verdict(_error(rule, next(name for name, may_do in decided.items() if not may_do)))
+            return Verdict(_error(rule, first), frozenset(), None, *about)
         # rules for items come last, one for each API at most (a test holds that)
-        denied = frozenset(place for place, name in enumerate(names) if not decided[name])
-        return Verdict(None, denied, _error(rule, ""))
+        denied = frozenset(place for place, name in enumerate(names) if name in denied_names)
+        return Verdict(None, denied, _error(rule, ""), *about)
     return Verdict()
 
 

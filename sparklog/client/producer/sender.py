@@ -235,7 +235,10 @@ class Sender:
         """Sends requests to one broker until nothing is ready or enough are under way."""
         while queues:
             channel = self._channels.get(leader)
-            if channel is not None and len(channel.in_flight) >= self._config.max_in_flight:
+            if channel is not None and (
+                len(channel.in_flight) >= self._config.max_in_flight
+                or (channel.in_flight and channel.connection.wants_rest)
+            ):
                 return
             entries: list[Entry] = []
             size = 0
@@ -375,7 +378,10 @@ class Sender:
         for entry, result in zip(entries, response.results, strict=True):
             if result.error_code == 0:
                 self._cluster.note_schema(entry.queue.tp.topic, result.newest_schema_id)
-            self._outcomes.answered(entry, result)
+            moved = result.leader_id >= 0 and self._cluster.note_leader(
+                entry.queue.tp, result.leader_id, result.leader_epoch, response.brokers
+            )
+            self._outcomes.answered(entry, result, moved=moved)
 
     # -- failures
 
