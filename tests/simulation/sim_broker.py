@@ -128,6 +128,9 @@ class ServerConnection:
         self.peer_host = self.peer_name = connection.peer_host
         self.times = RequestTimes()
         self.principal = ANONYMOUS
+        self.authentication = None
+        self.is_known = True
+        self.listener = self.local_socket = ""
         self._connection = connection
         self._dispatcher = dispatcher
         self._loop = loop
