@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sparklog.environment import Environment
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
-from sparklog.log.directories.broker_epoch import NO_EPOCH, note_epoch, noted_epoch
+from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, noted_lives
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError, Steps
 from sparklog.metadata.image_store import IdBlocks, ImageStore
@@ -166,11 +166,9 @@ class Cluster:
         Raises InvalidConfigError if another process has its id. `on_lost` is told why when it cannot go on later.
         """
         logs = self._storage.logs
-        clean_epoch = NO_EPOCH
-        if logs.started_clean:
-            clean_epoch = await self._storage.run(lambda: noted_epoch(logs.directories.all))
+        lives = await self._storage.run(lambda: noted_lives(logs.directories.all, clean_stop=logs.started_clean))
         registration = znodes.Registration(
-            self._environment.randomness.new_id(), self._config.broker_rack or None, tuple(endpoints), clean_epoch
+            self._environment.randomness.new_id(), self._config.broker_rack or None, tuple(endpoints), *lives
         )
         taken: list[bool] = []
         self.membership = Membership(
@@ -215,7 +213,8 @@ class Cluster:
     def _on_registered(self, epoch: int, on_lost: Callable[[str], None]) -> None:
         log.info("broker %d is registered with epoch %d", self._config.broker_id, epoch)
         logs = self._storage.logs
-        noting = self._storage.run(lambda: note_epoch(logs.directories.live, epoch))
+        lives = self.membership.registration.lives.then(epoch)
+        noting = self._storage.run(lambda: note_lives(logs.directories.live, lives))
         noting.add_done_callback(partial(self._on_noted, epoch, on_lost))
 
     def _on_noted(self, epoch: int, on_lost: Callable[[str], None], noting: asyncio.Future[None]) -> None:
