@@ -39,6 +39,11 @@ class BrokerConfig(Struct, frozen=True):
     listen: str
     authorizer: str
     super_users: str
+    audit_log_file: str
+    audit_log_max_bytes: int
+    audit_log_backups: int
+    quota_window_num: int
+    quota_window_size_seconds: int
     allow_everyone_if_no_acl_found: bool
     zookeeper_connect: str
     zookeeper_session_timeout_ms: int
@@ -186,6 +191,8 @@ def _check_cluster(values: Mapping[str, Value], security: BrokerSecurity) -> Non
         raise InvalidConfigError(
             f"{everywhere[0]} is no address that others could connect to: name one in advertised.listeners"
         )
+    if values["zookeeper.connect"]:
+        security.as_client()
     session_ms, lag_ms = int(values["zookeeper.session.timeout.ms"]), int(values["replica.lag.time.max.ms"])
     if values["zookeeper.connect"] and session_ms >= lag_ms:
         raise InvalidConfigError(

@@ -41,6 +41,7 @@ SHOWN = {
 ORDER = (
     "index.md",
     "guide.md",
+    "security.md",
     "watching.md",
     "console.md",
     "moving-from-kafka.md",
