@@ -23,6 +23,7 @@ from sparklog.cli import (
     log,
     offsets,
     produce,
+    quota,
     sql,
     topic,
     transaction,
@@ -75,6 +76,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
+app.add_typer(quota.app, name="quota")
 app.command("top", epilog=top.EPILOG)(top.top)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(log.app, name="log")

@@ -21,6 +21,7 @@ from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import operation_messages as operation
+from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -89,6 +90,7 @@ class Api(IntEnum):
     ALTER_USER_SCRAM_CREDENTIALS = 62
     DESCRIBE_USER_SCRAM_CREDENTIALS = 63
     OFFSETS_FOR_LEADER_EPOCH = 85
+    HOLD_TRANSACTIONS = 86
     ALTER_PARTITION_REASSIGNMENTS = 70
     LIST_PARTITION_REASSIGNMENTS = 71
     ELECT_LEADERS = 72
@@ -99,6 +101,8 @@ class Api(IntEnum):
     CREATE_ACLS = 66
     DELETE_ACLS = 67
     DESCRIBE_ACLS = 68
+    DESCRIBE_CLIENT_QUOTAS = 69
+    ALTER_CLIENT_QUOTAS = 90
 
 
 class ErrorBody(Message):
@@ -181,10 +185,12 @@ class ProduceResult(Message):
 
 
 class ProduceResponse(Message):
-    """One result per partition of the request, in its order. `brokers`: where the leaders that results name are."""
+    """One result per partition of the request, in its order. `brokers`: where the leaders that results name are.
+    `throttle_ms`: for so long the broker reads nothing more from the connection (a quota)."""
 
     results: list[ProduceResult]
     brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
+    throttle_ms: Annotated[int, Since(2, ignorable=True)] = 0
 
 
 class FetchPartition(Message):
@@ -248,10 +254,11 @@ class FetchResult(Message):
 
 class FetchResponse(Message):
     """One result per partition of the request, in its order; the payload is their data back to back. `brokers`: where
-    the brokers that results name are."""
+    the brokers that results name are. `throttle_ms` as in ProduceResponse."""
 
     results: list[FetchResult]
     brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
+    throttle_ms: Annotated[int, Since(2, ignorable=True)] = 0
 
 
 class EpochPartition(Message):
@@ -298,10 +305,15 @@ class ListOffsetsPartition(Message):
 
 
 class ListOffsetsRequest(Message):
-    """Looks up offsets. With isolation 1 the latest is the last stable offset, and nothing beyond it is found."""
+    """Looks up offsets. With isolation 1 the latest is the last stable offset, and nothing beyond it is found.
+
+    `all_at_once`: earliest and latest offsets of partitions that several brokers lead; with isolation 1 of each
+    transaction that spans them all is below the latest ones, or nothing.
+    """
 
     partitions: Annotated[list[ListOffsetsPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
     isolation: Annotated[int, Meta(ge=0, le=1)] = 0
+    all_at_once: Annotated[bool, Since(2, ignorable=True)] = False
 
 
 class ListOffsetsResult(Message):
@@ -483,6 +495,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 2),
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
+    Api.HOLD_TRANSACTIONS: ApiSpec(cluster.HoldTransactionsRequest, cluster.HoldTransactionsResponse, 2, 2),
     Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
     Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
     Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(
@@ -506,6 +519,8 @@ APIS: dict[Api, ApiSpec] = {
     Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 2),
     Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 2),
     Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 2),
+    Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 2),
+    Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 2),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -53,6 +53,7 @@ from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import operation_messages as operation
+from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -257,7 +258,7 @@ REQUESTS: dict[m.Api, Message] = {
     m.Api.PRODUCE: m.ProduceRequest(-1, 30_000, [m.ProducePartition("flights", 1, 5), m.ProducePartition("w", 0, 2)]),
     m.Api.FETCH: m.FetchRequest(500, 1, 50 << 20, 0, [m.FetchPartition("flights", 1, 42, 8 << 20, 3, True)], "rack-a"),
     m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsRequest("frame/1", ["flights", "trips"], "flights", 1, 1),
-    m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2, 3)]),
+    m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2, 3)], 1, True),
     m.Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochRequest([m.EpochPartition("flights", 1, 3, 2)]),
     m.Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest("flights", 1, 10, 2**40),
     m.Api.DELETE_RECORDS: m.DeleteRecordsRequest(
@@ -298,6 +299,11 @@ REQUESTS: dict[m.Api, Message] = {
         "loader-1", 4_000, 2, [cluster.TransactionPartitionName("trips", 1)]
     ),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
+    m.Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsRequest("2/7", 3_000, True),
+    m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasRequest("0af3"),
+    m.Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasRequest(
+        [quotas.QuotaAlteration("alice", "", {"producer_byte_rate": 1024.0, "consumer_byte_rate": None})]
+    ),
     m.Api.SASL_HANDSHAKE: security.SaslHandshakeRequest("SCRAM-SHA-512"),
     m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateRequest(b"n,,n=alice,r=nonce"),
     m.Api.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsRequest(
@@ -399,6 +405,7 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.DIRECTORY_FAILED: cluster.DirectoryFailedResponse(1),
     m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
     m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
+    m.Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsResponse([0, 3], [5, 2]),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),
     m.Api.SASL_HANDSHAKE: security.SaslHandshakeResponse(0, ["SCRAM-SHA-512", "SCRAM-SHA-256"]),
     m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateResponse(0, b"v=proof", 3_600_000),
@@ -418,6 +425,14 @@ RESPONSES: dict[m.Api, Message] = {
         "b1c2", 1, 7, [operation.BrokerState(1, "10.0.0.1", 9292, "r1", 16), operation.BrokerState(2)], 0
     ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
+    m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasResponse(
+        [quotas.QuotaEntry("alice", None, {"producer_byte_rate": 1024.0})],
+        True,
+        [quotas.ThrottledGroup("producer_byte_rate", "alice", None, 17)],
+    ),
+    m.Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasResponse(
+        [quotas.QuotaEntry("alice", "", {"producer_byte_rate": 1024.0})]
+    ),
     m.Api.CREATE_ACLS: acls.CreateAclsResponse(2),
     m.Api.DELETE_ACLS: acls.DeleteAclsResponse(
         [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")], True
