@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -100,8 +101,8 @@ def test_many_faults(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.torture
 def test_logs_that_part_are_found_out(tmp_path: Path) -> None:
-    """A leader that was cut off keeps what nobody else has; nobody tells it where its log and the next leader's
-    part."""
+    """A leader that was cut off keeps what nobody else has; nobody tells it where its log and the next leader's part.
+    Either readers see that, or its replicas cannot go on."""
     told = ClusterPlan(
         seed=1,
         count=12,
@@ -113,6 +114,6 @@ def test_logs_that_part_are_found_out(tmp_path: Path) -> None:
     try:
         verdict = ClusterCampaign(told, tmp_path).run().verdict
     except CampaignError as e:
-        assert "not in sync again" in str(e)  # a follower that cannot go on is noticed, too
+        assert re.search("not in sync again|no progress for", str(e)), e  # noqa: PT017
     else:
         assert verdict.found, report(verdict)
