@@ -214,6 +214,8 @@ class ReplicaServer:
                     continue
                 del session.ready[key]
                 result, found = _read(partition, wanted, room, first=not slices)
+                if result is None and partition.log.log_end_offset > wanted.fetch_offset:
+                    session.ready[key] = None  # a batch larger than the room that is left: it is first next time
             except SparklogError as e:
                 session.ready.pop(key, None)
                 result, found = _refused(key, e), []
