@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from sparklog.cli import decommission
+
 EPILOG = """\
 **Examples**
 
@@ -31,7 +33,13 @@ class LogLevel(StrEnum):
     ERROR = "ERROR"
 
 
+app = typer.Typer(help="Run a broker in the foreground, or take one out of its cluster.", epilog=EPILOG)
+app.command("decommission", epilog=decommission.EPILOG)(decommission.decommission)
+
+
+@app.callback(invoke_without_command=True, epilog=EPILOG)
 def broker(
+    context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="Configuration file (TOML).")] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where topics are stored. [default: ./sparklog-data]", show_default=False)
@@ -54,7 +62,9 @@ def broker(
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged to stderr.")] = LogLevel.INFO,
 ) -> None:
-    """Run a broker in the foreground."""
+    """Run a broker in the foreground, or take one out of its cluster."""
+    if context.invoked_subcommand is not None:
+        return
     from sparklog_broker import main
 
     arguments = [

@@ -43,12 +43,13 @@ class ZooKeeperProcess:
     """Listens on a free port of loopback; keeps the port, and its data in `directory`, over `kill` and `start`. It ends
     with this process."""
 
-    def __init__(self, directory: Path, *, tick_ms: int = 200) -> None:
-        """`tick_ms`: sessions last 2 to 300 of them. Raises InvalidConfigError if there is no Java, or no PySpark."""
+    def __init__(self, directory: Path, *, tick_ms: int = 200, port: int = 0) -> None:
+        """`tick_ms`: sessions last 2 to 300 of them; `port` 0: any free one. Raises InvalidConfigError if there is no
+        Java, or no PySpark."""
         self._jars = _jars()
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self.port = _free_port()
+        self.port = port or _free_port()
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "zoo.cfg").write_text(
             f"tickTime={tick_ms}\ndataDir={directory / 'data'}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
