@@ -40,19 +40,20 @@ def _jars() -> list[str]:
 
 
 class ZooKeeperProcess:
-    """Listens on a free port of loopback; keeps the port, and its data in `directory`, over `kill` and `start`. It ends
-    with this process."""
+    """Listens on a free port; keeps the port, and its data in `directory`, over `kill` and `start`. It ends with this
+    process."""
 
-    def __init__(self, directory: Path, *, tick_ms: int = 200, port: int = 0) -> None:
-        """`tick_ms`: sessions last 2 to 300 of them; `port` 0: any free one. Raises InvalidConfigError if there is no
-        Java, or no PySpark."""
+    def __init__(self, directory: Path, *, tick_ms: int = 200, host: str = "127.0.0.1", port: int = 0) -> None:
+        """`tick_ms`: sessions last 2 to 300 of them; `host`: an address of this machine; `port` 0: any free one. Raises
+        InvalidConfigError if there is no Java, or no PySpark."""
         self._jars = _jars()
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self.port = port or _free_port()
+        self._host = host
+        self.port = port or _free_port(host)
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "zoo.cfg").write_text(
-            f"tickTime={tick_ms}\ndataDir={directory / 'data'}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            f"tickTime={tick_ms}\ndataDir={directory / 'data'}\nclientPort={self.port}\nclientPortAddress={host}\n"
             f"admin.enableServer=false\nminSessionTimeout={2 * tick_ms}\nmaxSessionTimeout={300 * tick_ms}\n"
             f"4lw.commands.whitelist=ruok\n"
         )
@@ -60,7 +61,7 @@ class ZooKeeperProcess:
     @property
     def hosts(self) -> str:
         """What clients connect to."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self._host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -111,7 +112,7 @@ class ZooKeeperProcess:
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+            with socket.create_connection((self._host, self.port), 1) as connection:
                 connection.sendall(b"ruok")
                 return connection.recv(4) == b"imok"
         except OSError:
@@ -130,7 +131,7 @@ sys.exit(child.returncode)
 """
 
 
-def _free_port() -> int:
+def _free_port(host: str) -> int:
     with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+        listening.bind((host, 0))
         return int(listening.getsockname()[1])

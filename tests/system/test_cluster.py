@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -170,6 +171,21 @@ def test_while_zookeeper_is_away_records_are_acknowledged(cluster: ClusterProces
     cluster.zookeeper.start()
     after = send(cluster, "events", 0, b"after", asked=leader)
     check(all_values(cluster, "events", 0, asked=leader), {**sent, after: b"after"})
+
+
+def test_what_waits_when_a_topic_is_told_to_flush_is_flushed(cluster: ClusterProcesses) -> None:
+    bootstrap = f"127.0.0.1:{cluster.ports[1]}"
+    with sparklog.Admin(bootstrap) as admin:  # broker 1 was the first, so it is the controller, too
+        admin.create_topic("events", replica_assignment=[[1, 2, 3]])
+        served_by_all(cluster, "events")
+        followers = [cluster.processes[broker].process for broker in (2, 3)]
+        for process in followers:
+            process.send_signal(signal.SIGSTOP)
+        cluster.produce(1, "events", 0, [b"written"], acks=1)
+        admin.alter_topic("events", {"flush.mode": "group"})
+        for process in followers:
+            process.send_signal(signal.SIGCONT)
+    until(lambda: cluster.read(1, "events", 0) == [b"written"], "the record is committed, with nothing sent behind it")
 
 
 def test_producer_and_consumer_notice_nothing_when_the_controller_dies(tmp_path: Path) -> None:

@@ -6,28 +6,18 @@ system that a fault has stuck is found.
 
 from __future__ import annotations
 
-import itertools
 import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import sparklog
-from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse
-from tests.checker.history import Operation, read_history
-from tests.torture import shared
-from tests.torture.client import Assignment, partition_of
-from tests.torture.processes import Broker, CampaignError, Client
-
-PROGRESS_S = 120.0
-LOOK_S = 0.01
-REPLACED = frozenset({"transactional", "pipeline", "member", "shared"})
-"""Roles whose next life fences the one before."""
-STILL_S = (0.05, 1.5)
+from tests.torture.processes import Broker, CampaignError
+from tests.torture.workforce import STILL_S, TOPICS, Work, Workforce, arm, wait_until
 
 
 @dataclass(frozen=True)
@@ -49,6 +39,10 @@ class Plan:
     broker_steps: Sequence[str] = ()
     client_steps: Mapping[str, Sequence[str]] = field(default_factory=dict)
     still_s: tuple[float, float] = STILL_S
+
+    @property
+    def work(self) -> Work:
+        return Work(self.clients, self.partitions, self.client_settings, self.client_steps, self.still_s)
 
 
 @dataclass(frozen=True)
@@ -83,17 +77,11 @@ class Campaign:
 
     def __init__(self, plan: Plan, directory: Path) -> None:
         self._plan = plan
-        self._directory = directory
         self._rng = random.Random(f"nemesis/{plan.seed}")
-        self._numbers = itertools.count()
         self._broker = Broker(directory, plan.broker_settings, plan.without)
-        self._clients: list[Client] = []
+        self._clients = Workforce(plan.work, plan.seed, self._rng, directory)
         self._faults: Counter[str] = Counter()
         self._steps: Counter[str] = Counter()
-        self._inputs = [f"in-{i}" for i in range(plan.partitions)]
-        self._outputs = [f"out-{i}" for i in range(plan.partitions)]
-        self.histories = directory / "histories"
-        self.histories.mkdir()
 
     def run(self) -> Outcome:
         """Raises CampaignError, also when nothing goes on any more."""
@@ -101,45 +89,33 @@ class Campaign:
         self._broker.start()
         try:
             with sparklog.Admin(self._broker.bootstrap_servers) as admin:
-                for topic in ("in", "out"):
+                for topic in TOPICS:
                     admin.create_topic(topic, partitions=self._plan.partitions)
-            for role, count in self._plan.clients.items():
-                for _ in range(count):
-                    self._clients.append(self._client(role))
+            self._clients.start(self._broker.bootstrap_servers)
             while kills_of(self._faults) < self._plan.kills:
                 self._wait_for_progress()
                 self._fault()
             self._wait_for_progress()
-            for client in self._clients:
-                client.end_zombies()
-                client.finish()
-            self._read_everything()
+            self._clients.finish()
+            self._clients.read_everything()
             self._broker.stop()
         finally:
-            for client in self._clients:
-                client.kill()
-                client.end_zombies()
+            self._clients.kill_all()
             if self._broker.running:
                 self._broker.kill()
-        lives = Counter({"broker": self._broker.lives})
-        for path in self.histories.glob("*.jsonl"):
-            lives[path.stem.partition("-")[2]] += 1
-        return Outcome(analyse(self._operations()), self._faults, self._steps, lives, time.monotonic() - begun)
+        lives = Counter({"broker": self._broker.lives}) + self._clients.lives()
+        verdict = analyse(self._clients.operations())
+        return Outcome(verdict, self._faults, self._steps + self._clients.steps, lives, time.monotonic() - begun)
 
-    def _client(self, role: str, until: Mapping[str, int] | None = None) -> Client:
-        told = Assignment(
-            role=role,
-            slot=len(self._clients),
-            number=0,
-            seed=self._plan.seed,
-            bootstrap_servers=self._broker.bootstrap_servers,
-            history="",
-            inputs=self._inputs,
-            outputs=self._outputs,
-            settings=dict(self._plan.client_settings.get(role, {})),
-            until=None if until is None else dict(until),
-        )
-        return Client(told, self.histories, self._numbers)
+    def _wait_for_progress(self) -> None:
+        try:
+            self._clients.wait_for_progress(self._look)
+        except CampaignError as e:
+            raise CampaignError(f"{e}; broker: {self._broker.log()}") from e
+
+    def _look(self) -> None:
+        if not self._broker.running:
+            raise CampaignError("the broker has ended by itself")
 
     # -- faults
 
@@ -154,92 +130,29 @@ class Campaign:
         self._broker.kill()
         self._broker.start()
 
-    def _kill_client(self) -> None:
-        client = self._rng.choice(self._clients)
-        client.kill()
-        client.start()
-
     def _pause_broker(self) -> None:
         self._broker.signal(signal.SIGSTOP)
         time.sleep(self._rng.uniform(*self._plan.still_s))
         self._broker.signal(signal.SIGCONT)
 
-    def _pause_client(self) -> None:
-        client = self._rng.choice(self._clients)
-        client.signal(signal.SIGSTOP)
-        time.sleep(self._rng.uniform(*self._plan.still_s))
-        client.signal(signal.SIGCONT)
-
-    def _zombie_client(self) -> None:
-        """A client sleeps while its next life goes on; then it wakes up."""
-        client = self._rng.choice([c for c in self._clients if c.role in REPLACED])
-        client.sleep_and_begin_anew()
-        self._wait_for_progress()
-        client.wake()
-
     def _kill_broker_at_step(self) -> None:
         """The broker is started again so that it dies where the step is, and then once more."""
         step = self._rng.choice(self._plan.broker_steps)
         self._broker.kill()
-        self._broker.start(self._arm(step))
-        self._wait_for_the_step(step, lambda: not self._broker.running)
+        self._broker.start(arm(step, self._rng))
+        wait_until(lambda: not self._broker.running, f"the step {step} is never reached")
+        self._steps[step] += 1
         self._broker.kill()
         self._broker.start()
 
+    def _kill_client(self) -> None:
+        self._clients.kill_one()
+
+    def _pause_client(self) -> None:
+        self._clients.pause_one()
+
+    def _zombie_client(self) -> None:
+        self._clients.replace_one(self._look)
+
     def _kill_client_at_step(self) -> None:
-        client = self._rng.choice([c for c in self._clients if c.role in self._plan.client_steps])
-        step = self._rng.choice(self._plan.client_steps[client.role])
-        client.kill()
-        client.start(self._arm(step))
-        self._wait_for_the_step(step, lambda: not client.running)
-        client.kill()
-        client.start()
-
-    def _arm(self, step: str) -> dict[str, str]:
-        return {faults.VARIABLE: f"{step}:{self._rng.randint(1, 20)}:kill"}
-
-    def _wait_for_the_step(self, step: str, is_dead: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PROGRESS_S
-        while not is_dead():
-            if time.monotonic() > deadline:
-                raise CampaignError(f"the step {step} is never reached")
-            time.sleep(LOOK_S)
-        self._steps[step] += 1
-
-    def _wait_for_progress(self) -> None:
-        """Until every client has completed something."""
-        deadline = time.monotonic() + PROGRESS_S
-        for client in self._clients:
-            client.completed()
-        waiting = list(self._clients)
-        while waiting:
-            if not self._broker.running:
-                raise CampaignError(f"the broker has ended by itself: {self._broker.log()}")
-            for client in self._clients:
-                client.check()
-            waiting = [c for c in waiting if not c.completed()]
-            if time.monotonic() > deadline:
-                stuck = ", ".join(c.history.stem for c in waiting)
-                raise CampaignError(f"no progress for {PROGRESS_S:.0f} s: {stuck}; broker: {self._broker.log()}")
-            if waiting:
-                time.sleep(LOOK_S)
-
-    # -- the end
-
-    def _operations(self) -> list[Operation]:
-        found = read_history(self.histories.glob("*.jsonl"))
-        for client in self._clients:
-            if client.role == "shared":
-                found += shared.operations(self.histories, client.slot, self._inputs)
-        return found
-
-    def _read_everything(self) -> None:
-        if "pipeline" in self._plan.clients:
-            self._client("drain", self._ends(self._inputs)).wait()
-        self._client("last", self._ends([*self._inputs, *self._outputs])).wait()
-
-    def _ends(self, partitions: Sequence[str]) -> dict[str, int]:
-        """The high watermarks: who reads up to them has waited for every transaction below."""
-        with sparklog.Admin(self._broker.bootstrap_servers) as admin:
-            found = admin.list_offsets({partition_of(name): "latest" for name in partitions})
-        return {str(tp): at.offset for tp, at in found.items()}
+        self._clients.kill_one_at_step()

@@ -25,14 +25,24 @@ class CampaignError(AssertionError):
 class Broker:
     """A broker that is started again on the same port and data directory. `without`: safeguards that are off."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, object], without: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, object],
+        without: str | None = None,
+        listen: str = "127.0.0.1:0",
+        topic_settings: Mapping[str, object] | None = None,
+    ) -> None:
         self._directory = directory
         self._without = without
         self._process: subprocess.Popen[bytes] | None = None
-        self.bootstrap_servers = "127.0.0.1:0"
+        self.bootstrap_servers = listen
+        self.data_dir = directory / "data"
         self.lives = 0
-        config = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items())
-        (directory / "broker.toml").write_text(config + "[topic]\n'retention.ms' = -1\n")
+        topic = {"retention.ms": -1, **(topic_settings or {})}
+        lines = [f"{json.dumps(n)} = {json.dumps(v)}" for n, v in settings.items()]
+        lines += ["[topic]", *(f"{json.dumps(n)} = {json.dumps(v)}" for n, v in topic.items())]
+        (directory / "broker.toml").write_text("\n".join(lines) + "\n")
 
     @property
     def running(self) -> bool:
@@ -41,7 +51,7 @@ class Broker:
     def start(self, fault: Mapping[str, str] | None = None) -> None:
         """Returns when it listens, or when its fault has killed it. Raises CampaignError with what it logged."""
         module = ["sparklog_broker"] if self._without is None else ["tests.torture.unsafe_broker", self._without]
-        arguments = ["--config", str(self._directory / "broker.toml"), "--data-dir", str(self._directory / "data")]
+        arguments = ["--config", str(self._directory / "broker.toml"), "--data-dir", str(self.data_dir)]
         with (self._directory / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *module, *arguments, "--listen", self.bootstrap_servers],
@@ -61,10 +71,23 @@ class Broker:
             raise CampaignError(f"the broker does not start: {self.log()}")
         self.bootstrap_servers = line.removeprefix("listening on ")
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def wait_for_end(self) -> int:
+        """The exit code of one that ends by itself. Raises CampaignError."""
+        assert self._process is not None
+        try:
+            return self._process.wait(ENDED_IN_ORDER_S)
+        except subprocess.TimeoutExpired as e:
+            raise CampaignError(f"the broker does not end: {self.log()}") from e
 
     def wait_for_end_of(self, life: int) -> None:
         """Waits until that life, counted from 1, is over."""

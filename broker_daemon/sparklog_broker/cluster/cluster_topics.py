@@ -15,6 +15,7 @@ from sparklog.environment import Environment
 from sparklog.errors import RequestTimedOutError, SparklogError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from sparklog.format.schema_evolution import SchemaChange
 from sparklog.log.log_manager import PartitionSpec
+from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.image_store import ImageStore, image_of, topic_of
 from sparklog.metadata.store import (
     ENVELOPE_SCHEMA_ID,
@@ -240,12 +241,27 @@ class ClusterTopics(Topics):
                 partition = self.partitions.find(spec.owner.topic_partition)
                 if partition is not None and partition.open_log is not None:
                     partition.open_log.reconfigure(spec.config)
+                    if spec.config.flush.at_append:
+                        self._flush(partition, partition.open_log)
             self._background.retention.run_soon()
             self._background.cleaner.run_soon()
         if wanted.partitions > there.partitions:
             await self._make(list(self._specs(wanted, self._replicas.image, there.partitions)))
             added: list[Partition] = await self._pace.list_of(self.partitions.opened(wanted, there.partitions))
             self.partitions.grow(replace(there, partitions=wanted.partitions), added)
+
+    def _flush(self, partition: Partition, partition_log: PartitionLog) -> None:
+        """What was written before flush.mode=group counts once it is on the disk, whether more is appended or not."""
+
+        def flushed(future: asyncio.Future[None]) -> None:
+            if future.cancelled():
+                return
+            if (error := future.exception()) is not None:
+                log.error("partition %s: %s", partition.key, error)
+            else:
+                partition.replicas.on_append(partition_log.log_end_offset)
+
+        self._storage.run(partition_log.flusher.flush).add_done_callback(flushed)
 
     async def _remove(self, topic: Topic) -> None:
         gone = self.partitions.remove(topic)

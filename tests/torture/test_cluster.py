@@ -1,0 +1,94 @@
+"""Three brokers and a ZooKeeper under faults: whatever dies, fills up or is cut off, what clients were told holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from sparklog.client.local_zookeeper import has_java
+from tests.checker.report import report
+from tests.torture.broker_steps import BROKER_STEPS
+from tests.torture.campaign import Outcome
+from tests.torture.cluster_campaign import ClusterCampaign, ClusterPlan
+from tests.torture.network import can_isolate
+from tests.torture.test_transactions import CLIENT_STEPS, SHORT, TRANSACTIONS
+from tests.torture.workforce import Work
+
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper"),
+    pytest.mark.skipif(not can_isolate(), reason="network namespaces need root on Linux, and the command ip"),
+]
+
+TRANSACTIONAL = ("transactional", "pipeline", "drain")
+WORK = Work(
+    clients=TRANSACTIONS,
+    settings={role: {"transaction_timeout_ms": 5000} for role in TRANSACTIONAL},
+    steps=CLIENT_STEPS,
+    still_s=(0.05, 6.0),
+)
+FAULTS: Mapping[str, int] = {
+    "kill broker": 4,
+    "kill controller": 2,
+    "restart broker": 2,
+    "stop broker": 2,
+    "pause broker": 4,
+    "kill broker at step": 4,
+    "kill zookeeper": 2,
+    "pause zookeeper": 2,
+    "kill broker without zookeeper": 1,
+    "depose controller": 2,
+    "cut broker from brokers": 3,
+    "cut two brokers": 3,
+    "cut broker from clients": 2,
+    "cut broker from zookeeper": 3,
+    "cut zookeeper off": 1,
+    "isolate broker": 3,
+    "cut broker off": 2,
+    "fill disk": 3,
+    "fail disk": 2,
+    "kill client": 3,
+    "pause client": 1,
+    "zombie client": 1,
+    "kill client at step": 2,
+}
+CRASHES = {"kill two brokers": 3, "kill all brokers": 3}
+"""What flush.mode=group is for."""
+
+
+def plan(seed: int, count: int) -> ClusterPlan:
+    """Every second seed flushes before it acknowledges."""
+    flushed = seed % 2 == 1
+    return ClusterPlan(
+        seed=seed,
+        count=count,
+        work=WORK,
+        faults={**FAULTS, **(CRASHES if flushed else {})},
+        flushed=flushed,
+        broker_settings=SHORT,
+        broker_steps=BROKER_STEPS,
+    )
+
+
+def judged(told: ClusterPlan, directory: Path) -> Outcome:
+    """The campaign's outcome. Fails if there are anomalies, or something that nobody has foreseen in a broker's log."""
+    campaign = ClusterCampaign(told, directory)
+    outcome = campaign.run()
+    print(f"seed {told.seed}: {outcome}\n{report(outcome.verdict)}")
+    assert not outcome.verdict.found, report(outcome.verdict)
+    assert not campaign.tracebacks, "\n".join(campaign.tracebacks[:5])
+    assert outcome.verdict.acknowledged > told.count
+    return outcome
+
+
+@pytest.mark.timeout(600)
+def test_a_few_faults(tmp_path: Path) -> None:
+    judged(plan(1, 6), tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", range(2))
+def test_many_faults(tmp_path: Path, seed: int) -> None:
+    judged(plan(seed, 25), tmp_path)
