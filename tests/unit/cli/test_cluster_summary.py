@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 import typer
@@ -15,7 +17,7 @@ BROKERS = (BrokerDescription(1, "a", 1, "r1"), BrokerDescription(2, "b", 2, "r2"
 
 
 def partition(
-    number: int, leader: int, replicas: tuple[int, ...], isr: tuple[int, ...], **more: tuple[int, ...]
+    number: int, leader: int, replicas: tuple[int, ...], isr: tuple[int, ...], **more: Any
 ) -> PartitionDescription:
     return PartitionDescription(number, leader, 0, 0, 0, 0, replicas=replicas, isr=isr, **more)
 
