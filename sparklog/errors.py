@@ -557,6 +557,12 @@ class CoordinatorNotAvailableError(SparklogError):
     retriable = True
 
 
+class AdoptionRefusedError(SparklogError):
+    """A broker's directory cannot be taken into a cluster as it is: something in it collides with what is there."""
+
+    code = 95
+
+
 class InvalidQueryError(SparklogError):
     """DuckDB cannot run the SQL: a mistake in it, or more memory than it may use."""
 

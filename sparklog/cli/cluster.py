@@ -79,6 +79,54 @@ def start(
         print("stopping …", file=sys.stderr, flush=True)
 
 
+_ADOPT_EPILOG = """\
+**Example**
+
+`sparklog cluster adopt --data-dir /var/lib/sparklog --broker-id 1 --zookeeper zk1:2181,zk2:2181/sparklog`
+
+Stop the broker first; start it with the same --broker-id and --zookeeper afterwards. Its topics, offsets, groups,
+transactions, schemas, settings, users and ACLs become the cluster's. Nothing is copied, the files stay where they are.
+It is safe to run it again, also after a crash. It is refused, with nothing changed, if the cluster has anything of the
+same name.
+"""
+
+
+@app.command("adopt", epilog=_ADOPT_EPILOG)
+def adopt(
+    zookeeper: Annotated[str, typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster.")],
+    broker_id: Annotated[int, typer.Option(min=0, help="The broker's number in the cluster.")],
+    data_dir: Annotated[Path | None, typer.Option(help="The directory of the broker that was alone.")] = None,
+    config: Annotated[Path | None, typer.Option(help="The broker's configuration file (for log.dirs).")] = None,
+) -> None:
+    """Take the directory of a broker that was alone into a cluster."""
+    from sparklog_broker.cluster import adoption
+    from sparklog_broker.config import load_config
+
+    from sparklog.environment import real_environment
+    from sparklog.errors import StorageUnavailableError
+    from sparklog.metadata.coordination import CoordinationError
+    from sparklog.metadata.zookeeper import ZooKeeper
+
+    given = load_config(
+        config, data_dir=None if data_dir is None else str(data_dir), broker_id=broker_id, zookeeper_connect=zookeeper
+    )
+    try:
+        coordination = ZooKeeper.connect(zookeeper)
+    except CoordinationError as e:
+        raise StorageUnavailableError(str(e)) from e
+    try:
+        done = adoption.adopt(given, coordination, real_environment(int(given.data_file_mode, 8)))
+    finally:
+        coordination.close()
+    taken = len(done.topics) + len(done.there)
+    print(
+        f"{given.data_dir} belongs to cluster {done.cluster_id} now"
+        + (f", {taken} topics came with it" if taken else "")
+    )
+    print(f"start it: sparklog broker --data-dir {given.data_dir} --broker-id {broker_id} --zookeeper {zookeeper}")
+    print("give its topics more replicas: sparklog reassign plan --replication-factor 3", file=sys.stderr)
+
+
 @app.command("describe", epilog=_DESCRIBE_EPILOG)
 def describe(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
