@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -153,11 +154,12 @@ def test_a_reassignment_is_cancelled(cluster: sparklog.LocalCluster, admin: spar
 def test_what_cannot_be_had_is_refused_with_the_reason(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
     with pytest.raises(InvalidReplicationFactorError, match="replication factor 5 with 4 brokers; use 1 to 4"):
         admin.create_topic("many", replication_factor=5)
-    with pytest.raises(InvalidConfigError, match="min.insync.replicas = 3 with 2 replicas"):
+    with pytest.raises(InvalidConfigError, match=r"min.insync.replicas = 3 with 2 replicas"):
         admin.create_topic("strict", replication_factor=2, configs={"min.insync.replicas": 3})
-    with pytest.raises(InvalidConfigError, match="min.insync.replicas = 2 with 1 replicas"):
+    with pytest.raises(InvalidConfigError, match=r"min.insync.replicas = 2 with 1 replicas"):
         admin.create_topic("strict", replica_assignment=[[1], [2]], configs={"min.insync.replicas": 2})
-    for nonsense in ([[]], [[1, 1]], [[1, 2], [3]], [[7]]):
+    strange: list[list[list[int]]] = [[[]], [[1, 1]], [[1, 2], [3]], [[7]]]
+    for nonsense in strange:
         with pytest.raises(InvalidReplicaAssignmentError):
             admin.create_topic("nonsense", replica_assignment=nonsense)
     with pytest.raises(InvalidReplicaAssignmentError, match="3 partitions, but replicas for 1"):
@@ -167,7 +169,7 @@ def test_what_cannot_be_had_is_refused_with_the_reason(cluster: sparklog.LocalCl
         with (
             sparklog.Admin(asked.bootstrap_servers) as one,
             pytest.raises(
-                InvalidConfigError, match="min.insync.replicas = 3 with 2 replicas, which can never be in sync"
+                InvalidConfigError, match=r"min.insync.replicas = 3 with 2 replicas, which can never be in sync"
             ),
         ):
             one.alter_topic("events", {"min.insync.replicas": 3})
@@ -179,15 +181,15 @@ def test_a_directory_is_one_brokers_of_one_cluster(cluster: sparklog.LocalCluste
     settings = {"zookeeper.connect": cluster.zookeeper.hosts + "/elsewhere", "zookeeper.session.timeout.ms": 2_000}
     with sparklog.start_local(tmp_path / "one", settings={**settings, "broker.id": 1}):
         pass
-    with pytest.raises(BrokerNotAvailableError, match="belongs to broker 1 of cluster .*, this is broker 2"):
+    with pytest.raises(BrokerNotAvailableError, match=r"belongs to broker 1 of cluster .*, this is broker 2"):
         sparklog.start_local(tmp_path / "one", settings={**settings, "broker.id": 2})
     here = {**settings, "zookeeper.connect": cluster.zookeeper.hosts + "/sparklog", "broker.id": 1}
     with pytest.raises(BrokerNotAvailableError, match="belongs to broker 1 of cluster"):
         sparklog.start_local(tmp_path / "one", settings=here)
-    with pytest.raises(BrokerNotAvailableError, match="another broker is registered as broker.id 1"):
+    with pytest.raises(BrokerNotAvailableError, match=r"another broker is registered as broker.id 1"):
         sparklog.start_local(tmp_path / "two", settings=here)
     late = {**here, "broker.id": 9, "zookeeper.session.timeout.ms": 5_000, "replica.lag.time.max.ms": 5_000}
-    with pytest.raises(BrokerNotAvailableError, match="must be below replica.lag.time.max.ms"):
+    with pytest.raises(BrokerNotAvailableError, match=r"must be below replica.lag.time.max.ms"):
         sparklog.start_local(tmp_path / "nine", settings=late)
 
 

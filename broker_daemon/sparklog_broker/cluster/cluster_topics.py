@@ -298,7 +298,7 @@ class ClusterTopics(Topics):
 def _check_min_insync(name: str, configs: Mapping[str, object], replication_factor: int) -> None:
     """Raises InvalidConfigError."""
     wanted = int(str(configs.get(MIN_INSYNC_SETTING, 1)))
-    if wanted > replication_factor:
+    if wanted > max(1, replication_factor):
         raise InvalidConfigError(
             f"topic {name!r}: {MIN_INSYNC_SETTING} = {wanted} with {replication_factor} replicas, which can never be in sync; "
             f"use 1 to {replication_factor}, or more replicas"
