@@ -13,11 +13,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.options import Subscription
 from pyspark_sparklog.planning import Extent
 from pyspark_sparklog.schemas import TopicShape
 from sparklog.client.net.addresses import Endpoint
-from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import (
     InvalidPartitionsError,
@@ -88,13 +89,13 @@ class BrokerWait:
 
 @dataclass(frozen=True)
 class Catalog:
-    """Questions to the cluster at `bootstrap_servers`; holds no connection itself, so it can be pickled.
+    """Questions to the cluster at `address`; holds no connection itself, so it can be pickled.
 
     `wait_ms`: how long a question is asked again while no broker answers. `isolation`: with READ_COMMITTED a partition
     ends at its last stable offset. `request_timeout_ms`: how long one answer may take.
     """
 
-    bootstrap_servers: str
+    address: ClusterAddress
     wait_ms: int
     isolation: int = READ_UNCOMMITTED
     request_timeout_ms: int = 30_000
@@ -115,7 +116,7 @@ class Catalog:
         missing = [n for n in names if n not in found]
         if missing and missing_is_error:
             raise UnknownTopicOrPartitionError(
-                f"no topic {', '.join(map(repr, missing))} at {self.bootstrap_servers}: create it with "
+                f"no topic {', '.join(map(repr, missing))} at {self.address}: create it with "
                 f"`sparklog topic create {missing[0]}` or Admin.create_topic"
             )
         for name, partitions in subscription.assign.items():
@@ -185,10 +186,10 @@ class Catalog:
         return self._asking("new data", lambda c: _wait_for_data(c, positions, max_wait_ms, self.isolation))
 
     def _asking(self, what: str, ask: Callable[[Cluster], T]) -> T:
-        wait = BrokerWait(f"asking {self.bootstrap_servers} for {what}", self.wait_ms)
+        wait = BrokerWait(f"asking {self.address} for {what}", self.wait_ms)
         while True:
             try:
-                answer = ask(cluster(self.bootstrap_servers))
+                answer = ask(self.address.connect())
             except SparklogError as e:
                 wait.pause(e)
             else:

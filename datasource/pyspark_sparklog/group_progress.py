@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 
+from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.offsets import Positions
 from sparklog.client.group.group_offsets import commit_offsets
-from sparklog.client.net.cluster import cluster
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.errors import SparklogError
 from sparklog.types import GroupMetadata
@@ -24,8 +24,8 @@ ONE_ATTEMPT = RetryPolicy(timeout_ms=0, request_timeout_ms=5_000)
 class GroupProgress:
     """Publishes for `group_id`; None: nothing."""
 
-    def __init__(self, bootstrap_servers: str, group_id: str | None) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(self, address: ClusterAddress, group_id: str | None) -> None:
+        self._address = address
         self._group_id = group_id
         self._published: Positions = {}
         self._failure = ""
@@ -37,7 +37,7 @@ class GroupProgress:
         if self._group_id is None or not changed:
             return
         try:
-            commit_offsets(cluster(self._bootstrap_servers), GroupMetadata(self._group_id), changed, policy=ONE_ATTEMPT)
+            commit_offsets(self._address.connect(), GroupMetadata(self._group_id), changed, policy=ONE_ATTEMPT)
         except SparklogError as e:
             if str(e) != self._failure:
                 self._failure = str(e)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pyspark_sparklog.catalog import Catalog
 from pyspark_sparklog.planning import Extent
 from sparklog.client.admin.transaction_admin import describe_producers, describe_transaction
-from sparklog.client.net.cluster import cluster
 from sparklog.errors import SparklogError
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 
@@ -28,7 +27,7 @@ class HeldUp:
     """Of one reader. Nothing here can fail a read."""
 
     def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.time) -> None:
-        self._catalog = Catalog(catalog.bootstrap_servers, 0, READ_UNCOMMITTED)
+        self._catalog = Catalog(catalog.address, 0, READ_UNCOMMITTED)
         self._on = catalog.isolation == READ_COMMITTED
         self._clock = clock
         self._looked_s = -float("inf")
@@ -50,7 +49,7 @@ class HeldUp:
             log.info("which transaction holds up the readers cannot be seen: %s", e)
 
     def _tell(self, tp: TopicPartition, count: int, now_s: float) -> None:
-        connections = cluster(self._catalog.bootstrap_servers)
+        connections = self._catalog.address.connect()
         found = describe_producers(connections, tp, timeout_ms=TIMEOUT_MS).producers
         oldest = min(
             (p for p in found if p.transaction_first_offset >= 0),
@@ -87,5 +86,5 @@ class HeldUp:
             what,
             open_s,
             remedy,
-            self._catalog.bootstrap_servers,
+            self._catalog.address,
         )

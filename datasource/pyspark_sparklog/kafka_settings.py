@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from pyspark_sparklog.option_table import Where
 from sparklog.errors import InvalidConfigError
-from sparklog.settings import Setting
+from sparklog.security.client_security import ALIASES as SECURITY_ALIASES
+from sparklog.security.client_security import CALLBACK_CLASS, REFUSED, WITHOUT_EFFECT, is_about_security
+from sparklog.settings import Scope, Setting, settings_of
 
 
 class Treatment(Enum):
@@ -22,7 +24,6 @@ class Treatment(Enum):
     MAPPED = "taken over"
     IGNORED = "no effect"
     REFUSED = "refused"
-    SECURITY = "refused, see security.protocol"
 
 
 class Taken(NamedTuple):
@@ -51,6 +52,10 @@ class KafkaSetting(NamedTuple):
     text: str
     convert: Convert | None = None
     elsewhere: str = ""
+
+    @property
+    def about_security(self) -> bool:
+        return is_about_security(self.name) or self.name in SECURITY_ALIASES
 
 
 def within_bounds(text: str, setting: Setting | None) -> Taken:
@@ -159,7 +164,6 @@ _IGNORED: tuple[tuple[str, Where, str], ...] = (
     ("metrics.recording.level", _BOTH, _NO_METRICS),
     ("metrics.sample.window.ms", _BOTH, _NO_METRICS),
     ("config.providers", _BOTH, _NO_CLASSES),
-    ("security.providers", _BOTH, _NO_CLASSES),
     ("group.instance.id", _READ, _NOT_IN_A_GROUP),
     ("group.protocol", _READ, _NOT_IN_A_GROUP),
     ("group.remote.assignor", _READ, _NOT_IN_A_GROUP),
@@ -218,16 +222,45 @@ _ELSEWHERE = {"interceptor.classes": _NO_CLASSES, "retry.backoff.ms": _RETRIES, 
 
 SECURITY_PROTOCOL = "security.protocol"
 PLAINTEXT = "PLAINTEXT"
-_UNDER_PLAINTEXT = "without effect with security.protocol = PLAINTEXT, as in Kafka"
+UNDER_PLAINTEXT = "without effect with security.protocol = PLAINTEXT, as in Kafka"
+
+
+def _security_row(name: str) -> KafkaSetting:
+    known = SECURITY_ALIASES.get(name, name)
+    if known in settings_of(Scope.CLIENT):
+        return KafkaSetting(name, _BOTH, Treatment.MAPPED, f"sparklog.{known}", _as_it_stands)
+    if name in WITHOUT_EFFECT:
+        return KafkaSetting(name, _BOTH, Treatment.IGNORED, WITHOUT_EFFECT[name])
+    if name == CALLBACK_HANDLER:
+        return KafkaSetting(
+            name, _BOTH, Treatment.IGNORED, f"OAUTHBEARER works as {CALLBACK_CLASS} does; Java classes are not run"
+        )
+    if name in _OF_BROKERS:
+        return KafkaSetting(name, _BOTH, Treatment.IGNORED, "the broker verifies tokens")
+    reason = REFUSED.get(name, "it is not supported: leave it out")
+    return KafkaSetting(name, _BOTH, Treatment.REFUSED, f"kafka.{name}: {reason}")
+
+
+_OF_BROKERS = frozenset(
+    f"sasl.oauthbearer.{n}"
+    for n in (
+        "jwks.endpoint.url", "jwks.endpoint.refresh.ms", "jwks.endpoint.retry.backoff.max.ms", "jwks.endpoint.retry.backoff.ms",
+        "clock.skew.seconds", "expected.audience", "expected.issuer", "scope.claim.name", "sub.claim.name",
+    )
+)  # fmt: skip
+CALLBACK_HANDLER = "sasl.login.callback.handler.class"
 
 
 def _table() -> dict[str, KafkaSetting]:
     rows = [KafkaSetting(n, w, Treatment.MAPPED, option, convert) for n, w, option, convert in _MAPPED]
     rows += [KafkaSetting(n, w, Treatment.IGNORED, reason) for n, w, reason in _IGNORED]
     rows += [KafkaSetting(n, w, Treatment.REFUSED, message) for n, w, message in _REFUSED]
-    security = [*(f"ssl.{n}" for n in _SSL), *(f"sasl.{n}" for n in _SASL)]
+    security = [SECURITY_PROTOCOL, *(f"ssl.{n}" for n in _SSL), *(f"sasl.{n}" for n in _SASL)]
     security += [f"sasl.oauthbearer.{n}" for n in _OAUTHBEARER]
-    rows += [KafkaSetting(n, _BOTH, Treatment.SECURITY, _UNDER_PLAINTEXT) for n in (SECURITY_PROTOCOL, *security)]
+    others = {
+        n for n in (*WITHOUT_EFFECT, *REFUSED, *SECURITY_ALIASES, *settings_of(Scope.CLIENT)) if n not in security
+    }
+    rows += [_security_row(n) for n in (*security, *sorted(others))]
     only = {_READ: "only reads use it", _WRITE: "only writes use it", _BOTH: ""}
     return {row.name: row._replace(elsewhere=_ELSEWHERE.get(row.name, only[row.where])) for row in rows}
 
@@ -235,17 +268,10 @@ def _table() -> dict[str, KafkaSetting]:
 KAFKA_SETTINGS = _table()
 
 
-def refuse_encryption(name: str, protocol: str | None) -> None:
-    """A connection would not be what `kafka.NAME` asks for: raises InvalidConfigError, which never shows a value but
-    the protocol's. Returns if `protocol` (security.protocol as given) is PLAINTEXT, with which the setting means
-    nothing."""
-    if protocol is not None and protocol.strip().upper() == PLAINTEXT:
-        return
-    asked = f"kafka.{name}" + (f" = {protocol!r}" if name == SECURITY_PROTOCOL else "")
-    raise InvalidConfigError(
-        f"{asked}: sparklog does not support TLS or SASL yet, and the connection would be neither encrypted nor "
-        'authenticated. Leave the option out, or say .option("kafka.security.protocol", "PLAINTEXT") if that is meant'
-    )
+def is_plaintext(protocol: str | None) -> bool:
+    """Whether `security.protocol`, as given, says PLAINTEXT: then the other security settings mean nothing, as in
+    Kafka."""
+    return protocol is not None and protocol.strip().upper() == PLAINTEXT
 
 
 def markdown_table() -> str:
@@ -254,10 +280,6 @@ def markdown_table() -> str:
     lines = ["| `kafka.` | for | what becomes of it | |", "|---|---|---|---|"]
     for name in sorted(KAFKA_SETTINGS):
         row = KAFKA_SETTINGS[name]
-        text = f"`{row.text}`" if row.treatment is Treatment.MAPPED else row.text
-        if name == SECURITY_PROTOCOL:
-            text = "`PLAINTEXT` is accepted, anything else is refused: there is no TLS and no SASL yet"
-        elif row.treatment is Treatment.SECURITY:
-            text = f"with `PLAINTEXT`: {_UNDER_PLAINTEXT.split(' with ', maxsplit=1)[0]}"
+        text = f"`{row.text}`" if row.treatment is Treatment.MAPPED else row.text.removeprefix(f"kafka.{name}: ")
         lines.append(f"| `{name}` | {sides[row.where]} | {row.treatment.value} | {text} |")
     return "\n".join(lines) + "\n"

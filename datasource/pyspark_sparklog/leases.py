@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 
-from sparklog.client.net.cluster import cluster
+from pyspark_sparklog.cluster_address import ClusterAddress
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.transactions.lease_keeper import LEASE_MS, Lease, driver_of
 from sparklog.client.transactions.shared_transaction import SharedTransaction, renew_shared_transaction
@@ -30,16 +30,16 @@ class LeaseKeepers:
         self._lock = threading.Lock()
         self._keeper: subprocess.Popen[str] | None = None
 
-    def keep(self, bootstrap_servers: str, transaction: SharedTransaction, wait_ms: int) -> int:
+    def keep(self, address: ClusterAddress, transaction: SharedTransaction, wait_ms: int) -> int:
         """Has the transaction kept as long as the driver lives; the length of its lease in ms, or 0: it has none,
         because the broker knows of none, or the driver cannot be told from here."""
         try:
-            renew_shared_transaction(cluster(bootstrap_servers), transaction, policy=RetryPolicy(timeout_ms=wait_ms))
+            renew_shared_transaction(address.connect(), transaction, policy=RetryPolicy(timeout_ms=wait_ms))
         except UnsupportedApiError:
             return 0
         try:
             with self._lock:
-                self._tell(Lease(bootstrap_servers, *transaction))
+                self._tell(Lease(address.bootstrap_servers, *transaction, security=address.security.items()))
         except OSError as e:
             log.warning("the write has no lease: should the driver be killed, its timeout ends it: %s", e)
             return 0

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pyspark_sparklog.kafka_settings import (
+    CALLBACK_HANDLER,
     KAFKA_SETTINGS,
     SECURITY_PROTOCOL,
+    UNDER_PLAINTEXT,
     KafkaSetting,
     Treatment,
-    refuse_encryption,
+    is_plaintext,
 )
 from pyspark_sparklog.option_table import (
     ADDED_BY_SPARK,
@@ -26,6 +28,7 @@ from pyspark_sparklog.option_table import (
     options_for,
 )
 from sparklog.errors import InvalidConfigError
+from sparklog.security.client_security import SecuritySettings
 from sparklog.settings import Scope, settings_of
 
 log = logging.getLogger("pyspark_sparklog")
@@ -76,9 +79,12 @@ def recognised(options: Mapping[str, str], where: Where) -> Given:
 
 def _of_kafka(setting: KafkaSetting, value: str, where: Where, given: Mapping[str, str]) -> tuple[str, str, str]:
     """(the option it stands for, "" if none; its value; what is to be said about it)."""
-    if setting.treatment is Treatment.SECURITY:
-        refuse_encryption(setting.name, given.get(KAFKA + SECURITY_PROTOCOL))
-        return "", "", "" if setting.name == SECURITY_PROTOCOL else setting.text
+    if setting.about_security and setting.name != SECURITY_PROTOCOL:
+        protocol = given.get(KAFKA + SECURITY_PROTOCOL, given.get(OWN + SECURITY_PROTOCOL))
+        if is_plaintext(protocol):
+            return "", "", UNDER_PLAINTEXT
+        if setting.name == CALLBACK_HANDLER:
+            SecuritySettings({setting.name: value}).resolve()  # raises for a class that does something else
     if not setting.where & where:
         return "", "", setting.elsewhere
     if setting.treatment is Treatment.REFUSED:

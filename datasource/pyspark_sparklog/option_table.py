@@ -94,11 +94,16 @@ PRODUCER_OPTIONS: tuple[Option, ...] = tuple(
     if s.name not in ("transactional.id", "transaction.timeout.ms")
 )
 
+SECURITY_OPTIONS: tuple[Option, ...] = tuple(
+    Option(f"sparklog.{s.name}", _ALL, "text", str(s.default), s.doc) for s in settings_of(Scope.CLIENT).values()
+)
+"""How to connect: the security settings of every client."""
+
 
 @cache
 def options_for(where: Where) -> Mapping[str, Option]:
     """The options that may be used there, by their names in lower case."""
-    return {o.name.lower(): o for o in OPTIONS + PRODUCER_OPTIONS if o.where & where}
+    return {o.name.lower(): o for o in OPTIONS + PRODUCER_OPTIONS + SECURITY_OPTIONS if o.where & where}
 
 
 ALIASES = {

@@ -4,16 +4,16 @@ are meant."""
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pyspark_sparklog.cluster_address import ClusterAddress, address_of
 from pyspark_sparklog.java_patterns import java_matcher
 from pyspark_sparklog.offsets import IDS, INITIAL
 from pyspark_sparklog.option_names import recognised
-from pyspark_sparklog.option_table import BOOTSTRAP_ENVIRONMENT, Where
+from pyspark_sparklog.option_table import Where
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
 from sparklog.errors import InvalidConfigError
@@ -85,7 +85,7 @@ class Position:
 class SourceOptions:
     """Checked options of a read. `remarks`: what the user should be told of options that mean nothing here."""
 
-    bootstrap_servers: str
+    address: ClusterAddress
     subscription: Subscription
     starting: Position
     ending: Position
@@ -119,7 +119,7 @@ class SinkOptions:
     """Checked options of a write. `producer` holds producer settings by their Kafka names. `txn_app_id` of a batch
     write comes together with `txn_version`."""
 
-    bootstrap_servers: str
+    address: ClusterAddress
     topic: str | None
     include_headers: bool
     strict_columns: bool
@@ -146,7 +146,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
     starting, ending = _starting(given, streaming=streaming), _ending(given)
     _check_both(starting, ending)
     return SourceOptions(
-        bootstrap_servers=_bootstrap(given),
+        address=address_of(given, NO_OPTIONS),
         subscription=subscription,
         starting=starting,
         ending=ending,
@@ -193,7 +193,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
             "sparklog.enable.idempotence = false: leave it out, or set sparklog.delivery.guarantee to at-least-once"
         )
     return SinkOptions(
-        bootstrap_servers=_bootstrap(given),
+        address=address_of(given, NO_OPTIONS),
         topic=None if topic is None else check_topic_name(topic),
         include_headers=_get(given, "includeHeaders", _bool, False),
         strict_columns=_get(given, "sparklog.strict.columns", _bool, False),
@@ -322,18 +322,6 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...] | None:
     if len(set(names)) != len(names):
         raise InvalidConfigError(f"columns = {text!r}: a column is named twice")
     return names
-
-
-def _bootstrap(given: Mapping[str, str]) -> str:
-    servers = given.get("sparklog.bootstrap.servers") or os.environ.get(BOOTSTRAP_ENVIRONMENT)
-    if not servers and not given:
-        raise InvalidConfigError(NO_OPTIONS)
-    if not servers:
-        raise InvalidConfigError(
-            "Option 'kafka.bootstrap.servers' must be specified (sparklog.bootstrap.servers is the same), as host:port,…; "
-            f"or set the environment variable {BOOTSTRAP_ENVIRONMENT}"
-        )
-    return servers
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pyspark_sparklog.cluster_address import ClusterAddress
 from sparklog.errors import SparklogError
 from sparklog.settings import Scope, settings_of
 
@@ -29,11 +30,12 @@ class ProducerPool:
         self._open: OrderedDict[tuple[Any, ...], Producer] = OrderedDict()
         self._pid = os.getpid()
 
-    def take(self, bootstrap_servers: str, settings: Mapping[str, object]) -> Producer:
+    def take(self, address: ClusterAddress, settings: Mapping[str, object]) -> Producer:
         """The producer for these settings (by their Kafka names); it writes with acks=all."""
         from sparklog.client.producer.producer import Producer
 
-        key = (bootstrap_servers, tuple(sorted(settings.items())))
+        security = address.security.resolve()
+        key = (address.bootstrap_servers, security, tuple(sorted(settings.items())))
         dropped = []
         with self._lock:
             if self._pid != os.getpid():  # a forked child must not use its parent's
@@ -43,7 +45,9 @@ class ProducerPool:
             if producer is None:
                 names = settings_of(Scope.PRODUCER)
                 parameters: dict[str, Any] = {names[n].parameter: v for n, v in settings.items()}
-                producer = self._open[key] = Producer(bootstrap_servers, acks="all", **parameters)
+                producer = self._open[key] = Producer(
+                    address.bootstrap_servers, security=security, acks="all", **parameters
+                )
             self._open.move_to_end(key)
             while len(self._open) > PRODUCERS_MAX:
                 dropped.append(self._open.popitem(last=False)[1])

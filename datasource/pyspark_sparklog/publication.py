@@ -27,10 +27,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_sparklog.batch_input import BatchInput, check_input, check_number
+from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.leases import lease_keepers
 from pyspark_sparklog.options import TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX, SinkOptions
 from pyspark_sparklog.spark_checkpoint import CHECKPOINT_SETTING, input_digest, location_of
-from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.transactions.shared_transaction import (
     LastCommit,
@@ -147,7 +148,7 @@ class Publisher:
     its name if `query_name` is "".
     """
 
-    bootstrap_servers: str
+    address: ClusterAddress
     timeout_ms: int
     wait_ms: int
     fencing_token: int | None
@@ -261,7 +262,7 @@ class Publisher:
                     )
                 return
             reach("sink.before-abort")
-            ended = end_shared_transaction(cluster(self.bootstrap_servers), found, committed=False, policy=self._policy)
+            ended = end_shared_transaction(self.address.connect(), found, committed=False, policy=self._policy)
         except SparklogError as e:
             log.warning("%s could not be aborted, it ends with the next run or by its timeout: %s", _describe(found), e)
         else:
@@ -279,12 +280,12 @@ class Publisher:
         return None if run is None else run._replace(version=batch_id, fencing_token=self._own_fencing_token())
 
     def _own_fencing_token(self) -> int:
-        return _draw(self.bootstrap_servers, self.wait_ms) if self.fencing_token is None else self.fencing_token
+        return _draw(self.address, self.wait_ms) if self.fencing_token is None else self.fencing_token
 
     def _tell(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
         """The answer, with errors that name the next step."""
         try:
-            return ask(cluster(self.bootstrap_servers))
+            return ask(self.address.connect())
         except ProducerFencedError as e:
             raise ProducerFencedError(
                 f"{_describe(transaction)}: a newer run has taken over, this one ({transaction.run_id}) cannot write any "
@@ -340,25 +341,25 @@ def batch_publisher(options: SinkOptions) -> Publisher:
     transaction = made.transaction_of(NOWHERE)
     if transaction is None:
         return made
-    lease_ms = lease_keepers.keep(options.bootstrap_servers, transaction, options.broker_wait_ms)
+    lease_ms = lease_keepers.keep(options.address, transaction, options.broker_wait_ms)
     if lease_ms and options.transaction_timeout_ms is None:
         made = replace(made, timeout_ms=TRANSACTION_TIMEOUT_MS_MAX)
     return replace(made, lease_ms=lease_ms)
 
 
 def _fencing_token(options: SinkOptions) -> int:
-    return _draw(options.bootstrap_servers, options.broker_wait_ms) if options.exactly_once else AT_LEAST_ONCE
+    return _draw(options.address, options.broker_wait_ms) if options.exactly_once else AT_LEAST_ONCE
 
 
-def _draw(bootstrap_servers: str, wait_ms: int) -> int:
-    return draw_fencing_token(cluster(bootstrap_servers), RetryPolicy(timeout_ms=wait_ms))
+def _draw(address: ClusterAddress, wait_ms: int) -> int:
+    return draw_fencing_token(address.connect(), RetryPolicy(timeout_ms=wait_ms))
 
 
 def _publisher(
     options: SinkOptions, fencing_token: int | None, *, app_id: str | None, version: int, run_id: str
 ) -> Publisher:
     return Publisher(
-        options.bootstrap_servers,
+        options.address,
         options.transaction_timeout_ms or TRANSACTION_TIMEOUT_MS,
         options.broker_wait_ms,
         fencing_token,

@@ -20,7 +20,6 @@ from pyspark_sparklog.positions import check_order, given_starts, resolve_ending
 from pyspark_sparklog.schemas import ReadSchema
 from pyspark_sparklog.spark_errors import all_in_one_line, in_one_line
 from pyspark_sparklog.worker_process import imported_objects
-from sparklog.client.net.cluster import cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.errors import DataLossError, OffsetOutOfRangeError, SparklogError, UnknownTopicOrPartitionError
@@ -105,7 +104,7 @@ class RangeRead:
                 info = self._check_incarnation(tp, task, position, end)
                 assembler = assembler or BatchAssembler(self.schema, tp, log_append_time=info.log_append_time)
                 for batch in read_range(
-                    cluster(self.options.bootstrap_servers),
+                    self.options.address.connect(),
                     tp,
                     position,
                     end,
@@ -134,7 +133,7 @@ class RangeRead:
         planned = task.start, task.end
         if task.frame is None or not any(task.edges):
             return planned
-        connections = cluster(self.options.bootstrap_servers)
+        connections = self.options.address.connect()
         isolation, wait_ms = self.options.isolation, self.options.broker_wait_ms
         try:
             return task.frame.bounds(connections, tp, planned, task.edges, isolation, wait_ms)
@@ -142,7 +141,7 @@ class RangeRead:
             return planned
 
     def _check_incarnation(self, tp: TopicPartition, task: RangePartition, position: int, end: int) -> TopicInfo:
-        info = cluster(self.options.bootstrap_servers).topic(tp.topic, refresh=True)
+        info = self.options.address.connect().topic(tp.topic, refresh=True)
         if info.topic_id != task.topic_id:
             raise UnknownTopicOrPartitionError(
                 f"topic {tp.topic!r} was deleted and created again while offsets {position} to {end - 1} of "
@@ -161,7 +160,7 @@ class RangeRead:
             ) from error
         extent = None
         if not isinstance(error, UnknownTopicOrPartitionError):
-            catalog = Catalog(self.options.bootstrap_servers, self.options.broker_wait_ms)
+            catalog = Catalog(self.options.address, self.options.broker_wait_ms)
             extent = catalog.extents([tp]).get(tp)
         # never the same place again: something was lost there, and the loop must end
         following = end if extent is None or extent.start <= position else min(extent.start, end)
@@ -182,7 +181,7 @@ class SparklogBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The ranges to read, one Spark task each; a partition that is empty has one, too, if its end is not fixed."""
         options = self._options
-        catalog = Catalog(options.bootstrap_servers, 0, options.isolation, options.request_timeout_ms)
+        catalog = Catalog(options.address, 0, options.isolation, options.request_timeout_ms)
         topics = catalog.topics(options.subscription, missing_is_error=True)
         extents = catalog.extents(partitions_of(options.subscription, topics))
         end = resolve_ending(options, catalog, extents)

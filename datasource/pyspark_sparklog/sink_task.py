@@ -63,7 +63,7 @@ class SinkTask:
                 deque(batches, maxlen=0)
                 return message
             message.producer_id = participant.producer_id
-        producer = producers.take(self.options.bootstrap_servers, self.options.producer)
+        producer = producers.take(self.options.address, self.options.producer)
         try:
             with nullcontext() if participant is None else producer.participation(participant):
                 self._send(producer, itertools.chain([first], pieces), message)

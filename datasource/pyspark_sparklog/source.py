@@ -63,7 +63,7 @@ def _picked(options: SourceOptions, full: ReadSchema, schema: StructType) -> Rea
 def _full_schema(options: SourceOptions, *, wait_ms: int) -> tuple[ReadSchema, dict[str, TopicShape]]:
     """All columns there are to pick from, and the topics' shapes; while a pattern matches no topic, an envelope topic's
     columns, which are those of Kafka's source."""
-    catalog = Catalog(options.bootstrap_servers, wait_ms, request_timeout_ms=options.request_timeout_ms)
+    catalog = Catalog(options.address, wait_ms, request_timeout_ms=options.request_timeout_ms)
     topics = shapes_of(catalog.topics(options.subscription, missing_is_error=True))
     shape = common_shape(topics) if topics else TopicShape(KIND_ENVELOPE, ENVELOPE_SCHEMA)
     if options.include_headers and shape.kind != KIND_ENVELOPE:

@@ -47,12 +47,10 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._reads = RangeRead(options, schema)
         self._shapes = dict(topics)
-        self._catalog = Catalog(
-            options.bootstrap_servers, options.broker_wait_ms, options.isolation, options.request_timeout_ms
-        )
+        self._catalog = Catalog(options.address, options.broker_wait_ms, options.isolation, options.request_timeout_ms)
         self._held_up = HeldUp(self._catalog)
         self._losses = LossReporter(fail=options.fail_on_data_loss)
-        self._progress = GroupProgress(options.bootstrap_servers, options.group_id)
+        self._progress = GroupProgress(options.address, options.group_id)
         self._initial: SourceOffset | None = None
         self._frozen: SourceOffset | None = None
         self._latest: SourceOffset | None = None

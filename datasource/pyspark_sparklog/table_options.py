@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_sparklog.option_table import Where, options_for
 from sparklog.errors import InvalidConfigError
+from sparklog.security.client_security import SecuritySettings, is_about_security
 
 OPTIONS, MARK = "sparklog.table.options", "sparklog.table"
 SUBSCRIPTIONS = ("subscribe", "assign", "subscribepattern")
@@ -46,7 +47,21 @@ def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
                 "subscribe 'topic')"
             )
         options["subscribe"] = options["topic"]
+    _check_secrets(options)
     return options
+
+
+def _check_secrets(options: Mapping[str, str]) -> None:
+    """The catalog keeps a table's options for whoever may read it, and so do the files of a metastore. Raises
+    InvalidConfigError for a password among them."""
+    given = {name: name.removeprefix("kafka.").removeprefix("sparklog.") for name in options}
+    security = {known: options[name] for name, known in given.items() if name != known and is_about_security(known)}
+    if literal := SecuritySettings(security).literal_secrets:
+        raise InvalidConfigError(
+            f"a table's options are kept in the catalog, where others can read {literal[0]}: write ${{file:/path}} in place of "
+            "the secret, a file on the driver and on each executor that only Spark's user may read; or leave it out and give it "
+            "with each query, as in SELECT … FROM t WITH (…)"
+        )
 
 
 def readable(options: Mapping[str, str]) -> dict[str, str]:

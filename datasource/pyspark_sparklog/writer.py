@@ -175,7 +175,7 @@ def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
     """What the rows go to. Raises SchemaMismatchError if they do not fit."""
     shape, keyed = None, False
     if options.topic is not None:
-        catalog = Catalog(options.bootstrap_servers, wait_ms)
+        catalog = Catalog(options.address, wait_ms)
         topics = catalog.topics(Subscription(topics=(options.topic,)), missing_is_error=True, to_write=True)
         shape = shapes_of(topics)[options.topic]
         if options.include_headers and shape.kind != KIND_ENVELOPE:

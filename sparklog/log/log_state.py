@@ -70,7 +70,7 @@ class LogState(Struct, eq=False):
         """Writes stamped batches, for which offsets have been given out, and enters them everywhere before the log end
         moves. Raises StorageFullError, StorageError; then what was written has been cut off again."""
         try:
-            self.writer.write(view, batches, self.config)
+            self.writer.write(view, batches, self.config, self.offsets.written)
         except BaseException:
             if self.writer.failure is not None:
                 self.health.fail(self.writer.failure)

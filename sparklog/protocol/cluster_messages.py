@@ -15,6 +15,8 @@ from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
 from sparklog.security.records import CHANGES_MAX, KEY_CHARS_MAX, VALUE_BYTES_MAX
 
 WAIT_MS_MAX = 60_000
+EPOCHS_MAX = 10_000
+"""That begin in one answer's part of a log; an answer ends before there are more."""
 NO_SESSION = 0
 
 
@@ -56,11 +58,18 @@ class ReplicaFetchRequest(Message):
     forgotten: Annotated[list[ForgottenPartition], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)] = []
 
 
+class EpochBegin(Message):
+    """The leader epoch `epoch` begins at `start_offset`."""
+
+    epoch: Int32
+    start_offset: Int64
+
+
 class ReplicaFetchResult(Message):
     """Of one partition: `length_bytes` bytes of whole batches in the payload, from the fetch offset to `next_offset`,
     with the leader's marks. `diverging_epoch` >= 0: there are none; the follower's last epoch, or the largest before it
     that the leader knows, is this one and ends at `diverging_end`. With an error the offsets are the leader's
-    bounds."""
+    bounds. `epochs`: those that begin in the payload's offsets; compaction may have removed their first records."""
 
     topic: Name
     partition: Partition
@@ -74,6 +83,7 @@ class ReplicaFetchResult(Message):
     length_bytes: Annotated[int, Meta(ge=0)] = 0
     next_offset: Int64 = -1
     message: str = ""
+    epochs: Annotated[list[EpochBegin], Meta(max_length=EPOCHS_MAX)] = []
 
 
 class ReplicaFetchResponse(Message):

@@ -39,12 +39,12 @@ PREFIXES = ("security.", "sasl.", "ssl.")
 """A setting of a client whose name begins so is about security; a misspelt one is refused, not passed over."""
 CALLBACK_CLASS = "OAuthBearerLoginCallbackHandler"
 
-_ALIASES = {
+ALIASES = {
     "sasl.mechanisms": "sasl.mechanism",
     "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
 }
-"""Names of other clients, and of other releases, for the same."""
+"""Names of other clients, and of other releases, for settings of ours."""
 WITHOUT_EFFECT = {
     "security.providers": "Java classes are not run",
     "ssl.protocol": "see ssl.enabled.protocols",
@@ -181,8 +181,17 @@ class SecuritySettings:
 
     @property
     def literal_secrets(self) -> tuple[str, ...]:
-        """Names of the settings whose secrets may stand in them as they are."""
-        return tuple(name for name, text in self._given.items() if is_sensitive(name) and not is_reference(text))
+        """Names of the settings whose secrets may stand in them as they are, and not as references."""
+        return tuple(name for name, text in self._given.items() if is_sensitive(name) and not self._refers(name, text))
+
+    def _refers(self, name: str, text: str) -> bool:
+        if name != _JAAS or is_reference(text):
+            return is_reference(text)
+        try:
+            said = parse_jaas(text, self._given.get("sasl.mechanism", ""))
+        except InvalidConfigError:
+            return False
+        return all(is_reference(value.reveal()) for option, value in said.items() if is_sensitive(option))
 
     def items(self) -> tuple[tuple[str, str], ...]:
         """All of them, with their secrets. Whoever calls this answers for where they go."""
@@ -278,7 +287,7 @@ def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[
 
 def _known_name(name: str) -> str | None:
     """The name of a setting of ours; None: it has no effect."""
-    name = _ALIASES.get(name, name)
+    name = ALIASES.get(name, name)
     if name in WITHOUT_EFFECT:
         return None
     if name in REFUSED:
@@ -296,10 +305,11 @@ def _checked(given: dict[str, object], jaas: Callable[[str], dict[str, object]] 
             f"sasl.login.callback.handler.class: Java classes are not run; only {CALLBACK_CLASS} is known by its name"
         )
     known = settings_of(Scope.CLIENT)
+    given["security.protocol"] = _text(given.get("security.protocol", "")).upper() or "PLAINTEXT"  # as in Kafka
     for name, value in given.items():
         _check_value(known[name], value)
     given = {name: value for name, value in given.items() if _text(value) or name in _EMPTY_COUNTS}
-    protocol = SecurityProtocol(_text(given.pop("security.protocol", "PLAINTEXT")))
+    protocol = SecurityProtocol(_text(given.pop("security.protocol")))
     tls = tuple((n, v) for n, v in sorted(given.items()) if n.startswith("ssl.") and isinstance(v, str | Secret))
     sasl = {name: value for name, value in given.items() if name.startswith("sasl.")}
     _check_used(protocol, [n for n, _ in tls if n not in _EMPTY_COUNTS], [*sasl, *([_JAAS] if jaas else [])])

@@ -353,7 +353,9 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.REPLICA_FETCH: cluster.ReplicaFetchResponse(
         5,
         [
-            cluster.ReplicaFetchResult("events", 1, 0, 4, 118, 100, 130, length_bytes=64, next_offset=125),
+            cluster.ReplicaFetchResult(
+                "events", 1, 0, 4, 118, 100, 130, length_bytes=64, next_offset=125, epochs=[cluster.EpochBegin(4, 122)]
+            ),
             cluster.ReplicaFetchResult("events", 2, 0, 4, 118, 100, 130, 3, 115),
             cluster.ReplicaFetchResult("events", 3, 74, message="epoch 3 is over"),
         ],

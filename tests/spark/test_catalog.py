@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog.catalog import Catalog
+from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.options import Subscription
 from pyspark_sparklog.planning import Extent
 
@@ -18,7 +19,7 @@ from sparklog.errors import BrokerNotAvailableError, UnknownTopicOrPartitionErro
 
 @pytest.fixture
 def catalog(broker: sparklog.LocalBroker) -> Catalog:
-    return Catalog(broker.bootstrap_servers, 0)
+    return Catalog(ClusterAddress(broker.bootstrap_servers), 0)
 
 
 def test_the_wait_lasts_as_long_as_nothing_comes(catalog: Catalog, topic: Any, send: Any) -> None:
@@ -63,4 +64,4 @@ def test_topics(catalog: Catalog, topic: Any) -> None:
 
 def test_nobody_listens() -> None:
     with pytest.raises(BrokerNotAvailableError, match=r"no broker at 127\.0\.0\.1:1 "):
-        Catalog("127.0.0.1:1", 0).topics(Subscription(topics=("t",)), missing_is_error=True)
+        Catalog(ClusterAddress("127.0.0.1:1"), 0).topics(Subscription(topics=("t",)), missing_is_error=True)

@@ -26,11 +26,7 @@ class Background:
         environment: Environment,
         storage: Storage,
         partitions: Partitions,
-        *,
-        compacts: bool = True,
     ) -> None:
-        """`compacts` False: no log is compacted; a follower could not copy what is left."""
-        self._compacts = compacts
         self._thread = environment.executors.pool("flush", 1)
         """Fsyncs the logs; retention runs on it, too, so that no segment goes while that happens."""
         self.flushing = Flushing(config, loop, self._thread, storage, partitions)
@@ -44,8 +40,7 @@ class Background:
         self._watch.start(on_all_disks_failed)
         self.flushing.start()
         self.retention.start()
-        if self._compacts:
-            self.cleaner.start()
+        self.cleaner.start()
         self.tierer.start()
 
     async def stop(self) -> None:

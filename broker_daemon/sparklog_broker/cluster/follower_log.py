@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
-from sparklog.errors import CorruptBatchError
+from sparklog.errors import CorruptBatchError, OffsetOutOfRangeError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.replica.model import (
     AppendReplica,
+    Batches,
     FollowerEffect,
     RestartAt,
     SetHighWatermark,
     SetLogStart,
     TruncateTo,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> None:
@@ -30,17 +34,36 @@ def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> None:
             case RestartAt(offset):
                 log.truncation.restart_at(offset)
             case AppendReplica(batches):
-                assert isinstance(batches.data, memoryview)
-                info = log.replica.append(batches.data)
-                if info.last_offset + 1 != batches.next_offset:
-                    raise CorruptBatchError(
-                        f"the leader's batches end at {info.last_offset + 1}, it has said {batches.next_offset}"
-                    )
-                if log.config.flush.at_append:
-                    log.flusher.make_durable(info.last_offset + 1)
+                _append(log, batches)
             case SetHighWatermark(offset):
                 log.raise_high_watermark(offset)  # a truncation has lowered it already
             case SetLogStart(offset):
-                log.retention.delete_records(offset)
+                log.retention.follow_log_start(offset)
             case _:
                 pass
+
+
+def _append(log: PartitionLog, batches: Batches) -> None:
+    assert isinstance(batches.data, memoryview)
+    first = log.replica.first_header(batches.data)
+    if log.replica.may_lack_deletions(first):
+        logger.warning(
+            "partition %s has not been copied for longer than delete.retention.ms: what was deleted meanwhile may be gone "
+            "from its leader, it is copied anew from offset %d", log.owner.topic_partition, batches.log_start_offset,
+        )  # fmt: skip
+        log.truncation.restart_at(batches.log_start_offset)
+        raise OffsetOutOfRangeError(f"{log.owner.topic_partition} begins anew at {batches.log_start_offset}")
+    start = log.log_start_offset
+    is_empty = start == log.log_end_offset
+    if is_empty and first.base_offset < start < first.next_offset:  # the leader's log begins in the middle of a batch
+        log.truncation.restart_at(first.base_offset)
+    info = log.replica.append(batches.data, batches.epochs)
+    if info.last_offset >= batches.next_offset:
+        raise CorruptBatchError(
+            f"the leader's batches end at {info.last_offset + 1}, it has said {batches.next_offset}"
+        )  # they may end before: compaction has left a gap
+    if log.log_start_offset < start:
+        log.raise_high_watermark(start)  # deleted is only what was committed
+        log.retention.follow_log_start(start)
+    if log.config.flush.at_append:
+        log.flusher.make_durable(info.last_offset + 1)

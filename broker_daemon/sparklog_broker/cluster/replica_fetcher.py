@@ -10,6 +10,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from sparklog.errors import InvalidFetchSessionError, InvalidRequestError, SparklogError, error_from_code
+from sparklog.format.epoch_checkpoint import EpochEntry
 from sparklog.log.leader_epochs import EpochEnd
 from sparklog.log.partition_log import PartitionLog
 from sparklog.protocol.cluster_messages import (
@@ -269,7 +270,7 @@ class ReplicaFetcher:
                 self._delivered.add(following.key)
                 if self._quota is not None and self._quota.rate_bytes and len(piece) and self._throttled(following.key):
                     self._quota.take(len(piece))
-                arrived.append(Arrived(following, _event(fetch, result, piece)))
+                arrived.append(Arrived(following, event_of(fetch, result, piece)))
         if position != len(payload):
             raise InvalidRequestError(f"{self.address}: {len(payload)} bytes for results that have {position}")
         self._deliver(arrived)
@@ -287,12 +288,15 @@ class ReplicaFetcher:
         self._forgotten.clear()
 
 
-def _event(fetch: Fetch, result: ReplicaFetchResult, piece: memoryview) -> FollowerEvent:
+def event_of(fetch: Fetch, result: ReplicaFetchResult, piece: memoryview) -> FollowerEvent:
     if result.error_code:
         error = error_from_code(result.error_code, result.message)
         return Failed(fetch.number, error, max(result.log_start_offset, 0), max(result.log_end_offset, 0))
     diverging = EpochEnd(result.diverging_epoch, result.diverging_end) if result.diverging_epoch >= 0 else None
-    batches = Batches(fetch.fetch_offset, result.next_offset, piece) if len(piece) else None
+    batches = None
+    if len(piece):
+        epochs = tuple(EpochEntry(e.epoch, e.start_offset) for e in result.epochs)
+        batches = Batches(fetch.fetch_offset, result.next_offset, piece, epochs, max(result.log_start_offset, 0))
     return FetchAnswer(
         fetch.number, result.leader_epoch, result.high_watermark, result.log_start_offset, batches, diverging
     )

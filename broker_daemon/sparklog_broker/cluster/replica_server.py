@@ -22,6 +22,8 @@ from sparklog.errors import (
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import FileSlice
 from sparklog.protocol.cluster_messages import (
+    EPOCHS_MAX,
+    EpochBegin,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -246,6 +248,9 @@ def _read(
     result = ReplicaFetchResult(*partition.key, 0, wanted.leader_epoch, mark, start, log.log_end_offset)
     if slices:
         result.length_bytes, result.next_offset = length, slices[-1].next_offset
+        begun = log.epochs_in(wanted.fetch_offset, slices[-1].next_offset)
+        if len(begun) > 1 or begun[0][0] != wanted.last_epoch:
+            result.epochs = [EpochBegin(*entry) for entry in begun[:EPOCHS_MAX] if entry[0] >= 0]
     return result, slices
 
 

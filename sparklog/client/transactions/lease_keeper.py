@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from sparklog.client.net.cluster import cluster
+from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.transactions.shared_transaction import (
     SharedTransaction,
@@ -28,6 +28,7 @@ from sparklog.client.transactions.shared_transaction import (
     renew_shared_transaction,
 )
 from sparklog.errors import SparklogError
+from sparklog.security.client_security import SecuritySettings
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +43,29 @@ ONE_ATTEMPT = RetryPolicy(timeout_ms=0, request_timeout_ms=5_000)
 
 
 class Lease(NamedTuple):
-    """Whose transaction is kept, and where."""
+    """Whose transaction is kept, and where. `security`: the settings as they were given; the line comes through a pipe,
+    for an argument or a file would be read by others."""
 
     bootstrap_servers: str
     app_id: str
     version: int
     run_id: str
     fencing_token: int
+    security: tuple[tuple[str, str], ...] = ()
 
     @property
     def transaction(self) -> SharedTransaction:
         return SharedTransaction(self.app_id, self.version, self.run_id, self.fencing_token)
+
+    @property
+    def cluster(self) -> Cluster:
+        return cluster(self.bootstrap_servers, SecuritySettings(dict(self.security)).resolve())
+
+    @classmethod
+    def decode(cls, line: str) -> Lease:
+        """From its line of JSON."""
+        servers, app_id, version, run_id, fencing_token, security = json.loads(line)
+        return cls(servers, app_id, version, run_id, fencing_token, tuple((name, value) for name, value in security))
 
 
 class Process(NamedTuple):
@@ -123,7 +136,7 @@ class Keeper:
     def read(self, lines: Iterable[str]) -> None:
         """Takes what is to be kept, to the end of `lines`."""
         for line in lines:
-            self._given.put(Lease(*json.loads(line)))
+            self._given.put(Lease.decode(line))
         self._given.put(None)
 
     def keep_until_gone(self) -> None:
@@ -147,7 +160,7 @@ class Keeper:
     def _renewed(self, lease: Lease) -> bool:
         """Whether it is to be kept further."""
         try:
-            return renew_shared_transaction(cluster(lease.bootstrap_servers), lease.transaction, policy=ONE_ATTEMPT)
+            return renew_shared_transaction(lease.cluster, lease.transaction, policy=ONE_ATTEMPT)
         except SparklogError as e:
             log.info("the lease of %s could not be renewed, it is tried again: %s", lease.app_id, e)
             return True
@@ -160,9 +173,7 @@ class Keeper:
                 self._leases.add(lease)
         for lease in self._leases:
             try:
-                end_shared_transaction(
-                    cluster(lease.bootstrap_servers), lease.transaction, committed=False, policy=ONE_ATTEMPT
-                )
+                end_shared_transaction(lease.cluster, lease.transaction, committed=False, policy=ONE_ATTEMPT)
             except SparklogError as e:
                 log.warning("%s could not be aborted, its lease runs out: %s", lease.app_id, e)
 

@@ -16,6 +16,7 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_OFFSET_COLUMN,
     ATTRIBUTE_TRANSACTIONAL,
     BatchHeader,
     decode_header,
@@ -211,11 +212,12 @@ def fits(
 ) -> bool:
     """Whether a batch goes into `segment` behind `pending_bytes` of batches not yet written, or a new one is due.
 
-    A new one is due for another schema, beyond `segment.bytes`, when the batch is more than `segment.ms` newer than
-    the segment's first (`first_timestamp_ms` if that is pending), when the index is full, or when the offset does not
-    fit the index. A batch larger than `segment.bytes` has a segment of its own.
+    A new one is due for another schema, between compacted batches and others, beyond `segment.bytes`, when the batch is
+    more than `segment.ms` newer than the segment's first (`first_timestamp_ms` if that is pending), when the index is
+    full, or when the offset does not fit the index. A batch larger than `segment.bytes` has a segment of its own.
     """
-    if segment.compacted or segment.has_gaps or header.schema_id != segment.info.schema_id:
+    is_compacted = bool(header.attributes & ATTRIBUTE_OFFSET_COLUMN)
+    if segment.compacted != is_compacted or segment.has_gaps or header.schema_id != segment.info.schema_id:
         return False
     if not segment.data_bytes and not pending_bytes:
         return True

@@ -1,13 +1,15 @@
 """Appending to a follower's log: the leader's batches as they are, and the beginnings of leader epochs.
 
 The leader has checked what the batches hold and stamped them. Here only their checksums are looked at, and that they
-follow on the log. A batch in a compacted segment has offsets left out, which a segment that is appended to cannot have:
-it is refused.
+follow on the log. A batch that the leader has compacted may leave offsets out before it, and is stored in a compacted
+segment; every other one begins where the log ends.
 """
 
 from __future__ import annotations
 
-from sparklog.errors import CorruptBatchError, OffsetOutOfRangeError, UnknownSchemaError
+from collections.abc import Sequence
+
+from sparklog.errors import CorruptBatchError, FencedLeaderEpochError, OffsetOutOfRangeError, UnknownSchemaError
 from sparklog.format.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_OFFSET_COLUMN,
@@ -15,6 +17,7 @@ from sparklog.format.batch import (
     iterate_batches,
     verify_checksum,
 )
+from sparklog.format.epoch_checkpoint import EpochEntry
 from sparklog.log.log_state import LogState
 from sparklog.log.model import AppendInfo
 from sparklog.log.segments.segment import PlacedBatch
@@ -26,6 +29,8 @@ class ReplicaAppender:
 
     def __init__(self, state: LogState) -> None:
         self._state = state
+        self._copied_ms: int | None = None
+        """When something was appended last, by the wall clock; None: not since the log was opened."""
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """This broker leads in `leader_epoch`, which begins at the log end, with or without records. It is on the disk
@@ -34,24 +39,42 @@ class ReplicaAppender:
             self._state.health.check()
             self._state.epochs.expect(leader_epoch, self._state.offsets.written)
 
-    def append(self, payload: bytes | bytearray | memoryview) -> AppendInfo:
-        """Appends whole batches of the leader's log, with its stamps; the first begins at the log end.
+    def first_header(self, payload: bytes | bytearray | memoryview) -> BatchHeader:
+        """Of the first of the leader's batches. Raises CorruptBatchError."""
+        for _, header in iterate_batches(memoryview(payload).cast("B"), verify=False):
+            return header
+        raise CorruptBatchError("the leader has sent no batch")
 
-        Nothing is appended if anything is wrong. Raises CorruptBatchError, OffsetOutOfRangeError (they do not follow
-        on the log), UnknownSchemaError (the topic's metadata are not here yet), FencedLeaderEpochError,
-        StorageFullError, StorageError.
+    def may_lack_deletions(self, first: BatchHeader) -> bool:
+        """Whether what is about to be appended, `first` before all else, may follow on tombstones, or markers of
+        aborted transactions, that the leader has removed already: this log would keep for ever what they delete. They
+        stay at least `delete.retention.ms`, so a log that was copied to not longer ago than that has seen them."""
+        offsets = self._state.offsets
+        if not first.attributes & ATTRIBUTE_OFFSET_COLUMN or offsets.written == offsets.log_start:
+            return False
+        last_ms = self._state.append_time_ms if self._copied_ms is None else self._copied_ms
+        return self._state.clock.now_ms() - last_ms > self._state.config.compaction.delete_retention_ms
+
+    def append(self, payload: bytes | bytearray | memoryview, epochs: Sequence[EpochEntry] = ()) -> AppendInfo:
+        """Appends whole batches of the leader's log, with its stamps; the first begins at the log end, or, compacted,
+        behind it.
+
+        `epochs`: where leader epochs begin in what is appended, as the leader knows it; compaction may have removed
+        their first records. Nothing is appended if anything is wrong. Raises CorruptBatchError, OffsetOutOfRangeError
+        (they do not follow on the log), UnknownSchemaError (the topic's metadata are not here yet),
+        FencedLeaderEpochError, StorageFullError, StorageError.
         """
         view = memoryview(payload).cast("B")
         self._state.health.check()
         found = self._checked(view)
         with self._state.write_lock:
             self._state.health.check()
-            if found[0].header.base_offset != self._state.offsets.written:
+            if not _follows(found[0].header, self._state.offsets.written):
                 raise OffsetOutOfRangeError(
                     f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's batches begin "
                     f"at {found[0].header.base_offset}"
                 )
-            return self._append(view, found)
+            return self._append(view, found, epochs)
 
     def _checked(self, view: memoryview) -> list[PlacedBatch]:
         found: list[PlacedBatch] = []
@@ -65,16 +88,12 @@ class ReplicaAppender:
 
     def _check_header(self, header: BatchHeader, before: BatchHeader | None) -> None:
         where = f"the leader's batch at offset {header.base_offset}"
-        if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
-            raise CorruptBatchError(f"{where} has been compacted, it can only be copied with its segment")
-        is_marker = header.attributes & ATTRIBUTE_CONTROL and not header.record_count
-        due = 0 if is_marker else header.record_count - 1
-        if min(header.leader_epoch, due) < 0 or header.last_offset_delta != due:
+        if min(header.leader_epoch, header.base_offset) < 0 or not _has_its_offsets(header):
             raise CorruptBatchError(
                 f"{where} has {header.record_count} records, last offset delta {header.last_offset_delta}, epoch "
                 f"{header.leader_epoch}"
             )
-        if before is not None and before.next_offset != header.base_offset:
+        if before is not None and not _follows(header, before.next_offset):
             raise CorruptBatchError(f"{where} does not follow on the one before, which ends at {before.next_offset}")
         if before is not None and before.leader_epoch > header.leader_epoch:
             raise CorruptBatchError(f"{where} has leader epoch {header.leader_epoch}, behind {before.leader_epoch}")
@@ -83,15 +102,38 @@ class ReplicaAppender:
         except KeyError as e:
             raise UnknownSchemaError(f"{where} has schema {header.schema_id}, which is not known here yet") from e
 
-    def _append(self, view: memoryview, batches: list[PlacedBatch]) -> AppendInfo:
+    def _append(self, view: memoryview, batches: list[PlacedBatch], epochs: Sequence[EpochEntry]) -> AppendInfo:
         reach("log.before-append")
         state = self._state
-        for _, header in batches:
-            state.epochs.begin(header.leader_epoch, header.base_offset)
         first, last = batches[0].header, batches[-1].header
+        if first.leader_epoch < state.epochs.latest:
+            raise FencedLeaderEpochError(
+                f"{state.owner.topic_partition}: the leader's batch at offset {first.base_offset} has epoch "
+                f"{first.leader_epoch}, this log has records of epoch {state.epochs.latest}"
+            )
+        for epoch, start_offset in sorted(epochs):
+            if state.epochs.latest < epoch <= last.leader_epoch and start_offset < last.next_offset:
+                state.epochs.begin(epoch, max(start_offset, state.offsets.written))
+        for _, header in batches:
+            if header.leader_epoch >= state.epochs.latest:  # else the leader has named the epochs behind it already
+                state.epochs.begin(header.leader_epoch, header.base_offset)
         state.offsets.reserve(last.next_offset)
         state.enter(view, batches, last.append_time_ms)
+        self._copied_ms = state.clock.now_ms()
         records = sum(b.header.record_count for b in batches)
         return AppendInfo(
             first.base_offset, last.last_offset, last.append_time_ms, len(batches), records, size_bytes=len(view)
         )
+
+
+def _follows(header: BatchHeader, end: int) -> bool:
+    """Whether a batch can stand behind a log that ends at `end`."""
+    return header.base_offset == end or (header.base_offset > end and bool(header.attributes & ATTRIBUTE_OFFSET_COLUMN))
+
+
+def _has_its_offsets(header: BatchHeader) -> bool:
+    """Whether a batch has a record, and only one, for each of its offsets; compaction leaves some of them out."""
+    if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
+        return 0 <= header.record_count <= header.last_offset_delta + 1
+    is_marker = header.attributes & ATTRIBUTE_CONTROL and not header.record_count
+    return header.last_offset_delta == (0 if is_marker else header.record_count - 1) >= 0

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from sparklog.environment.files import FileSystem
 from sparklog.errors import SparklogError, StorageError, StorageUnavailableError
-from sparklog.format.batch import BatchHeader
+from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, BatchHeader
 from sparklog.format.segment import SegmentInfo, segment_name
 from sparklog.log.appends.check import fits, fitting
 from sparklog.log.durability.flushing import Dirty
@@ -65,31 +65,35 @@ class SegmentWriter:
         """Why a failed append is not taken back yet: nothing is written before that is done."""
         self._left = _TakeBack()
 
-    def write(self, view: memoryview, batches: list[PlacedBatch], config: LogConfig) -> None:
+    def write(self, view: memoryview, batches: list[PlacedBatch], config: LogConfig, log_end: int) -> None:
         """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails,
-        before it returns or, if the disk does not let it, before the next write."""
+        before it returns or, if the disk does not let it, before the next write.
+
+        A compacted batch may begin behind `log_end`: a segment that begins with it has the log end's name all the same,
+        so that segments meet."""
         self.finish_take_back()
-        self._drop_empty(batches[0].header.schema_id)
+        self._drop_empty(batches[0].header)
         before, roll_next = self.segments, self.roll_next
         written: list[LogSegment] = []
         done = 0
         try:
             while done < len(batches):
-                segment = self._segment_for(batches[done].header, config)
+                segment = self._segment_for(batches[done].header, config, log_end)
                 count = fitting(segment, batches, done, config)
                 run = batches[done : done + count]
                 end = run[-1].payload_position + run[-1].header.size_bytes
                 written.append(segment)
                 segment.append(view[run[0].payload_position : end], run, config.index_interval_bytes)
                 self.dirty.add(segment)
+                log_end = segment.next_offset
                 done += count
         except SparklogError:
             self.roll_next = roll_next
             self._take_back(before, written)
             raise
 
-    def begin(self, base_offset: int, schema_id: int) -> LogSegment:
-        """Makes a new last segment; the one before is sealed."""
+    def begin(self, base_offset: int, schema_id: int, *, compacted: bool = False) -> LogSegment:
+        """Makes a new last segment, for `compacted` batches or for others; the one before is sealed."""
         self.finish_take_back()
         last, active = self.segments.last, self.segments.active
         if active is not None and not active.is_sealed:
@@ -102,7 +106,9 @@ class SegmentWriter:
         owner = self._owner
         info = SegmentInfo(owner.topic, owner.topic_id, owner.partition, base_offset, schema_id)
         try:
-            segment = LogSegment.create(self._files, self._directory, info, self.schema_of(schema_id), self._handles)
+            segment = LogSegment.create(
+                self._files, self._directory, info, self.schema_of(schema_id), self._handles, compacted=compacted
+            )
         except SparklogError:
             self._left.files.append(path)
             self.finish_take_back()
@@ -153,13 +159,14 @@ class SegmentWriter:
         self.dirty.discard(gone)
         self.dropped.add(gone, due_ms)
 
-    def _drop_empty(self, schema_id: int) -> None:
-        """A last segment without a batch (a crash left only its head, or it was cut) that does not take this schema, or
+    def _drop_empty(self, header: BatchHeader) -> None:
+        """A last segment without a batch (a crash left only its head, or it was cut) that does not take this batch, or
         nothing at all, gives way to a new one of the same name."""
         last = self.segments.active
         if last is None or last.data_bytes:
             return
-        if last.info.schema_id != schema_id or last.compacted or last.has_gaps:
+        compacted = bool(header.attributes & ATTRIBUTE_OFFSET_COLUMN)
+        if last.info.schema_id != header.schema_id or last.compacted != compacted or last.has_gaps:
             last.delete()
             self.segments = SegmentList.of(self.segments.all[:-1])
             self.dirty.discard([last])
@@ -212,7 +219,7 @@ class SegmentWriter:
         except SparklogError as e:
             raise SyncFailedError(str(e)) from e
 
-    def _segment_for(self, header: BatchHeader, config: LogConfig) -> LogSegment:
+    def _segment_for(self, header: BatchHeader, config: LogConfig, log_end: int) -> LogSegment:
         """The segment for the next batch: the last one, un-sealed if need be, or a new one."""
         last = self.segments.active
         if last is not None and not self.roll_next and fits(last, header, 0, config):
@@ -220,4 +227,5 @@ class SegmentWriter:
                 last.unseal()
             if fits(last, header, 0, config):  # the age of its first batch is known only now
                 return last
-        return self.begin(header.base_offset, header.schema_id)
+        compacted = bool(header.attributes & ATTRIBUTE_OFFSET_COLUMN)
+        return self.begin(log_end, header.schema_id, compacted=compacted)

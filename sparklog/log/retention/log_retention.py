@@ -34,6 +34,13 @@ class LogRetention:
             self._state.raise_log_start(offset)
             return self._state.offsets.log_start
 
+    def follow_log_start(self, offset: int) -> None:
+        """The leader's log begins at `offset`: this one does not begin before, whatever the topic's settings, but never
+        behind its high watermark. Raises StorageError."""
+        with self._state.write_lock:
+            self._state.health.check()
+            self._state.raise_log_start(min(offset, self._state.offsets.high_watermark))
+
     def retain(self) -> Expired:
         """Raises the log start above the segments that need not be kept; `drop_below_log_start` follows when that has
         been written down. When none would stay, an empty one is begun, whose name keeps the offset.

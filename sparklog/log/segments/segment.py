@@ -65,12 +65,15 @@ class LogSegment(SegmentView):
         info: SegmentInfo,
         schema: pa.Schema,
         handles: HandleCache | None = None,
+        *,
+        compacted: bool = False,
     ) -> LogSegment:
-        """Makes a new file with a head. When that fails, other than by a StorageUnavailableError at the beginning,
-        what there is of the file is the caller's to remove."""
+        """Makes a new file with a head, for `compacted` batches or for others. When that fails, other than by a
+        StorageUnavailableError at the beginning, what there is of the file is the caller's to remove."""
         path = directory / segment_name(info.base_offset)
-        head = encode_head(schema, info)
-        segment = cls(files, path, info, len(head), SegmentEnd(info.base_offset, len(head)), handles)
+        head = encode_head(with_offset_column(schema) if compacted else schema, info)
+        end = SegmentEnd(info.base_offset, len(head))
+        segment = cls(files, path, info, len(head), end, handles, compacted=compacted)
         shared = SharedFile(files.open(path, create=True))
         try:
             shared.file.truncate(0)

@@ -78,7 +78,7 @@ class SegmentView:
         compacted: bool = False,
     ) -> None:
         """An existing segment file; `tail` and `indexes` are set by who has scanned it. `handles` may close the file
-        while it is not in use. `compacted`: its batches have the offset column; nothing is appended to it any more."""
+        while it is not in use. `compacted`: its batches have the offset column; only a follower appends to it."""
         self._files = files
         self._handles = HandleCache() if handles is None else handles
         self.path = path

@@ -15,6 +15,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from sparklog.errors import SparklogError
+from sparklog.format.epoch_checkpoint import EpochEntry
 from sparklog.log.leader_epochs import UNDEFINED, EpochEnd, LeaderEpochs
 from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 
@@ -232,11 +233,14 @@ class Fetch(Struct, frozen=True):
 
 
 class Batches(Struct, frozen=True):
-    """Whole batches with the leader's stamps; `data` is the shell's."""
+    """Whole batches with the leader's stamps; `data` is the shell's. `epochs`: which leader epochs begin in them, and
+    where: compaction may have removed their first records. `log_start_offset`: where the leader's log begins."""
 
     base_offset: int
     next_offset: int
     data: object
+    epochs: tuple[EpochEntry, ...] = ()
+    log_start_offset: int = 0
 
 
 class FetchAnswer(Struct, frozen=True):

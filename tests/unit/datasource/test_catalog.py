@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog.catalog import Catalog
+from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.planning import Extent
 
 from sparklog.client.net.cluster import forget
@@ -30,21 +31,21 @@ def fake() -> Iterator[FakeBroker]:
 
 
 def test_a_partition_ends_where_a_transaction_is_open(fake: FakeBroker) -> None:
-    assert Catalog(fake.address, 0).extents([TP0]) == {TP0: Extent(0, 42)}
-    committed = Catalog(fake.address, 0, READ_COMMITTED)
+    assert Catalog(ClusterAddress(fake.address), 0).extents([TP0]) == {TP0: Extent(0, 42)}
+    committed = Catalog(ClusterAddress(fake.address), 0, READ_COMMITTED)
     assert committed.extents([TP0], {TP0: 32}) == {TP0: Extent(0, 32)}
 
 
 def test_where_a_reader_stands_is_not_lost_while_the_log_has_it(fake: FakeBroker) -> None:
     """A query that goes over to read_committed may stand behind the last stable offset."""
-    committed = Catalog(fake.address, 0, READ_COMMITTED)
+    committed = Catalog(ClusterAddress(fake.address), 0, READ_COMMITTED)
     assert committed.extents([TP0], {TP0: 40}) == {TP0: Extent(0, 40)}
     assert committed.extents([TP0], {TP0: 50}) == {TP0: Extent(0, 42)}, "that one is beyond the log's end"
 
 
 def test_waiting_for_data_means_data_that_may_be_read(fake: FakeBroker) -> None:
-    assert Catalog(fake.address, 0).wait_for_data({TP0: 32}, 0)
-    committed = Catalog(fake.address, 0, READ_COMMITTED)
+    assert Catalog(ClusterAddress(fake.address), 0).wait_for_data({TP0: 32}, 0)
+    committed = Catalog(ClusterAddress(fake.address), 0, READ_COMMITTED)
     assert not committed.wait_for_data({TP0: 32}, 0)
     assert committed.wait_for_data({TP0: 31}, 0)
 
@@ -57,5 +58,5 @@ def test_the_largest_long_is_asked_for_as_the_largest_time_there_is(fake: FakeBr
             asked.extend(question.timestamp_ms for question in message.partitions)
 
     fake.hook = hook
-    Catalog(fake.address, 0).offsets_for_timestamps({TP0: 2**63 - 1})
+    Catalog(ClusterAddress(fake.address), 0).offsets_for_timestamps({TP0: 2**63 - 1})
     assert asked == [2**62]

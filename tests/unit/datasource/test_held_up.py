@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark_sparklog import held_up
 from pyspark_sparklog.catalog import Catalog
+from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.held_up import AGAIN_S, LOOK_S, HeldUp
 from pyspark_sparklog.planning import Extent
 
@@ -55,7 +56,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def reader(world: Cluster, isolation: int = READ_COMMITTED) -> HeldUp:
-    return HeldUp(Catalog("broker:1", 0, isolation), clock=lambda: world.now_s)
+    return HeldUp(Catalog(ClusterAddress("broker:1"), 0, isolation), clock=lambda: world.now_s)
 
 
 SEEN = {T0: Extent(0, 3), T1: Extent(0, 5)}

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import pickle
+import re
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +14,11 @@ from pyspark_sparklog.kafka_settings import KAFKA_SETTINGS, Treatment, markdown_
 from pyspark_sparklog.option_names import recognised, tell
 from pyspark_sparklog.option_table import Where, options_for
 from pyspark_sparklog.options import parse_sink_options, parse_source_options
+from pyspark_sparklog.table_options import of_new_table
 
+from sparklog.client.net.cluster import forget
 from sparklog.errors import InvalidConfigError
+from sparklog.security.client_security import PLAINTEXT
 
 READ = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 WRITE = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
@@ -146,22 +153,109 @@ def test_a_write_refuses_what_it_cannot_do(option: dict[str, str], message: str)
         parse_sink_options(WRITE | option, streaming=False)
 
 
-def test_encryption_that_was_asked_for_is_never_left_out_silently() -> None:
-    secret = "org.apache.kafka.common.security.plain.PlainLoginModule required password='hush';"
-    for option in (
-        {"kafka.security.protocol": "SASL_SSL"},
-        {"kafka.sasl.jaas.config": secret},
-        {"kafka.ssl.truststore.location": "/s"},
-        {"kafka.sasl.mechanism": "PLAIN", "kafka.security.protocol": "sasl_plaintext"},
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+SECURED = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.sasl.jaas.config": f'{SCRAM} required username="etl" password="hush-7261";',
+    "kafka.ssl.truststore.location": "/etc/ca.pem",
+    "kafka.ssl.truststore.type": "PEM",
+    "kafka.ssl.endpoint.identification.algorithm": "https",
+}
+
+
+def test_security_moves_over_as_it_stands() -> None:
+    for parsed in (
+        parse_source_options(READ | SECURED, streaming=True),
+        parse_source_options(READ | SECURED, streaming=None),
+        parse_sink_options(WRITE | SECURED, streaming=True),
     ):
-        with pytest.raises(InvalidConfigError, match="does not support TLS or SASL yet") as raised:
-            parse_source_options(READ | option, streaming=True)
-        assert "hush" not in str(raised.value)
-        with pytest.raises(InvalidConfigError, match="does not support TLS or SASL yet"):
-            parse_sink_options(WRITE | option, streaming=True)
-    plain = {"kafka.security.protocol": "plaintext", "kafka.sasl.jaas.config": secret}
-    (remark,) = parse_source_options(READ | plain, streaming=True).remarks
-    assert remark.startswith("kafka.sasl.jaas.config (without effect with security.protocol") and "hush" not in remark
+        assert parsed.remarks == ()
+        security = parsed.address.security.resolve()
+        assert (security.protocol, security.mechanism, security.username) == ("SASL_SSL", "SCRAM-SHA-512", "etl")
+        assert security.password.reveal() == "hush-7261"
+        assert dict(security.tls)["ssl.truststore.location"] == "/etc/ca.pem"
+        assert parsed.address.connect().security == security
+        assert "hush-7261" not in repr(parsed)
+        arrived = pickle.loads(pickle.dumps(parsed))
+        assert arrived.address.security.resolve() == security
+    forget("h:1")
+
+
+def test_own_names_and_kafkas_are_the_same() -> None:
+    own = {f"sparklog.{name.removeprefix('kafka.')}": value for name, value in SECURED.items()}
+    by_own, by_kafka = (parse_source_options(READ | given, streaming=True).address for given in (own, SECURED))
+    assert by_own == by_kafka
+    with pytest.raises(InvalidConfigError, match=r"sparklog\.security\.protocol is given twice"):
+        parse_source_options(READ | SECURED | {"sparklog.security.protocol": "SSL"}, streaming=True)
+
+
+def test_a_reference_is_sent_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("hush-7261\n")
+    jaas = f'{SCRAM} required username="etl" password="${{file:{tmp_path}/password}}";'
+    parsed = parse_source_options(READ | SECURED | {"kafka.sasl.jaas.config": jaas}, streaming=True)
+    assert b"hush-7261" not in pickle.dumps(parsed)
+    arrived = pickle.loads(pickle.dumps(parsed))
+    assert arrived.address.connect().security.password.reveal() == "hush-7261"
+    (tmp_path / "password").unlink()
+    with pytest.raises(
+        InvalidConfigError, match=rf"password' cannot be read.*\(on {re.escape(socket.gethostname())}\)"
+    ):
+        arrived.address.connect()
+    forget("h:1")
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"kafka.security.protocol": "SASL_SSL"}, "needs sasl.mechanism"),
+        ({"kafka.sasl.jaas.config": SECURED["kafka.sasl.jaas.config"]}, "security.protocol = PLAINTEXT has no SASL"),
+        ({"kafka.ssl.truststore.location": "/s"}, "does not encrypt"),
+        ({"kafka.ssl.truststore.password": "hush-7261"}, "kafka.ssl.truststore.password: only PEM stores"),
+        ({"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "JKS"}, "keytool"),
+        ({"kafka.sasl.kerberos.service.name": "kafka"}, "Kerberos"),
+        ({"kafka.sasl.login.callback.handler.class": "com.example.Mine"}, "Java classes are not run"),
+        ({"kafka.sasl.oauthbearer.assertion.file": "/x"}, "not supported"),
+    ],
+)
+def test_security_that_was_asked_for_is_never_left_out_silently(option: dict[str, str], message: str) -> None:
+    for parse in (
+        lambda: parse_source_options(READ | option, streaming=True),
+        lambda: parse_sink_options(WRITE | option, streaming=True),
+    ):
+        with pytest.raises(InvalidConfigError, match=message) as raised:
+            parse()
+        assert "hush-7261" not in str(raised.value)
+
+
+def test_plaintext_says_that_nothing_else_counts_as_in_kafka() -> None:
+    plain = SECURED | {"kafka.security.protocol": "plaintext"}
+    parsed = parse_source_options(READ | plain, streaming=True)
+    assert len(parsed.remarks) == len(SECURED) - 1
+    assert all("(without effect with security.protocol" in r and "hush-7261" not in r for r in parsed.remarks)
+    assert parsed.address.security.resolve() == PLAINTEXT
+
+
+def test_the_environment_counts_only_if_the_options_are_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=secured:1\nsecurity.protocol=SSL\n")
+    monkeypatch.delenv("SPARKLOG_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.setenv("SPARKLOG_COMMAND_CONFIG", str(path))
+    address = parse_source_options({"subscribe": "t"}, streaming=True).address
+    assert (address.bootstrap_servers, address.security.resolve().protocol) == ("secured:1", "SSL")
+    assert not parse_source_options(READ, streaming=True).address.security
+
+
+def test_a_catalog_keeps_no_password() -> None:
+    new = {"provider": "sparklog", "option.subscribe": "t"}
+    for name in ("kafka.sasl.jaas.config", "sparklog.sasl.jaas.config"):
+        with pytest.raises(InvalidConfigError, match="kept in the catalog") as raised:
+            of_new_table(new | {f"option.{name}": SECURED["kafka.sasl.jaas.config"]})
+        assert "hush-7261" not in str(raised.value)
+    jaas = f'{SCRAM} required username="etl" password="${{file:/p}}";'
+    kept = of_new_table(new | {"option.kafka.sasl.mechanism": "SCRAM-SHA-512", "option.kafka.sasl.jaas.config": jaas})
+    assert kept
+    assert kept["kafka.sasl.jaas.config"] == jaas
 
 
 @pytest.mark.parametrize(

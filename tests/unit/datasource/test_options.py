@@ -56,7 +56,7 @@ def test_keys_in_lower_case_give_what_the_documented_names_give() -> None:
 
 def test_kafka_names_are_aliases() -> None:
     parsed = parse_source_options({"kafka.bootstrap.servers": "k:9", "subscribe": "a,b"}, streaming=True)
-    assert parsed.bootstrap_servers == "k:9"
+    assert parsed.address.bootstrap_servers == "k:9"
     assert parsed.subscription.topics == ("a", "b")
     sink = parse_sink_options({"kafka.bootstrap.servers": "k:9", "kafka.linger.ms": "7"}, streaming=False)
     assert sink.producer == {"linger.ms": 7}
@@ -69,8 +69,8 @@ def test_an_alias_given_with_another_value_is_refused() -> None:
 
 def test_the_environment_names_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARKLOG_BOOTSTRAP_SERVERS", "env:1")
-    assert parse_source_options({"subscribe": "t"}, streaming=True).bootstrap_servers == "env:1"
-    assert parse_source_options(READ, streaming=True).bootstrap_servers == "h:1"
+    assert parse_source_options({"subscribe": "t"}, streaming=True).address.bootstrap_servers == "env:1"
+    assert parse_source_options(READ, streaming=True).address.bootstrap_servers == "h:1"
 
 
 def test_offsets_json() -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark_sparklog import catalog, reader
 from pyspark_sparklog.catalog import BrokerWait, Catalog
+from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.options import SourceOptions, parse_source_options
 from pyspark_sparklog.planning import Extent
 from pyspark_sparklog.reader import RangePartition, RangeRead
@@ -76,7 +77,7 @@ def options(**more: str) -> SourceOptions:
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(reader, "cluster", lambda _: Cluster())
+    monkeypatch.setattr(ClusterAddress, "connect", lambda _: Cluster())
     monkeypatch.setattr(catalog, "BACKOFF_FIRST_S", 0.001)
     monkeypatch.setattr(catalog, "BACKOFF_MAX_S", 0.001)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.options import parse_sink_options
 from pyspark_sparklog.publication import Publisher
 from pyspark_sparklog.sink_task import SPREAD_BYTES, SinkTask
@@ -19,7 +20,7 @@ BATCH_BYTES = pa.record_batch({"value": VALUES}).nbytes
 
 def _task(*, envelope: bool = True, keyed: bool = False, **options: Any) -> SinkTask:
     given = {"topic": "t", "sparklog.bootstrap.servers": "127.0.0.1:1"} | options
-    publisher = Publisher("127.0.0.1:1", 1, 1, -1)
+    publisher = Publisher(ClusterAddress("127.0.0.1:1"), 1, 1, -1)
     return SinkTask(parse_sink_options(given, streaming=False), envelope, keyed, publisher)
 
 

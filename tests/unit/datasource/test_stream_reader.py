@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark_sparklog import stream_reader as module
 from pyspark_sparklog.catalog import Catalog
+from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.held_up import HeldUp
 from pyspark_sparklog.options import Subscription, parse_source_options
 from pyspark_sparklog.planning import Extent
@@ -90,7 +91,7 @@ def reader(catalog: FakeCatalog, **options: str) -> SparklogStreamReader:
     shape = TopicShape("envelope", ENVELOPE_SCHEMA)
     made = SparklogStreamReader(parsed, full_schema(shape, include_headers=False, include_metadata=False), {})
     made._catalog = catalog  # type: ignore[assignment]
-    made._held_up = HeldUp(Catalog("h:1", 0, READ_UNCOMMITTED))
+    made._held_up = HeldUp(Catalog(ClusterAddress("h:1"), 0, READ_UNCOMMITTED))
     return made
 
 

@@ -14,7 +14,6 @@ from sparklog.errors import (
     UnknownSchemaError,
 )
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.compaction_support import append_rows, compact, open_keyed
 from tests.unit.log.producer_support import produced, send_in_transaction
 from tests.unit.log.support import SCHEMAS, LimitedFiles, ManualClock, open_log, read_all, records, values
 
@@ -113,21 +112,6 @@ def _stamped(tmp_path: Path, offset: int, *, epoch: int, schema_id: int = 1) -> 
     payload = records(2, schema_id=schema_id)
     log.appender.append(payload, leader_epoch=epoch)
     return bytes(payload)
-
-
-def test_compacted_batches_are_not_taken_for_whole_ones(tmp_path: Path) -> None:
-    leader = open_keyed(tmp_path / "leader")
-    for i in range(6):
-        append_rows(leader, [(b"a", b"%d" % i), (b"%d" % i, b"b")])
-    leader.appender.begin_segment()
-    compact(leader)
-    follower = open_keyed(tmp_path / "follower")
-    piece = leader.reader.read(0, 1 << 20, to_log_end=True)
-    assert piece is not None
-    with pytest.raises(CorruptBatchError, match="compacted"):
-        follower.replica.append(piece.read())
-    piece.release()
-    assert follower.log_end_offset == 0
 
 
 def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path) -> None:

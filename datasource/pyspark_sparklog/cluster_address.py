@@ -1,0 +1,68 @@
+"""Where a cluster is and how to connect to it, as it goes to Spark's tasks.
+
+Spark pickles it into what it sends to executors: over its own connections, from memory to memory. References
+(`${file:/path}`, `${env:NAME}`) are sent as they are, and resolved by each process that connects; only a secret that an
+option holds literally goes along itself. Its `repr` shows none, nor do the names of partitions, plans or errors.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark_sparklog.option_table import BOOTSTRAP_ENVIRONMENT
+from sparklog.client.net.client_defaults import COMMAND_CONFIG_VARIABLE
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.errors import InvalidConfigError
+from sparklog.security.client_security import SecuritySettings, read_client_file
+
+NO_BOOTSTRAP = (
+    "Option 'kafka.bootstrap.servers' must be specified (sparklog.bootstrap.servers is the same), as host:port,…; "
+    f"or set the environment variable {BOOTSTRAP_ENVIRONMENT}"
+)
+
+
+@dataclass(frozen=True)
+class ClusterAddress:
+    """The brokers to ask first, and the security settings as they were given."""
+
+    bootstrap_servers: str
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+
+    def connect(self) -> Cluster:
+        """This process's `Cluster` for it; does not connect yet. Raises InvalidConfigError that names this host: a
+        reference may lead nowhere here, and be right where the query was written."""
+        try:
+            return cluster(self.bootstrap_servers, self.security.resolve())
+        except InvalidConfigError as e:
+            if not self.security:
+                raise
+            raise InvalidConfigError(f"{e} (on {socket.gethostname()})") from None
+
+    def __str__(self) -> str:
+        return self.bootstrap_servers
+
+
+def address_of(given: Mapping[str, str], no_options: str) -> ClusterAddress:
+    """From options by their names in lower case; else from the environment, as other clients: SPARKLOG_COMMAND_CONFIG
+    only if the options say nothing of it. `no_options`: the error's text if there are none at all. Raises
+    InvalidConfigError."""
+    prefix = "sparklog."
+    named = {
+        name.removeprefix(prefix): value
+        for name, value in given.items()
+        if name.startswith((f"{prefix}security.", f"{prefix}sasl.", f"{prefix}ssl."))
+    }
+    security, servers = SecuritySettings(named), given.get("sparklog.bootstrap.servers")
+    path = os.environ.get(COMMAND_CONFIG_VARIABLE)
+    if not servers:
+        servers = os.environ.get(BOOTSTRAP_ENVIRONMENT)
+        if path and not security:
+            file = read_client_file(path)
+            servers, security = servers or file.bootstrap_servers, file.security
+    if not servers:
+        raise InvalidConfigError(NO_BOOTSTRAP if given else no_options)
+    security.resolve()  # a mistake is told before anything is planned
+    return ClusterAddress(servers, security)

@@ -1,0 +1,233 @@
+"""Three replicas of one partition without sockets or threads: the rules, the answers of leaders, and what followers do
+to real logs. What is between them in a broker (connections, I/O threads, the controller) is played."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sparklog_broker.cluster.follower_log import carry_out
+from sparklog_broker.cluster.replica import ClusterReplica
+from sparklog_broker.cluster.replica_fetcher import event_of
+from sparklog_broker.cluster.replica_server import ReplicaServer
+from sparklog_broker.counters.traffic import Traffic
+from sparklog_broker.partitions.partition import Partition
+from sparklog_broker.partitions.purgatory import Purgatory
+
+from sparklog.errors import NotLeaderError, SparklogError, StorageError
+from sparklog.format.batch import BatchHeader
+from sparklog.log.partition_log import PartitionLog
+from sparklog.protocol.cluster_messages import ReplicaFetchPartition, ReplicaFetchRequest, ReplicaFetchResponse
+from sparklog.replication.cluster_image import PartitionImage
+from sparklog.replication.replica.follower import Follower
+from sparklog.replication.replica.leader import Leader
+from sparklog.replication.replica.model import (
+    Failed,
+    Fetch,
+    FollowerEvent,
+    ImageChanged,
+    ProposeIsr,
+    RefreshMetadata,
+    ReplicaConfig,
+    Tick,
+)
+from sparklog.types import TopicPartition
+from tests.unit.log.compaction_support import open_keyed
+from tests.unit.log.support import LimitedFiles
+
+KEY = TopicPartition("events", 0)
+BROKERS = (1, 2, 3)
+LIVES = {b: 10 * b for b in BROKERS}
+"""Broker epochs."""
+LAG_MS = 1_000
+OpenLog = Callable[..., PartitionLog]
+
+
+class Node:
+    """One broker with its replica. `Surroundings` of the rules, and `Partitions` of the answers."""
+
+    def __init__(self, group: Group, broker_id: int, log: PartitionLog) -> None:
+        self.group, self.broker_id, self.log = group, broker_id, log
+        self.server = ReplicaServer(self, self.now_ms, 1 << 30)  # type: ignore[arg-type]
+        self.replica = ClusterReplica(KEY, broker_id, group.image, ReplicaConfig(lag_max_ms=LAG_MS), self)
+        purgatory = Purgatory(100)
+        self.partition = Partition(
+            KEY, "0" * 32, replicas=self.replica, thread=0, fetches=purgatory, produces=purgatory,
+            traffic=Traffic(10).of("events"), log=log,
+        )  # fmt: skip
+        self.replica.on_high_watermark = self.partition.on_replicated
+        self.follower: Follower | None = None
+        self.failures: list[str] = []
+        """What could not be applied."""
+        self._next: Fetch | None = None
+
+    # --- Surroundings, Partitions
+
+    def now_ms(self) -> int:
+        return self.group.time_ms
+
+    def heard_ms(self, broker_id: int) -> int:
+        return self.server.heard_ms(broker_id)
+
+    def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
+        self.group.proposals.append(proposal)
+
+    def has_news(self, key: TopicPartition) -> None:
+        self.server.has_news(key)
+
+    def get(self, topic: str, number: int) -> Partition:
+        self.replica.check_leads()
+        return self.partition
+
+    def find(self, key: TopicPartition) -> Partition | None:
+        return self.partition
+
+    # --- roles
+
+    def follow_image(self, image: PartitionImage, min_insync: int) -> None:
+        if image.leader == self.broker_id:
+            self.follower = None
+            self.replica.lead(ImageChanged(image, LIVES, min_insync), LIVES[self.broker_id], self.log)
+            self.partition.on_replicated()
+            return
+        before = self.follower.partition if self.follower is not None else None
+        self.replica.resign(image)
+        if before is None or before.leader_epoch != image.leader_epoch:
+            self.follower = Follower(image, self.log, first_fetch=self.group.fetches)
+            self.apply(self.follower.become(self.now_ms()))
+
+    def apply(self, effects: list[Any]) -> None:
+        fetch = next(e for e in effects if isinstance(e, Fetch))
+        self.group.fetches = max(self.group.fetches, fetch.number)
+        try:
+            carry_out(self.log, [e for e in effects if not isinstance(e, Fetch | RefreshMetadata)])
+        except SparklogError as e:
+            self.failures.append(str(e))
+            assert self.follower is not None
+            self.apply(self.follower.handle(Failed(fetch.number, StorageError(str(e))), self.now_ms()))
+            return
+        self._next = fetch
+
+    def ask(self, leader: Node, max_bytes: int) -> bool:
+        """One fetch and what follows from it; whether anything came."""
+        fetch = self._next
+        assert fetch is not None
+        assert self.follower is not None
+        log = self.log
+        wanted = ReplicaFetchPartition(
+            *KEY, fetch.leader_epoch, fetch.fetch_offset, self.follower.last_epoch(), log.log_start_offset,
+            log.high_watermark, max_bytes,
+        )  # fmt: skip
+        request = ReplicaFetchRequest(self.broker_id, LIVES[self.broker_id], 0, max_bytes, 0, 0, [wanted])
+        response = asyncio.run(leader.server.answer(request))
+        message = response.message
+        assert isinstance(message, ReplicaFetchResponse)
+        data = b"".join(piece.read() for piece in response.payload)  # type: ignore[attr-defined]
+        response.release()
+        if not message.results:
+            return False
+        (result,) = message.results
+        event: FollowerEvent = event_of(fetch, result, memoryview(data))
+        self.apply(self.follower.handle(event, self.now_ms()))
+        return True
+
+
+class Group:
+    """All three replicas; broker 1 leads at first. `out`: brokers that copy nothing."""
+
+    def __init__(
+        self, directory: Path, settings: dict[str, Any] | None = None, *, open_log: OpenLog = open_keyed, min_insync: int = 1
+    ) -> None:  # fmt: skip
+        self.time_ms = 1_000
+        self.fetches = 0
+        self.min_insync = min_insync
+        self.proposals: list[ProposeIsr] = []
+        self.out: set[int] = set()
+        self.image = PartitionImage(BROKERS, 1, 4, 7, BROKERS)
+        self._directory, self._settings, self._open = directory, settings or {}, open_log
+        self.nodes = {b: Node(self, b, self.open(b)) for b in BROKERS}
+        self.follow_image()
+
+    def open(self, broker_id: int, **more: Any) -> PartitionLog:
+        files = LimitedFiles()  # no fsync: these tests end no machine
+        return self._open(self._directory / str(broker_id), self._settings, **{"files": files, **more})
+
+    def __getitem__(self, broker_id: int) -> PartitionLog:
+        return self.nodes[broker_id].log
+
+    @property
+    def leader(self) -> Node:
+        return self.nodes[self.image.leader]
+
+    def follow_image(self) -> None:
+        for broker_id, node in self.nodes.items():
+            if broker_id not in self.out:
+                node.follow_image(self.image, self.min_insync)
+
+    def change(self, leader: int, isr: tuple[int, ...] | None = None, epochs: int = 1) -> None:
+        """The controller has another broker lead, `epochs` leader epochs later."""
+        image = self.image
+        self.image = PartitionImage(
+            BROKERS, leader, image.leader_epoch + epochs, image.partition_epoch + 1, isr or image.isr
+        )
+        self.follow_image()
+
+    def append(self, payload: bytearray) -> int:
+        node = self.leader
+        info = node.log.appender.append(payload, leader_epoch=self.image.leader_epoch)
+        node.partition.on_appended(info)
+        return info.base_offset
+
+    def sync(self, max_bytes: int = 1 << 20) -> None:
+        """Everybody asks until nobody gets anything more, and the controller takes every proposal."""
+        for _ in range(1_000):
+            came = [n.ask(self.leader, max_bytes) for b, n in self.nodes.items() if n.follower and b not in self.out]
+            if not any(came) and not self.proposals:
+                return
+            for proposal in self.proposals:
+                if proposal.partition_epoch == self.image.partition_epoch:
+                    isr = tuple(sorted(broker for broker, _ in proposal.isr))
+                    self.image = PartitionImage(
+                        BROKERS, self.image.leader, self.image.leader_epoch, self.image.partition_epoch + 1, isr
+                    )
+            self.proposals.clear()
+            self.follow_image()
+        raise AssertionError("the replicas do not come to an end")
+
+    def leave(self, broker_id: int) -> None:
+        """The broker copies nothing any more, and leaves the ISR."""
+        self.out.add(broker_id)
+        self.time_ms += 2 * LAG_MS  # nobody waits for it any more
+        isr = tuple(b for b in self.image.isr if b != broker_id)
+        image = self.image
+        self.image = PartitionImage(BROKERS, image.leader, image.leader_epoch, image.partition_epoch + 1, isr)
+        self.follow_image()
+
+    def come_back(self, broker_id: int, log: PartitionLog | None = None) -> None:
+        """It copies again, with `log` if it has been away as a process."""
+        self.out.discard(broker_id)
+        self.nodes[broker_id] = Node(self, broker_id, log if log is not None else self.nodes[broker_id].log)
+        self.follow_image()
+
+    def tick(self) -> None:
+        self.leader.replica.handle(Tick())
+
+
+def batches(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:
+    """All that is in the log's files, from the log start on, whoever has compacted it."""
+    found: list[tuple[BatchHeader, bytes]] = []
+    for segment in log.local_segments:
+        shared = segment.acquire()
+        found += [(h, shared.file.read(at, h.size_bytes)) for at, h in segment.headers_from(None)]
+        shared.release()
+    return [b for b in found if b[0].next_offset > log.log_start_offset]
+
+
+def leads(node: Node) -> bool:
+    try:
+        node.replica.check_leads()
+    except NotLeaderError:
+        return False
+    return isinstance(node.replica.state, Leader)

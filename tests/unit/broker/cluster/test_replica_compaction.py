@@ -1,0 +1,257 @@
+"""Compacted topics with replicas: followers copy what compaction has left, and all converge, whoever leads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.tools.verify import verify
+from tests.unit.broker.cluster.replica_group import Group, batches
+from tests.unit.log.compaction_support import (
+    Row,
+    Stored,
+    compact,
+    headers,
+    keyed_batch,
+    last_values,
+    open_keyed,
+    stored,
+)
+from tests.unit.log.producer_support import produced
+from tests.unit.log.support import ManualClock
+
+DAY_MS = 86_400_000
+
+
+def rewrite_keys(group: Group, rounds: int, keys: int = 3) -> dict[bytes, bytes]:
+    """Every round writes all keys anew; the state afterwards."""
+    rows: list[Row] = []
+    for i in range(rounds):
+        rows = [(b"%d" % k, b"round %d" % i) for k in range(keys)]
+        group.append(keyed_batch(rows))
+    return {k: v for k, v in rows if k is not None and v is not None}
+
+
+def compact_leader(group: Group) -> None:
+    """Of all but the last batch only the last values are left: there are gaps."""
+    result = compact(group.leader.log)
+    assert result is not None
+    assert result.rows_removed
+
+
+def state(log: PartitionLog) -> dict[bytes, bytes]:
+    return last_values(stored(log))
+
+
+@pytest.mark.parametrize("max_bytes", [1, 1 << 20])
+def test_a_replica_that_is_new_to_a_compacted_topic_joins_the_isr(tmp_path: Path, max_bytes: int) -> None:
+    group = Group(tmp_path)
+    group.leave(3)
+    rewrite_keys(group, 8)
+    group.append(keyed_batch([(b"once", b"1")]))
+    want = rewrite_keys(group, 8) | {b"once": b"1"}
+    group.sync()
+    compact_leader(group)
+    want |= rewrite_keys(group, 2)
+    group.come_back(3)
+    group.sync(max_bytes)
+    assert group.image.isr == (1, 2, 3)
+    assert group[3].log_end_offset == group[1].log_end_offset == group[3].high_watermark
+    assert batches(group[3]) == batches(group[1])
+    assert state(group[3]) == state(group[2]) == want
+    assert len(headers(group[3])) < len(headers(group[2]))
+    assert group.nodes[3].failures == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_was_copied_with_gaps_is_there_after_a_restart_and_is_appended_to(tmp_path: Path, clean: bool) -> None:
+    group = Group(tmp_path)
+    group.leave(3)
+    rewrite_keys(group, 10)
+    group.sync()
+    compact_leader(group)
+    group.come_back(3)
+    group.sync(1)
+    end = group[3].log_end_offset
+    group.leave(3)
+    if clean:
+        group[3].close()
+    assert verify([group[3].directory]).damage == []
+    again = group.open(3, clean=clean, high_watermark=end, recovery_point=end if clean else 0)
+    assert again.log_end_offset == end
+    want = rewrite_keys(group, 3)
+    group.come_back(3, again)
+    group.sync()
+    assert group.image.isr == (1, 2, 3)
+    assert batches(group[3]) == batches(group[1])
+    assert state(group[3]) == want
+
+
+def test_each_replica_compacts_its_own_log_below_its_high_watermark(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    want = rewrite_keys(group, 6)
+    assert compact(group[2]) is None, "nothing has been copied yet"
+    group.sync()
+    for broker in (2, 3):
+        result = compact(group[broker])
+        assert result is not None
+        assert result.rows_removed == 15
+    group.append(keyed_batch([(b"0", b"not committed")]))
+    group.leave(3)
+    group.nodes[2].ask(group.leader, 1 << 20)  # copied, and nobody has said that it is committed
+    assert group[2].high_watermark < group[2].log_end_offset
+    compact(group[2])
+    assert state(group[2]) == want
+    group.change(2)
+    group.come_back(3)
+    group.sync()
+    want |= {b"0": b"not committed"} | rewrite_keys(group, 1)
+    group.sync()
+    assert state(group[1]) == state(group[2]) == state(group[3]) == want
+    assert group.image.isr == (1, 2, 3)
+
+
+def test_a_log_is_cut_right_where_compaction_has_taken_the_beginning_of_an_epoch(tmp_path: Path) -> None:
+    """Broker 1 has records of epoch 4 that were never committed. In epoch 5 others took their offsets and were
+    compacted away before broker 3 copied, so that its batches alone would say that epoch 5 began later."""
+    group = Group(tmp_path)
+    rewrite_keys(group, 2)
+    group.sync()
+    group.leave(3)
+    group.leave(1)
+    for value in (b"lost 1", b"lost 2"):
+        payload = keyed_batch([(b"x", value)])
+        group[1].appender.append(payload, leader_epoch=4)
+    group.change(2)
+    rewrite_keys(group, 6)
+    group.sync()
+    begins = group[2].epochs.entries[-1]
+    compact_leader(group)
+    assert next(h for h in headers(group[2]) if h.leader_epoch == 5).base_offset > begins.start_offset + 2
+    group[3].truncation.restart_at(0)
+    group.come_back(3)
+    group.sync()
+    assert group[3].epochs.entries == group[2].epochs.entries
+    group.leave(2)
+    group.change(3)
+    group.come_back(1)
+    group.sync()
+    assert b"x" not in state(group[1])
+    assert group[1].log_end_offset == group[3].log_end_offset
+    assert batches(group[1])[-1] == batches(group[3])[-1]
+
+
+@pytest.mark.parametrize("away_ms", [DAY_MS // 2, 3 * DAY_MS])
+def test_a_key_that_was_deleted_while_a_replica_was_away_does_not_come_back(tmp_path: Path, away_ms: int) -> None:
+    clock = ManualClock(1_000_000)
+
+    def open_log(directory: Path, settings: dict[str, object], **more: object) -> PartitionLog:
+        return open_keyed(directory, settings, clock=clock, **more)  # type: ignore[arg-type]
+
+    group = Group(tmp_path, open_log=open_log)
+    group.append(keyed_batch([(b"deleted", b"1"), (b"kept", b"1")]))
+    group.sync()
+    group.leave(3)
+    group.append(keyed_batch([(b"deleted", None)]))
+    want = rewrite_keys(group, 4) | {b"kept": b"1"}
+    group.sync()
+    compact_leader(group)  # the delete horizon begins
+    clock.time_ms += away_ms
+    group.append(keyed_batch([(b"0", b"later"), (b"1", b"later"), (b"2", b"later")]))
+    group.sync()
+    compact(group[1])
+    is_gone = b"deleted" not in {row.key for row in stored(group[1])}
+    assert is_gone is (away_ms > DAY_MS)
+    group.come_back(3)
+    group.sync()
+    assert state(group[3]) == state(group[1]) == {**want, b"0": b"later", b"1": b"later", b"2": b"later"}
+    assert group.image.isr == (1, 2, 3)
+    assert len(group.nodes[3].failures) == (1 if is_gone else 0)
+    if is_gone:
+        assert "anew" in group.nodes[3].failures[0]
+
+
+def test_a_leader_whose_log_begins_in_the_middle_of_a_batch_is_copied(tmp_path: Path) -> None:
+    group = Group(tmp_path, {"cleanup.policy": "delete"})
+    group.leave(3)
+    group.append(keyed_batch([(b"%d" % i, b"v") for i in range(10)]))
+    group.append(keyed_batch([(b"a", b"v")]))
+    group.sync()
+    group[1].retention.delete_records(5)
+    group.come_back(3)
+    group.sync()
+    assert (group[3].log_start_offset, group[3].log_end_offset) == (5, 11)
+    assert stored(group[3]) == stored(group[1])
+    assert group[2].log_start_offset == 5
+    assert group.image.isr == (1, 2, 3)
+
+
+def test_the_log_start_is_followed_also_by_a_topic_that_is_only_compacted_now(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    rewrite_keys(group, 4)
+    group.sync()
+    group[1].retention.follow_log_start(6)
+    group.sync()
+    assert [group[b].log_start_offset for b in (1, 2, 3)] == [6, 6, 6]
+    assert group.nodes[2].failures == []
+
+
+def test_producers_are_known_by_whoever_has_copied_a_compacted_log(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.leave(3)
+    for sequence in range(6):
+        group.append(produced(7, sequence, key=b"k"))
+    group.append(produced(8, 0, key=b"k"))
+    group.sync()
+    compact_leader(group)
+    group.come_back(3)
+    group.sync()
+    group.change(3)
+    again = group[3].appender.append(produced(7, 5, key=b"k"), leader_epoch=5)
+    assert (again.duplicate, again.base_offset) == (True, 5)
+    assert group.append(produced(7, 6, key=b"k")) == 7
+
+
+def test_compacted_segments_of_a_follower_hold_nothing_else(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.leave(3)
+    rewrite_keys(group, 5)
+    group.sync()
+    compact_leader(group)
+    rewrite_keys(group, 2)
+    group.come_back(3)
+    group.sync()
+    for segment in group[3].segments:
+        found = {bool(h.attributes & ATTRIBUTE_OFFSET_COLUMN) for _, h in segment.headers_from(None)}
+        assert found == {segment.compacted}
+    assert [s.compacted for s in group[3].segments] == [True, False]
+    assert all(a.next_offset == b.base_offset for a, b in zip(group[3].segments, group[3].segments[1:], strict=False))
+
+
+def test_nothing_of_the_model_is_lost_over_changing_leaders(tmp_path: Path) -> None:
+    group = Group(tmp_path, {"segment.bytes": 4096})
+    model: list[Stored] = []
+    for turn in range(6):
+        for i in range(5):
+            rows: list[Row] = [(b"%d" % (k * turn % 7), b"%d %d" % (turn, i)) for k in range(4)]
+            base = group.append(keyed_batch(rows))
+            model += [Stored(base + n, *row) for n, row in enumerate(rows)]
+        group.sync()
+        compact(group[turn % 3 + 1])
+        away = turn % 2 + 2
+        if group.image.leader != away:
+            group.leave(away)
+            rows = [(b"away", b"%d" % turn)]
+            base = group.append(keyed_batch(rows))
+            model += [Stored(base, *rows[0])]
+            group.sync()
+            compact(group.leader.log)
+            group.come_back(away)
+        group.sync()
+        assert group.image.isr == (1, 2, 3)
+        for broker in (1, 2, 3):
+            assert state(group[broker]) == last_values(model)
+        group.change((group.image.leader % 3) + 1)
