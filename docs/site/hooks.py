@@ -41,6 +41,8 @@ SHOWN = {
 ORDER = (
     "index.md",
     "guide.md",
+    "cluster.md",
+    "operating.md",
     "watching.md",
     "console.md",
     "moving-from-kafka.md",
