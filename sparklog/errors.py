@@ -458,6 +458,12 @@ class PolicyViolationError(SparklogError):
     code = 107
 
 
+class SecurityDisabledError(SparklogError):
+    """The broker has no authorizer, so it keeps no ACLs: set authorizer = "acl" in its configuration first."""
+
+    code = 108
+
+
 class NotEnoughReplicasError(SparklogError):
     """The in-sync replicas are fewer than `min.insync.replicas`: nothing was written."""
 
@@ -579,6 +585,17 @@ class QueryCancelledError(SparklogError):
     """A query was cancelled while it ran."""
 
     code = 112
+
+
+class LogTruncatedError(OffsetOutOfRangeError):
+    """Records that were read are gone: an unclean election has made a replica leader that did not have them (KIP-320).
+    `divergent_offset`: the first offset at which there may be others now, -1: not known."""
+
+    code = 130
+
+    def __init__(self, message: str = "", *, divergent_offset: int = -1) -> None:
+        super().__init__(message)
+        self.divergent_offset = divergent_offset
 
 
 def _with_subclasses(cls: type[SparklogError]) -> list[type[SparklogError]]:

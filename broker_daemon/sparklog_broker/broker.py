@@ -27,6 +27,7 @@ from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.offset_snapshots import OffsetSnapshots
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
+from sparklog_broker.security.access import Access
 from sparklog_broker.security.records import SecurityRecords
 from sparklog_broker.topics import Topics
 
@@ -64,6 +65,8 @@ class Broker:
         self.topics = make_topics(storage, self.partitions, self.background, self.pace)
         make_records = SecurityRecords if cluster is None else cluster.security_records
         self.security_records = make_records(storage)
+        self.access = Access.of(config, self.security_records)
+        """None: everybody may do everything."""
         self.offset_snapshots = OffsetSnapshots()
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
+from sparklog.security.principals import parse_super_users
 from sparklog.settings import Scope, Value, check, flatten, resolve
 
 TOPIC_TABLE = "topic"
@@ -24,9 +25,13 @@ class BrokerConfig(Struct, frozen=True):
 
     broker_id: int
     listen: str
+    authorizer: str
+    super_users: str
+    allow_everyone_if_no_acl_found: bool
     zookeeper_connect: str
     zookeeper_session_timeout_ms: int
     broker_rack: str
+    replica_selector_class: str
     advertised_listeners: str
     default_replication_factor: int
     replica_lag_time_max_ms: int
@@ -130,6 +135,7 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     if values["metrics.listen"]:
         parse_address(str(values["metrics.listen"]), "metrics.listen")
     _check_cluster(values)
+    _check_super_users(str(values["super.users"]))
     by_parameter: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     by_parameter["data_dir"] = Path(by_parameter["data_dir"]).expanduser().absolute()
     by_parameter["log_dirs"] = parse_log_dirs(by_parameter["log_dirs"])
@@ -153,6 +159,14 @@ def _check_cluster(values: Mapping[str, Value]) -> None:
             f"zookeeper.session.timeout.ms = {session_ms} must be below replica.lag.time.max.ms = {lag_ms}: else a broker "
             f"that is gone would leave the in-sync replicas before another could lead"
         )
+
+
+def _check_super_users(text: str) -> None:
+    """Raises InvalidConfigError."""
+    try:
+        parse_super_users(text)
+    except InvalidConfigError as e:
+        raise InvalidConfigError(f"super.users: {e}") from e
 
 
 def parse_log_dirs(text: str) -> tuple[Path, ...]:

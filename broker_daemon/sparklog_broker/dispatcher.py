@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec import field as struct_field
 
 from sparklog.errors import (
@@ -16,18 +17,25 @@ from sparklog.errors import (
     UnsupportedApiError,
     UnsupportedVersionError,
 )
+from sparklog.protocol import denials, visibility
 from sparklog.protocol import messages as m
+from sparklog.protocol.base import Message
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api, decode_request, older_version
+from sparklog.protocol.permissions import Verdict
+from sparklog.security.acls import Operation, ResourceType
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.broker import Broker
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.long_answers import one_by_one
 from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response
+from sparklog_broker.security.access import Access, peer_of
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 HEADER_BYTES_MAX = 4 * 1024 * 1024
 """Of a request, except for the APIs that name many partitions with more than a number each."""
@@ -36,6 +44,7 @@ _LONG_REQUESTS = frozenset(
         Api.PRODUCE,
         Api.FETCH,
         Api.LIST_OFFSETS,
+        Api.OFFSETS_FOR_LEADER_EPOCH,
         Api.DELETE_RECORDS,
         Api.OFFSET_COMMIT,
         Api.TXN_OFFSET_COMMIT,
@@ -50,12 +59,24 @@ RESULT_LISTS: Mapping[type[Any], str] = {
     m.ProduceResponse: "results",
     m.FetchResponse: "results",
     m.ListOffsetsResponse: "results",
+    m.OffsetsForLeaderEpochResponse: "results",
     m.DeleteRecordsResponse: "results",
     OffsetCommitResponse: "results",
     TxnOffsetCommitResponse: "results",
 }
 """Responses with one result per partition of the request."""
-_Result = m.ProduceResult | m.FetchResult | m.ListOffsetsResult | m.DeleteRecordsResult | OffsetResult
+_Result = (
+    m.ProduceResult | m.FetchResult | m.ListOffsetsResult | m.EpochEndOffset | m.DeleteRecordsResult | OffsetResult
+)
+
+
+May = Callable[[Operation, ResourceType, str], bool]
+"""Whether the peer may do something to the resource of a type with this name."""
+_NOTHING_DENIED: Mapping[str, SparklogError] = {}
+
+
+def _may_everything(operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    return True
 
 
 class RequestContext(Struct, frozen=True):
@@ -71,6 +92,16 @@ class RequestContext(Struct, frozen=True):
     """Where a handler that waits for others notes how long."""
     principal: Principal = ANONYMOUS
     """Who asks."""
+    denied: Mapping[str, SparklogError] = _NOTHING_DENIED
+    """Of the resources that the request names one by one: those that nothing is to be done to or told of, and the
+    error that is told instead."""
+    may: May = _may_everything
+
+    def shown(self, api: Api, pieces: Iterable[T]) -> Iterable[T]:
+        """The pieces of an answer, each as the peer may see it (`sparklog.protocol.visibility`)."""
+        if self.may is _may_everything:
+            return pieces
+        return visibility.shown(api, pieces, partial(self.may, Operation.DESCRIBE))
 
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
@@ -81,10 +112,15 @@ class Dispatcher:
     """Answers requests with the handlers it is given."""
 
     def __init__(
-        self, broker: Broker, handlers: Mapping[Api, Handler], requests: RequestCounters | None = None
+        self,
+        broker: Broker,
+        handlers: Mapping[Api, Handler],
+        requests: RequestCounters | None = None,
+        access: Access | None = None,
     ) -> None:
-        """`requests`: where errors are counted."""
+        """`requests`: where errors are counted. `access` None: everybody may do everything."""
         self._broker = broker
+        self._access = access
         self._requests = RequestCounters() if requests is None else requests
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
 
@@ -112,7 +148,11 @@ class Dispatcher:
             connection.times,
             connection.principal,
         )
-        response = await self._handlers[prefix.api](request, body[prefix.header_bytes :], context)
+        payload = body[prefix.header_bytes :]
+        if self._access is None:
+            response = await self._handlers[prefix.api](request, payload, context)
+        else:
+            response = await self._guarded(self._access, Api(prefix.api), request, payload, context)
         field = RESULT_LISTS.get(type(response.message))
         if field is not None:
             results = getattr(response.message, field)
@@ -120,6 +160,42 @@ class Dispatcher:
             if len(results) > RESULTS_INLINE_MAX:
                 await self._encode_long(response, field, older)
         return frame_response(prefix.api, prefix.correlation_id, response, older)
+
+    async def _guarded(
+        self, access: Access, api: Api, request: Message, payload: memoryview, context: RequestContext
+    ) -> Response:
+        """Does what of the request the peer may do. Rights that have changed while a fetch waited count for what it
+        found."""
+        peer = peer_of(context.principal, context.peer_host)
+        context = structs.replace(context, may=partial(access.may, peer))
+        while True:
+            version = access.version
+            verdict = access.judge(api, request, peer)
+            if verdict.error is not None:
+                raise verdict.error
+            response = await self._handled(api, request, payload, context, verdict)
+            if api is not Api.FETCH or access.version == version:
+                return response
+            if access.judge(api, request, peer) == verdict:
+                return response
+            response.release()
+
+    async def _handled(
+        self, api: Api, request: Message, payload: memoryview, context: RequestContext, verdict: Verdict
+    ) -> Response:
+        error = verdict.item_error
+        if error is None:
+            return await self._handlers[api](request, payload, context)
+        if not denials.has_results_per_item(api):
+            context = structs.replace(context, denied=dict.fromkeys(verdict.denied_names, error))
+            return await self._handlers[api](request, payload, context)
+        rest, payload = denials.without(api, request, payload, verdict.denied_items)
+        response = Response(None) if rest is None else await self._handlers[api](rest, payload, context)
+        if isinstance(request, m.ProduceRequest) and request.acks == 0:
+            response.close = True  # all that can be told
+            return response
+        response.message = denials.with_denials(api, request, response.message, verdict.denied_items, error)
+        return response
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:
         """Encodes very many results in pieces. Releases the slices if that fails."""

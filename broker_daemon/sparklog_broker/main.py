@@ -131,7 +131,7 @@ async def _run(config: BrokerConfig) -> int:
         await metrics.stop()
         raise
     try:
-        answer = Dispatcher(broker, HANDLERS, broker.requests).answer
+        answer = Dispatcher(broker, HANDLERS, broker.requests, broker.access).answer
         server = Server(sock, config, loop=loop, answer=answer, budget=broker.memory, requests=broker.requests)
         server.start()
         broker.local_socket = server.local_name

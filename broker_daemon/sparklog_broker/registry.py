@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparklog.protocol.messages import Api
 from sparklog_broker.dispatcher import Handler
 from sparklog_broker.handlers import (
+    acls,
     cluster,
     cluster_transactions,
     coordinators,
@@ -32,6 +33,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.PRODUCE: produce.produce,
     Api.FETCH: fetch.fetch,
     Api.LIST_OFFSETS: offsets.list_offsets,
+    Api.OFFSETS_FOR_LEADER_EPOCH: offsets.offsets_for_leader_epoch,
     Api.SNAPSHOT_OFFSETS: snapshots.snapshot_offsets,
     Api.LOCATE_SEGMENTS: locate.locate_segments,
     Api.LOCATE_REMOTE: remote.locate_remote,
@@ -63,6 +65,9 @@ HANDLERS: dict[Api, Handler] = {
     Api.ADD_PARTITIONS_TO_TXN: cluster_transactions.add_partitions_to_txn,
     Api.FIND_TXN_OWNERS: cluster_transactions.find_txn_owners,
     Api.ALTER_SECURITY_RECORDS: cluster.alter_security_records,
+    Api.CREATE_ACLS: acls.create_acls,
+    Api.DELETE_ACLS: acls.delete_acls,
+    Api.DESCRIBE_ACLS: acls.describe_acls,
     Api.TXN_OFFSET_COMMIT: groups.txn_offset_commit,
     Api.ALTER_PARTITION_REASSIGNMENTS: operations.alter_partition_reassignments,
     Api.LIST_PARTITION_REASSIGNMENTS: operations.list_partition_reassignments,

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from sparklog.cli import (
+    acl,
     broker,
     cluster,
     conf,
@@ -77,6 +78,7 @@ app.add_typer(reassign.app, name="reassign")
 app.command("elect-leaders", epilog=elect_leaders.EPILOG)(elect_leaders.elect_leaders)
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
+app.add_typer(acl.app, name="acl")
 app.command("top", epilog=top.EPILOG)(top.top)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(log.app, name="log")

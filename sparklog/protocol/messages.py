@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
+from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import operation_messages as operation
@@ -33,6 +34,7 @@ from sparklog.protocol.base import (
     Since,
     Text,
 )
+from sparklog.protocol.topic_messages import BrokerEndpoint
 from sparklog.protocol.versions import forget_newer, in_version
 
 REMOTE_SEGMENTS_MAX = 1_000
@@ -81,12 +83,16 @@ class Api(IntEnum):
     WRITE_TXN_MARKERS = 54
     ADD_PARTITIONS_TO_TXN = 55
     FIND_TXN_OWNERS = 56
+    OFFSETS_FOR_LEADER_EPOCH = 85
     ALTER_PARTITION_REASSIGNMENTS = 70
     LIST_PARTITION_REASSIGNMENTS = 71
     ELECT_LEADERS = 72
     CORDON_BROKER = 73
     DESCRIBE_CLUSTER = 74
     ALTER_SECURITY_RECORDS = 65
+    CREATE_ACLS = 66
+    DELETE_ACLS = 67
+    DESCRIBE_ACLS = 68
 
 
 class ErrorBody(Message):
@@ -152,6 +158,7 @@ class ProduceResult(Message):
     """Outcome for one partition. `base_offset` is that of the first batch's first row; all batches got dense offsets.
     `newest_schema_id`: a producer that wrote with an older one does well to read the topic's metadata again (-1: not
     said). `base_offsets`: one per batch, if the batches do not follow one another: some were there already.
+    `leader_id`, `leader_epoch`: who leads instead, if this broker does not and knows (KIP-951).
     """
 
     topic: str
@@ -163,29 +170,36 @@ class ProduceResult(Message):
     message: str = ""
     newest_schema_id: int = -1
     base_offsets: list[int] = []
+    leader_id: Annotated[int, Since(2, ignorable=True)] = -1
+    leader_epoch: Annotated[int, Since(2, ignorable=True)] = -1
 
 
 class ProduceResponse(Message):
-    """One result per partition of the request, in its order."""
+    """One result per partition of the request, in its order. `brokers`: where the leaders that results name are."""
 
     results: list[ProduceResult]
+    brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
 
 
 class FetchPartition(Message):
-    """From where to read, and at most how much. `leader_epoch` -1: unknown."""
+    """From where to read, and at most how much. `leader_epoch`: in which the client believes the partition to be,
+    another is refused (KIP-320); -1: unknown. `leader_only`: its leader is to serve it, whatever the request's `rack`.
+    """
 
     topic: Name
     partition: Partition
     fetch_offset: Int64
     max_bytes: Annotated[int, Meta(ge=0)]
     leader_epoch: Int32 = -1
+    leader_only: Annotated[bool, Since(2, ignorable=True)] = False
 
 
 class FetchRequest(Message):
     """Long poll: answered when `min_bytes` are there for all partitions together, an error occurs, or after
     `max_wait_ms`.
 
-    `max_bytes` 0 transfers nothing and only waits: the answer carries the high watermarks.
+    `max_bytes` 0 transfers nothing and only waits: the answer carries the high watermarks. `rack`: where the reader
+    stands; a replica there may serve it (KIP-392).
     """
 
     max_wait_ms: Annotated[int, Meta(ge=0, le=60_000)]
@@ -193,6 +207,7 @@ class FetchRequest(Message):
     max_bytes: Annotated[int, Meta(ge=0)]
     isolation: Annotated[int, Meta(ge=0, le=1)]
     partitions: Annotated[list[FetchPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+    rack: Annotated[Text, Since(2, ignorable=True)] = ""
 
 
 class AbortedRange(Message):
@@ -206,7 +221,10 @@ class AbortedRange(Message):
 class FetchResult(Message):
     """One partition's part: `length_bytes` bytes of whole batches in the payload, the first of which may begin below
     the fetch offset (a batch is served whole; the reader skips rows). With isolation 1 they end at the last stable
-    offset, and `aborted` are the aborted ranges that touch them; the reader leaves those batches out."""
+    offset, and `aborted` are the aborted ranges that touch them; the reader leaves those batches out.
+
+    `leader_id`, `leader_epoch`: who leads instead, or in which epoch, with an error (KIP-951). `preferred_replica`:
+    which follower to read from instead, there are no batches then; -1: go on here (KIP-392)."""
 
     topic: str
     partition: int
@@ -217,21 +235,60 @@ class FetchResult(Message):
     length_bytes: int = 0
     message: str = ""
     aborted: list[AbortedRange] = []
+    leader_id: Annotated[int, Since(2, ignorable=True)] = -1
+    leader_epoch: Annotated[int, Since(2, ignorable=True)] = -1
+    preferred_replica: Annotated[int, Since(2, ignorable=True)] = -1
 
 
 class FetchResponse(Message):
-    """One result per partition of the request, in its order; the payload is their data back to back."""
+    """One result per partition of the request, in its order; the payload is their data back to back. `brokers`: where
+    the brokers that results name are."""
 
     results: list[FetchResult]
+    brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
+
+
+class EpochPartition(Message):
+    """Asks where `epoch` ends. `leader_epoch`: as in FetchPartition."""
+
+    topic: Name
+    partition: Partition
+    leader_epoch: Int32
+    epoch: Int32
+
+
+class OffsetsForLeaderEpochRequest(Message):
+    """Whether what a reader has read is still what the leader has (KIP-320)."""
+
+    partitions: Annotated[list[EpochPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class EpochEndOffset(Message):
+    """The largest epoch up to the one asked for of which the leader has records, and the offset behind them; -1: all
+    records that it has are of later ones, or the epoch asked for is later than all it knows."""
+
+    topic: str
+    partition: int
+    error_code: int
+    epoch: int = -1
+    end_offset: int = -1
+    message: str = ""
+
+
+class OffsetsForLeaderEpochResponse(Message):
+    """One result per partition of the request, in its order."""
+
+    results: list[EpochEndOffset]
 
 
 class ListOffsetsPartition(Message):
     """`timestamp_ms` >= 0: the first record with at least this timestamp; -1 latest, -2 earliest, -3 largest timestamp,
-    -4 earliest on the local disk, -5 latest in the object store."""
+    -4 earliest on the local disk, -5 latest in the object store. `leader_epoch`: as in FetchPartition."""
 
     topic: Name
     partition: Partition
     timestamp_ms: Annotated[int, Meta(ge=-5, le=2**62)]
+    leader_epoch: Annotated[Int32, Since(2, ignorable=True)] = -1
 
 
 class ListOffsetsRequest(Message):
@@ -242,7 +299,8 @@ class ListOffsetsRequest(Message):
 
 
 class ListOffsetsResult(Message):
-    """`offset` -1 and `timestamp_ms` -1: nothing matches."""
+    """`offset` -1 and `timestamp_ms` -1: nothing matches. `leader_epoch`: of the record before the offset, -1: not
+    known."""
 
     topic: str
     partition: int
@@ -250,6 +308,7 @@ class ListOffsetsResult(Message):
     offset: int = -1
     timestamp_ms: int = -1
     message: str = ""
+    leader_epoch: Annotated[int, Since(2, ignorable=True)] = -1
 
 
 class ListOffsetsResponse(Message):
@@ -382,9 +441,10 @@ APIS: dict[Api, ApiSpec] = {
     Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 2),
     Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 2),
     Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 0),
-    Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 0),
-    Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
-    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
+    Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 2),
+    Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 2),
+    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 2),
+    Api.OFFSETS_FOR_LEADER_EPOCH: ApiSpec(OffsetsForLeaderEpochRequest, OffsetsForLeaderEpochResponse, 2, 2),
     Api.SNAPSHOT_OFFSETS: ApiSpec(SnapshotOffsetsRequest, SnapshotOffsetsResponse, 1, 1),
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
     Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 2),
@@ -428,6 +488,9 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
     ),
+    Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 2),
+    Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 2),
+    Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 2),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -75,6 +75,11 @@ class Verdict(NamedTuple):
     error: SparklogError | None = None
     denied_items: frozenset[int] = frozenset()
     item_error: SparklogError | None = None
+    denied_names: frozenset[str] = frozenset()
+    """The names of the denied items' resources."""
+    operation: Operation | None = None
+    resource: Resource | None = None
+    """What the first denial was about, for the audit log."""
 
 
 def application_resource(transactional_id: str) -> str:
@@ -147,12 +152,16 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.CORDON_BROKER: (_OPERATORS,),
     Api.DESCRIBE_CLUSTER: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.ALTER_SECURITY_RECORDS: (_BROKERS_ONLY,),
+    Api.CREATE_ACLS: (Rule(ResourceType.CLUSTER, _O.ALTER, _cluster),),
+    Api.DELETE_ACLS: (Rule(ResourceType.CLUSTER, _O.ALTER, _cluster),),
+    Api.DESCRIBE_ACLS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.PRODUCE: (
         _TRANSACTIONAL._replace(when="with a transactional id"),
         Rule(TOPIC, _O.WRITE, _topics_of("partitions"), _ITEM),
     ),
     Api.FETCH: (Rule(TOPIC, _O.READ, _topics_of("partitions"), _ITEM),),
     Api.LIST_OFFSETS: (Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM),),
+    Api.OFFSETS_FOR_LEADER_EPOCH: (Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM),),
     Api.LOCATE_SEGMENTS: (Rule(TOPIC, _O.READ, _one("topic")),),
     Api.LOCATE_REMOTE: (Rule(TOPIC, _O.READ, _one("topic")),),
     Api.DELETE_RECORDS: (Rule(TOPIC, _O.DELETE, _topics_of("partitions"), _ITEM),),
@@ -209,6 +218,8 @@ ADMINISTRATIVE = frozenset(
         Api.DELETE_RECORDS,
         Api.ABORT_TRANSACTION,
         Api.DELETE_GROUP,
+        Api.CREATE_ACLS,
+        Api.DELETE_ACLS,
         Api.ALTER_PARTITION_REASSIGNMENTS,
         Api.ELECT_LEADERS,
         Api.CORDON_BROKER,
@@ -239,11 +250,14 @@ def judge(api: Api, request: Message, peer: Peer, authorizer: Authorizer) -> Ver
         decided = {name: _fulfils(rule, name, peer, authorizer) for name in dict.fromkeys(names)}
         if all(decided.values()):
             continue
+        denied_names = frozenset(name for name, may_do in decided.items() if not may_do)
+        first = next(name for name in decided if name in denied_names)
+        about = (denied_names, rule.operation, Resource(rule.resource_type, first))
         if rule.denial is Denial.REQUEST:
-            return Verdict(_error(rule, next(name for name, may_do in decided.items() if not may_do)))
+            return Verdict(_error(rule, first), frozenset(), None, *about)
         # rules for items come last, one for each API at most (a test holds that)
-        denied = frozenset(place for place, name in enumerate(names) if not decided[name])
-        return Verdict(None, denied, _error(rule, ""))
+        denied = frozenset(place for place, name in enumerate(names) if name in denied_names)
+        return Verdict(None, denied, _error(rule, ""), *about)
     return Verdict()
 
 

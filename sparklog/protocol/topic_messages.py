@@ -45,11 +45,12 @@ REPLICAS_MAX = 100
 
 
 class BrokerEndpoint(Message):
-    """Where a broker listens."""
+    """Where a broker listens, and in which rack it stands ("": not told)."""
 
     broker_id: int
     host: str
     port: int
+    rack: Annotated[str, Since(2, ignorable=True)] = ""
 
 
 class PartitionState(Message):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from msgspec import structs
+from msgspec import NODEFAULT, structs
 
 from sparklog.errors import UnsupportedVersionError
 from sparklog.protocol.base import Message, Since
@@ -121,5 +121,6 @@ def _forget_within(value: Any, version: int) -> None:
 
 @cache
 def _default(message_type: type[Message], name: str) -> Any:
-    """Defaults of newer fields are never changed in place: texts, numbers, None."""
-    return next(f.default for f in structs.fields(message_type) if f.name == name)
+    """Defaults of newer fields are never changed in place: texts, numbers, None, lists that are empty."""
+    field = next(f for f in structs.fields(message_type) if f.name == name)
+    return field.default if field.default_factory is NODEFAULT else field.default_factory()

@@ -36,6 +36,10 @@ class ReplicaRole(Protocol):
         """Raises NotLeaderError unless this broker leads the partition."""
         ...
 
+    def check_follows(self) -> None:
+        """Raises NotLeaderError unless this broker leads the partition, or copies it from its leader."""
+        ...
+
     def leads_in(self, leader_epoch: int) -> bool:
         """Whether this broker leads the partition, in this epoch."""
         ...
@@ -81,6 +85,9 @@ class PartitionReplicas:
 
     def check_leads(self) -> None:
         """It does."""
+
+    def check_follows(self) -> None:
+        """It leads."""
 
     def check_end_known(self) -> None:
         """It is."""

@@ -48,6 +48,7 @@ from sparklog.log.tiering.state import (
     ObjectInfo,
     RemoteSegmentMetadata,
 )
+from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
@@ -253,9 +254,10 @@ REQUESTS: dict[m.Api, Message] = {
     ),
     m.Api.DELETE_TOPIC: topics.DeleteTopicRequest("flights"),
     m.Api.PRODUCE: m.ProduceRequest(-1, 30_000, [m.ProducePartition("flights", 1, 5), m.ProducePartition("w", 0, 2)]),
-    m.Api.FETCH: m.FetchRequest(500, 1, 50 << 20, 0, [m.FetchPartition("flights", 1, 42, 8 << 20, 3)]),
+    m.Api.FETCH: m.FetchRequest(500, 1, 50 << 20, 0, [m.FetchPartition("flights", 1, 42, 8 << 20, 3, True)], "rack-a"),
     m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsRequest("frame/1", ["flights", "trips"], "flights", 1, 1),
-    m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2)]),
+    m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2, 3)]),
+    m.Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochRequest([m.EpochPartition("flights", 1, 3, 2)]),
     m.Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest("flights", 1, 10, 2**40),
     m.Api.DELETE_RECORDS: m.DeleteRecordsRequest(
         30_000, [m.DeleteRecordsPartition("flights", 1, 42), m.DeleteRecordsPartition("w", 0, -1)]
@@ -294,6 +296,11 @@ REQUESTS: dict[m.Api, Message] = {
         "loader-1", 4_000, 2, [cluster.TransactionPartitionName("trips", 1)]
     ),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
+    m.Api.CREATE_ACLS: acls.CreateAclsRequest(
+        [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")]
+    ),
+    m.Api.DELETE_ACLS: acls.DeleteAclsRequest([acls.AclFilterEntry("topic", "match", "flights", operation="Read")]),
+    m.Api.DESCRIBE_ACLS: acls.DescribeAclsRequest(acls.AclFilterEntry(principal="User:alice"), "0af3"),
     m.Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsRequest(
         [operation.ReassignmentTarget("trips", 1, [3, 1]), operation.ReassignmentTarget("trips", 2)], 50 << 20
     ),
@@ -325,15 +332,25 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.HANDSHAKE: m.HandshakeResponse(
         1, "cluster", "0.1.0", [m.ApiRange(0, 0, 0), m.ApiRange(4, 0, 1)], 100 << 20, "sparklog-0a1b"
     ),
-    m.Api.METADATA: topics.MetadataResponse("cluster", 1, [topics.BrokerEndpoint(1, "127.0.0.1", 9292)], [TOPIC_STATE]),
+    m.Api.METADATA: topics.MetadataResponse(
+        "cluster", 1, [topics.BrokerEndpoint(1, "127.0.0.1", 9292, "rack-a")], [TOPIC_STATE]
+    ),
     m.Api.CREATE_TOPIC: topics.CreateTopicResponse(TOPIC_STATE),
     m.Api.DELETE_TOPIC: topics.DeleteTopicResponse("0123456789abcdef0123456789abcdef"),
     m.Api.PRODUCE: m.ProduceResponse(
-        [m.ProduceResult("flights", 1, 0, 42, BASE_MS, 7, "", 2), m.ProduceResult("w", 0, 6)]
+        [
+            m.ProduceResult("flights", 1, 0, 42, BASE_MS, 7, "", 2),
+            m.ProduceResult("w", 0, 6, leader_id=2, leader_epoch=4),
+        ],
+        [topics.BrokerEndpoint(2, "broker-2.example", 9292, "rack-b")],
     ),
-    m.Api.FETCH: m.FetchResponse([m.FetchResult("flights", 1, 0, 50, 50, 7, 5, "")]),
+    m.Api.FETCH: m.FetchResponse(
+        [m.FetchResult("flights", 1, 0, 50, 50, 7, 5, "", leader_id=2, leader_epoch=4, preferred_replica=3)],
+        [topics.BrokerEndpoint(2, "broker-2.example", 9292), topics.BrokerEndpoint(3, "broker-3.example", 9292)],
+    ),
     m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsResponse(3, 42),
-    m.Api.LIST_OFFSETS: m.ListOffsetsResponse([m.ListOffsetsResult("flights", 1, 0, 42, BASE_MS)]),
+    m.Api.LIST_OFFSETS: m.ListOffsetsResponse([m.ListOffsetsResult("flights", 1, 0, 42, BASE_MS, leader_epoch=3)]),
+    m.Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochResponse([m.EpochEndOffset("flights", 1, 0, 2, 40)]),
     m.Api.LOCATE_SEGMENTS: m.LocateSegmentsResponse(
         "/data", "id", 50, 7, [m.SegmentRange("flights-1/00000000000000000000.arrow", 1, 0, 400, 4096)]
     ),
@@ -380,6 +397,13 @@ RESPONSES: dict[m.Api, Message] = {
         "b1c2", 1, 7, [operation.BrokerState(1, "10.0.0.1", 9292, "r1", 16), operation.BrokerState(2)], 0
     ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
+    m.Api.CREATE_ACLS: acls.CreateAclsResponse(2),
+    m.Api.DELETE_ACLS: acls.DeleteAclsResponse(
+        [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")], True
+    ),
+    m.Api.DESCRIBE_ACLS: acls.DescribeAclsResponse(
+        [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")], True
+    ),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsResponse([SUMMARY]),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsResponse(
         [txn.TransactionDetails(0, "orders", SUMMARY, [txn.TransactionPartition(7, "flights", 1)])]

@@ -179,21 +179,21 @@ def test_no_api_changes_without_a_new_version_or_a_recorded_reason() -> None:
     assert api_fields.differences() == []
 
 
-class Changed(m.FetchResponse):
+class Changed(m.DeleteRecordsResponse):
     more: int = 0
 
 
-class WithNewField(m.FetchResponse):
+class WithNewField(m.DeleteRecordsResponse):
     more: Annotated[int, Since(1)] = 0
 
 
 def test_a_changed_field_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = m.APIS[m.Api.FETCH]
-    monkeypatch.setitem(m.APIS, m.Api.FETCH, spec._replace(response=Changed))
+    spec = m.APIS[m.Api.DELETE_RECORDS]
+    monkeypatch.setitem(m.APIS, m.Api.DELETE_RECORDS, spec._replace(response=Changed))
     (found,) = api_fields.differences()
-    assert found.startswith("fetch-v0: its fields have changed: give the API a new version, or record why not")
-    monkeypatch.setitem(m.APIS, m.Api.FETCH, spec._replace(response=WithNewField, version_max=1))
-    assert api_fields.differences() == ["fetch-v1: not kept yet, run tests/golden/api_fields.py"]
+    assert found.startswith("delete-records-v0: its fields have changed: give the API a new version, or record why not")
+    monkeypatch.setitem(m.APIS, m.Api.DELETE_RECORDS, spec._replace(response=WithNewField, version_max=1))
+    assert api_fields.differences() == ["delete-records-v1: not kept yet, run tests/golden/api_fields.py"]
 
 
 @pytest.mark.parametrize("api", m.Api)

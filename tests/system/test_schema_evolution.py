@@ -108,7 +108,7 @@ def test_a_running_consumer_goes_over_to_the_new_schema(broker: LocalBroker, adm
         Producer(broker.bootstrap_servers) as producer,
         Consumer(broker.bootstrap_servers, auto_offset_reset="earliest") as consumer,
     ):
-        consumer._cluster = consumer._fetcher._cluster = other
+        consumer._cluster = consumer._fetcher.first._cluster = other
         consumer.assign([tp])
         producer.send_batch(typed, old_rows(0, 3)).result(PATIENCE_S)
         before = []

@@ -78,9 +78,11 @@ TABLE = {
     105: ("TransactionalIdAuthorizationFailedError", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", False),
     106: ("ClusterAuthorizationFailedError", "CLUSTER_AUTHORIZATION_FAILED", False),
     107: ("PolicyViolationError", "POLICY_VIOLATION", False),
+    108: ("SecurityDisabledError", "SECURITY_DISABLED", False),
     110: ("InvalidQueryError", "INVALID_QUERY", False),
     111: ("QueryResultTooLargeError", "QUERY_RESULT_TOO_LARGE", False),
     112: ("QueryCancelledError", "QUERY_CANCELLED", False),
+    130: ("LogTruncatedError", "LOG_TRUNCATED", False),
     80: ("NotEnoughReplicasError", "NOT_ENOUGH_REPLICAS", True),
     81: ("NotEnoughReplicasAfterAppendError", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True),
     82: ("OffsetNotAvailableError", "OFFSET_NOT_AVAILABLE", True),
@@ -106,7 +108,10 @@ def test_codes_are_pinned() -> None:
 
 
 def test_no_code_is_used_twice() -> None:
-    classes = [c for c in e.SparklogError.__subclasses__() if c.__module__ == e.__name__] + [e.StorageUnavailableError]
+    classes = [c for c in e.SparklogError.__subclasses__() if c.__module__ == e.__name__] + [
+        e.StorageUnavailableError,
+        e.LogTruncatedError,
+    ]
     assert len({c.code for c in classes}) == len(classes) == len(e.ERRORS)
     assert 0 not in e.ERRORS
     assert e.NAMES[0] == "NONE"

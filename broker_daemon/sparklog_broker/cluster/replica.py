@@ -107,6 +107,10 @@ class ClusterReplica:
                 f"{self.image.leader_epoch}; read the metadata again"
             )
 
+    def check_follows(self) -> None:
+        if not isinstance(self.state, Follower):
+            self.check_leads()
+
     def leads_in(self, leader_epoch: int) -> bool:
         state = self.state
         return isinstance(state, Leader) and not state.has_resigned and state.partition.leader_epoch == leader_epoch

@@ -277,7 +277,7 @@ class Replicas:
             self._carry_out(following, following.follower.handle(failed, self.now_ms()))
             return
         if partition is not None:
-            partition.on_replicated()
+            partition.on_copied()
         self._fetcher(fetch.leader).ask(following, fetch)
 
     def _arrived(self, arrived: list[Arrived]) -> None:

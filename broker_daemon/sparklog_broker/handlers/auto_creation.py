@@ -5,29 +5,50 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from sparklog.errors import InvalidRequestError, InvalidTopicError, TopicAlreadyExistsError
+from msgspec import structs
+
+from sparklog.errors import (
+    InvalidRequestError,
+    InvalidTopicError,
+    SparklogError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+)
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.topic_messages import AUTO_CREATED_MAX
+from sparklog.security.acls import CLUSTER, Operation, ResourceType
 from sparklog.types import INTERNAL_PREFIX, check_topic_name
-from sparklog_broker.broker import Broker
+from sparklog_broker.dispatcher import RequestContext
 
 log = logging.getLogger(__name__)
 
 
-async def create_missing(broker: Broker, topics: Sequence[str] | None) -> None:
+async def create_missing(context: RequestContext, topics: Sequence[str] | None) -> RequestContext:
     """Makes those of `topics` that do not exist and may be made, as envelope topics: nothing says which columns others
-    would have. Raises InvalidRequestError if they are too many, StorageFullError, StorageError."""
+    would have. Those that the peer may not make are denied in the context that is returned. Raises InvalidRequestError
+    if they are too many, StorageFullError, StorageError."""
+    broker = context.broker
     if topics is None or len(topics) > AUTO_CREATED_MAX:
         raise InvalidRequestError(f"create_missing needs 1 to {AUTO_CREATED_MAX} topics by name")
     if not broker.config.auto_create_topics_enable:
-        return
+        return context
+    denied: dict[str, SparklogError] = {}
     for name in topics:
-        if name not in broker.partitions.topics and _may_be_made(name):
+        if name not in broker.partitions.topics and name not in context.denied and _may_be_made(name):
+            if not _may_make(context, name):
+                denied[name] = TopicAuthorizationFailedError(f"Create on the topic {name!r} is not allowed")
+                continue
             try:
                 await broker.topics.create(TopicSpec(name, broker.config.num_partitions))
             except TopicAlreadyExistsError:
                 continue  # somebody else was quicker
             log.info("topic %s was made because somebody writes to it (auto.create.topics.enable)", name)
+    return structs.replace(context, denied={**context.denied, **denied}) if denied else context
+
+
+def _may_make(context: RequestContext, name: str) -> bool:
+    may = context.may
+    return may(Operation.CREATE, ResourceType.TOPIC, name) or may(Operation.CREATE, *CLUSTER)
 
 
 def _may_be_made(name: str) -> bool:

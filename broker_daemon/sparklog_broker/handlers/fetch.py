@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
-from sparklog.errors import InvalidRequestError, SparklogError
+from sparklog.errors import InvalidRequestError, OffsetNotAvailableError, SparklogError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.messages import AbortedRange, FetchPartition, FetchRequest, FetchResponse, FetchResult
@@ -17,6 +17,7 @@ from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers.leader_hints import endpoints, leader_hint, preferred_replica
 from sparklog_broker.handlers.named_once import check_each_once
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
@@ -58,7 +59,9 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
             reading.release()
             raise
     await reading.count()
-    return Response(FetchResponse(reading.results), list(reading.slices))
+    named = [i for r in reading.results if r.error_code or r.preferred_replica >= 0 for i in _named(r)]
+    brokers = endpoints(context.broker, named) if named else []
+    return Response(FetchResponse(reading.results, brokers), list(reading.slices))
 
 
 class _Offsets(NamedTuple):
@@ -93,7 +96,9 @@ class _Reading:
         """The partitions whose data are in the object store: `read` has left them out."""
         self._positions: dict[Hashable, list[int]] = {}
         self._failed = False
+        """Something has to be told at once."""
         self._committed = request.isolation == READ_COMMITTED
+        self._from_followers = bool(request.rack) and bool(broker.config.replica_selector_class)
 
     @property
     def complete(self) -> bool:
@@ -119,7 +124,7 @@ class _Reading:
                 self.slices.remove(file_slice)
                 file_slice.release()
             wanted = self._request.partitions[i]
-            self.results[i] = _failure(wanted, _Offsets(), error)
+            self.results[i] = self._failure(wanted, _Offsets(), error)
 
     async def wait(self, times: RequestTimes) -> None:
         """Until reading again is worth it, or the request's time is over."""
@@ -174,7 +179,7 @@ class _Reading:
                 self._by_partition.append(slices)
                 self.slices += slices
                 left -= result.length_bytes
-                self._failed = self._failed or result.error_code != 0
+                self._failed = self._failed or result.error_code != 0 or result.preferred_replica >= 0
         except BaseException:
             self.release()
             raise
@@ -196,7 +201,7 @@ class _Reading:
                     job = partial(_read_waiting, log, wanted.fetch_offset, max(room, 0), end)
                     slices = await _run(self._broker, job)
                 except SparklogError as e:
-                    self.results[i] = _failure(wanted, _Offsets(), e)
+                    self.results[i] = self._failure(wanted, _Offsets(), e)
                     self._failed = True
                     continue
                 self.results[i], self._by_partition[i] = self._answer(log, wanted, offsets, slices)
@@ -213,6 +218,19 @@ class _Reading:
         try:
             partition = self._partition(wanted)
             log, offsets = partition.log, _Offsets.of(partition)
+            rack = "" if wanted.leader_only else self._request.rack
+            replica = preferred_replica(self._broker, partition, rack, wanted.fetch_offset)
+            if replica >= 0:
+                return FetchResult(
+                    wanted.topic,
+                    wanted.partition,
+                    0,
+                    *offsets,
+                    leader_epoch=wanted.leader_epoch,
+                    preferred_replica=replica,
+                ), []
+            if self._from_followers and not self._has_come(partition, wanted.fetch_offset):
+                return FetchResult(wanted.topic, wanted.partition, 0, *offsets), []
             end = self._end(offsets)
             # The very first batch of an answer is given even if it is too large, or nobody could get past it.
             one = first and left > 0 and wanted.max_bytes > 0
@@ -222,7 +240,7 @@ class _Reading:
                 self._remote.append(len(self.results))
         except SparklogError as e:
             if not slices:
-                return _failure(wanted, offsets, e), []
+                return self._failure(wanted, offsets, e), []
             # what has been read before is good; the error comes with the next fetch
         return self._answer(log, wanted, offsets, slices)
 
@@ -240,14 +258,33 @@ class _Reading:
         except SparklogError as e:
             for file_slice in slices:
                 file_slice.release()
-            return _failure(wanted, offsets, e), []
+            return self._failure(wanted, offsets, e), []
         length = sum(s.length_bytes for s in slices)
         return FetchResult(wanted.topic, wanted.partition, 0, *offsets, length, "", aborted), slices
 
     def _partition(self, wanted: FetchPartition) -> Partition:
-        partition = self._broker.partitions.get(wanted.topic, wanted.partition)
+        partitions = self._broker.partitions
+        find = partitions.readable if self._from_followers and not wanted.leader_only else partitions.get
+        partition = find(wanted.topic, wanted.partition)
         partition.check_leader_epoch(wanted.leader_epoch)
         return partition
+
+    def _has_come(self, partition: Partition, offset: int) -> bool:
+        """Whether this broker leads, or knows that what is below `offset` is committed. A follower knows later than the
+        leader: it has the reader wait. Raises OffsetNotAvailableError if it does not have the records either."""
+        if partition.replicas.leader == self._broker.config.broker_id:
+            return True
+        log = partition.log
+        if offset > log.log_end_offset:
+            raise OffsetNotAvailableError(
+                f"this follower of {partition.key} ends at offset {log.log_end_offset}, before {offset}: ask its leader"
+            )
+        return offset <= log.high_watermark
+
+    def _failure(self, wanted: FetchPartition, offsets: _Offsets, error: SparklogError) -> FetchResult:
+        result = FetchResult(wanted.topic, wanted.partition, error.code, *offsets, 0, str(error))
+        result.leader_id, result.leader_epoch = leader_hint(self._broker, wanted.topic, wanted.partition, error)
+        return result
 
     def _satisfied(self, key: Hashable | None) -> bool:
         """Whether `read` would give enough now, or an error. Looks only at what `key` has changed."""
@@ -256,6 +293,8 @@ class _Reading:
             try:
                 partition = self._partition(wanted)
                 log, end = partition.log, partition.stable_offset if self._committed else None
+                if self._from_followers and not self._has_come(partition, wanted.fetch_offset):
+                    continue
                 available = log.reader.bytes_available(wanted.fetch_offset, end=end)
             except SparklogError:
                 return True
@@ -265,8 +304,9 @@ class _Reading:
         return sum(self._available) >= max(self._min_bytes, 1)
 
 
-def _failure(wanted: FetchPartition, offsets: _Offsets, error: SparklogError) -> FetchResult:
-    return FetchResult(wanted.topic, wanted.partition, error.code, *offsets, 0, str(error))
+def _named(result: FetchResult) -> tuple[int, int]:
+    """The brokers that a reader is told to go to."""
+    return result.leader_id, result.preferred_replica
 
 
 def _read_into(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 
 import msgspec
 
-from sparklog.errors import InvalidProducerEpochError, UnknownTopicOrPartitionError
+from sparklog.errors import InvalidProducerEpochError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.protocol import group_messages as m
+from sparklog.protocol.messages import Api, encode
 from sparklog.replication.groups import GroupCoordinator
 from sparklog.types import TopicPartition
 from sparklog_broker.broker import Broker
@@ -96,7 +98,8 @@ async def offset_fetch(request: m.OffsetFetchRequest, payload: memoryview, conte
     await broker.pace.begin()
     partition = broker.groups.partition_of(request.group_id)
     coordinator = partition.ready()
-    items = one_by_one(coordinator.fetched_offsets(request), context.older_version)
+    found = _shown_offsets(context, request, coordinator.fetched_offsets(request))
+    items = one_by_one(found, context.older_version)
     response = await broker.long_answers.build(
         m.OffsetFetchResponse([]),
         "offsets",
@@ -109,6 +112,19 @@ async def offset_fetch(request: m.OffsetFetchRequest, payload: memoryview, conte
     return response
 
 
+def _shown_offsets(
+    context: RequestContext, request: m.OffsetFetchRequest, found: Iterable[m.FetchedOffset]
+) -> Iterable[m.FetchedOffset]:
+    if request.partitions is None:
+        return context.shown(Api.OFFSET_FETCH, found)
+    return map(partial(_denied_or, context.denied), found) if context.denied else found
+
+
+def _denied_or(denied: Mapping[str, SparklogError], offset: m.FetchedOffset) -> m.FetchedOffset:
+    error = denied.get(offset.topic)
+    return offset if error is None else m.FetchedOffset(offset.topic, offset.partition, error.code, message=str(error))
+
+
 async def list_groups(request: m.ListGroupsRequest, payload: memoryview, context: RequestContext) -> Response:
     broker = context.broker
     states = {s.lower() for s in request.states}
@@ -117,7 +133,8 @@ async def list_groups(request: m.ListGroupsRequest, payload: memoryview, context
     for coordinator in coordinators.values():
         await broker.pace.begin()
         ids.append([(group_id, coordinator) for group_id in coordinator.group_ids(request.after)])
-    found = (c.summary(group_id) for group_id, c in heapq.merge(*ids, key=itemgetter(0)))
+    summaries = (c.summary(group_id) for group_id, c in heapq.merge(*ids, key=itemgetter(0)))
+    found = context.shown(Api.LIST_GROUPS, summaries)
     version = context.older_version
     items = one_by_one((g for g in found if not states or g.state.lower() in states), version)
     response = await broker.long_answers.build(
@@ -157,9 +174,14 @@ def _described(
     groups, limit_bytes = context.broker.groups, context.broker.long_answers.limit_bytes
     first = request.members_from
     for group_id in dict.fromkeys(request.group_ids):
+        if (denied := context.denied.get(group_id)) is not None:
+            yield (encode(m.GroupDetails(denied.code, group_id, message=str(denied)), context.older_version),)
+            first = 0
+            continue
         partition = groups.partition_of(group_id)
         coordinator = seen.setdefault(partition, partition.ready())
-        found = _members(coordinator, group_id, coordinator.member_ids(group_id)[first:])
+        there = _members(coordinator, group_id, coordinator.member_ids(group_id)[first:])
+        found = context.shown(Api.DESCRIBE_GROUPS, there)
         members = Fitting(found, limit_bytes // 2 if request.paged else limit_bytes, context.older_version)
         details = coordinator.details(group_id)
         yield chain(members.collect(), _group_parts(details, members, context.older_version))

@@ -9,7 +9,7 @@ from itertools import chain
 from sparklog.errors import InvalidRequestError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 from sparklog.metadata.store import Topic
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import APIS, ApiRange, HandshakeRequest, HandshakeResponse, encode, encode_value
+from sparklog.protocol.messages import APIS, Api, ApiRange, HandshakeRequest, HandshakeResponse, encode, encode_value
 from sparklog.protocol.topic_messages import (
     BrokerEndpoint,
     MetadataRequest,
@@ -19,6 +19,8 @@ from sparklog.protocol.topic_messages import (
     TopicState,
 )
 from sparklog.replication.cluster_image import NO_LEADER
+from sparklog.security.acls import Operation, ResourceType
+from sparklog.security.principals import ANONYMOUS
 from sparklog.types import TopicPartition
 from sparklog.version import __version__
 from sparklog_broker.broker import Broker
@@ -37,9 +39,13 @@ SMALL_TOPIC_PARTITIONS, SMALL_TOPIC_BYTES = 32, 16 * 1024
 
 async def handshake(request: HandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
     """The Unix socket is offered to clients of this host that nothing stands between (a proxy, a container's
-    address)."""
+    address). Whoever comes through it is nobody in particular, so those who are somebody stay where they are."""
     broker = context.broker
-    direct = request.client_address == context.peer_name and is_same_host(context.peer_host, context.local_address[0])
+    direct = (
+        context.principal == ANONYMOUS
+        and request.client_address == context.peer_name
+        and is_same_host(context.peer_host, context.local_address[0])
+    )
     return Response(
         HandshakeResponse(
             broker_id=broker.config.broker_id,
@@ -60,7 +66,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
     host, port = context.local_address
     await broker.pace.begin()
     if request.create_missing:
-        await create_missing(broker, request.topics)
+        context = await create_missing(context, request.topics)
     response = MetadataResponse(
         cluster_id=broker.storage.cluster_id,
         controller=broker.config.broker_id if broker.cluster is None else broker.cluster.controller.controller_id,
@@ -69,7 +75,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
     )
     remedy = "ask for fewer topics at once, or use a newer client, which asks page by page"
     version = context.older_version
-    items = _topics(broker, request, response, version)
+    items = _topics(context, request, response, version)
     return await broker.long_answers.build(
         response, "topics", items, paged=request.paged, remedy=remedy, version=version
     )
@@ -77,27 +83,37 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
 
 def _brokers(broker: Broker, host: str, port: int) -> list[BrokerEndpoint]:
     """Those that are registered; this one is there in any case."""
-    found = {broker.config.broker_id: BrokerEndpoint(broker.config.broker_id, host, port)}
+    found = {broker.config.broker_id: BrokerEndpoint(broker.config.broker_id, host, port, broker.config.broker_rack)}
     if broker.cluster is not None:
         for known in broker.cluster.image.brokers.values():
             if known.endpoints:
-                found[known.broker_id] = BrokerEndpoint(known.broker_id, *parse_address(known.endpoints[0]))
+                found[known.broker_id] = BrokerEndpoint(
+                    known.broker_id, *parse_address(known.endpoints[0]), known.rack or ""
+                )
     return [found[i] for i in sorted(found)]
 
 
 def _topics(
-    broker: Broker, request: MetadataRequest, response: MetadataResponse, version: int | None
+    context: RequestContext, request: MetadataRequest, response: MetadataResponse, version: int | None
 ) -> Iterator[Iterator[bytes]]:
     """The parts of each topic that is asked for. Goes on after a topic only when that is in the answer."""
-    names = sorted(broker.partitions.topics) if request.topics is None else list(dict.fromkeys(request.topics))
+    broker = context.broker
+    if request.topics is None:
+        names = sorted(context.shown(Api.METADATA, broker.partitions.topics))
+    else:
+        names = list(dict.fromkeys(request.topics))
     if request.after:
         first = bisect_right(names, request.after) if request.topics is None else _position_after(names, request.after)
         names = names[first:]
     asked = [(name, -1) for name in names]
-    if request.after and request.schemas_from >= 0:
+    may_continue = context.may(Operation.DESCRIBE, ResourceType.TOPIC, request.after)
+    if request.after and request.schemas_from >= 0 and may_continue:
         asked.insert(0, (request.after, request.schemas_from))
     room = broker.long_answers.limit_bytes // 2 if request.paged else None
     for name, schemas_from in asked:
+        if name in context.denied:
+            yield iter((encode(TopicState(context.denied[name].code, name), version),))
+            continue
         topic = broker.partitions.topics.get(name)
         if topic is None:
             yield iter((encode(unknown_topic(name), version),))

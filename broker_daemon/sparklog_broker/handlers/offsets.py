@@ -6,8 +6,18 @@ import asyncio
 import logging
 
 from sparklog.errors import SparklogError, UnknownServerError
+from sparklog.log.leader_epochs import UNDEFINED
 from sparklog.log.partition_log import PartitionLog
-from sparklog.protocol.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsResult
+from sparklog.protocol.messages import (
+    EpochEndOffset,
+    EpochPartition,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+)
 from sparklog.types import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -16,6 +26,7 @@ from sparklog.types import (
     MAX_TIMESTAMP,
     READ_COMMITTED,
     OffsetAndTimestamp,
+    TopicPartition,
 )
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
@@ -42,6 +53,7 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     for i, wanted in enumerate(request.partitions):
         try:
             partition = broker.partitions.get(wanted.topic, wanted.partition)
+            partition.check_leader_epoch(wanted.leader_epoch)
             if wanted.timestamp_ms in (LATEST_TIMESTAMP, MAX_TIMESTAMP):
                 partition.replicas.check_end_known()
             end = partition.stable_offset if request.isolation == READ_COMMITTED else None
@@ -57,8 +69,35 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
         if (i + 1) % ITEMS_PER_LOOK == 0 and broker.pace.due():
             await broker.pace.pause()
     await _collect(lookups, found)
-    results = (_result(*r) for r in zip(request.partitions, found, strict=True))
+    results = (_result(broker, *r) for r in zip(request.partitions, found, strict=True))
     return Response(ListOffsetsResponse(await broker.pace.list_of(results)))
+
+
+async def offsets_for_leader_epoch(
+    request: OffsetsForLeaderEpochRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """Where epochs end, as far as consumers may read: known in memory (KIP-320)."""
+    broker = context.broker
+    await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition))
+    results = (_epoch_end(broker, wanted) for wanted in request.partitions)
+    return Response(OffsetsForLeaderEpochResponse(await broker.pace.list_of(results)))
+
+
+def _epoch_end(broker: Broker, wanted: EpochPartition) -> EpochEndOffset:
+    try:
+        partition = broker.partitions.get(wanted.topic, wanted.partition)
+        partition.check_leader_epoch(wanted.leader_epoch)
+        log = partition.log
+        epoch, end_offset = log.epochs.end_offset_for(wanted.epoch, log.log_end_offset)
+    except SparklogError as e:
+        return EpochEndOffset(wanted.topic, wanted.partition, e.code, message=str(e))
+    return EpochEndOffset(wanted.topic, wanted.partition, 0, epoch, end_offset)
+
+
+def _epoch_before(broker: Broker, wanted: ListOffsetsPartition, offset: int) -> int:
+    partition = broker.partitions.find(TopicPartition(wanted.topic, wanted.partition))
+    log = None if partition is None else partition.open_log
+    return UNDEFINED if log is None or offset <= log.log_start_offset else log.epochs.epoch_of(offset - 1)
 
 
 async def _collect(
@@ -100,9 +139,14 @@ def _look_up(
     return broker.io.run(broker.io.idlest(), job)
 
 
-def _result(wanted: ListOffsetsPartition, found: OffsetAndTimestamp | BaseException | None) -> ListOffsetsResult:
+def _result(
+    broker: Broker, wanted: ListOffsetsPartition, found: OffsetAndTimestamp | BaseException | None
+) -> ListOffsetsResult:
     if isinstance(found, OffsetAndTimestamp):
-        return ListOffsetsResult(wanted.topic, wanted.partition, 0, found.offset, found.timestamp_ms)
+        epoch = _epoch_before(broker, wanted, found.offset)
+        return ListOffsetsResult(
+            wanted.topic, wanted.partition, 0, found.offset, found.timestamp_ms, leader_epoch=epoch
+        )
     if isinstance(found, SparklogError):
         return ListOffsetsResult(wanted.topic, wanted.partition, found.code, message=str(found))
     log.error("%s-%d: looking up an offset failed", wanted.topic, wanted.partition, exc_info=found)

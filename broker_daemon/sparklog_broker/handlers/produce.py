@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 
 from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, SparklogError, UnknownServerError
@@ -11,12 +10,13 @@ from sparklog.log.appends.check import work_bytes
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.states import Guard, Issued
-from sparklog.metadata.store import Topic
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.types import TopicPartition
+from sparklog_broker.broker import Broker
 from sparklog_broker.coordinators.internal_topics import check_not_internal
 from sparklog_broker.coordinators.verification import Verified
 from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers.leader_hints import endpoints, leader_hint
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.appender import INLINE_APPEND_BYTES, Write
@@ -69,11 +69,12 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
         if failed is not None:
             log.info("produce with acks=0 failed: %s; disconnecting, which is all that can be told", failed)
         return Response(None, close=failed is not None)
-    topics = context.broker.partitions.topics
-    results = (
-        _result(topics, p, writes.get(i), o) for i, (p, o) in enumerate(zip(request.partitions, outcomes, strict=True))
+    results = await pace.list_of(
+        _result(context.broker, p, writes.get(i), o)
+        for i, (p, o) in enumerate(zip(request.partitions, outcomes, strict=True))
     )
-    return Response(ProduceResponse(await pace.list_of(results)))
+    leaders = [r.leader_id for r in results if r.leader_id >= 0]
+    return Response(ProduceResponse(results, endpoints(context.broker, leaders) if leaders else []))
 
 
 def _cut(partitions: list[ProducePartition], payload: memoryview) -> list[memoryview]:
@@ -106,13 +107,11 @@ def _append(
     return partition_log.appender.append(piece, leader_epoch=leader_epoch, guard=guard, issued=issued)
 
 
-def _result(
-    topics: Mapping[str, Topic], wanted: ProducePartition, write: Write | None, outcome: _Outcome | None
-) -> ProduceResult:
+def _result(broker: Broker, wanted: ProducePartition, write: Write | None, outcome: _Outcome | None) -> ProduceResult:
     if isinstance(outcome, AppendInfo):
         partition_log = write.partition.open_log if write is not None else None
         start = -1 if partition_log is None else partition_log.log_start_offset
-        topic = topics.get(wanted.topic)
+        topic = broker.partitions.topics.get(wanted.topic)
         newest = topic.schema_id if topic is not None else -1
         return ProduceResult(
             wanted.topic,
@@ -127,4 +126,12 @@ def _result(
     error = (
         outcome if isinstance(outcome, SparklogError) else UnknownServerError("the append failed; see the broker's log")
     )
-    return ProduceResult(wanted.topic, wanted.partition, error.code, message=str(error))
+    leader_id, leader_epoch = leader_hint(broker, wanted.topic, wanted.partition, error)
+    return ProduceResult(
+        wanted.topic,
+        wanted.partition,
+        error.code,
+        message=str(error),
+        leader_id=leader_id,
+        leader_epoch=leader_epoch,
+    )

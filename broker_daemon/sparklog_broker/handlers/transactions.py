@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from sparklog.errors import InvalidRequestError
+from sparklog.protocol.messages import Api, encode
+from sparklog.protocol.permissions import application_resource
 from sparklog.protocol.transaction_messages import (
     AbortTransactionRequest,
     AbortTransactionResponse,
@@ -77,7 +79,7 @@ async def list_transactions(request: ListTransactionsRequest, payload: memoryvie
     await broker.pace.begin()
     found = broker.transactions.summaries(request.states, request.running_ms_min, request.after)
     version = context.older_version
-    items = one_by_one(found, version)
+    items = one_by_one(context.shown(Api.LIST_TRANSACTIONS, found), version)
     return await broker.long_answers.build(
         ListTransactionsResponse([]), "transactions", items, paged=request.paged, remedy=NEWER_CLIENT, version=version
     )
@@ -106,9 +108,16 @@ def _described(
     transactions, limit_bytes = context.broker.transactions, context.broker.long_answers.limit_bytes
     first = request.partitions_from
     for transactional_id in dict.fromkeys(request.transactional_ids):
+        denied = context.denied.get(application_resource(transactional_id))
+        if denied is not None:
+            details = TransactionDetails(denied.code, transactional_id, message=str(denied))
+            yield (encode(details, context.older_version),)
+            first = 0
+            continue
         details = transactions.describe(transactional_id)
         room_bytes = limit_bytes // 2 if request.paged else limit_bytes
-        partitions = Fitting(details.partitions[first:], room_bytes, context.older_version)
+        shown = list(context.shown(Api.DESCRIBE_TRANSACTIONS, details.partitions))
+        partitions = Fitting(shown[first:], room_bytes, context.older_version)
         yield chain(partitions.collect(), _parts(details, partitions, context.older_version))
         if not partitions.complete:
             if not request.paged:
@@ -145,5 +154,10 @@ async def describe_producers(
     answer.producers = []
     version = context.older_version
     return await broker.long_answers.build(
-        answer, "producers", one_by_one(found, version), paged=request.paged, remedy=NEWER_CLIENT, version=version
+        answer,
+        "producers",
+        one_by_one(context.shown(Api.DESCRIBE_PRODUCERS, found), version),
+        paged=request.paged,
+        remedy=NEWER_CLIENT,
+        version=version,
     )

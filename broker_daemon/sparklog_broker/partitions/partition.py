@@ -162,6 +162,10 @@ class Partition:
         if self._log is not None:
             self._raise_high_watermark(self._log)
 
+    def on_copied(self) -> None:
+        """A follower's log has more records, or knows that more are committed."""
+        self._fetches.check(self.key)
+
     def on_role_changed(self) -> None:
         """This broker leads the partition now, or no more: who waits has to look."""
         self._fetches.check(self.key)

@@ -43,9 +43,19 @@ class Partitions:
 
     def get(self, topic: str, number: int) -> Partition:
         """The partition, which this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
+        found = self._known(topic, number)
+        found.replicas.check_leads()
+        return found
+
+    def readable(self, topic: str, number: int) -> Partition:
+        """The partition, which this broker leads or follows. Raises as `get`."""
+        found = self._known(topic, number)
+        found.replicas.check_follows()
+        return found
+
+    def _known(self, topic: str, number: int) -> Partition:
         found = self._partitions.get((topic, number))
         if found is not None:
-            found.replicas.check_leads()
             return found
         known = self.topics.get(topic)
         if known is None:

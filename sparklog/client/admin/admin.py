@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparklog.client.admin import cluster_admin, transaction_admin
+from sparklog.client.admin import acl_admin, cluster_admin, transaction_admin
 from sparklog.client.admin.cluster_admin import BrokerDescription, ClusterDescription, PartitionReassignment
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
@@ -40,6 +40,8 @@ from sparklog.protocol.transaction_messages import (
     TransactionDetails,
     TransactionSummary,
 )
+from sparklog.security.acl_records import ALL_ACLS, AclFilter
+from sparklog.security.acls import Acl
 from sparklog.security.client_security import Security, with_parameters
 from sparklog.settings import Scope, check, check_names, from_parameters, settings_of
 from sparklog.types import INTERNAL_TOPICS, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, check_topic_name
@@ -470,6 +472,19 @@ class Admin:
             for p in range(counts[n] if n in counts else self.describe_topic(n).partitions)
         ]
         return transaction_admin.find_hanging_transactions(self._cluster, partitions, timeout_ms=self._timeout_ms)
+
+    def create_acls(self, acls: Iterable[Acl]) -> int:
+        """Adds ACLs; how many were new. Raises InvalidConfigError for one that could never match,
+        SecurityDisabledError if the broker has no authorizer, ClusterAuthorizationFailedError."""
+        return acl_admin.create_acls(self._cluster, acls, timeout_ms=self._timeout_ms)
+
+    def delete_acls(self, *filters: AclFilter) -> list[Acl]:
+        """Removes the ACLs that any of the filters takes, and returns them. Raises as `create_acls`."""
+        return acl_admin.delete_acls(self._cluster, filters, timeout_ms=self._timeout_ms)
+
+    def describe_acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
+        """The ACLs that the filter takes, or all. Raises as `create_acls`."""
+        return acl_admin.describe_acls(self._cluster, wanted, timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
         """Every other method raises ClosedError from now on; again is fine. Nothing is held: connections are shared by

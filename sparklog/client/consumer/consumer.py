@@ -29,7 +29,7 @@ from sparklog.client.net.cluster import cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.reading.consumed import ConsumedBatch, Projection
 from sparklog.client.reading.isolation import isolation_of
-from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.errors import (
     ClosedError,
     DeserializationError,
@@ -134,9 +134,11 @@ class Consumer:
         committed = self._group.committed(new, deadline) if self._group is not None and new else {}
         for tp in tps:
             offset = committed.get(tp)
-            begin = None if offset is None else offset.offset
-            current = self._fetcher.positions.get(tp)
-            positions[tp] = current or self._position(tp, begin, RESET_TO.get(self._reset))
+            current = positions[tp] = self._fetcher.positions.get(tp) or self._position(
+                tp, None, RESET_TO.get(self._reset)
+            )
+            if offset is not None:  # only of new ones
+                current.begin_at(offset.offset, offset.leader_epoch)
         self._replace(positions)
 
     def subscribe(
@@ -229,7 +231,7 @@ class Consumer:
         deadline = Deadline(self._api_timeout_ms)
         if position.waiting and self._group is not None:
             committed = self._group.committed([position.tp], deadline)[position.tp]
-            self._reader.start_at({position.tp: None if committed is None else committed.offset})
+            self._reader.start_at({position.tp: committed})
         with self._fetcher.changed:
             if position.consumed is not None:
                 return position.consumed
@@ -237,11 +239,11 @@ class Consumer:
             raise OffsetOutOfRangeError(f"{tp} has no position and auto.offset.reset is none: seek to an offset first")
         asked = {position.tp: position.reset_to}
         timeout_ms = deadline.left_ms(self.settings["request.timeout.ms"])
-        answer = list_offsets(self._cluster, asked, isolation=self._isolation, timeout_ms=timeout_ms)
+        answer = find_offsets(self._cluster, asked, isolation=self._isolation, timeout_ms=timeout_ms)
         found = answer[position.tp].offset
         with self._fetcher.changed:
             if position.consumed is None:
-                position.offset = position.consumed = found
+                position.begin_at(found, answer[position.tp].leader_epoch)
             return found if position.consumed is None else position.consumed
 
     # -- offsets of the group
@@ -290,6 +292,8 @@ class Consumer:
             raise InvalidRequestError(f"max_records = {limit}: at least 1")
         if self._group is not None:
             self._group.before_poll()
+        if self._fetcher.has_diverged:
+            self._replace(self._fetcher.settle())
         if not self._hand:
             fetched = self._take(timeout_ms)
             if fetched is None:
@@ -330,6 +334,8 @@ class Consumer:
         self._check_open()
         if self._group is not None:
             self._group.before_poll()
+        if self._fetcher.has_diverged:
+            self._replace(self._fetcher.settle())
         batches: list[ConsumedBatch] = []
         moved: dict[Position, int | None] = {}
         try:

@@ -16,14 +16,17 @@ from sparklog.client.reading.isolation import Aborted
 from sparklog.errors import CorruptBatchError, InvalidRequestError
 from sparklog.format.batch import BatchHeader, iterate_batches
 from sparklog.protocol.messages import FetchPartition, FetchResponse, FetchResult
+from sparklog.protocol.topic_messages import BrokerEndpoint
 
 
 class UnderWay(NamedTuple):
-    """A request without an answer yet: what it asked for, and on which connection."""
+    """A request without an answer yet: what it asked for, and on which connection. `epochs`: of what is before the
+    offsets asked for."""
 
-    leader: Endpoint
+    broker: Endpoint
     connection: Connection
     asked: list[tuple[Position, FetchPartition]]
+    epochs: list[int]
 
     @property
     def positions(self) -> list[Position]:
@@ -41,22 +44,25 @@ class UnderWay(NamedTuple):
             self.connection.close()
             raise InvalidRequestError("the answer to a fetch does not have the announced parts")
         parts, start = [], 0
-        for (position, wanted), result in zip(self.asked, results, strict=True):
+        for (position, wanted), epoch, result in zip(self.asked, self.epochs, results, strict=True):
             data = payload.slice(start, result.length_bytes)
-            parts.append(Part(position, wanted.fetch_offset, result, data, *headers_of(data)))
+            parts.append(Part(position, wanted.fetch_offset, epoch, result, data, response.brokers, *headers_of(data)))
             start += result.length_bytes
         return parts, payload.size
 
 
 @dataclass(slots=True)
 class Part:
-    """One partition's part of an answer, of which what is below `offset` was not asked for or has been taken.
-    `headers` are those of its batches with their positions in `data`, up to the `damage` if there is any."""
+    """One partition's part of an answer, of which what is below `offset` was not asked for or has been taken; `epoch`
+    is that of the record before. `headers` are those of its batches with their positions in `data`, up to the `damage`
+    if there is any. `brokers`: where those are that the answer names."""
 
     position: Position
     offset: int
+    epoch: int
     result: FetchResult
     data: pa.Buffer
+    brokers: list[BrokerEndpoint]
     headers: list[tuple[int, BatchHeader]]
     damage: CorruptBatchError | None
 
@@ -64,6 +70,11 @@ class Part:
     def end_offset(self) -> int:
         """The offset after the last intact batch."""
         return max((header.next_offset for _, header in self.headers), default=self.offset)
+
+    @property
+    def end_epoch(self) -> int:
+        """The leader epoch of the last intact batch."""
+        return self.headers[-1][1].leader_epoch if self.headers else self.epoch
 
     @property
     def next_offset(self) -> int | None:

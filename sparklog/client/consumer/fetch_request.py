@@ -24,6 +24,7 @@ class FetcherConfig(NamedTuple):
     reset: str
     isolation: int
     local_read: bool = True
+    rack: str = ""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> FetcherConfig:
@@ -39,6 +40,7 @@ class FetcherConfig(NamedTuple):
             reset=settings["auto.offset.reset"],
             isolation=isolation_of(settings["isolation.level"]),
             local_read=settings["local.read"] == "auto",
+            rack=settings["client.rack"],
         )
 
 
@@ -49,18 +51,23 @@ def fetch_request(
     room_bytes: int,
     wait_ms: int,
     is_probe: Callable[[Position], bool],
+    epoch_of: Callable[[Position], int] = lambda position: -1,
+    now: float = 0.0,
 ) -> tuple[FetchRequest, list[tuple[Position, FetchPartition]]]:
-    """The request for those positions whose offsets are known, and what it asks of each.
+    """The request for those positions whose offsets are known, and what it asks of each. `epoch_of`: in which epoch
+    the partition's leader leads.
 
     The answer fits into `room_bytes`, but for a first batch that is larger. The broker waits up to `wait_ms` for data.
     Of a position that is a probe only a little is asked for: the rest may be read from the broker's files.
     """
     max_bytes = max(min(config.max_bytes, room_bytes), 1)
     part_bytes = min(config.partition_max_bytes, max_bytes)
-    asked = [
-        (p, FetchPartition(*p.tp, p.offset, min(part_bytes, PROBE_BYTES) if is_probe(p) else part_bytes))
-        for p in positions
-        if p.offset is not None
-    ]
-    request = FetchRequest(wait_ms, config.min_bytes, max_bytes, config.isolation, [part for _, part in asked])
-    return request, asked
+    asked: list[tuple[Position, FetchPartition]] = []
+    for position in positions:
+        if position.offset is not None:
+            max_part = min(part_bytes, PROBE_BYTES) if is_probe(position) else part_bytes
+            leader_only = bool(config.rack) and now < position.leader_until
+            part = FetchPartition(*position.tp, position.offset, max_part, epoch_of(position), leader_only)
+            asked.append((position, part))
+    parts = [part for _, part in asked]
+    return FetchRequest(wait_ms, config.min_bytes, max_bytes, config.isolation, parts, config.rack), asked

@@ -47,12 +47,14 @@ class FileFetcherConfig(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What was read of a partition: `batches` of `size_bytes` with the rows of [start_offset, end_offset)."""
+    """What was read of a partition: `batches` of `size_bytes` with the rows of [start_offset, end_offset), the last of
+    leader epoch `epoch`."""
 
     batches: list[ConsumedBatch]
     start_offset: int
     end_offset: int
     size_bytes: int
+    epoch: int
 
 
 class Taker(Protocol):
@@ -106,7 +108,7 @@ class Stretch:
     def read(self, position: Position, max_bytes: int, *, check_crcs: bool) -> tuple[Piece, Exception | None]:
         """The next batches, at least one and not many more than `max_bytes`, and what went wrong behind them."""
         batches: list[ConsumedBatch] = []
-        start, size = self.offset, 0
+        start, size, epoch = self.offset, 0, position.epoch
         error: Exception | None = None
         try:
             while size < max_bytes:
@@ -129,10 +131,10 @@ class Stretch:
                 if batch is not None:
                     batches.append(batch)
                     size += found.header.size_bytes
-                self.offset = max(self.offset, found.header.next_offset)
+                self.offset, epoch = max(self.offset, found.header.next_offset), found.header.leader_epoch
         except (SparklogError, OSError) as e:
             error = e
-        return Piece(batches, start, self.offset, size), error
+        return Piece(batches, start, self.offset, size, epoch), error
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from sparklog.client.consumer.fetcher import RESET_TO, Fetcher
 from sparklog.client.consumer.position import Position
 from sparklog.errors import SparklogError
-from sparklog.types import TopicPartition
+from sparklog.types import OffsetAndMetadata, TopicPartition
 
 
 class GroupReader:
@@ -33,12 +33,12 @@ class GroupReader:
             new.waiting = True
         self._replace(positions)
 
-    def start_at(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+    def start_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         with self._fetcher.changed:
             for tp, offset in offsets.items():
                 position = self._fetcher.positions.get(tp)
                 if position is not None and position.waiting:
-                    position.offset = position.consumed = offset
+                    position.begin_at(*((None, -1) if offset is None else (offset.offset, offset.leader_epoch)))
                     position.reset_to = RESET_TO.get(self._reset)
                     position.waiting = False
             self._fetcher.wake()
@@ -56,9 +56,13 @@ class GroupReader:
             left = {tp: p for tp, p in self._fetcher.positions.items() if tp not in gone}
         self._replace(left)
 
-    def consumed(self) -> dict[TopicPartition, int]:
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         with self._fetcher.changed:
-            return {tp: c for tp, p in self._fetcher.positions.items() if (c := p.consumed) is not None}
+            return {
+                tp: OffsetAndMetadata(c, leader_epoch=p.consumed_epoch)
+                for tp, p in self._fetcher.positions.items()
+                if (c := p.consumed) is not None
+            }
 
     def unstarted(self) -> list[TopicPartition]:
         with self._fetcher.changed:

@@ -56,11 +56,11 @@ class Reader(Protocol):
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """They are assigned, but not read before `start_at` has said from where."""
 
-    def start_at(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+    def start_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """From where; None: from where auto.offset.reset says. Those that were sought meanwhile stay there."""
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
-    def consumed(self) -> dict[TopicPartition, int]:
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Behind what earlier polls have returned, of every partition whose position is known."""
 
     def unstarted(self) -> list[TopicPartition]:
@@ -277,7 +277,7 @@ class GroupConsumer:
 
     def _commit_before_revoke(self, partitions: Partitions, timeout_ms: int) -> None:
         offsets = {tp: o for tp, o in self._reader.consumed().items() if tp in partitions}
-        if all(self._automatic.get(tp) == o for tp, o in offsets.items()) and self._committer.idle:
+        if all(self._automatic.get(tp) == o.offset for tp, o in offsets.items()) and self._committer.idle:
             return
         try:
             self._committer.submit(offsets, timeout_ms).result(timeout_ms / 1000)
@@ -313,9 +313,8 @@ class GroupConsumer:
                 raise
             _log.info("the committed offsets of group %s are not known yet: %s", self.group_id, e)
             return
-        begin = {tp: None if o is None else o.offset for tp, o in found.items()}
-        self._automatic |= {tp: offset for tp, offset in begin.items() if offset is not None}
-        self._reader.start_at(begin)
+        self._automatic |= {tp: o.offset for tp, o in found.items() if o is not None}
+        self._reader.start_at(found)
 
     def committed(
         self, partitions: Iterable[TopicPartition], deadline: Deadline | None = None
@@ -377,16 +376,16 @@ class GroupConsumer:
         if not self._auto_commit or now < self._commit_due or not self._committer.idle:
             return
         self._commit_due = now + self._auto_commit_interval_s
-        offsets = {tp: o for tp, o in self._reader.consumed().items() if self._automatic.get(tp) != o}
+        offsets = {tp: o for tp, o in self._reader.consumed().items() if self._automatic.get(tp) != o.offset}
         if offsets:
             self._called_back.append(
                 (self._committer.submit(offsets, self._api_timeout_ms), {}, self._note_automatic(offsets))
             )
 
-    def _note_automatic(self, offsets: dict[TopicPartition, int]) -> Callback:
+    def _note_automatic(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Callback:
         def note(_: object, error: SparklogError | None) -> None:
             if error is None:
-                self._automatic |= offsets
+                self._automatic |= {tp: o.offset for tp, o in offsets.items()}
             else:
                 _log.warning("the automatic commit failed, the next one brings newer positions: %s", error)
 
@@ -416,7 +415,7 @@ class GroupConsumer:
 
     def _commit_at_close(self, timeout_ms: int) -> None:
         """Of partitions that were assigned by hand."""
-        offsets = {tp: o for tp, o in self._reader.consumed().items() if self._automatic.get(tp) != o}
+        offsets = {tp: o for tp, o in self._reader.consumed().items() if self._automatic.get(tp) != o.offset}
         if offsets:
             try:
                 self._committer.submit(offsets, timeout_ms).result(timeout_ms / 1000)

@@ -22,10 +22,12 @@ from sparklog.client.net.client_defaults import resolve_client
 from sparklog.client.net.connection import Connection, connect_for_data
 from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.known_leaders import KnownLeaders, Leader
 from sparklog.client.net.paging import pages
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import (
     BrokerNotAvailableError,
+    BrokerShuttingDownError,
     NotCoordinatorError,
     RequestTimedOutError,
     SparklogError,
@@ -36,7 +38,7 @@ from sparklog.errors import (
 from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
-from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
+from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse
 from sparklog.security.client_security import PLAINTEXT, ClientSecurity, Security
 from sparklog.types import TopicPartition
 
@@ -48,6 +50,11 @@ IDLE_CONNECTIONS_MAX = 8
 """Per broker and purpose."""
 IDLE_S_MAX = 60.0
 CLUSTERS_MAX = 64
+DOUBT_S = 30.0
+"""A broker that has not answered is asked after the others for so long."""
+HUNG_MS = 3_000
+"""Another broker is asked for what any of them knows when one does not answer for so long."""
+ANY_BROKER_KNOWS = (Api.METADATA, Api.FIND_COORDINATOR)
 
 M = TypeVar("M", bound=Message)
 
@@ -65,7 +72,9 @@ class Cluster:
         weakref.finalize(self, _close_pools, self._idle).atexit = False
         self._topics: OrderedDict[str, tuple[TopicInfo, float]] = OrderedDict()
         self._brokers: dict[int, Endpoint] = {}
+        self._leaders = KnownLeaders()
         self._coordinators: OrderedDict[CoordinatorKey, Endpoint | None] = OrderedDict()
+        self._failed_at: dict[Endpoint, float] = {}
         self._no_local_until: dict[Endpoint, float] = {}
         self._no_remote_until: dict[Endpoint, float] = {}
 
@@ -82,6 +91,8 @@ class Cluster:
         with self._lock:
             self._brokers = {b.broker_id: Endpoint(b.host, b.port) for b in response.brokers}
             for info in known:
+                before = self._topics.get(info.name)
+                self._leaders.keep_newer(None if before is None else before[0], info)
                 self._topics[info.name] = (info, now)
                 self._topics.move_to_end(info.name)
             while len(self._topics) > TOPICS_CACHED_MAX:
@@ -187,12 +198,18 @@ class Cluster:
         with self._lock:
             cached = self._topics.get(name)
             if cached is not None and cached[0].schema_id < newest_schema_id:
-                del self._topics[name]
+                self._forget_topic(name)
 
     def invalidate(self, name: str) -> None:
         """Forgets a topic: the next use asks the broker."""
         with self._lock:
-            self._topics.pop(name, None)
+            self._forget_topic(name)
+
+    def _forget_topic(self, name: str) -> None:
+        """With the lock held."""
+        forgotten = self._topics.pop(name, None)
+        if forgotten is not None and forgotten[0].partition_states:
+            self._leaders.keep(forgotten[0])
 
     def expire(self, name: str) -> None:
         """What is known of a topic may be old: the next use asks the broker, and goes on with it if none answers."""
@@ -212,13 +229,12 @@ class Cluster:
                 raise UnknownTopicOrPartitionError(
                     f"topic {tp.topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
                 )
-            leader = info.partition_states[tp.partition].leader
             with self._lock:
-                endpoint = self._brokers.get(leader)
-            if endpoint is not None:
-                return endpoint
+                leader = self._leader(info, tp.partition)
+            if leader is not None:
+                return leader.endpoint
         self.invalidate(tp.topic)
-        raise BrokerNotAvailableError(f"{tp} has no leader at the moment (broker {leader} is not known)")
+        raise BrokerNotAvailableError(f"{tp} has no leader at the moment")
 
     def known_leader(self, tp: TopicPartition) -> Endpoint | None:
         """`leader`, if there is one and nobody has to be asked for it."""
@@ -226,7 +242,46 @@ class Cluster:
             info = self._fresh(tp.topic)
             if info is None or not 0 <= tp.partition < info.partitions:
                 return None
-            return self._brokers.get(info.partition_states[tp.partition].leader)
+            leader = self._leader(info, tp.partition)
+            return None if leader is None else leader.endpoint
+
+    def last_leader(self, tp: TopicPartition) -> Leader | None:
+        """Who led the partition when it was last heard of, however long ago that is. Asks nobody."""
+        with self._lock:
+            cached = self._topics.get(tp.topic)
+            if cached is None or not 0 <= tp.partition < cached[0].partitions:
+                return None
+            return self._leader(cached[0], tp.partition)
+
+    def _leader(self, info: TopicInfo, partition: int) -> Leader | None:
+        """With the lock held."""
+        broker_id, epoch = self._leaders.of(info, partition)
+        endpoint = self._brokers.get(broker_id)
+        return None if endpoint is None else Leader(endpoint, broker_id, epoch)
+
+    def note_leader(self, tp: TopicPartition, broker_id: int, epoch: int, brokers: Sequence[BrokerEndpoint]) -> bool:
+        """An answer tells who leads a partition (KIP-951), and where that broker is. Whether that is news."""
+        where = next((Endpoint(b.host, b.port) for b in brokers if b.broker_id == broker_id), None)
+        with self._lock:
+            cached = self._topics.get(tp.topic)
+            if where is None or cached is None or not 0 <= tp.partition < cached[0].partitions:
+                return False
+            is_news = self._leaders.note(cached[0], tp.partition, broker_id, epoch)
+            if is_news:
+                self._brokers[broker_id] = where
+            return is_news
+
+    def note_broker(self, broker_id: int, brokers: Sequence[BrokerEndpoint]) -> None:
+        """An answer names a broker, and tells where it is."""
+        where = next((Endpoint(b.host, b.port) for b in brokers if b.broker_id == broker_id), None)
+        if where is not None:
+            with self._lock:
+                self._brokers[broker_id] = where
+
+    def broker(self, broker_id: int) -> Endpoint | None:
+        """Where a broker was when the metadata were last read."""
+        with self._lock:
+            return self._brokers.get(broker_id)
 
     def local_reads(self, endpoint: Endpoint) -> bool:
         """Whether it is worth asking this broker for its files."""
@@ -291,7 +346,7 @@ class Cluster:
     ) -> Connection:
         """A new connection that belongs to the caller, to `endpoint` or to the first bootstrap server that answers.
         `for_data`: see `connect_for_data`."""
-        candidates = [endpoint] if endpoint else self._bootstrap
+        candidates = [endpoint] if endpoint else self._candidates()
         deadline = Deadline(timeout_ms)
         failures: list[SparklogError] = []
         for number, candidate in enumerate(candidates):
@@ -300,6 +355,7 @@ class Cluster:
                 open_one = connect_for_data if for_data else Connection
                 connection = open_one(candidate, timeout_ms=share_ms, security=self.security)
             except (BrokerNotAvailableError, RequestTimedOutError) as e:
+                self._failed_at[candidate] = time.monotonic()
                 failures.append(e)
             else:
                 connection.timeout_ms = timeout_ms
@@ -307,6 +363,16 @@ class Cluster:
         if len(failures) == 1:
             raise failures[0]
         raise BrokerNotAvailableError("; ".join(str(f) for f in failures))
+
+    def _candidates(self) -> list[Endpoint]:
+        """Who can be asked for what any broker knows: the bootstrap servers and the cluster's brokers; those that have
+        not answered lately come last."""
+        with self._lock:
+            known = list(self._brokers.values()) if len(self._brokers) > 1 else []
+        found = list(dict.fromkeys([*self._bootstrap, *known]))
+        since = time.monotonic() - DOUBT_S
+        self._failed_at = {e: at for e, at in self._failed_at.items() if at > since}
+        return sorted(found, key=self._failed_at.__contains__)
 
     @contextlib.contextmanager
     def connection(
@@ -330,7 +396,10 @@ class Cluster:
         timeout_ms: int = 30_000,
     ) -> M:
         """One request on a pooled connection. An idle connection that turns out to be dead is replaced once, except for
-        requests that must not take effect twice. All of it takes `timeout_ms` at most."""
+        requests that must not take effect twice. What any broker knows is asked of others when one does not answer. All
+        of it takes `timeout_ms` at most."""
+        if endpoint is None and api in ANY_BROKER_KNOWS and len(candidates := self._candidates()) > 1:
+            return self._ask_any(candidates, api, message, response, timeout_ms=timeout_ms)
         repeatable = api not in (Api.PRODUCE, Api.CREATE_TOPIC, Api.DELETE_TOPIC)
         deadline = Deadline(timeout_ms)
         for attempt in (1, 2):
@@ -343,6 +412,23 @@ class Cluster:
                     raise
         raise AssertionError("unreachable")
 
+    def _ask_any(
+        self, candidates: Sequence[Endpoint], api: Api, message: Message, response: type[M], *, timeout_ms: int
+    ) -> M:
+        """One after the other, the last with all the time that is left."""
+        deadline = Deadline(timeout_ms)
+        failures: list[SparklogError] = []
+        for number, candidate in enumerate(candidates):
+            others = len(candidates) - number - 1
+            share_ms = min(max(1, deadline.left_ms() // (others + 1)), HUNG_MS) if others else deadline.left_ms()
+            try:
+                return self.request(api, message, response, endpoint=candidate, timeout_ms=share_ms)
+            except (BrokerNotAvailableError, RequestTimedOutError, BrokerShuttingDownError) as e:
+                self._failed_at[candidate] = time.monotonic()
+                failures.append(e)
+        is_late = all(isinstance(f, RequestTimedOutError) for f in failures)
+        raise (RequestTimedOutError if is_late else BrokerNotAvailableError)("; ".join(map(str, failures)))
+
     def close(self) -> None:
         """Closes the idle connections and forgets the metadata."""
         with self._lock:
@@ -350,6 +436,7 @@ class Cluster:
             self._idle.clear()
             self._topics.clear()
             self._brokers.clear()
+            self._leaders = KnownLeaders()
             self._coordinators.clear()
         _close_pools(idle)
 
@@ -448,6 +535,7 @@ def _drop_after_fork() -> None:
         c._idle = {}
         c._topics = OrderedDict()
         c._brokers = {}
+        c._leaders = KnownLeaders()
         c._coordinators = OrderedDict()
     _clusters.clear()
 

@@ -55,13 +55,13 @@ class Outcomes:
         self._doubt_metadata = doubt_metadata
         self._clock = clock
 
-    def answered(self, entry: Entry, result: ProduceResult) -> None:
-        """The broker has answered for these batches."""
+    def answered(self, entry: Entry, result: ProduceResult, *, moved: bool = False) -> None:
+        """The broker has answered for these batches. `moved`: it says who leads instead, which is news (KIP-951)."""
         if result.error_code == 0:
             self.stored(entry, result)
             return
         error = error_from_code(result.error_code, result.message)
-        self.failed(entry, error, definite=isinstance(error, STORED_NOTHING))
+        self.failed(entry, error, definite=isinstance(error, STORED_NOTHING), at_once=moved)
 
     def stored(self, entry: Entry, result: ProduceResult) -> None:
         """They are in the log; offsets -1: nobody knows where (acks=0)."""
@@ -87,10 +87,12 @@ class Outcomes:
                 entry.queue.sequences.refused(entry.batches, Refusal.RETRIABLE, definite=True)
         self._put_back(entry, 0.0)
 
-    def failed(self, entry: Entry, error: SparklogError, *, definite: bool = False) -> None:
-        """The attempt has failed. `definite`: it has stored nothing, and will not; else nobody knows."""
+    def failed(self, entry: Entry, error: SparklogError, *, definite: bool = False, at_once: bool = False) -> None:
+        """The attempt has failed. `definite`: it has stored nothing, and will not; else nobody knows. `at_once`: it is
+        known who takes it, so the next attempt need not wait."""
         queue, batches = entry
-        self._doubt_metadata(queue.tp.topic, error)
+        if not at_once:
+            self._doubt_metadata(queue.tp.topic, error)
         for batch in batches:
             batch.error = error
         session = self._accumulator.session
@@ -99,7 +101,7 @@ class Outcomes:
             return
         then = self._judge(entry, error, definite=definite)
         if then is AfterFailure.RETRY:
-            self._put_back(entry, self._retry_at(queue, error))
+            self._put_back(entry, 0.0 if at_once else self._retry_at(queue, error))
         elif then is AfterFailure.SPLIT:
             # one of them is to blame: each is tried in a request of its own
             for batch in batches:

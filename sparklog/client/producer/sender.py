@@ -375,7 +375,10 @@ class Sender:
         for entry, result in zip(entries, response.results, strict=True):
             if result.error_code == 0:
                 self._cluster.note_schema(entry.queue.tp.topic, result.newest_schema_id)
-            self._outcomes.answered(entry, result)
+            moved = result.leader_id >= 0 and self._cluster.note_leader(
+                entry.queue.tp, result.leader_id, result.leader_epoch, response.brokers
+            )
+            self._outcomes.answered(entry, result, moved=moved)
 
     # -- failures
 

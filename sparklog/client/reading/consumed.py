@@ -115,6 +115,11 @@ class ConsumedBatch:
         return decode_small_batch(memoryview(self._source[0]), 0, self._header)
 
     @property
+    def leader_epoch(self) -> int:
+        """The epoch of the leader that has appended it."""
+        return self._header.leader_epoch
+
+    @property
     def append_time_ms(self) -> int | None:
         """The time of all rows, where it is the broker's."""
         return self._header.append_time_ms if self._header.attributes & ATTRIBUTE_LOG_APPEND_TIME else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import check_named
@@ -39,6 +40,14 @@ def timestamp_of(spec: str | int) -> int:
     raise InvalidRequestError(f"offset of {spec!r}: use {', '.join(NAMED)} or a timestamp in ms")
 
 
+class FoundOffset(NamedTuple):
+    """As OffsetAndTimestamp; `leader_epoch`: of the record before the offset, -1: not known."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
 def list_offsets(
     cluster: Cluster,
     asked: Mapping[TopicPartition, str | int],
@@ -49,12 +58,26 @@ def list_offsets(
     """Looks up offsets, asking each partition's leader; with READ_COMMITTED the latest is the last stable offset.
 
     All of it takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError and others."""
+    found = find_offsets(cluster, asked, isolation=isolation, timeout_ms=timeout_ms)
+    return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in found.items()}
+
+
+def find_offsets(
+    cluster: Cluster,
+    asked: Mapping[TopicPartition, str | int],
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    timeout_ms: int = 30_000,
+) -> dict[TopicPartition, FoundOffset]:
+    """`list_offsets`, with leader epochs."""
     deadline = Deadline(timeout_ms)
     by_leader: dict[Endpoint, list[ListOffsetsPartition]] = {}
     for tp, spec in asked.items():
         leader = cluster.leader(TopicPartition(*tp), timeout_ms=deadline.left_ms())
-        by_leader.setdefault(leader, []).append(ListOffsetsPartition(*tp, timestamp_of(spec)))
-    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        known = cluster.last_leader(TopicPartition(*tp))
+        epoch = known.epoch if known is not None and known.endpoint == leader else -1
+        by_leader.setdefault(leader, []).append(ListOffsetsPartition(*tp, timestamp_of(spec), epoch))
+    found: dict[TopicPartition, FoundOffset] = {}
     for leader, partitions in by_leader.items():
         request = ListOffsetsRequest(partitions, isolation)
         response = cluster.request(
@@ -65,7 +88,7 @@ def list_offsets(
             if result.error_code:
                 cluster.invalidate(result.topic)
                 raise error_from_code(result.error_code, result.message)
-            found[TopicPartition(result.topic, result.partition)] = OffsetAndTimestamp(
-                result.offset, result.timestamp_ms
+            found[TopicPartition(result.topic, result.partition)] = FoundOffset(
+                result.offset, result.timestamp_ms, result.leader_epoch
             )
     return found

@@ -39,7 +39,7 @@ def test_a_version_has_the_fields_that_are_not_newer() -> None:
     assert plain(FULL, 2) == plain(FULL, None) == [["a", "red"], [["b", "blue"]], {"c": ["c", "green"]}, 7, 8]
     assert field_names(Outer, 0) == ("inner", "inners", "named")
     assert field_names(Outer, None) == ("inner", "inners", "named", "must", "may")
-    assert [newest_field_version(t) for t in (Inner, Outer, m.FetchRequest)] == [2, 2, 0]
+    assert [newest_field_version(t) for t in (Inner, Outer, m.DeleteRecordsRequest)] == [2, 2, 0]
 
 
 def test_what_must_not_be_ignored_is_refused() -> None:

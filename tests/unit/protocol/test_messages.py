@@ -62,12 +62,16 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.WRITE_TXN_MARKERS: 54,
         m.Api.ADD_PARTITIONS_TO_TXN: 55,
         m.Api.FIND_TXN_OWNERS: 56,
+        m.Api.OFFSETS_FOR_LEADER_EPOCH: 85,
         m.Api.ALTER_PARTITION_REASSIGNMENTS: 70,
         m.Api.LIST_PARTITION_REASSIGNMENTS: 71,
         m.Api.ELECT_LEADERS: 72,
         m.Api.CORDON_BROKER: 73,
         m.Api.DESCRIBE_CLUSTER: 74,
         m.Api.ALTER_SECURITY_RECORDS: 65,
+        m.Api.CREATE_ACLS: 66,
+        m.Api.DELETE_ACLS: 67,
+        m.Api.DESCRIBE_ACLS: 68,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max
@@ -121,9 +125,9 @@ def test_unknown_api(api: int) -> None:
         m.decode_request(api, 0, b"")
 
 
-@pytest.mark.parametrize("version", [-1, 1, 65_535])
+@pytest.mark.parametrize("version", [-1, 3, 65_535])
 def test_unknown_version(version: int) -> None:
-    with pytest.raises(UnsupportedVersionError, match=f"FETCH version {version}: this broker speaks 0 to 0"):
+    with pytest.raises(UnsupportedVersionError, match=f"FETCH version {version}: this broker speaks 0 to 2"):
         m.decode_request(m.Api.FETCH, version, m.encode(REQUESTS[m.Api.FETCH]))
 
 
@@ -184,9 +188,9 @@ def test_values_at_the_limits_are_taken() -> None:
         (m.Api.PRODUCE, [-1, 86_400_000, [P] * 1000]),
         (
             m.Api.FETCH,
-            [60_000, 2**62, 2**62, 1, [["t", base.PARTITIONS_PER_TOPIC_MAX - 1, 2**63 - 1, 2**62, 2**31 - 1]]],
+            [60_000, 2**62, 2**62, 1, [["t", base.PARTITIONS_PER_TOPIC_MAX - 1, 2**63 - 1, 2**62, 2**31 - 1, True]]],
         ),
-        (m.Api.LIST_OFFSETS, [[["t", 0, -3], ["t", 0, 2**62]]]),
+        (m.Api.LIST_OFFSETS, [[["t", 0, -3, -1], ["t", 0, 2**62, 2**31 - 1]]]),
     ):
         assert (
             fields(m.decode_request(api, m.APIS[api].version_max, pack(values)))[: len(values)] == values

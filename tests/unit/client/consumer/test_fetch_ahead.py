@@ -28,15 +28,15 @@ def test_it_goes_out_before_anything_is_decoded(fake: FakeBroker, monkeypatch: p
     with Consumer(fake.address, max_partition_fetch_bytes=1024, local_read="off") as consumer:
         seen: list[int] = []
         consumer.assign([])
-        take_part = consumer._fetcher._take_part
+        take_part = consumer._fetcher.first._take_part
 
         def look(part: Any) -> None:
             if part.data.size:
-                ahead = consumer._fetcher._under_way
+                ahead = consumer._fetcher.first.under_way
                 seen.append(-1 if ahead is None else ahead.asked[0][1].fetch_offset)
             take_part(part)
 
-        monkeypatch.setattr(consumer._fetcher, "_take_part", look)
+        monkeypatch.setattr(consumer._fetcher.first, "_take_part", look)
         consumer.assign([TP0])
         consumer.seek(TP0, 0)
         assert values(drain(consumer, 30), 0) == list(range(30))
@@ -49,7 +49,7 @@ def test_what_cannot_be_decoded_yet_is_fetched_again(fake4: FakeBroker, monkeypa
     with Consumer(fake4.address) as consumer:
         failures = [3, 5]
         calls = 0
-        take_part = consumer._fetcher._take_part
+        take_part = consumer._fetcher.first._take_part
 
         def fail_at_times(part: Any) -> None:
             nonlocal calls
@@ -58,7 +58,7 @@ def test_what_cannot_be_decoded_yet_is_fetched_again(fake4: FakeBroker, monkeypa
                 raise BrokerNotAvailableError("the schema cannot be asked for")
             take_part(part)
 
-        monkeypatch.setattr(consumer._fetcher, "_take_part", fail_at_times)
+        monkeypatch.setattr(consumer._fetcher.first, "_take_part", fail_at_times)
         consumer.assign([TP0, TP1])
         found = drain(consumer, 80, max_records=1000)
         fill(fake4, 1, partition=0)

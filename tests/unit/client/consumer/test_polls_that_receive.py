@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparklog.client.consumer import fetch_turn, fetcher
+from sparklog.client.consumer import fetch_lane, fetch_turn
 from sparklog.client.consumer.consumer import Consumer
 from sparklog.client.consumer.fetch_turn import FetchTurn
 from sparklog.client.net.connection import Connection
@@ -32,13 +32,13 @@ TP1 = TopicPartition("events", 1)
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that have received something, one by one."""
     seen: list[str] = []
-    step = fetcher.Fetcher._step
+    step = fetch_lane.FetchLane._step
 
     def note(self: Any, *given: Any) -> None:
         seen.append(threading.current_thread().name)
         step(self, *given)
 
-    monkeypatch.setattr(fetcher.Fetcher, "_step", note)
+    monkeypatch.setattr(fetch_lane.FetchLane, "_step", note)
     return seen
 
 
@@ -67,7 +67,7 @@ def test_who_keeps_up_receives_on_the_polling_thread(fake: FakeBroker, steps: li
 
 def test_where_much_comes_it_is_read_ahead(fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with caught_up(fake, local_read="off") as consumer:
-        monkeypatch.setattr(fetcher, "SPARSE_BYTES", 2000)
+        monkeypatch.setattr(fetch_lane, "SPARSE_BYTES", 2000)
         fill(fake, 20)
         fill(fake, 20, rows=1)
         assert offsets(drain(consumer, 1)) == list(range(10, 20))
@@ -91,7 +91,7 @@ def test_wake_ends_a_poll_at_the_socket(fake: FakeBroker) -> None:
         woken = threading.Event()
 
         def wake() -> None:
-            until(lambda: consumer._fetcher._turn.poll_receives)
+            until(lambda: consumer._fetcher.first.turn.poll_receives)
             woken.set()
             consumer._fetcher.wake()
 
@@ -183,7 +183,7 @@ def test_who_does_not_wait_for_all_of_an_answer_leaves_it_to_the_background(
 
 
 def is_left_to_poll(consumer: Consumer) -> bool:
-    return consumer._fetcher._left_to_poll() is not None
+    return consumer._fetcher.first.left_to_poll() is not None
 
 
 def fetches(fake: FakeBroker) -> int:
@@ -214,7 +214,7 @@ def test_positions_that_change_while_a_request_is_under_way(fake4: FakeBroker) -
 
 def test_nothing_is_asked_for_on_the_polling_thread(fake: FakeBroker, steps: list[str]) -> None:
     with caught_up(fake) as consumer:
-        consumer._cluster.expire("events")
+        consumer._cluster.invalidate("events")
         fill(fake, 1)
         steps.clear()
         assert offsets(drain(consumer, 10)) == list(range(10, 20))
@@ -293,6 +293,7 @@ def drain_anyway(consumer: Consumer, count: int) -> list[Any]:
 
 MODULES = (
     "fetcher.py",
+    "fetch_lane.py",
     "fetch_turn.py",
     "fetch_answer.py",
     "position.py",

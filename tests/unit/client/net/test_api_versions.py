@@ -20,17 +20,19 @@ ALL = topics.MetadataRequest(None)
 
 def test_a_broker_with_other_versions(fake: FakeBroker) -> None:
     """What both have works; for what they do not, nothing is sent, and the connection goes on."""
-    fake.apis = {Api.METADATA: (0, 0), Api.PRODUCE: (1, 3)}
+    fake.apis = {Api.METADATA: (0, 0), Api.PRODUCE: (5, 9)}
     connection = Connection(Endpoint("127.0.0.1", fake.port))
     request = topics.MetadataRequest(["events"], paged=True, create_missing=True)
     assert connection.request(Api.METADATA, request, topics.MetadataResponse)[0].topics[0].name == "events"
     assert fake.requests[-1] == (Api.METADATA, topics.MetadataRequest(["events"])), "an older broker gets what it knows"
     sent = len(fake.requests)
-    told = rf"the broker at {fake.address} \(sparklog 0\) has versions 1 to 3 of PRODUCE, this client has version 0: upgrade the client"
+    told = rf"the broker at {fake.address} \(sparklog 0\) has versions 5 to 9 of PRODUCE, this client has versions 0 to 2: upgrade the client"
     with pytest.raises(UnsupportedVersionError, match=told) as failure:
         connection.send(Api.PRODUCE, m.ProduceRequest(1, 1, [m.ProducePartition("events", 0, 1)]), [b"x"])
-    assert failure.value.supported == (1, 3)
-    with pytest.raises(UnsupportedApiError, match=r"has no FETCH, this client has version 0 of it: upgrade the broker"):
+    assert failure.value.supported == (5, 9)
+    with pytest.raises(
+        UnsupportedApiError, match=r"has no FETCH, this client has versions 0 to 2 of it: upgrade the broker"
+    ):
         connection.send(Api.FETCH, m.FetchRequest(0, 0, 0, 0, [m.FetchPartition("events", 0, 0, 0)]))
     with pytest.raises(UnsupportedVersionError, match=r"version 0 of MetadataRequest, .* has no field 'after'"):
         connection.send(Api.METADATA, topics.MetadataRequest(after="events"))
@@ -69,7 +71,7 @@ def test_a_handshake_that_is_refused_names_both_ranges() -> None:
 
 
 def test_a_producer_says_which_side_to_upgrade(fake: FakeBroker) -> None:
-    fake.apis[Api.PRODUCE] = (1, 3)
+    fake.apis[Api.PRODUCE] = (5, 9)
     producer = Producer(fake.address, acks="1", enable_idempotence=False)
     with pytest.raises(UnsupportedVersionError, match="upgrade the client"):
         producer.send("events", b"x").result(10)

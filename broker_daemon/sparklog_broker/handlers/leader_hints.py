@@ -1,0 +1,75 @@
+"""What an answer tells of other brokers: who leads where this one does not (KIP-951), and who else may serve a reader
+(KIP-392). So the client need not ask for metadata first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sparklog.errors import FencedLeaderEpochError, NotLeaderError
+from sparklog.protocol.topic_messages import BrokerEndpoint
+from sparklog.replication.cluster_image import NO_LEADER
+from sparklog.replication.replica.leader import Leader
+from sparklog.types import TopicPartition
+from sparklog_broker.broker import Broker
+from sparklog_broker.cluster.replica import ClusterReplica
+from sparklog_broker.partitions.partition import Partition
+
+UNKNOWN = -1
+
+
+class LeaderHint(NamedTuple):
+    """Who leads, and in which epoch; -1: there is nothing to tell."""
+
+    leader_id: int = UNKNOWN
+    leader_epoch: int = UNKNOWN
+
+
+def leader_hint(broker: Broker, topic: str, number: int, error: Exception | None) -> LeaderHint:
+    """What to tell a client that has got `error` because it believes in another leader, or epoch."""
+    if broker.cluster is None or not isinstance(error, NotLeaderError | FencedLeaderEpochError):
+        return LeaderHint()
+    partition = broker.partitions.find(TopicPartition(topic, number))
+    if partition is None:
+        return LeaderHint()
+    leader = partition.replicas.leader
+    is_here = leader == broker.config.broker_id
+    if leader == NO_LEADER or (is_here and not isinstance(error, FencedLeaderEpochError)):
+        return LeaderHint()
+    return LeaderHint(leader, partition.replicas.leader_epoch)
+
+
+def endpoints(broker: Broker, broker_ids: Iterable[int]) -> list[BrokerEndpoint]:
+    """Where brokers are, each once; without -1 and those that are not registered."""
+    if broker.cluster is None:
+        return []
+    found = []
+    for broker_id in sorted(set(broker_ids) - {UNKNOWN}):
+        address, known = broker.cluster.endpoint_of(broker_id), broker.cluster.image.brokers.get(broker_id)
+        if address is not None and known is not None:
+            found.append(BrokerEndpoint(broker_id, *address, known.rack or ""))
+    return found
+
+
+def preferred_replica(broker: Broker, partition: Partition, rack: str, offset: int) -> int:
+    """The in-sync follower in the reader's rack that has most, if this broker leads and stands in another rack; -1:
+    the reader is served here. Only with `replica.selector.class`."""
+    replica = partition.replicas
+    if not rack or not broker.config.replica_selector_class or broker.cluster is None:
+        return UNKNOWN
+    if broker.config.broker_rack == rack or not isinstance(replica, ClusterReplica):
+        return UNKNOWN
+    leader = replica.state
+    if not isinstance(leader, Leader) or leader.has_resigned:
+        return UNKNOWN
+    brokers, in_sync = broker.cluster.image.brokers, replica.isr
+    candidates = [
+        (progress.log_end_offset, follower)
+        for follower, progress in leader.followers.items()
+        if follower in in_sync
+        and (known := brokers.get(follower)) is not None
+        and known.rack == rack
+        and not known.is_stopping
+        and progress.log_start_offset <= offset <= progress.log_end_offset
+    ]
+    return max(candidates)[1] if candidates else UNKNOWN

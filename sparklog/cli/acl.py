@@ -1,0 +1,334 @@
+"""`sparklog acl`: who may do what. Options are those of `kafka-acls`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparklog.cli import completion
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sparklog.security.acl_records import AclFilter
+    from sparklog.security.acls import Acl, Operation, Permission, ResourceType
+    from sparklog.security.acls import PatternType as AclPattern
+    from sparklog.security.principals import Principal
+
+    Wanted = tuple[ResourceType, str]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Say who may do what: add, list and remove ACLs.",
+    epilog="""\
+**Examples**
+
+`sparklog acl add --allow-principal User:loader --producer --topic trips`
+
+`sparklog acl add --allow-principal User:report --consumer --topic trips --group report`
+
+`sparklog acl add --allow-principal User:report --operation Read --topic trips- --resource-pattern-type prefixed`
+
+`sparklog acl list --topic trips --resource-pattern-type match`
+
+Brokers go by them with `authorizer = "acl"` in their configuration. Who is not allowed is denied, but for `super.users`.
+""",
+)
+
+AllowPrincipal = Annotated[list[str] | None, typer.Option(metavar="User:NAME", help="Who may; repeatable.")]
+DenyPrincipal = Annotated[
+    list[str] | None, typer.Option(metavar="User:NAME", help="Who may not, whatever allows it; repeatable.")
+]
+AllowHost = Annotated[
+    list[str] | None, typer.Option(metavar="ADDRESS", help="From where it is allowed (default: anywhere); repeatable.")
+]
+DenyHost = Annotated[
+    list[str] | None, typer.Option(metavar="ADDRESS", help="From where it is denied (default: anywhere); repeatable.")
+]
+Operations = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="OPERATION",
+        help="All (default), Read, Write, Create, Delete, Alter, Describe, ClusterAction, DescribeConfigs, "
+        "AlterConfigs, IdempotentWrite; repeatable.",
+    ),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="NAME", help="A topic; * is all; repeatable.", autocompletion=completion.topics),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="NAME", help="A consumer group; repeatable.", autocompletion=completion.groups),
+]
+TransactionalIds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--transactional-id",
+        metavar="ID",
+        help="A transactional id, or the name of an application (a Spark query); repeatable.",
+        autocompletion=completion.transactional_ids,
+    ),
+]
+OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+Users = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--user", "--user-principal", metavar="NAME", help="A user, as something that is changed; repeatable."
+    ),
+]
+PatternType = Annotated[
+    str,
+    typer.Option(
+        "--resource-pattern-type",
+        metavar="TYPE",
+        help="literal (the name itself), prefixed (every name that begins so); to list and remove also match (all that "
+        "concern this name) and any.",
+    ),
+]
+ForProducer = Annotated[
+    bool,
+    typer.Option("--producer", help="All that a producer needs: Write, Describe and Create for --topic, and Write and "
+        "Describe for --transactional-id."),
+]  # fmt: skip
+Idempotent = Annotated[bool, typer.Option("--idempotent", help="With --producer: also IdempotentWrite on the cluster.")]
+ForConsumer = Annotated[
+    bool,
+    typer.Option("--consumer", help="All that a consumer needs: Read and Describe for --topic, and Read for --group."),
+]
+
+
+@app.command("add")
+def add(
+    allow_principal: AllowPrincipal = None,
+    deny_principal: DenyPrincipal = None,
+    allow_host: AllowHost = None,
+    deny_host: DenyHost = None,
+    operation: Operations = None,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: OfCluster = False,
+    user: Users = None,
+    resource_pattern_type: PatternType = "literal",
+    producer: ForProducer = False,
+    idempotent: Idempotent = False,
+    consumer: ForConsumer = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Allow or deny something."""
+    from sparklog.security.acl_records import parse_choice
+    from sparklog.security.acls import Acl, PatternType, check_acl
+
+    resources = _resources(topic, group, transactional_id, user, cluster=cluster)
+    subjects = _subjects(allow_principal, deny_principal, allow_host, deny_host)
+    if not subjects:
+        raise typer.BadParameter("name somebody: --allow-principal User:NAME or --deny-principal User:NAME")
+    pattern = parse_choice(PatternType, resource_pattern_type, "--resource-pattern-type")
+    wanted = _operations(resources, operation, producer=producer, idempotent=idempotent, consumer=consumer)
+    acls = [
+        check_acl(Acl(kind, _pattern_of(kind, pattern), name, who, host, what, permission))
+        for (kind, name), what in wanted
+        for permission, who, host in subjects
+    ]
+    with open_admin(bootstrap_servers) as admin:
+        new = admin.create_acls(acls)
+    for acl in sorted(set(acls)):
+        print(_line(acl))
+    print(f"{new} added, {len(set(acls)) - new} were there already")
+
+
+@app.command("list")
+def list_acls(
+    principal: Annotated[
+        list[str] | None, typer.Option(metavar="User:NAME", help="Only what is said of them; repeatable.")
+    ] = None,
+    operation: Operations = None,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: OfCluster = False,
+    user: Users = None,
+    resource_pattern_type: PatternType = "any",
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List ACLs: all, or those of some resources or principals."""
+    import sys
+
+    from sparklog.security.acl_records import parse_choice
+    from sparklog.security.acls import Operation
+    from sparklog.security.principals import parse_principal
+
+    resources = _resources(topic, group, transactional_id, user, cluster=cluster, needed=False)
+    who = {parse_principal(text, wildcard=True) for text in principal or []}
+    what = {parse_choice(Operation, text, "operation") for text in operation or []}
+    with open_admin(bootstrap_servers) as admin:
+        filters = [_filter(resource, resource_pattern_type) for resource in resources] or [_filter(None, "any")]
+        found = {acl for wanted in filters for acl in admin.describe_acls(wanted)}
+    shown = sorted(acl for acl in found if (not who or acl.principal in who) and (not what or acl.operation in what))
+    if not shown:
+        print("no such ACLs", file=sys.stderr)
+        return
+    from sparklog.cli import console
+
+    table = console.table("resource", "pattern", "name", "principal", "permission", "operation", "host")
+    for acl in shown:
+        table.add_row(
+            acl.resource_type, acl.pattern_type, acl.name, str(acl.principal), acl.permission, acl.operation, acl.host
+        )
+    console.stdout().print(table)
+
+
+@app.command("remove")
+def remove(
+    allow_principal: AllowPrincipal = None,
+    deny_principal: DenyPrincipal = None,
+    allow_host: AllowHost = None,
+    deny_host: DenyHost = None,
+    operation: Operations = None,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: OfCluster = False,
+    user: Users = None,
+    resource_pattern_type: PatternType = "literal",
+    producer: ForProducer = False,
+    idempotent: Idempotent = False,
+    consumer: ForConsumer = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", "--force", help="Do not ask.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Remove ACLs of the resources that are named: all of them, or those of the principals that are named."""
+    import sys
+
+    resources = _resources(topic, group, transactional_id, user, cluster=cluster)
+    named = _subjects(allow_principal, deny_principal, allow_host, deny_host)
+    subjects: Sequence[tuple[Permission | None, Principal | None, str | None]] = named or [(None, None, None)]
+    wanted: list[tuple[Wanted, Operation | None]]
+    if operation or producer or consumer or idempotent:
+        wanted = list(_operations(resources, operation, producer=producer, idempotent=idempotent, consumer=consumer))
+    else:
+        wanted = [(resource, None) for resource in resources]
+    filters = [
+        _filter(resource, resource_pattern_type)._replace(
+            principal=who, permission=permission, operation=what, host=host if allow_host or deny_host else None
+        )
+        for resource, what in wanted
+        for permission, who, host in subjects
+    ]
+    with open_admin(bootstrap_servers) as admin:
+        found = sorted({acl for f in filters for acl in admin.describe_acls(f)})
+        if not found:
+            print("no such ACLs", file=sys.stderr)
+            return
+        for acl in found:
+            print(_line(acl))
+        if not yes:
+            typer.confirm(f"remove {len(found)} ACLs?", abort=True)
+        for start in range(0, len(filters), _FILTERS_AT_ONCE):
+            admin.delete_acls(*filters[start : start + _FILTERS_AT_ONCE])
+    print(f"{len(found)} removed")
+
+
+_FILTERS_AT_ONCE = 100
+
+
+def _resources(
+    topics: list[str] | None,
+    groups: list[str] | None,
+    transactional_ids: list[str] | None,
+    users: list[str] | None,
+    *,
+    cluster: bool,
+    needed: bool = True,
+) -> list[Wanted]:
+    """Raises typer.BadParameter if none is named."""
+    from sparklog.security.acls import CLUSTER, ResourceType
+
+    named = (
+        (ResourceType.TOPIC, topics),
+        (ResourceType.GROUP, groups),
+        (ResourceType.TRANSACTIONAL_ID, transactional_ids),
+        (ResourceType.USER, users),
+    )
+    found: list[Wanted] = [(kind, name) for kind, names in named for name in names or []]
+    if cluster:
+        found.append((CLUSTER.resource_type, CLUSTER.name))
+    if needed and not found:
+        raise typer.BadParameter("name what it is about: --topic, --group, --transactional-id, --cluster or --user")
+    return found
+
+
+def _subjects(
+    allow: list[str] | None, deny: list[str] | None, allow_hosts: list[str] | None, deny_hosts: list[str] | None
+) -> list[tuple[Permission, Principal, str]]:
+    """Raises InvalidConfigError, typer.BadParameter for hosts of nobody."""
+    from sparklog.security.acls import ANY_NAME, Permission, canonical_host
+    from sparklog.security.principals import parse_principal
+
+    found = []
+    for permission, principals, hosts in ((Permission.ALLOW, allow, allow_hosts), (Permission.DENY, deny, deny_hosts)):
+        if hosts and not principals:
+            word = permission.value.lower()
+            raise typer.BadParameter(f"--{word}-host says from where: name who with --{word}-principal")
+        for text in principals or []:
+            principal = parse_principal(text, wildcard=True)
+            found += [(permission, principal, canonical_host(host)) for host in hosts or [ANY_NAME]]
+    return found
+
+
+def _operations(
+    resources: list[Wanted], given: list[str] | None, *, producer: bool, idempotent: bool, consumer: bool
+) -> list[tuple[Wanted, Operation]]:
+    """What is done to what. Raises typer.BadParameter, InvalidConfigError."""
+    from sparklog.security.acl_records import parse_choice
+    from sparklog.security.acls import CLUSTER, Operation, ResourceType
+
+    if not (producer or consumer):
+        if idempotent:
+            raise typer.BadParameter("--idempotent belongs to --producer")
+        operations = [parse_choice(Operation, text, "operation") for text in given or [Operation.ALL]]
+        return [(resource, operation) for resource in resources for operation in operations]
+    if given:
+        raise typer.BadParameter("--producer and --consumer say the operations: leave --operation out")
+    kinds = {kind for kind, _ in resources}
+    if ResourceType.TOPIC not in kinds or (consumer and ResourceType.GROUP not in kinds):
+        raise typer.BadParameter("--producer needs --topic, --consumer needs --topic and --group")
+    needs: dict[ResourceType, set[Operation]] = {kind: set() for kind in ResourceType}
+    if producer:
+        needs[ResourceType.TOPIC] |= {Operation.WRITE, Operation.DESCRIBE, Operation.CREATE}
+        needs[ResourceType.TRANSACTIONAL_ID] |= {Operation.WRITE, Operation.DESCRIBE}
+    if consumer:
+        needs[ResourceType.TOPIC] |= {Operation.READ, Operation.DESCRIBE}
+        needs[ResourceType.GROUP] |= {Operation.READ}
+    useless = [name for kind, name in resources if not needs[kind]]
+    if useless:
+        raise typer.BadParameter(f"{useless[0]!r}: --producer is about topics and transactional ids, --consumer about "
+                                 "topics and groups")  # fmt: skip
+    found = [(resource, operation) for resource in resources for operation in sorted(needs[resource[0]])]
+    if idempotent:
+        found.append(((CLUSTER.resource_type, CLUSTER.name), Operation.IDEMPOTENT_WRITE))
+    return found
+
+
+def _pattern_of(kind: ResourceType, pattern: str) -> AclPattern:
+    """The cluster has one name: it is always a literal."""
+    from sparklog.security.acls import PatternType, ResourceType
+
+    return PatternType.LITERAL if kind is ResourceType.CLUSTER else PatternType(pattern)
+
+
+def _filter(resource: Wanted | None, pattern_type: str) -> AclFilter:
+    from sparklog.security.acl_records import filter_from_texts
+
+    kind, name = resource if resource is not None else (None, None)
+    return filter_from_texts(kind, pattern_type, name, None, None, None, None)
+
+
+def _line(acl: Acl) -> str:
+    return (
+        f"{acl.permission} {acl.principal} {acl.operation} on {acl.pattern_type} {acl.resource_type} {acl.name!r} "
+        f"from {'any host' if acl.host == '*' else acl.host}"
+    )

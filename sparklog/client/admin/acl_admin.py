@@ -1,0 +1,72 @@
+"""ACLs: added, removed, listed. Any broker takes them; a change is in effect on the others of a cluster in a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from sparklog.client.net.paging import pages
+from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.protocol.acl_messages import (
+    ACLS_PER_REQUEST_MAX,
+    AclEntry,
+    AclFilterEntry,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from sparklog.protocol.messages import Api
+from sparklog.security.acl_records import AclFilter, acl_from_texts, acl_record, as_texts
+from sparklog.security.acls import Acl, check_acl
+
+if TYPE_CHECKING:
+    from sparklog.client.net.cluster import Cluster
+
+
+def create_acls(cluster: Cluster, acls: Iterable[Acl], *, timeout_ms: int = 30_000) -> int:
+    """See `Admin.create_acls`."""
+    policy, created = RetryPolicy(timeout_ms), 0
+    entries = [AclEntry(*as_texts(check_acl(acl))) for acl in acls]
+    for start in range(0, len(entries), ACLS_PER_REQUEST_MAX):
+        request = CreateAclsRequest(entries[start : start + ACLS_PER_REQUEST_MAX])
+        created += request_until(cluster, Api.CREATE_ACLS, request, CreateAclsResponse, policy).created
+    return created
+
+
+def delete_acls(cluster: Cluster, filters: Sequence[AclFilter], *, timeout_ms: int = 30_000) -> list[Acl]:
+    """See `Admin.delete_acls`."""
+    policy, deleted, more = RetryPolicy(timeout_ms), list[Acl](), bool(filters)
+    request = DeleteAclsRequest([_entry(f) for f in filters])
+    while more:
+        answer = request_until(cluster, Api.DELETE_ACLS, request, DeleteAclsResponse, policy)
+        deleted += map(_acl, answer.deleted)
+        more = answer.more and bool(answer.deleted)
+    return sorted(deleted)
+
+
+def describe_acls(cluster: Cluster, wanted: AclFilter, *, timeout_ms: int = 30_000) -> list[Acl]:
+    """See `Admin.describe_acls`."""
+    policy = RetryPolicy(timeout_ms)
+
+    def ask(before: DescribeAclsResponse | None) -> DescribeAclsResponse:
+        after = "" if before is None else str(position(before))
+        request = DescribeAclsRequest(_entry(wanted), after)
+        return request_until(cluster, Api.DESCRIBE_ACLS, request, DescribeAclsResponse, policy)
+
+    def position(page: DescribeAclsResponse) -> object:
+        return acl_record(_acl(page.acls[-1]))[0].key if page.acls else None
+
+    return sorted(_acl(entry) for page in pages(ask, position) for entry in page.acls)
+
+
+def _acl(entry: AclEntry) -> Acl:
+    return acl_from_texts(*(getattr(entry, name) for name in entry.__struct_fields__))
+
+
+def _entry(wanted: AclFilter) -> AclFilterEntry:
+    resource_type, pattern_type, *rest = wanted
+    texts = [None if value is None else str(value) for value in rest]
+    return AclFilterEntry(None if resource_type is None else str(resource_type), str(pattern_type), *texts)

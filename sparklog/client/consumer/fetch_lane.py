@@ -1,0 +1,529 @@
+"""Fetching from one broker: a thread with a connection that resolves positions, fetches ahead of `poll`, decodes.
+
+The next request goes out before the data of the last are decoded: the broker sends while the client looks at what it
+has. What goes wrong with one partition holds up no other: it is left out until it is tried again (KIP-951: at once,
+if the answer has said who leads).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+from sparklog.client.consumer.fetch_answer import Part, UnderWay
+from sparklog.client.consumer.fetch_connection import FetchConnection
+from sparklog.client.consumer.fetch_request import FetcherConfig, fetch_request
+from sparklog.client.consumer.fetch_turn import PART_HEADER_BYTES, SPARSE_BYTES, FetchTurn
+from sparklog.client.consumer.file_fetcher import FileFetcher, Piece
+from sparklog.client.consumer.position import Divergence, Position, ReadyBatches
+from sparklog.client.consumer.truncation import check_positions
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.cluster import METADATA_MAX_AGE_S, Cluster
+from sparklog.client.reading.consumed import ConsumedBatch
+from sparklog.client.reading.offset_lookup import find_offsets
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    OffsetOutOfRangeError,
+    SparklogError,
+    UnknownTopicOrPartitionError,
+    error_from_code,
+)
+from sparklog.protocol.messages import Api, FetchResult
+from sparklog.types import READ_COMMITTED, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
+REPLICA_SHUN_S = 30.0
+"""The leader serves a partition for so long after another replica has failed to."""
+LANE_IDLE_S = 60.0
+"""A lane without partitions ends after so long."""
+
+
+class Shared(Protocol):
+    """What lanes share (the Fetcher). `changed` guards and announces it; it must be held for what says so."""
+
+    lock: threading.RLock
+    changed: threading.Condition
+    positions: dict[TopicPartition, Position]
+    ready: ReadyBatches
+    closed: bool
+    files: FileFetcher | None
+    reset_to: int | None
+
+    def tell(self) -> None: ...
+    def hand_over(self, positions: Iterable[Position], broker: Endpoint) -> None: ...
+    def has_lane(self, broker: Endpoint) -> bool: ...
+    def retire(self, lane: FetchLane) -> None: ...
+    def share_of_room(self) -> int: ...
+    def rotate(self, served: list[Position]) -> None: ...
+    def has_room(self) -> bool: ...
+    def are_wanted(self, positions: list[Position]) -> bool: ...
+    def deliver(self, position: Position, piece: Piece, *, by_first: bool = False) -> None: ...
+    def fail_positions(self, positions: list[Position], error: SparklogError) -> None: ...
+    def diverge(self, found: Iterable[tuple[Position, Divergence]]) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
+
+
+class FetchLane:
+    """`broker` is who is fetched from; the first lane takes one when it knows who there is. `turn` and what is said
+    of it need the shared lock."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: FetcherConfig,
+        shared: Shared,
+        *,
+        broker: Endpoint | None = None,
+        is_first: bool = False,
+    ) -> None:
+        self.broker = broker
+        self.turn = FetchTurn(shared.lock)
+        self._is_first = is_first
+        self._cluster = cluster
+        self._config = config
+        self._shared = shared
+        self._connection = FetchConnection(cluster, shared.lock, config.request_timeout_ms)
+        self.under_way: UnderWay | None = None
+        """The request that went ahead; belongs to whose turn it is."""
+        self._in_background = False
+        """The background thread is at work."""
+        self._backoff_s = BACKOFF_S
+        self._resume_at = 0.0
+        self._logged = ""
+        self._thread: threading.Thread | None = None
+
+    # -- from other threads, with the lock held
+
+    def start(self) -> None:
+        """Starts the thread, once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="sparklog-consumer", daemon=True)
+            self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the thread's end; without the lock."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def abort(self) -> None:
+        """Ends a request that may wait for long."""
+        self._connection.abort()
+
+    def begin_again(self) -> None:
+        """There are other positions: what is under way ends, and nothing is waited for."""
+        self._resume_at = 0.0
+        self._connection.abort()
+
+    def make_way(self) -> None:
+        """Another partition is about to be fetched here: a request for others alone ends."""
+        if any(self._is_mine(p) and p.is_fetchable for p in self._shared.positions.values()):
+            self._connection.abort()
+
+    def forget_request(self) -> None:
+        """Nobody receives what is under way: poll was about to, and has been interrupted."""
+        self.under_way = None
+        self.turn.leave_socket()
+
+    def left_to_poll(self) -> UnderWay | None:
+        """The request whose answer poll receives, if it is poll's turn."""
+        under_way = self.under_way
+        if not self._is_first or under_way is None or self._in_background:
+            return None
+        if self._connection.has_aborted or self._shared.closed:
+            return None
+        return under_way if self.turn.is_polls(under_way.connection) else None
+
+    def receive_here(self, deadline: float) -> None:
+        """Receives the answer on the polling thread, if it comes in time, all of it, and nothing has to be asked for;
+        without the lock."""
+        under_way = self.under_way
+        if under_way is not None:
+            connection, positions = under_way.connection, under_way.positions
+            is_there = connection.read_ahead()
+            while not (is_there or connection.is_answer_large) and self.turn.is_readable(connection, deadline):
+                is_there = connection.read_ahead()
+            if is_there and self._knows(positions):
+                self.under_way = None
+                self._step(positions, under_way)
+            elif is_there or connection.has_read_ahead:
+                self.turn.is_sparse = False
+        with self._shared.changed:
+            self.turn.leave_socket()
+            if self.left_to_poll() is None:
+                self._shared.tell()
+
+    def _knows(self, positions: list[Position]) -> bool:
+        """Whether nobody has to be asked for their leaders."""
+        return all(self._cluster.last_leader(p.tp) is not None for p in positions)
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while (wanted := self._wait_for_work()) is not None:
+                ahead, self.under_way = self.under_way, None
+                self._step(wanted, ahead)
+        except BaseException as e:  # noqa: BLE001  poll raises it
+            _log.exception("the consumer's fetch thread failed")
+            self._shared.fail(e)
+        finally:
+            self._connection.drop()
+
+    def _is_mine(self, position: Position) -> bool:
+        return position.lane is self or (self._is_first and position.lane is None)
+
+    def _wanted(self, now: float) -> list[Position]:
+        """Those to fetch for, least recently served first."""
+        return [
+            p for p in self._shared.positions.values() if self._is_mine(p) and p.is_fetchable and p.resume_at <= now
+        ]
+
+    def _wait_for_work(self) -> list[Position] | None:
+        """The positions of the request under way, or those to fetch for when there is memory for more; None at the
+        end."""
+        shared, idle_until = self._shared, time.monotonic() + LANE_IDLE_S
+        with shared.changed:
+            self._in_background = False
+            if self.turn.is_polling:
+                shared.changed.notify_all()  # it may be poll's turn
+            while not shared.closed:
+                now = time.monotonic()
+                left = self.left_to_poll()
+                if self.turn.poll_receives or left is not None:
+                    self.turn.leave_to_poll(None if left is None else left.connection)
+                    continue
+                wanted = self._wanted(now)
+                if self.under_way is not None:
+                    wanted = self.under_way.positions
+                elif now < self._resume_at:
+                    self.turn.wait_in_background(self._resume_at - now)
+                    continue
+                if self.under_way is not None or (wanted and shared.has_room()):
+                    self._in_background = True
+                    return wanted
+                mine = [p for p in shared.positions.values() if self._is_mine(p)]
+                if mine or self._is_first:
+                    idle_until = now + LANE_IDLE_S
+                elif now >= idle_until:
+                    shared.retire(self)
+                    return None
+                due = [p.resume_at for p in mine if p.is_fetchable and p.resume_at > now]
+                until = min(due, default=None if mine or self._is_first else idle_until)
+                self.turn.wait_in_background(None if until is None else until - now)
+        return None
+
+    def _step(self, wanted: list[Position], ahead: UnderWay | None) -> None:
+        """Receives what `ahead` asked for, or asks for what is `wanted`; deals with what goes wrong."""
+        try:
+            if ahead is None:
+                self._fetch_once(wanted)
+            else:
+                self._take_answer(ahead)
+            self._backoff_s, self._logged = BACKOFF_S, ""
+        except SparklogError as e:
+            self.under_way = None
+            if self._connection.drop() or not self._shared.are_wanted(wanted):
+                return
+            if not e.retriable:
+                self._shared.fail_positions(wanted, e)
+                return
+            self._note(str(e))
+            with self._shared.changed:
+                if self._shared.are_wanted(wanted):
+                    self._resume_at = time.monotonic() + self._backoff_s
+                for position in wanted:
+                    self._doubt(position, 0.0)
+            self._backoff_s = min(2 * self._backoff_s, BACKOFF_S_MAX)
+
+    def _note(self, what: str) -> None:
+        _log.log(logging.INFO if what == self._logged else logging.WARNING, "%s; trying again", what)
+        self._logged = what
+
+    def _doubt(self, position: Position, resume_at: float) -> None:
+        if position.replica >= 0:
+            position.leave_replica(time.monotonic() + REPLICA_SHUN_S)
+            return
+        position.retry_at(resume_at)
+        self._cluster.expire(position.tp.topic)
+
+    def _retry(self, position: Position, error: SparklogError, *, at_once: bool = False) -> None:
+        """An attempt for this partition alone has failed. `at_once`: it is known who is to be asked instead."""
+        pause_s = min(BACKOFF_S * 2.0 ** min(position.attempts, 10), BACKOFF_S_MAX) * random.uniform(0.8, 1.2)
+        self._note(f"{position.tp}: {error}")
+        with self._shared.changed:
+            if not at_once:
+                self._doubt(position, time.monotonic() + pause_s)
+
+    def _fetch_once(self, wanted: list[Position]) -> None:
+        mine = self._mine_by_leader(wanted)
+        unresolved = [p for p in mine if p.offset is None]
+        if unresolved:
+            self._resolve(unresolved)
+        self._check_epochs([p for p in mine if p.offset is not None and p.error is None])
+        ready = [p for p in mine if p.offset is not None and p.is_fetchable]
+        if ready and self.broker is not None:
+            under_way = self._ask(ready)
+            if under_way is not None:
+                self._take_answer(under_way)
+
+    def _mine_by_leader(self, wanted: list[Position]) -> list[Position]:
+        """Those to be fetched here; the others go to the lanes of their leaders."""
+        by_broker: dict[Endpoint, list[Position]] = {}
+        topics = {p.tp.topic for p in wanted if p.in_doubt or self._cluster.last_leader(p.tp) is None}
+        failed: dict[str, SparklogError] = {}
+        for topic in topics:
+            try:
+                self._cluster.topic(topic, timeout_ms=self._config.request_timeout_ms)
+            except SparklogError as e:
+                failed[topic] = e
+        for position in wanted:
+            try:
+                if position.tp.topic in failed:
+                    raise failed[position.tp.topic]
+                by_broker.setdefault(self._serving(position), []).append(position)
+            except SparklogError as e:
+                if e.retriable:
+                    self._retry(position, e)
+                else:
+                    self._shared.fail_positions([position], e)
+        if self._is_first and by_broker and self.broker not in by_broker:
+            # it is with its own broker again when another one has no lane
+            self.broker = next((b for b in by_broker if not self._shared.has_lane(b)), None)
+        mine: list[Position] = []
+        for broker, positions in by_broker.items():
+            if broker == self.broker:
+                mine = positions
+            else:
+                self._shared.hand_over(positions, broker)
+        return mine
+
+    def _serving(self, position: Position) -> Endpoint:
+        """Where the partition is read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError; asks nobody."""
+        tp = position.tp
+        if position.replica >= 0:
+            replica = self._cluster.broker(position.replica) if time.monotonic() < position.replica_until else None
+            if replica is not None:
+                return replica
+            position.replica = -1
+        leader = self._cluster.last_leader(tp)
+        if leader is not None:
+            position.in_doubt = False
+            return leader.endpoint
+        count = self._cluster.topic(tp.topic).partitions
+        if tp.partition >= count:
+            raise UnknownTopicOrPartitionError(
+                f"topic {tp.topic!r} has partitions 0 to {count - 1}, there is no {tp.partition}"
+            )
+        raise BrokerNotAvailableError(f"{tp} has no leader at the moment")
+
+    def _epoch_of(self, position: Position) -> int:
+        leader = self._cluster.last_leader(position.tp)
+        return -1 if leader is None else leader.epoch
+
+    def _resolve(self, positions: list[Position]) -> None:
+        """Finds the offsets of positions that say only earliest or latest."""
+        for position in positions:
+            if position.reset_to is None:
+                error = OffsetOutOfRangeError(
+                    f"{position.tp} has no position and auto.offset.reset is none: seek to an offset first"
+                )
+                self._shared.fail_positions([position], error)
+        asked = {p.tp: p.reset_to for p in positions if p.reset_to is not None}
+        if not asked:
+            return
+        config = self._config
+        found = find_offsets(self._cluster, asked, isolation=config.isolation, timeout_ms=config.request_timeout_ms)
+        with self._shared.changed:
+            for position in positions:
+                if position.tp in found and position.offset is None:  # `position()` may have asked, too
+                    position.begin_at(found[position.tp].offset, found[position.tp].leader_epoch)
+            self._shared.tell()
+
+    def _check_epochs(self, positions: list[Position]) -> None:
+        """Asks new leaders whether they have what was read (KIP-320)."""
+        unchecked = []
+        for position in positions:
+            leader = self._cluster.last_leader(position.tp)
+            if leader is None or leader.epoch <= position.checked_epoch:
+                continue
+            if position.epoch < 0 or position.epoch >= leader.epoch:
+                position.checked_epoch = leader.epoch  # nothing has been read, or all of it from this very leader
+            else:
+                unchecked.append((position, leader))
+        if unchecked:
+            found = check_positions(self._cluster, unchecked, self._retry, self._config.request_timeout_ms)
+            self._shared.diverge(found)
+
+    def _ask(self, positions: list[Position], *, taken_bytes: int = 0) -> UnderWay | None:
+        """Sends a request; None when the positions are gone. `taken_bytes` of prefetch.bytes are spoken for."""
+        config, broker = self._config, self.broker
+        assert broker is not None
+        with self._shared.changed:
+            room_bytes = config.prefetch_bytes - self._shared.ready.size_bytes - taken_bytes
+            room_bytes //= self._shared.share_of_room()
+        request, asked = fetch_request(
+            config,
+            positions,
+            room_bytes=room_bytes,
+            wait_ms=config.max_wait_ms,
+            is_probe=self._is_probe,
+            epoch_of=self._epoch_of,
+            now=time.monotonic(),
+        )
+        connection = self._connection.to(broker)
+        if not self._shared.are_wanted(positions):
+            return None
+        connection.send(Api.FETCH, request, timeout_ms=config.request_timeout_ms + config.max_wait_ms)
+        return UnderWay(broker, connection, asked, [p.epoch for p, _ in asked])
+
+    def _take_answer(self, under_way: UnderWay) -> None:
+        """Receives and decodes; the next request is sent in between, if nothing is wrong or has changed."""
+        parts, size_bytes = under_way.receive()
+        self._shared.rotate([p.position for p in parts if p.result.length_bytes])
+        behind = self._leave_to_files(parts)
+        self.turn.is_sparse = size_bytes + len(parts) * PART_HEADER_BYTES <= SPARSE_BYTES
+        if all(p.result.error_code == 0 and p.result.preferred_replica < 0 for p in parts) and self._advance(parts):
+            self._go_ahead(under_way, size_bytes)
+        for part in parts:
+            position = part.position
+            try:
+                self._take_part(part)
+            except SparklogError as e:
+                behind.pop(position, None)
+                position.from_files = False
+                if e.retriable:
+                    self._step_back(part)
+                    if self.under_way is not None:  # it asks for what is behind
+                        self.under_way = None
+                        self._connection.drop()
+                    self._retry(position, e, at_once=self._is_told_leader(part))
+                else:
+                    self._shared.fail_positions([position], e)
+            else:
+                position.came()
+        with self._shared.changed:
+            for position, bytes_per_offset in behind.items():  # what came before has been delivered
+                assert self._shared.files is not None
+                self._shared.files.take_over(position, bytes_per_offset)
+
+    def _is_told_leader(self, part: Part) -> bool:
+        """Whether the answer says who leads the partition, which is news."""
+        result = part.result
+        return result.leader_id >= 0 and self._cluster.note_leader(
+            part.position.tp, result.leader_id, result.leader_epoch, part.brokers
+        )
+
+    def _advance(self, parts: list[Part]) -> bool:
+        """Moves the positions behind what has come; False when it is not known where to before everything is
+        checked."""
+        if any(p.next_offset is None for p in parts):
+            return False
+        with self._shared.changed:
+            for part in parts:
+                part.position.offset, part.position.epoch = part.next_offset, part.end_epoch
+        return True
+
+    def _step_back(self, part: Part) -> None:
+        """What has come has not been taken, or not all of it: the rest is fetched again."""
+        with self._shared.changed:
+            part.position.offset, part.position.epoch = part.offset, part.epoch
+
+    def _go_ahead(self, last: UnderWay, taken_bytes: int) -> None:
+        """Sends the request that follows `last`, for the partitions that stay with the socket, if there will be room
+        for its answer."""
+        with self._shared.changed:
+            wanted = self._wanted(time.monotonic())
+            is_room = self._shared.ready.size_bytes + taken_bytes < self._config.prefetch_bytes
+        if not is_room or not wanted or not last.is_for(wanted):
+            return
+        with contextlib.suppress(SparklogError):  # the next request meets it again, when what has come is safe
+            if all(self._stays(p, last.broker) for p in wanted):
+                self.under_way = self._ask(wanted, taken_bytes=taken_bytes)
+
+    def _stays(self, position: Position, broker: Endpoint) -> bool:
+        """Whether the partition is to be read from `broker` again, and nothing has to be asked for."""
+        leader = self._cluster.last_leader(position.tp)
+        if position.in_doubt or leader is None or leader.epoch > position.checked_epoch:
+            return False
+        return self._serving(position) == broker
+
+    def _take_part(self, part: Part) -> None:
+        position, offset, result = part.position, part.offset, part.result
+        if position.error is not None:
+            return
+        if result.preferred_replica >= 0:
+            self._read_from(position, part)
+            return
+        if result.error_code == OffsetOutOfRangeError.code and position.replica < 0:
+            self._out_of_range(position, result)
+            return
+        if result.error_code:
+            error = error_from_code(result.error_code, result.message)
+            # what a follower does not have, its leader may
+            raise BrokerNotAvailableError(str(error)) if position.replica >= 0 else error
+        if not result.length_bytes:
+            return
+        batches: list[ConsumedBatch] = []
+        failure: SparklogError | None = None
+        try:
+            for batch in part.decode(check_crcs=self._config.check_crcs):
+                batches.append(batch)
+            end, epoch = part.end_offset, part.end_epoch
+        except SparklogError as e:  # what is before is intact
+            failure, end = e, batches[-1].next_offset if batches else offset
+            epoch = batches[-1].leader_epoch if batches else part.epoch
+        piece = Piece(batches, offset, end, result.length_bytes, epoch)
+        self._shared.deliver(position, piece, by_first=self._is_first)
+        part.offset, part.epoch = end, epoch
+        if failure is not None:
+            raise failure
+
+    def _read_from(self, position: Position, part: Part) -> None:
+        """The leader has named a replica that is nearer (KIP-392): it is asked for a while, then the leader again."""
+        replica = part.result.preferred_replica
+        self._cluster.note_broker(replica, part.brokers)
+        with self._shared.changed:
+            position.replica, position.replica_until = replica, time.monotonic() + METADATA_MAX_AGE_S
+
+    def _out_of_range(self, position: Position, result: FetchResult) -> None:
+        where = f"offset {position.offset} of {position.tp} is outside of {result.log_start_offset} to {result.high_watermark}"
+        reset_to = self._shared.reset_to
+        if reset_to is None:
+            error = OffsetOutOfRangeError(f"{where}, and auto.offset.reset is none: seek to a valid offset")
+            self._shared.fail_positions([position], error)
+            return
+        _log.warning("%s: going on at the %s", where, self._config.reset)
+        with self._shared.changed:
+            position.reset_to = reset_to
+            position.offset = None
+
+    # -- files
+
+    def _is_probe(self, position: Position) -> bool:
+        files = self._shared.files
+        return files is not None and position.is_new and files.may_read(position.tp)
+
+    def _leave_to_files(self, parts: list[Part]) -> dict[Position, float]:
+        """The partitions that this answer has not brought to their ends, so that reading files pays, with their bytes
+        per offset; they are not fetched from now on."""
+        behind: dict[Position, float] = {}
+        files = self._shared.files
+        for part in parts if files is not None else ():
+            result, end = part.result, part.next_offset
+            bound = result.last_stable_offset if self._config.isolation == READ_COMMITTED else result.high_watermark
+            if end is None or not part.offset < end < bound:
+                continue
+            with contextlib.suppress(SparklogError):
+                if files is not None and files.is_here(part.position.tp, end):
+                    behind[part.position] = result.length_bytes / (end - part.offset)
+        with self._shared.changed:
+            for position in behind:
+                position.from_files = True
+        return behind

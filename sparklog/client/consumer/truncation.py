@@ -1,0 +1,81 @@
+"""Whether a new leader has what a consumer has read (KIP-320).
+
+Only an unclean election takes records away that could be read. Without asking, a consumer would go on at its offset,
+where there may be other records by then, and never see those before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from sparklog.client.consumer.position import Divergence, Position
+from sparklog.client.net.answers import check_named
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.known_leaders import Leader
+from sparklog.errors import LogTruncatedError, SparklogError, UnsupportedApiError, error_from_code
+from sparklog.protocol.messages import (
+    Api,
+    EpochPartition,
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+)
+
+_log = logging.getLogger(__name__)
+
+
+def check_positions(
+    cluster: Cluster,
+    unchecked: Sequence[tuple[Position, Leader]],
+    retry: Callable[[Position, SparklogError], None],
+    timeout_ms: int,
+) -> list[tuple[Position, Divergence]]:
+    """Asks a leader. Positions whose records are still there are checked, the others returned; those that cannot be
+    checked yet are left to `retry`, those that have another leader to the next call. Raises what the request does."""
+    endpoint = unchecked[0][1].endpoint
+    together = [(p, leader) for p, leader in unchecked if leader.endpoint == endpoint]
+    asked = [EpochPartition(*p.tp, leader.epoch, p.epoch) for p, leader in together]
+    try:
+        answer = cluster.request(
+            Api.OFFSETS_FOR_LEADER_EPOCH,
+            OffsetsForLeaderEpochRequest(asked),
+            OffsetsForLeaderEpochResponse,
+            endpoint=endpoint,
+            timeout_ms=timeout_ms,
+        )
+    except UnsupportedApiError:  # a broker of an earlier release: nobody can be asked
+        for position, leader in together:
+            position.checked_epoch = leader.epoch
+        return []
+    check_named(endpoint, asked, answer.results)
+    diverged = []
+    by_name = {(r.topic, r.partition): r for r in answer.results}
+    for position, leader in together:
+        result = by_name[position.tp]
+        if result.error_code:
+            retry(position, error_from_code(result.error_code, result.message))
+            continue
+        position.checked_epoch = leader.epoch
+        # an end that the leader does not know: all records of so early an epoch have been deleted by now
+        if position.offset is not None and 0 <= result.end_offset < position.offset:
+            diverged.append((position, Divergence(result.end_offset, result.epoch)))
+    return diverged
+
+
+def go_on_at(position: Position, divergence: Divergence, *, resets: bool) -> tuple[int, int]:
+    """Offset and epoch to read from. Of the thread that polls: nothing is returned meanwhile. `resets`:
+    auto.offset.reset is not none. Raises LogTruncatedError."""
+    end_offset, consumed = divergence.end_offset, position.consumed
+    if consumed is None or consumed <= end_offset:  # only what poll has not returned is gone
+        return (end_offset if consumed is None else consumed), divergence.epoch
+    what = (
+        f"{position.tp}: the records from offset {end_offset} to {consumed - 1}, which have been read, are not in the log "
+        "of its leader any more: an unclean election has lost them"
+    )
+    if not resets:
+        raise LogTruncatedError(
+            f"{what}, and auto.offset.reset is none: seek to offset {end_offset} to read what is there now",
+            divergent_offset=end_offset,
+        )
+    _log.warning("%s; going on there", what)
+    return end_offset, divergence.epoch

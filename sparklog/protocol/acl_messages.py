@@ -1,0 +1,81 @@
+"""The APIs of ACLs: CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS. All fields are texts as Kafka writes them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from sparklog.protocol.base import Message, Text
+from sparklog.security.principals import NAME_CHARS_MAX
+
+ACLS_PER_REQUEST_MAX = 1_000
+FILTERS_MAX = 100
+Word = Annotated[str, Meta(max_length=64)]
+PrincipalText = Annotated[str, Meta(max_length=NAME_CHARS_MAX + 16)]
+Host = Annotated[str, Meta(max_length=128)]
+
+
+class AclEntry(Message):
+    """One ACL (`security/acls.py`): `principal` may (`permission` Allow) or may not (Deny) do `operation`, from `host`
+    ("*": any), to all resources that the pattern matches."""
+
+    resource_type: Word
+    pattern_type: Word
+    name: Text
+    principal: PrincipalText
+    host: Host
+    operation: Word
+    permission: Word
+
+
+class AclFilterEntry(Message):
+    """Which ACLs are meant; None: whatever it is. `pattern_type`: literal, prefixed, any, or match: all patterns that
+    match a resource of this name."""
+
+    resource_type: Word | None = None
+    pattern_type: Word = "any"
+    name: Text | None = None
+    principal: PrincipalText | None = None
+    host: Host | None = None
+    operation: Word | None = None
+    permission: Word | None = None
+
+
+class CreateAclsRequest(Message):
+    """All are added, or none. One that is there already stays."""
+
+    acls: Annotated[list[AclEntry], Meta(min_length=1, max_length=ACLS_PER_REQUEST_MAX)]
+
+
+class CreateAclsResponse(Message):
+    """They are stored and in effect on the broker that answers; `created`: how many were new."""
+
+    created: int
+
+
+class DeleteAclsRequest(Message):
+    """Removes what any of the filters takes, at most ACLS_PER_REQUEST_MAX at once."""
+
+    filters: Annotated[list[AclFilterEntry], Meta(min_length=1, max_length=FILTERS_MAX)]
+
+
+class DeleteAclsResponse(Message):
+    """What was removed. `more`: the filters take more: ask again."""
+
+    deleted: list[AclEntry]
+    more: bool = False
+
+
+class DescribeAclsRequest(Message):
+    """What the filter takes. `after`: those whose keys (`security/acl_records.py`) come after this one."""
+
+    filter: AclFilterEntry
+    after: Annotated[str, Meta(max_length=64)] = ""
+
+
+class DescribeAclsResponse(Message):
+    """In the order of their keys. `more`: these were not all."""
+
+    acls: list[AclEntry]
+    more: bool = False

@@ -1,0 +1,136 @@
+"""ACLs as security records, as text of several forms, and which of them somebody asks for.
+
+A record's key is the SHA-256 of its value; the value is a JSON array of the fields of `Acl` in their order. So the same
+ACL has one record, however often it is added, and names may be long.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
+
+from sparklog.errors import InvalidConfigError
+from sparklog.security.acls import (
+    ANY_NAME,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+    canonical_host,
+    check_acl,
+)
+from sparklog.security.principals import Principal, parse_principal
+from sparklog.security.records import VALUE_BYTES_MAX, RecordId, RecordKind
+
+E = TypeVar("E", bound=StrEnum)
+
+ANY = "any"
+MATCH = "match"
+"""As the pattern type of a filter: every pattern; every pattern that matches the resource of this name (Kafka's)."""
+
+
+class AclFilter(NamedTuple):
+    """Which ACLs are meant; None: whatever it is. `pattern_type` is that of a pattern, ANY or MATCH."""
+
+    resource_type: ResourceType | None = None
+    pattern_type: str = ANY
+    name: str | None = None
+    principal: Principal | None = None
+    host: str | None = None
+    operation: Operation | None = None
+    permission: Permission | None = None
+
+    def takes(self, acl: Acl) -> bool:
+        """Whether the ACL is meant."""
+        wanted = (self.resource_type, self.principal, self.host, self.operation, self.permission)
+        there = (acl.resource_type, acl.principal, acl.host, acl.operation, acl.permission)
+        if any(w is not None and w != t for w, t in zip(wanted, there, strict=True)):
+            return False
+        if self.pattern_type == MATCH:
+            return self.name is None or acl.matches(Resource(acl.resource_type, self.name)) or acl.name == self.name
+        if self.pattern_type not in (ANY, acl.pattern_type):
+            return False
+        return self.name is None or self.name == acl.name
+
+
+ALL_ACLS = AclFilter()
+
+
+def acl_record(acl: Acl) -> tuple[RecordId, bytes]:
+    """The ACL's record. Raises InvalidConfigError if it could never match, or is too long."""
+    value = json.dumps(as_texts(check_acl(acl)), ensure_ascii=False, separators=(",", ":")).encode()
+    if len(value) > VALUE_BYTES_MAX:
+        raise InvalidConfigError(f"an ACL of {len(value)} bytes; at most {VALUE_BYTES_MAX} are kept")
+    return RecordId(RecordKind.ACLS, hashlib.sha256(value).hexdigest()), value
+
+
+def acl_of(value: bytes) -> Acl:
+    """The ACL of a record. Raises InvalidConfigError for what is none."""
+    try:
+        fields = json.loads(value)
+    except ValueError as e:
+        raise InvalidConfigError("what is stored is no ACL") from e
+    if not isinstance(fields, list) or len(fields) != len(Acl._fields) or not all(isinstance(f, str) for f in fields):
+        raise InvalidConfigError("what is stored is no ACL")
+    return acl_from_texts(*fields)
+
+
+def as_texts(acl: Acl) -> tuple[str, ...]:
+    """The fields as Kafka writes them."""
+    return tuple(str(field) for field in acl)
+
+
+def acl_from_texts(
+    resource_type: str, pattern_type: str, name: str, principal: str, host: str, operation: str, permission: str
+) -> Acl:
+    """The ACL of texts; types and operations in any case. Raises InvalidConfigError."""
+    return check_acl(
+        Acl(
+            parse_choice(ResourceType, resource_type, "resource type"),
+            parse_choice(PatternType, pattern_type, "pattern type"),
+            name,
+            parse_principal(principal, wildcard=True),
+            host,
+            parse_choice(Operation, operation, "operation"),
+            parse_choice(Permission, permission, "permission"),
+        )
+    )
+
+
+def filter_from_texts(
+    resource_type: str | None,
+    pattern_type: str,
+    name: str | None,
+    principal: str | None,
+    host: str | None,
+    operation: str | None,
+    permission: str | None,
+) -> AclFilter:
+    """The filter of texts. Raises InvalidConfigError."""
+    lower = pattern_type.lower()
+    return AclFilter(
+        None if resource_type is None else parse_choice(ResourceType, resource_type, "resource type"),
+        lower if lower in (ANY, MATCH) else parse_choice(PatternType, pattern_type, "pattern type"),
+        name,
+        None if principal is None else parse_principal(principal, wildcard=True),
+        None if host is None else (host if host == ANY_NAME else canonical_host(host)),
+        None if operation is None else parse_choice(Operation, operation, "operation"),
+        None if permission is None else parse_choice(Permission, permission, "permission"),
+    )
+
+
+def parse_choice(choices: type[E], text: str, what: str) -> E:
+    """The member whose text it is, in any case, with or without separators. Raises InvalidConfigError."""
+    wanted = _plain(text)
+    for member in choices:
+        if _plain(member.value) == wanted:
+            return member
+    raise InvalidConfigError(f"{text[:64]!r} is no {what}: use one of {', '.join(member.value for member in choices)}")
+
+
+def _plain(text: str) -> str:
+    return text.lower().replace("-", "").replace("_", "")
