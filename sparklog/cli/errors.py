@@ -13,6 +13,7 @@ from sparklog.errors import SparklogError
 HINTS: dict[type[SparklogError], str] = {
     errors.UnknownServerError: "look into the broker's log (its stderr); the details are there",
     errors.OffsetOutOfRangeError: "`sparklog offsets TOPIC` shows the offsets that exist; `--from earliest` always works",
+    errors.LogTruncatedError: "records were lost in an unclean leader election: go on with `seek` to an offset that exists",
     errors.CorruptBatchError: "`sparklog log dump PATH` on the segment file shows which batch is damaged; a consumer reads on after `seek` behind it",
     errors.UnknownTopicOrPartitionError: "`sparklog topic list` shows the topics; `sparklog topic create NAME` makes one",
     errors.InvalidTopicError: "`sparklog topic create --help` shows names, schemas and columns that work",
