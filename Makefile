@@ -34,6 +34,10 @@ help: ## list the targets
 demo: java $(VENV)/.installed-demo ## real flights through the broker into Spark and out again, every row counted
 	@$(PY) notebooks/flights_demo $(DEMO_ARGS)
 
+.PHONY: demo-cluster
+demo-cluster: java $(VENV)/.installed-demo ## the same with three brokers: leaders, the controller and ZooKeeper die meanwhile, every row counted
+	@$(PY) notebooks/flights_demo --brokers 3 $(DEMO_ARGS)
+
 .PHONY: test
 test: java $(VENV)/.installed-dev ## all tests (TESTS=path and PYTEST_ARGS=… narrow it down)
 	$(PY) -m pytest $(TESTS) $(WORKERS) $(PYTEST_ARGS)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flights_demo import steps
 
 EXIT_CANNOT_RUN = 2
+YEAR_S = {1: 20.0, 3: 60.0}
 
 if not __package__:  # run as a directory: make its modules a package all the same
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -36,9 +37,15 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds",
         type=float,
-        default=20.0,
         metavar="S",
-        help="feed a whole year in S seconds; 0: as fast as it goes (default: 20)",
+        help="feed a whole year in S seconds; 0: as fast as it goes (default: 20, with several brokers 60)",
+    )
+    parser.add_argument(
+        "--brokers",
+        type=int,
+        default=1,
+        choices=(1, 3),
+        help="3: three brokers and a ZooKeeper, which die and come back while the flights stream (default: 1)",
     )
     parser.add_argument("--no-delta", action="store_true", help="write the table as Parquet; needs no download")
     parser.add_argument(
@@ -80,7 +87,8 @@ def _options(given: argparse.Namespace) -> dict[str, Any]:
     return {
         "output": given.output.resolve(),
         "rows": given.rows,
-        "year_s": max(0.0, given.seconds),
+        "year_s": YEAR_S[given.brokers] if given.seconds is None else max(0.0, given.seconds),
+        "brokers": given.brokers,
         "delta": not given.no_delta,
         "keep": given.keep,
     }
@@ -90,12 +98,13 @@ def _run(options: steps.Options) -> int:
     from flights_demo import steps
     from flights_demo.data import DataMissingError
     from flights_demo.jvm import JavaMissingError, JvmStartError
+    from flights_demo.outages import OutageError
     from flights_demo.query import QueryFailedError
     from sparklog import SparklogError
 
     try:
         return steps.Demo(options).run()
-    except (DataMissingError, JavaMissingError, JvmStartError, QueryFailedError, steps.DemoBusyError) as e:
+    except (DataMissingError, JavaMissingError, JvmStartError, OutageError, QueryFailedError, steps.DemoBusyError) as e:
         return _cannot(str(e))
     except SparklogError as e:
         return _cannot(f"{type(e).__name__}: {e}")

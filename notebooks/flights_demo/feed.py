@@ -32,8 +32,11 @@ HEAD_START_DAYS = 7
 _DAY_US = 86_400_000_000
 
 
-def create_topics(bootstrap_servers: str) -> None:
-    """The demo's topics: four typed ones (flights, its clock, weather, the result) and the envelope topic of events."""
+def create_topics(bootstrap_servers: str, replicas: int = 1) -> None:
+    """The demo's topics: four typed ones (flights, its clock, weather, the result) and the envelope topic of events.
+    With three `replicas` what is acknowledged is on two brokers at least."""
+    kept: dict[str, Any] = {"replication_factor": replicas} if replicas > 1 else {}
+    safe = {"min.insync.replicas": 2} if replicas > 2 else {}
     with sparklog.Admin(bootstrap_servers) as admin:
         typed: tuple[tuple[str, pa.Schema, list[str]], ...] = (
             (FLIGHTS, FLIGHTS_SCHEMA, ["carrier"]),
@@ -48,9 +51,10 @@ def create_topics(bootstrap_servers: str) -> None:
                 schema=schema,
                 key_columns=keys,
                 timestamp_column="time_hour",
-                configs={"retention.ms": -1},  # 2013 is long past: any broker would soon delete it
+                configs={"retention.ms": -1, **safe},  # 2013 is long past: any broker would soon delete it
+                **kept,
             )
-        admin.create_topic(EVENTS, partitions=PARTITIONS[EVENTS])
+        admin.create_topic(EVENTS, partitions=PARTITIONS[EVENTS], configs=safe, **kept)
 
 
 def send_clock(bootstrap_servers: str, last_hour: dt.datetime, watermark_delay: dt.timedelta) -> None:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from .outages import ClusterView
 from .verify import Check
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -103,6 +104,7 @@ class LiveView:
         self._tasks = {t: self._bars.add_task(f"feed {t}", total=n, note="") for t, n in totals.items()}
         self._query = self._bars.add_task("query read", total=totals["flights"], note="")
         self._live = Live(console=screen.console, refresh_per_second=8, transient=True)
+        self._cluster: Table | None = None
 
     def __enter__(self) -> LiveView:
         if self._screen.console.is_terminal:
@@ -111,6 +113,11 @@ class LiveView:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+
+    def show_cluster(self, view: ClusterView | None, alive: dict[int, bool], *, has_zookeeper: bool) -> None:
+        """Who leads what, for the next `show`."""
+        if view is not None and self._screen.console.is_terminal:
+            self._cluster = cluster_table(view, alive, has_zookeeper=has_zookeeper)
 
     def show(
         self,
@@ -131,7 +138,7 @@ class LiveView:
             when = f" · {day:%d %b %Y}" if day and topic == "flights" else ""
             self._bars.update(task, completed=sent[topic], note=rate + when)
         self._bars.update(self._query, completed=read, note=query_note)
-        parts: list[RenderableType] = [self._bars]
+        parts: list[RenderableType] = [self._bars] if self._cluster is None else [self._bars, self._cluster]
         if latest is not None:
             parts.append(_hours_table(latest, hours))
         self._live.update(Group(*parts))
@@ -144,6 +151,28 @@ class LiveView:
             self._screen.console.print(
                 f"        fed {sent['flights']:,} of {total:,} flights ({day}), query read {read:,}, hours out {hours:,}"
             )
+
+
+def cluster_table(view: ClusterView, alive: dict[int, bool], *, has_zookeeper: bool) -> Table:
+    """One line per partition, one column per broker: ● leads, ○ in sync, · behind; a broker that is away in red."""
+    zookeeper = "[green]ZooKeeper[/]" if has_zookeeper else "[red]ZooKeeper is away[/]"
+    table = Table(title=f"flights: leaders and in-sync replicas   {zookeeper}", title_justify="left")
+    table.add_column("partition")
+    for broker, runs in sorted(alive.items()):
+        name = f"broker {broker}" + (" (controller)" if broker == view.controller else "")
+        table.add_column(Text(name if runs else f"broker {broker} is away", "" if runs else "red"), min_width=21)
+    table.add_column("ISR")
+    for line in view.partitions:
+        cells = [_replica_text(line.leader, line.isr, broker) for broker in sorted(alive)]
+        isr = Text(", ".join(map(str, line.isr)), "" if len(line.isr) == len(line.replicas) else "yellow")
+        table.add_row(str(line.partition), *cells, isr)
+    return table
+
+
+def _replica_text(leader: int, isr: tuple[int, ...], broker: int) -> Text:
+    if broker == leader:
+        return Text("● leads", "bold green")
+    return Text("○ in sync", "green") if broker in isr else Text("· behind", "yellow")
 
 
 def _hours_table(latest: pa.Table, hours: int) -> Table:

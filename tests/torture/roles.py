@@ -33,6 +33,8 @@ __all__ = [
 GROUPS = {"pipeline": "pipeline", "drain": "pipeline", "member": "group"}
 """The group of a role's members."""
 
+PRODUCER_SETTINGS = ("transaction_timeout_ms", "request_timeout_ms")
+"""Of a pipeline's, which are its producer's."""
 CALLS_IN_FLIGHT = 8
 ACKNOWLEDGED_S = 60.0
 POLL_MS = 200
@@ -153,7 +155,7 @@ drain = pipeline
 
 
 def _pipeline_producer(life: Life) -> Any:
-    settings = {k: v for k, v in life.told.settings.items() if k in ("transaction_timeout_ms",)}
+    settings = {k: v for k, v in life.told.settings.items() if k in PRODUCER_SETTINGS}
     identity = f"pipeline-{life.told.slot}"
     return sparklog.Producer(life.told.bootstrap_servers, transactional_id=identity, **settings)
 
@@ -184,7 +186,7 @@ class _Member:
 
     def __init__(self, life: Life) -> None:
         told = life.told
-        settings = {k: v for k, v in told.settings.items() if k != "transaction_timeout_ms"}
+        settings = {k: v for k, v in told.settings.items() if k not in PRODUCER_SETTINGS}
         self._life = life
         self.client = sparklog.Consumer(
             told.bootstrap_servers,

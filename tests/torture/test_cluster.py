@@ -25,7 +25,10 @@ pytestmark = [
 TRANSACTIONAL = ("transactional", "pipeline", "drain")
 WORK = Work(
     clients=TRANSACTIONS,
-    settings={role: {"transaction_timeout_ms": 5000} for role in TRANSACTIONAL},
+    settings={
+        **{role: {"request_timeout_ms": 6000} for role in ("producer", "shared")},
+        **{role: {"request_timeout_ms": 6000, "transaction_timeout_ms": 5000} for role in TRANSACTIONAL},
+    },
     steps=CLIENT_STEPS,
     still_s=(0.05, 6.0),
 )
