@@ -31,6 +31,7 @@ ACCEPT_PAUSE_S = 0.5
 ACCEPT_COMPLAINT_S = 60.0
 """So often at most the log says that connections cannot be accepted."""
 SWEEP_S_MAX = 5.0
+SWEEP_S_STOPPING = 0.1
 SWEEPS_PER_TIMEOUT = 4
 RECEIVE_BUFFERS_KEPT_BYTES = 32 * MIB
 """Of answered requests, for the next ones of all connections."""
@@ -288,6 +289,10 @@ class Server:
         self.stop_accepting()
         for connection in list(self._connections):
             connection.stop()
+        if self._sweep is not None:  # peers that keep their end open are let go after a moment, not at the next sweep
+            self._sweep.cancel()
+            self._sweep_s = min(self._sweep_s, SWEEP_S_STOPPING)
+            self._check_deadlines()
         if self._connections:
             self._all_closed.clear()
             with contextlib.suppress(TimeoutError):
