@@ -563,10 +563,16 @@ class CoordinatorNotAvailableError(SparklogError):
     retriable = True
 
 
+class ResourceNotFoundError(SparklogError):
+    """What is to be changed or removed, as a user's credential, is not there."""
+
+    code = 95
+
+
 class AdoptionRefusedError(SparklogError):
     """A broker's directory cannot be taken into a cluster as it is: something in it collides with what is there."""
 
-    code = 95
+    code = 96
 
 
 class InvalidQueryError(SparklogError):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from sparklog.environment import Environment, real_environment
+from sparklog.security.records import RecordKind
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.cluster import Cluster
@@ -29,6 +30,7 @@ from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 from sparklog_broker.security.access import Access
 from sparklog_broker.security.records import SecurityRecords
+from sparklog_broker.security.users import SECRET_BYTES, Users
 from sparklog_broker.topics import Topics
 
 
@@ -46,8 +48,6 @@ class Broker:
         clock = environment.clock
         self.config = config
         self.environment = environment
-        self.local_socket = ""
-        """What clients on this host are offered beside TCP; "": nothing."""
         self.requests = RequestCounters(config.slow_request_threshold_ms / 1000)
         self.memory = MemoryBudget(config.queued_max_request_bytes)
         self.pace = Pace(loop, clock=clock.monotonic_s)
@@ -65,6 +65,9 @@ class Broker:
         self.topics = make_topics(storage, self.partitions, self.background, self.pace)
         make_records = SecurityRecords if cluster is None else cluster.security_records
         self.security_records = make_records(storage)
+        self.users = Users(environment.randomness.token_bytes(SECRET_BYTES), config.security.initial_users)
+        self.security_records.watch(RecordKind.SECRETS, self.users.follow_secrets)
+        self.security_records.watch(RecordKind.USERS, self.users.follow)
         self.access = Access.of(config, self.security_records)
         """None: everybody may do everything."""
         self.offset_snapshots = OffsetSnapshots()

@@ -6,6 +6,7 @@ that do not set them. Dotted names may be written as they are (`log.flush.interv
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,14 +15,25 @@ from typing import Any
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
+from sparklog.security.listeners import is_any_address
 from sparklog.security.principals import parse_super_users
-from sparklog.settings import Scope, Value, check, flatten, resolve
+from sparklog.security.secrets import Secret, resolve_secrets
+from sparklog.settings import Scope, Value, check, check_names, flatten, settings_of
+from sparklog_broker.security_config import (
+    LISTENER_PREFIX,
+    BrokerSecurity,
+    is_security_setting,
+    make_security,
+    parse_listener_setting,
+    parse_value,
+)
 
 TOPIC_TABLE = "topic"
 
 
 class BrokerConfig(Struct, frozen=True):
-    """Every broker setting under its Python name, and the defaults of topic settings (Kafka names)."""
+    """Every broker setting under its Python name, those of security together in `security`; and the defaults of topic
+    settings (Kafka names)."""
 
     broker_id: int
     listen: str
@@ -48,6 +60,7 @@ class BrokerConfig(Struct, frozen=True):
     num_partitions: int
     auto_create_topics_enable: bool
     num_io_threads: int
+    num_network_threads: int
     max_connections: int
     connections_max_per_ip: int
     connections_max_idle_ms: int
@@ -95,6 +108,7 @@ class BrokerConfig(Struct, frozen=True):
     slow_request_threshold_ms: int
     log_format: str
     topic_defaults: Mapping[str, Value]
+    security: BrokerSecurity
 
     @property
     def address(self) -> tuple[str, int]:
@@ -130,28 +144,47 @@ def load_config(
 
 def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object] | None = None) -> BrokerConfig:
     """The configuration of settings by their dotted names. Raises InvalidConfigError."""
-    values = resolve(Scope.BROKER, given)
+    secret = resolve_secrets(given, os.environ)
+    own = {name: parse_listener_setting(name, value) for name, value in secret.items() if _is_of_listener(name)}
+    common = {name: value for name, value in secret.items() if not _is_of_listener(name)}
+    check_names(Scope.BROKER, common)
+    parsed = {name: parse_value(name, value) for name, value in common.items()}
+    everything = {n: s.default for n, s in settings_of(Scope.BROKER).items()} | parsed
+    values = {name: _shown(value) for name, value in everything.items() if not is_security_setting(name)}
+    security = {name: value for name, value in everything.items() if is_security_setting(name)} | own
+    if security["listeners"] and "listen" in given:
+        raise InvalidConfigError("listen and listeners are both set: use one of them")
     parse_address(str(values["listen"]))
     if values["metrics.listen"]:
         parse_address(str(values["metrics.listen"]), "metrics.listen")
-    _check_cluster(values)
     _check_super_users(str(values["super.users"]))
     by_parameter: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     by_parameter["data_dir"] = Path(by_parameter["data_dir"]).expanduser().absolute()
     by_parameter["log_dirs"] = parse_log_dirs(by_parameter["log_dirs"])
     by_parameter["topic_defaults"] = check(Scope.TOPIC, topic_defaults or {})
+    by_parameter["security"] = made = make_security(
+        security, str(values["listen"]), str(values["advertised.listeners"])
+    )
+    _check_cluster(values, made)
     # A setting without a field here belongs to a part of the program that reads it from the table itself.
     return BrokerConfig(**{f: by_parameter[f] for f in BrokerConfig.__struct_fields__})
 
 
-def _check_cluster(values: Mapping[str, Value]) -> None:
+def _is_of_listener(name: str) -> bool:
+    return name.startswith(LISTENER_PREFIX)
+
+
+def _shown(value: object) -> Any:
+    """The text of a value that is used as it is, wherever it came from."""
+    return value.reveal() if isinstance(value, Secret) else value
+
+
+def _check_cluster(values: Mapping[str, Value], security: BrokerSecurity) -> None:
     """Raises InvalidConfigError."""
-    if values["advertised.listeners"]:
-        parse_address(str(values["advertised.listeners"]), "advertised.listeners")
-    host = parse_address(str(values["listen"]))[0]
-    if values["zookeeper.connect"] and not values["advertised.listeners"] and host in ("0.0.0.0", "::"):
+    everywhere = [str(one) for one in security.listeners.bound if is_any_address(one.host)]
+    if values["zookeeper.connect"] and not values["advertised.listeners"] and everywhere:
         raise InvalidConfigError(
-            f"listen = {values['listen']!r} is no address that others could connect to: name one in advertised.listeners"
+            f"{everywhere[0]} is no address that others could connect to: name one in advertised.listeners"
         )
     session_ms, lag_ms = int(values["zookeeper.session.timeout.ms"]), int(values["replica.lag.time.max.ms"])
     if values["zookeeper.connect"] and session_ms >= lag_ms:

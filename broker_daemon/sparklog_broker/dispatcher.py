@@ -11,10 +11,13 @@ from msgspec import Struct, structs
 from msgspec import field as struct_field
 
 from sparklog.errors import (
+    IllegalSaslStateError,
     InvalidRequestError,
+    SaslAuthenticationFailedError,
     SparklogError,
     UnknownServerError,
     UnsupportedApiError,
+    UnsupportedSaslMechanismError,
     UnsupportedVersionError,
 )
 from sparklog.protocol import denials, visibility
@@ -32,6 +35,7 @@ from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.long_answers import one_by_one
 from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response
 from sparklog_broker.security.access import Access, peer_of
+from sparklog_broker.security.authenticator import SASL_APIS, Authenticator
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +96,12 @@ class RequestContext(Struct, frozen=True):
     """Where a handler that waits for others notes how long."""
     principal: Principal = ANONYMOUS
     """Who asks."""
+    listener: str = ""
+    """Through which listener; "": a broker without one, as in a simulation."""
+    local_socket: str = ""
+    """What the peer may be offered beside TCP, if it is on this host; "": nothing."""
+    authenticate: Callable[[Any], Awaitable[Response]] | None = None
+    """Takes a message of SASL; None: the connection has none."""
     denied: Mapping[str, SparklogError] = _NOTHING_DENIED
     """Of the resources that the request names one by one: those that nothing is to be done to or told of, and the
     error that is told instead."""
@@ -117,10 +127,13 @@ class Dispatcher:
         handlers: Mapping[Api, Handler],
         requests: RequestCounters | None = None,
         access: Access | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
-        """`requests`: where errors are counted. `access` None: everybody may do everything."""
+        """`requests`: where errors are counted. `access` None: everybody may do everything. `authenticator` None: every
+        peer is known by its address."""
         self._broker = broker
         self._access = access
+        self._authenticator = authenticator
         self._requests = RequestCounters() if requests is None else requests
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
 
@@ -134,6 +147,12 @@ class Dispatcher:
             return error_reply(prefix.api, prefix.correlation_id, error, close=close)
 
     async def _answered(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
+        authenticate = None
+        if connection.authentication is not None and self._authenticator is not None:
+            if prefix.api in SASL_APIS:
+                authenticate = partial(self._authenticator.answer, connection)
+            else:
+                await self._authenticator.judge(prefix.api, connection)
         if prefix.header_bytes > LONG_HEADER_BYTES:
             check_header_size(prefix.api, prefix.header_bytes)
             await self._broker.pace.begin()
@@ -147,6 +166,9 @@ class Dispatcher:
             older,
             connection.times,
             connection.principal,
+            connection.listener,
+            connection.local_socket if connection.is_known else "",
+            authenticate,
         )
         payload = body[prefix.header_bytes :]
         if self._access is None:
@@ -221,6 +243,8 @@ def _told(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
             is_handshake = api == Api.HANDSHAKE  # a newer client tries again in an older version
             log.info("%s: %s%s", peer, error, "" if is_handshake else "; disconnecting")
             return error, not is_handshake
+        case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():
+            return error, True  # it has been logged
         case InvalidRequestError() | UnsupportedApiError():
             log.info("%s: %s; disconnecting", peer, error)
             return error, True

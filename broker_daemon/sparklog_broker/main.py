@@ -29,8 +29,10 @@ from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.log_format import set_up_logging
 from sparklog_broker.metrics.service import MetricsService
 from sparklog_broker.metrics.watched import Watched
-from sparklog_broker.network.server import ListenError, Server, bind
+from sparklog_broker.network.listening import ListenError, bind_all, close_all
+from sparklog_broker.network.server import Server
 from sparklog_broker.registry import HANDLERS
+from sparklog_broker.security.peer_security import PeerSecurity, server_contexts
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InvalidConfigError as e:
         return _fail(str(e), EXIT_USAGE)
     set_up_logging(given.log_level, config.log_format)
+    try:
+        for warning in config.security.warnings():
+            log.warning("%s", warning)
+    except InvalidConfigError as e:
+        return _fail(str(e), EXIT_USAGE)
     return run(config)
 
 
@@ -120,26 +127,39 @@ async def _run(config: BrokerConfig) -> int:
         loop.add_signal_handler(number, partial(_on_signal, stop, number))
     environment = real_environment(int(config.data_file_mode, 8))
     metrics = MetricsService(config, loop, environment)
-    sock = bind(*config.address)
+    contexts = server_contexts(config.security)
+    sockets = bind_all(config.security.listeners.bound)
     try:
         await metrics.start()
         cluster = await _cluster(config, loop, environment) if config.zookeeper_connect else None
         # On a thread, so that a second signal can end a long recovery.
         broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
+        peers = PeerSecurity(config, loop, environment, broker.users, contexts)
     except BaseException:
-        sock.close()
+        close_all(sockets)
         await metrics.stop()
         raise
     try:
-        answer = Dispatcher(broker, HANDLERS, broker.requests, broker.access).answer
-        server = Server(sock, config, loop=loop, answer=answer, budget=broker.memory, requests=broker.requests)
+        server = Server(
+            peers.open(sockets, local=config.local_socket_enabled),
+            config,
+            loop=loop,
+            answer=Dispatcher(broker, HANDLERS, broker.requests, broker.access, peers.authenticator).answer,
+            budget=broker.memory,
+            requests=broker.requests,
+            threads=peers.threads,
+            authentication_threads=peers.authentication_threads,
+            greet=peers.authenticator.greet,
+        )
+        loop.add_signal_handler(signal.SIGHUP, peers.renew)
         server.start()
-        broker.local_socket = server.local_name
+        peers.start()
         broker.start(on_all_disks_failed=end)
         if cluster is not None:
             await cluster.join(config.advertised_listeners or server.address, end)
         metrics.serving(_watched(broker, server))
-        print(f"listening on {server.address}", flush=True)
+        for line in server.addresses:
+            print(f"listening on {line}", flush=True)
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         await stop.wait()
         metrics.draining()
@@ -149,7 +169,8 @@ async def _run(config: BrokerConfig) -> int:
         broker.stop_waiting()
         await server.stop(STOP_TIMEOUT_S)
     finally:
-        sock.close()
+        close_all(sockets)
+        peers.stop()
         try:
             clean = await broker.close()
         finally:

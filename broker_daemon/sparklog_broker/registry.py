@@ -19,10 +19,12 @@ from sparklog_broker.handlers import (
     producer_ids,
     records,
     remote,
+    sasl,
     schemas,
     snapshots,
     topics,
     transactions,
+    users,
 )
 
 HANDLERS: dict[Api, Handler] = {
@@ -64,6 +66,10 @@ HANDLERS: dict[Api, Handler] = {
     Api.WRITE_TXN_MARKERS: cluster_transactions.write_txn_markers,
     Api.ADD_PARTITIONS_TO_TXN: cluster_transactions.add_partitions_to_txn,
     Api.FIND_TXN_OWNERS: cluster_transactions.find_txn_owners,
+    Api.SASL_HANDSHAKE: sasl.sasl_handshake,
+    Api.SASL_AUTHENTICATE: sasl.sasl_authenticate,
+    Api.ALTER_USER_SCRAM_CREDENTIALS: users.alter_user_scram_credentials,
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_user_scram_credentials,
     Api.ALTER_SECURITY_RECORDS: cluster.alter_security_records,
     Api.CREATE_ACLS: acls.create_acls,
     Api.DELETE_ACLS: acls.delete_acls,

@@ -29,6 +29,7 @@ from sparklog.cli import (
     sql,
     topic,
     transaction,
+    user,
     web_console,
 )
 from sparklog.cli.client_command import secure_commands
@@ -78,6 +79,7 @@ app.add_typer(reassign.app, name="reassign")
 app.command("elect-leaders", epilog=elect_leaders.EPILOG)(elect_leaders.elect_leaders)
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
+app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
 app.command("top", epilog=top.EPILOG)(top.top)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)

@@ -21,6 +21,7 @@ from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import operation_messages as operation
+from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import (
@@ -83,6 +84,10 @@ class Api(IntEnum):
     WRITE_TXN_MARKERS = 54
     ADD_PARTITIONS_TO_TXN = 55
     FIND_TXN_OWNERS = 56
+    SASL_HANDSHAKE = 60
+    SASL_AUTHENTICATE = 61
+    ALTER_USER_SCRAM_CREDENTIALS = 62
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 63
     OFFSETS_FOR_LEADER_EPOCH = 85
     ALTER_PARTITION_REASSIGNMENTS = 70
     LIST_PARTITION_REASSIGNMENTS = 71
@@ -476,6 +481,14 @@ APIS: dict[Api, ApiSpec] = {
     Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 2),
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
+    Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
+    Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(
+        security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse, 2, 2
+    ),
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiSpec(
+        security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse, 2, 2
+    ),
     Api.ALTER_PARTITION_REASSIGNMENTS: ApiSpec(
         operation.AlterPartitionReassignmentsRequest, operation.AlterPartitionReassignmentsResponse, 2, 2
     ),

@@ -33,6 +33,7 @@ from sparklog.security.authorizer import Peer
 from sparklog.types import INTERNAL_TOPICS, SHARED_PREFIX
 
 TOPIC, GROUP, TXN_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+USER = ResourceType.USER
 ANY_TOPIC = "any topic"
 
 
@@ -116,6 +117,10 @@ def _cluster_without_transactional_id(request: Any) -> Sequence[str]:
     return (CLUSTER.name,) if request.transactional_id is None else ()
 
 
+def _altered_users(request: Any) -> Sequence[str]:
+    return [one.name for one in (*request.deletions, *request.upsertions)]
+
+
 _O, _ITEM = Operation, Denial.ITEM
 _BROKERS_ONLY = Rule(ResourceType.CLUSTER, _O.CLUSTER_ACTION, _cluster)
 _OPERATORS = Rule(ResourceType.CLUSTER, _O.ALTER, _cluster, or_else=(_O.CLUSTER_ACTION, "cluster"))
@@ -152,6 +157,18 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.CORDON_BROKER: (_OPERATORS,),
     Api.DESCRIBE_CLUSTER: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.ALTER_SECURITY_RECORDS: (_BROKERS_ONLY,),
+    Api.SASL_HANDSHAKE: (),
+    Api.SASL_AUTHENTICATE: (),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: (Rule(USER, _O.ALTER, _altered_users, or_else=(_O.ALTER, "cluster")),),
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+        Rule(USER, _O.DESCRIBE, _some("names"), or_else=(_O.DESCRIBE, "cluster"), when="named users"),
+        Rule(
+            ResourceType.CLUSTER,
+            _O.DESCRIBE,
+            lambda r: (CLUSTER.name,) if r.names is None else (),
+            when="all users",
+        ),
+    ),
     Api.CREATE_ACLS: (Rule(ResourceType.CLUSTER, _O.ALTER, _cluster),),
     Api.DELETE_ACLS: (Rule(ResourceType.CLUSTER, _O.ALTER, _cluster),),
     Api.DESCRIBE_ACLS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
@@ -218,6 +235,7 @@ ADMINISTRATIVE = frozenset(
         Api.DELETE_RECORDS,
         Api.ABORT_TRANSACTION,
         Api.DELETE_GROUP,
+        Api.ALTER_USER_SCRAM_CREDENTIALS,
         Api.CREATE_ACLS,
         Api.DELETE_ACLS,
         Api.ALTER_PARTITION_REASSIGNMENTS,

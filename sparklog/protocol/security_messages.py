@@ -1,7 +1,7 @@
-"""The APIs of authentication: proposed, not yet in the table of APIs (`sparklog.protocol.messages`).
+"""The APIs of authentication, and of users with passwords.
 
-Both may be sent before the peer is known, as HANDSHAKE may; everything else may not (`sparklog.security.handshake`).
-Proposed numbers: SASL_HANDSHAKE 60, SASL_AUTHENTICATE 61.
+SASL_HANDSHAKE and SASL_AUTHENTICATE may be sent before the peer is known, as HANDSHAKE may; everything else may not
+(`sparklog.security.handshake`). No message about users holds a password: credentials are made where it was typed.
 """
 
 from __future__ import annotations
@@ -11,18 +11,27 @@ from typing import Annotated
 from msgspec import Meta
 
 from sparklog.protocol.base import Message
+from sparklog.security.principals import NAME_CHARS_MAX
 from sparklog.security.sasl import TOKEN_BYTES_MAX
+
+USERS_MAX = 1_000
+"""Alterations of one request."""
+SCRAM_BYTES_MAX = 256
+"""Of a salt or a key."""
+UserName = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+MechanismName = Annotated[str, Meta(max_length=64)]
+ScramBytes = Annotated[bytes, Meta(max_length=SCRAM_BYTES_MAX)]
 
 
 class SaslHandshakeRequest(Message):
     """Chooses a mechanism: the first message of an authentication, and of one again (KIP-368)."""
 
-    mechanism: Annotated[str, Meta(max_length=64)]
+    mechanism: MechanismName
 
 
 class SaslHandshakeResponse(Message):
-    """`mechanisms`: those that the listener takes, also if the chosen one is not among them; then `error_code` is
-    UNSUPPORTED_SASL_MECHANISM, and the broker closes the connection."""
+    """`mechanisms`: those that the listener takes. If the chosen one is not among them the answer is an error, and the
+    broker closes the connection."""
 
     error_code: int
     mechanisms: list[str]
@@ -42,3 +51,65 @@ class SaslAuthenticateResponse(Message):
     auth_bytes: bytes = b""
     session_lifetime_ms: int = 0
     message: str = ""
+
+
+class ScramCredentialUpsertion(Message):
+    """Sets a user's credential of one mechanism (KIP-554)."""
+
+    name: UserName
+    mechanism: MechanismName
+    iterations: int
+    salt: ScramBytes
+    stored_key: ScramBytes
+    server_key: ScramBytes
+
+
+class ScramCredentialDeletion(Message):
+    """Removes a user's credential of one mechanism."""
+
+    name: UserName
+    mechanism: MechanismName
+
+
+class AlterUserScramCredentialsRequest(Message):
+    """All of it is done, or nothing. `only_new`: an upsertion of a user who is there already fails; `only_existing`:
+    so does one of a user who is not."""
+
+    deletions: Annotated[list[ScramCredentialDeletion], Meta(max_length=USERS_MAX)]
+    upsertions: Annotated[list[ScramCredentialUpsertion], Meta(max_length=USERS_MAX)]
+    only_new: bool = False
+    only_existing: bool = False
+
+
+class AlterUserScramCredentialsResponse(Message):
+    """It is stored, and in effect on the broker that answers; on others of a cluster a moment later."""
+
+    error_code: int = 0
+
+
+class DescribeUserScramCredentialsRequest(Message):
+    """`names` None: all users, in the order of their names, those after `after`."""
+
+    names: Annotated[list[UserName], Meta(max_length=USERS_MAX)] | None = None
+    after: UserName = ""
+
+
+class ScramCredentialInfo(Message):
+    """That there is one; neither salt nor keys are told."""
+
+    mechanism: str
+    iterations: int
+
+
+class UserCredentials(Message):
+    """A user. `credentials` empty: a name that was asked for and is not there."""
+
+    name: str
+    credentials: list[ScramCredentialInfo]
+
+
+class DescribeUserScramCredentialsResponse(Message):
+    """`more`: ask again with the last name as `after`."""
+
+    users: list[UserCredentials]
+    more: bool = False

@@ -40,6 +40,9 @@ REAUTHENTICATION_INTERVAL_MS_MIN = 1_000
 """Sooner again is refused, as Kafka does: it would be work without a use."""
 
 
+_OUT_OF_ORDER = "not allowed before or during the authentication: does security.protocol (SASL_SSL, SASL_PLAINTEXT) fit the listener?"
+
+
 class ListenerRules(Struct, frozen=True):
     """What one listener asks of its connections. `mechanisms` empty: no SASL. 0 ms: without limit, or without delay."""
 
@@ -261,7 +264,7 @@ class Authentication:
         return self._fail(error, "expired", f"the session of {self._principal} has expired")
 
     def _out_of_order(self, what: str) -> list[Effect]:
-        return self._fail(IllegalSaslStateError("not allowed before or during the authentication"), "order", what)
+        return self._fail(IllegalSaslStateError(_OUT_OF_ORDER), "order", what)
 
     def _fail(self, error: SparklogError, reason: str, log_text: str, mechanisms: tuple[str, ...] = ()) -> list[Effect]:
         self.state, self._server = State.FAILED, None

@@ -22,7 +22,7 @@ FILE_BYTES_MAX = 1024 * 1024
 """A truststore of many authorities fits."""
 
 _REFERENCE = re.compile(r"\$\{([^}:]*):([^}]*)\}")
-_SENSITIVE = re.compile(r"password|secret|jaas|token$|(^|\.)ssl\.(keystore\.)?key(\.pem)?$", re.IGNORECASE)
+_SENSITIVE = re.compile(r"password|secret|jaas|token$|credentials$|(^|\.)ssl\.(keystore\.)?key(\.pem)?$", re.IGNORECASE)
 _SPELLED_OUT = (
     re.compile(
         r"(?P<keep>\b(?:password|clientSecret|secret|token)\s*[=:]\s*)(?:\"(?:\\.|[^\"\\])*\"?|'[^']*'?|[^\s,;]+)",

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import os
 import ssl
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -88,7 +87,8 @@ def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
             f"ssl.client.auth = {client_auth}: ssl.ca.location has to say whose certificates clients may show"
         )
     context = _context(ssl.PROTOCOL_TLS_SERVER, settings, material)
-    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0  # a session that is resumed would bring a client's certificate that nobody looks at again
     context.verify_mode = CLIENT_AUTH[client_auth]
     return context
 
@@ -179,6 +179,8 @@ def _as_file(text: str) -> Iterator[str]:
         finally:
             os.close(descriptor)
         return
+    import tempfile  # slow to import, and Linux does not need it
+
     with tempfile.NamedTemporaryFile("w", encoding="ascii", errors="replace", suffix=".pem") as file:
         file.write(text)
         file.flush()
@@ -214,10 +216,31 @@ class RenewedContext:
         return True
 
 
-def handshake_error(error: ssl.SSLError) -> InvalidConfigError:
-    """What a client tells of a failed TLS handshake: certificates are a matter of the configuration, not of the
-    network."""
+def handshake_error(error: ssl.SSLError, broker: str = "the broker") -> InvalidConfigError:
+    """What a client tells of a failed TLS handshake with `broker`: certificates are a matter of the configuration, not
+    of the network."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return InvalidConfigError(f"the broker's certificate is not valid here: {error.verify_message}")
+        remedy = _REMEDIES.get(error.verify_code, "")
+        return InvalidConfigError(f"the certificate of {broker} is not valid here: {error.verify_message}{remedy}")
     reason = error.reason or type(error).__name__
-    return InvalidConfigError(f"the TLS handshake has failed ({reason}): does security.protocol fit the listener?")
+    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
+        return InvalidConfigError(
+            f"{broker} ends the TLS handshake ({reason}): it may ask for a client's certificate: "
+            "set ssl.certificate.location and ssl.key.location"
+        )
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return InvalidConfigError(f"{broker} does not take this client's certificate ({reason})")
+    return InvalidConfigError(
+        f"the TLS handshake with {broker} has failed ({reason}): does security.protocol fit the listener?"
+    )
+
+
+_REMEDIES = {
+    10: ": it has to be renewed",
+    18: ": set ssl.ca.location to the authority that has signed it",
+    19: ": set ssl.ca.location to the authority that has signed it",
+    20: ": set ssl.ca.location to the authority that has signed it",
+    62: ": connect by a name that stands in it, or have one made for this name",
+    64: ": connect by an address that stands in it, or have one made for this address",
+}
+"""By OpenSSL's code: expired, self-signed (twice), unknown authority, other host name, other IP address."""

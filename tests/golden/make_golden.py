@@ -53,6 +53,7 @@ from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import operation_messages as operation
+from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import Message
@@ -296,6 +297,18 @@ REQUESTS: dict[m.Api, Message] = {
         "loader-1", 4_000, 2, [cluster.TransactionPartitionName("trips", 1)]
     ),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
+    m.Api.SASL_HANDSHAKE: security.SaslHandshakeRequest("SCRAM-SHA-512"),
+    m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateRequest(b"n,,n=alice,r=nonce"),
+    m.Api.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsRequest(
+        [security.ScramCredentialDeletion("bob", "SCRAM-SHA-256")],
+        [
+            security.ScramCredentialUpsertion(
+                "alice", "SCRAM-SHA-512", 4096, bytes(range(32)), bytes(range(64)), bytes(range(64, 128))
+            )
+        ],
+        only_new=True,
+    ),
+    m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsRequest(["alice"]),
     m.Api.CREATE_ACLS: acls.CreateAclsRequest(
         [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")]
     ),
@@ -385,6 +398,12 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
     m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),
+    m.Api.SASL_HANDSHAKE: security.SaslHandshakeResponse(0, ["SCRAM-SHA-512", "SCRAM-SHA-256"]),
+    m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateResponse(0, b"v=proof", 3_600_000),
+    m.Api.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsResponse(),
+    m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsResponse(
+        [security.UserCredentials("alice", [security.ScramCredentialInfo("SCRAM-SHA-512", 4096)])]
+    ),
     m.Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsResponse(
         [operation.PartitionOutcome("trips", 1), operation.PartitionOutcome("trips", 2, 85, "not being reassigned")]
     ),

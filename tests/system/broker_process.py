@@ -60,14 +60,15 @@ def _limit(limits: Mapping[int, int]) -> None:
 
 class BrokerProcess:
     """`python -m sparklog_broker` on a free port; `settings` are broker settings for its configuration file, `limits`
-    of the process by `resource.RLIMIT_…`, `env` its environment (None: this one)."""
+    of the process by `resource.RLIMIT_…`, `env` its environment (None: this one). `listen` None: `listeners` among the
+    settings says where."""
 
     def __init__(
         self,
         data_dir: Path,
         *,
         settings: str = "",
-        listen: str = "127.0.0.1:0",
+        listen: str | None = "127.0.0.1:0",
         work_dir: Path,
         wait_for_address: bool = True,
         limits: Mapping[int, int] | None = None,
@@ -78,7 +79,8 @@ class BrokerProcess:
         config.write_text(settings)
         self._stderr_path = work_dir / "stderr.txt"
         with self._stderr_path.open("ab") as stderr:
-            command = [sys.executable, "-m", "sparklog_broker", "--config", str(config), "--listen", listen]
+            command = [sys.executable, "-m", "sparklog_broker", "--config", str(config)]
+            command += ["--listen", listen] if listen else []
             self.process = subprocess.Popen(
                 [*command, "--data-dir", str(data_dir)],
                 stdout=subprocess.PIPE,

@@ -20,7 +20,6 @@ from sparklog.protocol.topic_messages import (
 )
 from sparklog.replication.cluster_image import NO_LEADER
 from sparklog.security.acls import Operation, ResourceType
-from sparklog.security.principals import ANONYMOUS
 from sparklog.types import TopicPartition
 from sparklog.version import __version__
 from sparklog_broker.broker import Broker
@@ -39,13 +38,9 @@ SMALL_TOPIC_PARTITIONS, SMALL_TOPIC_BYTES = 32, 16 * 1024
 
 async def handshake(request: HandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
     """The Unix socket is offered to clients of this host that nothing stands between (a proxy, a container's
-    address). Whoever comes through it is nobody in particular, so those who are somebody stay where they are."""
+    address). Who has authenticated does so there, too; a listener where that is not possible has no socket to offer."""
     broker = context.broker
-    direct = (
-        context.principal == ANONYMOUS
-        and request.client_address == context.peer_name
-        and is_same_host(context.peer_host, context.local_address[0])
-    )
+    direct = request.client_address == context.peer_name and is_same_host(context.peer_host, context.local_address[0])
     return Response(
         HandshakeResponse(
             broker_id=broker.config.broker_id,
@@ -53,7 +48,7 @@ async def handshake(request: HandshakeRequest, payload: memoryview, context: Req
             broker_version=__version__,
             apis=[ApiRange(int(api), spec.version_min, spec.version_max) for api, spec in APIS.items()],
             request_bytes_max=broker.config.socket_request_max_bytes,
-            local_socket=broker.local_socket if direct else "",
+            local_socket=context.local_socket if direct else "",
         )
     )
 

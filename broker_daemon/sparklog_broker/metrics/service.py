@@ -21,7 +21,7 @@ from sparklog_broker.metrics.http_request import Refusal, Request
 from sparklog_broker.metrics.http_server import HttpServer, Page
 from sparklog_broker.metrics.loop_delay import LoopDelay
 from sparklog_broker.metrics.watched import Watched
-from sparklog_broker.network.server import bind
+from sparklog_broker.network.listening import bind
 
 log = logging.getLogger(__name__)
 

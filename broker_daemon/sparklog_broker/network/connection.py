@@ -31,6 +31,7 @@ from msgspec import Struct
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
 from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog.protocol.messages import Api
+from sparklog.security.handshake import Authentication
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes
 from sparklog_broker.network.memory import MemoryBudget
@@ -48,6 +49,8 @@ PROGRESS_BYTES = 64 * 1024
 """A frame must get on by this much, or be complete, per `request.read.timeout.ms`: one byte now and then is a stall. So
 must an answer that is read, per `response.write.timeout.ms`."""
 LINGER_S = 1.0
+TLS_CLIENT_HELLO = b"\x16\x03"
+"""How a client begins that speaks TLS. As the length of a first frame, a HANDSHAKE, it would be above 66,000 bytes."""
 _DISCARD = bytearray(64 * 1024)
 
 
@@ -58,6 +61,8 @@ class ConnectionLimits(Struct, frozen=True):
     read_timeout_s: float
     idle_timeout_s: float
     write_timeout_s: float
+    unknown_frame_bytes_max: int = 128 * 1024
+    """As long as it is not known who the peer is; a frame larger than this by then ends the connection."""
 
 
 class Answer(Protocol):
@@ -117,7 +122,10 @@ class Connection:
         requests: RequestCounters,
         on_close: Callable[[Connection], None],
         addresses: Addresses | None = None,
+        listener: str = "",
+        local_socket: str = "",
     ) -> None:
+        """`listener`: the name of the one that it came through, which offers `local_socket` to clients on this host."""
         sock.setblocking(False)
         with contextlib.suppress(OSError):  # not a TCP socket: nothing to switch off
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -132,11 +140,16 @@ class Connection:
         self._requests = requests
         self._on_close = on_close
         self._refusal: SparklogError | None = None
+        self.listener = listener
+        self.local_socket = local_socket
+        self.authentication: Authentication | None = None
+        """None: who the peer is was known from the beginning. Whoever accepts the connection sets it."""
         self.local_address, self.peer_host, self.peer_name = addresses or _addresses(sock)
         self.principal: Principal = ANONYMOUS
         """Who the peer is; whoever authenticates it says so here. Counts from the next request on."""
         self._prefix = bytearray(PREFIX_BYTES)
         self._prefix_received = 0
+        self._frames_begun = 0
         self._reading: _Frame | None = None
         self._ready: _Frame | None = None
         self._current: _Frame | None = None
@@ -163,6 +176,11 @@ class Connection:
     def busy(self) -> bool:
         """Whether a request is being processed or answered."""
         return self._current is not None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known who the peer is."""
+        return self.authentication is None or self.authentication.principal is not None
 
     @property
     def times(self) -> RequestTimes:
@@ -236,8 +254,12 @@ class Connection:
         """Whether the frame whose prefix is there may be read on."""
         self._progress_bytes, self._progress_at = 0, self._loop.time()
         self._prefix_received = 0
+        self._frames_begun += 1
+        if self._frames_begun == 1 and self._prefix.startswith(TLS_CLIENT_HELLO):
+            self._break_off(0, 0, InvalidRequestError("this listener does not encrypt, and the peer begins with TLS"))
+            return False
         try:
-            prefix = decode_request_prefix(self._prefix, self._limits.frame_bytes_max)
+            prefix = decode_request_prefix(self._prefix, self._frame_bytes_max())
         except (FrameTooLargeError, InvalidRequestError) as e:
             _, api, _, correlation_id, _ = PREFIX.unpack(self._prefix)
             self._break_off(api, correlation_id, e)
@@ -250,6 +272,9 @@ class Connection:
             self._end_frame(self._reading)
             return False
         return True
+
+    def _frame_bytes_max(self) -> int:
+        return self._limits.frame_bytes_max if self.is_known else self._limits.unknown_frame_bytes_max
 
     def _grow(self, frame: _Frame) -> bool:
         """Makes room for more of `frame`; False: there is no memory now, reading is paused."""
@@ -349,15 +374,20 @@ class Connection:
     def _write(self) -> None:
         try:
             count = self._out.write(self._sock)
-        except ShortFileError:
-            log.error("%s: a file is shorter than announced; disconnecting", self.peer_name)  # noqa: TRY400
-            self.close()
-            return
-        except OSError as e:
-            if e.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN):
-                log.warning("%s: sending failed: %s; disconnecting", self.peer_name, e)
-            self.close()
-            return
+        except (ShortFileError, OSError) as e:
+            self._write_failed(e)
+        else:
+            self._wrote(count)
+
+    def _write_failed(self, error: ShortFileError | OSError) -> None:
+        if isinstance(error, ShortFileError):
+            log.error("%s: a file is shorter than announced; disconnecting", self.peer_name)
+        elif error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN):
+            log.warning("%s: sending failed: %s; disconnecting", self.peer_name, error)
+        self.close()
+
+    def _wrote(self, count: int) -> None:
+        """So many bytes of the answers have been taken."""
         if count:
             self._sent_bytes += count
             self._active_at = self._loop.time()
@@ -456,6 +486,12 @@ class Connection:
             if self._running is not None:
                 self._running.cancel()
             self._unread.note(self, 0, 0)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Gives back all that it holds."""
+        try:
             for frame in (self._reading, self._ready, self._current):
                 if frame is not None:
                     self._budget.forget(frame)

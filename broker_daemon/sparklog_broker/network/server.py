@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import os
 import socket
-import sys
+import ssl
 from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from functools import partial
+from typing import Any
 
 from sparklog.errors import SparklogError, TooManyConnectionsError
 from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.settings import MIB
 from sparklog_broker import descriptors
-from sparklog_broker.config import BrokerConfig, format_address
+from sparklog_broker.config import BrokerConfig
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Addresses, Answer, Connection, ConnectionLimits, State
+from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, why_not
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
+from sparklog_broker.network.tls_connection import TlsConnection
+from sparklog_broker.network.tls_handshake import Secured, TlsHandshake
 from sparklog_broker.network.unread_answers import UnreadAnswers
 
 log = logging.getLogger(__name__)
@@ -33,84 +37,39 @@ ACCEPT_COMPLAINT_S = 60.0
 SWEEP_S_MAX = 5.0
 SWEEP_S_STOPPING = 0.1
 SWEEPS_PER_TIMEOUT = 4
+TLS_SHARE_OF_TIMEOUT = 1 / 3
+"""Of the time in which a peer has to authenticate, its TLS handshake may take this part."""
 RECEIVE_BUFFERS_KEPT_BYTES = 32 * MIB
 """Of answered requests, for the next ones of all connections."""
 
 
-class ListenError(Exception):
-    """The broker cannot listen where it was told to; the message says what to do."""
-
-
-LISTEN = "--listen HOST:PORT"
-
-
-def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
-    """A bound socket that does not listen yet, so that a wrong address is found before any file is touched. `setting`:
-    what to change then.
-
-    Raises ListenError.
-    """
-    where = format_address(host, port)
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (socket.gaierror, UnicodeError) as e:
-        raise ListenError(f"cannot listen on {where}: host {host!r} is not known; use {setting}") from e
-    # A name may stand for both kinds of address; clients of `localhost` try IPv4 too.
-    family, kind, protocol, _, address = min(found, key=lambda f: f[0] != socket.AF_INET)
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except OSError as e:
-        sock.close()
-        raise ListenError(_why_not(where, e, setting)) from e
-    sock.setblocking(False)
-    return sock
-
-
-def bind_local() -> socket.socket | None:
-    """A bound Unix socket with a name nobody can guess in the abstract namespace: no file that a crash leaves behind,
-    and only processes that share our network can reach it. None: this system has none."""
-    if not sys.platform.startswith("linux"):
-        return None
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.bind(f"\0sparklog-{os.urandom(16).hex()}")
-    except OSError:
-        sock.close()
-        return None
-    sock.setblocking(False)
-    return sock
-
-
-def _why_not(where: str, error: OSError, setting: str = LISTEN) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            hint = f"the port is in use; stop the program that has it, or choose another with {setting}"
-        case errno.EACCES:
-            hint = f"not permitted; choose a port above 1023 with {setting}"
-        case errno.EADDRNOTAVAIL:
-            hint = f"this machine has no such address; choose another with {setting}"
-        case _:
-            hint = error.strerror or str(error)
-    return f"cannot listen on {where}: {hint}"
+Greet = Callable[[Connection, OpenListener, bytes | None], None]
+"""Is told of each new connection before anything is read: through which listener it came, and the peer's certificate
+(DER), if it has shown one."""
 
 
 class Server:
-    """Accepts connections on `sock` (bound) and on a Unix socket beside it, and keeps them. Event-loop thread only."""
+    """Accepts connections on its listeners, and keeps them. Event-loop thread only.
+
+    `threads`: for the data of connections with TLS; `authentication_threads`: for their handshakes."""
 
     def __init__(
         self,
-        sock: socket.socket,
+        listeners: Sequence[OpenListener],
         config: BrokerConfig,
         *,
         loop: asyncio.AbstractEventLoop,
         answer: Answer,
         budget: MemoryBudget,
         requests: RequestCounters,
+        threads: Executor | None = None,
+        authentication_threads: Executor | None = None,
+        greet: Greet = lambda connection, listener, certificate: None,
     ) -> None:
-        self._sock = sock
-        self._local = bind_local() if config.local_socket_enabled else None
+        self.listeners = tuple(listeners)
+        self._threads = threads
+        self._authentication_threads = authentication_threads
+        self._greet = greet
         self._loop = loop
         self._answer = answer
         self._connections_wanted = config.max_connections
@@ -130,6 +89,13 @@ class Server:
         self._sweep_s = min(SWEEP_S_MAX, shortest_s / SWEEPS_PER_TIMEOUT)
         self._sweep: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
+        self._strangers: dict[Connection | TlsHandshake, str] = {}
+        """Whose peers are, or may still be, unknown, the oldest first, with their hosts."""
+        self._strangers_max = config.security.authenticating_max
+        self.handshakes_failed_count = 0
+        """Of TLS."""
+        self.strangers_closed_count = 0
+        """For newer ones, beyond `connections.authenticating.max`."""
         self._refused: set[Connection] = set()
         """Those of them that are only told why they are not taken."""
         self._per_ip: Counter[str] = Counter()
@@ -140,14 +106,13 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where it listens, as `HOST:PORT`."""
-        host, port = self._sock.getsockname()[:2]
-        return format_address(host, port)
+        """Where the first listener listens, as `HOST:PORT`."""
+        return self.listeners[0].address
 
     @property
-    def local_name(self) -> str:
-        """The abstract Unix socket it listens on, too; "": there is none."""
-        return "" if self._local is None else self._local.getsockname()[1:].decode()
+    def addresses(self) -> list[str]:
+        """The first as `HOST:PORT`, others with their listener's name, as `NAME://HOST:PORT`."""
+        return [self.address, *(f"{one.name}://{one.address}" for one in self.listeners[1:])]
 
     @property
     def connection_count(self) -> int:
@@ -156,14 +121,15 @@ class Server:
 
     def start(self) -> None:
         """Begins to accept. Raises ListenError."""
-        where = self.address
-        try:
-            for listener in self._listeners():
-                listener.listen(BACKLOG)
-        except OSError as e:
-            raise ListenError(_why_not(where, e)) from e
-        for listener in self._listeners():
-            self._accept_from(listener)
+        for listener in self.listeners:
+            try:
+                for sock in listener.sockets:
+                    sock.listen(BACKLOG)
+            except OSError as e:
+                raise ListenError(why_not(listener.address, e, LISTEN)) from e
+        for listener in self.listeners:
+            for sock in listener.sockets:
+                self._accept_from(listener, sock)
         log.info(
             "at most %d connections, %d segment files open at once",
             self._descriptors.connections,
@@ -177,37 +143,37 @@ class Server:
             )
         self._check_deadlines()
 
-    def _listeners(self) -> list[socket.socket]:
-        return [self._sock] if self._local is None else [self._sock, self._local]
+    def _accept_from(self, listener: OpenListener, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            self._loop.add_reader(sock.fileno(), partial(self._on_acceptable, listener, sock))
 
-    def _accept_from(self, listener: socket.socket) -> None:
-        if listener.fileno() >= 0:
-            self._loop.add_reader(listener.fileno(), partial(self._on_acceptable, listener))
-
-    def _on_acceptable(self, listener: socket.socket) -> None:
+    def _on_acceptable(self, listener: OpenListener, accepting: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_EVENT):
             try:
-                sock, _ = listener.accept()
+                sock, peer = accepting.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except (OSError, MemoryError) as e:
-                self._pause_accepting(listener, e)
+                self._pause_accepting(listener, accepting, e)
                 return
             try:
-                if listener is self._local:
+                context = listener.context
+                if accepting is listener.local:
                     enlarge_send_buffer(sock)
-                    self._add(sock, self._addresses_of_local())
+                    self._add(sock, listener, addresses=_on_this_host(listener))
+                elif context is not None:
+                    self._shake_hands(sock, listener, context, peer)
                 else:
-                    self._add(sock, None)
+                    self._add(sock, listener)
             except Exception as e:  # noqa: BLE001 - it is this connection's: the others are accepted
                 sock.close()
                 self._complain(e)
 
-    def _pause_accepting(self, listener: socket.socket, error: Exception) -> None:
+    def _pause_accepting(self, listener: OpenListener, sock: socket.socket, error: Exception) -> None:
         """The listener stays readable: trying at once would keep the loop busy."""
         self._complain(error)
-        self._loop.remove_reader(listener.fileno())
-        self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listener)
+        self._loop.remove_reader(sock.fileno())
+        self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listener, sock)
 
     def _complain(self, error: Exception) -> None:
         now = self._loop.time()
@@ -216,25 +182,81 @@ class Server:
             reason = error.strerror if isinstance(error, OSError) else error or type(error).__name__
             log.error("cannot accept a connection: %s; trying again (see `ulimit -n`)", reason)
 
-    def _addresses_of_local(self) -> Addresses:
-        """A Unix socket's peer is on this host, and would reach us by TCP where we listen."""
-        host, port = self._sock.getsockname()[:2]
-        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-        return Addresses((loopback.get(host, host), port), "127.0.0.1", "a client on this host")
-
-    def _add(self, sock: socket.socket, addresses: Addresses | None) -> None:
-        connection = Connection(
+    def _shake_hands(
+        self, sock: socket.socket, listener: OpenListener, context: ssl.SSLContext, peer: tuple[Any, ...]
+    ) -> None:
+        """A peer that there is no room for cannot be told so before the handshake; it costs too much for that."""
+        host = str(peer[0])
+        self.accepted_count += 1
+        if self._authentication_threads is None or self._refusal(host) is not None:
+            self.refused_count += 1
+            sock.close()
+            return
+        handshake = TlsHandshake(
             sock,
+            context,
             loop=self._loop,
-            answer=self._answer,
-            limits=self._limits,
-            budget=self._budget,
-            buffers=self._buffers,
-            unread=self.unread,
-            requests=self._requests,
-            on_close=self._remove,
-            addresses=addresses,
+            threads=self._authentication_threads,
+            timeout_s=listener.rules.authentication_timeout_ms / 1000 * TLS_SHARE_OF_TIMEOUT,
+            peer_name=f"{host}:{peer[1]}",
+            done=partial(self._hands_shaken, listener, host),
         )
+        self._per_ip[host] += 1
+        self._note_stranger(handshake, host)
+
+    def _hands_shaken(
+        self, listener: OpenListener, host: str, handshake: TlsHandshake, secured: Secured | None
+    ) -> None:
+        self._strangers.pop(handshake, None)
+        self._forget_one_of(host)
+        if secured is None:
+            self.handshakes_failed_count += 1
+            self._check_all_closed()
+            return
+        self.accepted_count -= 1  # it was counted when it came
+        self._add(secured.sock, listener, certificate=secured.certificate)
+
+    def _note_stranger(self, stranger: Connection | TlsHandshake, host: str) -> None:
+        """Keeps their number within its limit: the oldest one goes, which is none that gets on."""
+        self._strangers[stranger] = host
+        if len(self._strangers) <= self._strangers_max:
+            return
+        for known in [
+            c for c in self._strangers if isinstance(c, Connection) and (c.is_known or c not in self._connections)
+        ]:
+            del self._strangers[known]
+        while len(self._strangers) > self._strangers_max:
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest)
+            self.strangers_closed_count += 1
+            oldest.close()
+
+    def _add(
+        self,
+        sock: socket.socket,
+        listener: OpenListener,
+        *,
+        addresses: Addresses | None = None,
+        certificate: bytes | None = None,
+    ) -> None:
+        shared: dict[str, Any] = {
+            "loop": self._loop,
+            "answer": self._answer,
+            "limits": self._limits,
+            "budget": self._budget,
+            "buffers": self._buffers,
+            "unread": self.unread,
+            "requests": self._requests,
+            "on_close": self._remove,
+            "addresses": addresses,
+            "listener": listener.name,
+            "local_socket": listener.local_name,
+        }
+        if isinstance(sock, ssl.SSLSocket):
+            assert self._threads is not None
+            connection: Connection = TlsConnection(sock, threads=self._threads, **shared)
+        else:
+            connection = Connection(sock, **shared)
         if connection.state is State.CLOSED:
             return
         self._connections.add(connection)
@@ -242,6 +264,9 @@ class Server:
         refusal = self._refusal(connection.peer_host)
         if refusal is None:
             self._per_ip[connection.peer_host] += 1
+            self._greet(connection, listener, certificate)
+            if not connection.is_known:
+                self._note_stranger(connection, connection.peer_host)
             return
         self.refused_count += 1
         self._refused.add(connection)
@@ -252,7 +277,8 @@ class Server:
 
     def _refusal(self, host: str) -> SparklogError | None:
         """Why one more connection from `host` is not taken."""
-        if len(self._connections) - len(self._refused) > self._descriptors.connections:
+        shaking = sum(isinstance(stranger, TlsHandshake) for stranger in self._strangers)
+        if len(self._connections) + shaking - len(self._refused) > self._descriptors.connections:
             allowed, name = self._descriptors.connections, "max.connections"
         elif self._per_ip[host] >= self._connections_per_ip_max:
             allowed, name = self._connections_per_ip_max, f"connections.max.per.ip, all from {host}"
@@ -264,10 +290,17 @@ class Server:
         if connection in self._refused:
             self._refused.discard(connection)
         elif connection in self._connections:
-            self._per_ip[connection.peer_host] -= 1
-            if not self._per_ip[connection.peer_host]:
-                del self._per_ip[connection.peer_host]
+            self._forget_one_of(connection.peer_host)
+        self._strangers.pop(connection, None)
         self._connections.discard(connection)
+        self._check_all_closed()
+
+    def _forget_one_of(self, host: str) -> None:
+        self._per_ip[host] -= 1
+        if not self._per_ip[host]:
+            del self._per_ip[host]
+
+    def _check_all_closed(self) -> None:
         if not self._connections:
             self._all_closed.set()
 
@@ -279,14 +312,16 @@ class Server:
 
     def stop_accepting(self) -> None:
         """New connections are refused by the kernel from now on."""
-        for listener in self._listeners():
-            if listener.fileno() >= 0:
-                self._loop.remove_reader(listener.fileno())
-                listener.close()
+        for sock in [sock for listener in self.listeners for sock in listener.sockets]:
+            if sock.fileno() >= 0:
+                self._loop.remove_reader(sock.fileno())
+                sock.close()
 
     async def stop(self, timeout_s: float) -> None:
         """Lets running requests finish, for at most `timeout_s`, then closes every connection."""
         self.stop_accepting()
+        for stranger in [s for s in self._strangers if isinstance(s, TlsHandshake)]:
+            stranger.close()
         for connection in list(self._connections):
             connection.stop()
         if self._sweep is not None:  # peers that keep their end open are let go after a moment, not at the next sweep
@@ -304,3 +339,8 @@ class Server:
             log.warning("%d requests did not finish within %.0f s", unfinished, timeout_s)
         for connection in list(self._connections):
             connection.close()
+
+
+def _on_this_host(listener: OpenListener) -> Addresses:
+    """Of a Unix socket's peer."""
+    return Addresses(listener.address_of_local, "127.0.0.1", "a client on this host")

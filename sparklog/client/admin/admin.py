@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparklog.client.admin import acl_admin, cluster_admin, transaction_admin
+from sparklog.client.admin import acl_admin, cluster_admin, transaction_admin, user_admin
 from sparklog.client.admin.cluster_admin import BrokerDescription, ClusterDescription, PartitionReassignment
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
 from sparklog.client.admin.record_deletion import delete_records
 from sparklog.client.admin.transaction_admin import HangingTransaction
+from sparklog.client.admin.user_admin import UserDescription
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.client.reading.isolation import isolation_of
@@ -43,6 +44,9 @@ from sparklog.protocol.transaction_messages import (
 from sparklog.security.acl_records import ALL_ACLS, AclFilter
 from sparklog.security.acls import Acl
 from sparklog.security.client_security import Security, with_parameters
+from sparklog.security.sasl import SCRAM_MECHANISMS
+from sparklog.security.scram import ITERATIONS_MIN
+from sparklog.security.secrets import Secret
 from sparklog.settings import Scope, check, check_names, from_parameters, settings_of
 from sparklog.types import INTERNAL_TOPICS, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, check_topic_name
 
@@ -472,6 +476,40 @@ class Admin:
             for p in range(counts[n] if n in counts else self.describe_topic(n).partitions)
         ]
         return transaction_admin.find_hanging_transactions(self._cluster, partitions, timeout_ms=self._timeout_ms)
+
+    def set_user_password(
+        self,
+        name: str,
+        password: Secret | str,
+        mechanisms: Sequence[str] = SCRAM_MECHANISMS,
+        *,
+        iterations: int = ITERATIONS_MIN,
+        only_new: bool = False,
+        only_existing: bool = False,
+    ) -> None:
+        """Sets a user's password for SCRAM (and PLAIN); makes the user if there is none. The password stays here.
+
+        Raises InvalidConfigError (also, with `only_new`, for a user who is there), ResourceNotFoundError (with
+        `only_existing`).
+        """
+        user_admin.set_password(
+            self._cluster,
+            name,
+            password if isinstance(password, Secret) else Secret(password),
+            mechanisms,
+            iterations=iterations,
+            only_new=only_new,
+            only_existing=only_existing,
+            timeout_ms=self._timeout_ms,
+        )
+
+    def describe_users(self, names: Sequence[str] | None = None) -> list[UserDescription]:
+        """The users of these names that are there, or all users with passwords."""
+        return user_admin.describe_users(self._cluster, names, timeout_ms=self._timeout_ms)
+
+    def remove_user(self, name: str) -> None:
+        """Removes a user with a password; the user's connections end. Raises ResourceNotFoundError."""
+        user_admin.remove_user(self._cluster, name, timeout_ms=self._timeout_ms)
 
     def create_acls(self, acls: Iterable[Acl]) -> int:
         """Adds ACLs; how many were new. Raises InvalidConfigError for one that could never match,

@@ -7,10 +7,10 @@ which anything went wrong in the middle of a frame is closed and never used agai
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import socket
+import ssl
 import struct
 import time
 import weakref
@@ -23,21 +23,25 @@ import pyarrow as pa
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.reused_memory import ReusedMemory
+from sparklog.client.net.session import SASL_APIS, Session
+from sparklog.client.net.sockets import connect_socket, own_address, reason
+from sparklog.client.net.tls_stream import TlsStream, secure, speaks_tls
 from sparklog.errors import (
     BrokerNotAvailableError,
     ClosedError,
     FrameTooLargeError,
-    InvalidConfigError,
+    IllegalSaslStateError,
     InvalidRequestError,
     RequestTimedOutError,
+    SaslAuthenticationFailedError,
     SparklogError,
     UnsupportedApiError,
+    UnsupportedSaslMechanismError,
     UnsupportedVersionError,
     error_from_code,
 )
 from sparklog.protocol import frames
 from sparklog.protocol.base import Message
-from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.protocol.messages import (
     Api,
     HandshakeRequest,
@@ -48,7 +52,7 @@ from sparklog.protocol.messages import (
 )
 from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
 from sparklog.security.client_security import PLAINTEXT, ClientSecurity
-from sparklog.security.listeners import SecurityProtocol
+from sparklog.security.tls import handshake_error
 from sparklog.version import __version__
 
 RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
@@ -56,8 +60,6 @@ RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
 HEADER_ONLY_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 """Of every other response: only fetches have a payload."""
 CONNECT_TIMEOUT_MS = 10_000
-_CONNECT_S_MIN = 0.001
-"""A timeout of 0 would mean not to wait at all."""
 READ_AHEAD_BYTES = 16 * 1024
 """Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
 READ_AHEAD_BYTES_MAX = 256 * 1024
@@ -70,7 +72,15 @@ _TIMEOUT_SLACK = 1 / 32
 M = TypeVar("M", bound=Message)
 Part = bytes | bytearray | memoryview
 
-_FATAL = (InvalidRequestError, FrameTooLargeError, UnsupportedApiError, UnsupportedVersionError)
+_FATAL = (
+    InvalidRequestError,
+    FrameTooLargeError,
+    UnsupportedApiError,
+    UnsupportedVersionError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+    IllegalSaslStateError,
+)
 """Answers after which the broker closes the connection."""
 
 
@@ -102,8 +112,6 @@ class Connection:
         does not shake hands with this client), InvalidRequestError (what answers is no broker) and
         TooManyConnectionsError.
         """
-        if security.protocol is not SecurityProtocol.PLAINTEXT:
-            raise InvalidConfigError(f"security.protocol = {security.protocol}: connections are not secured yet")
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
         self._next_id = 0
@@ -115,12 +123,19 @@ class Connection:
         self._ahead_start = self._ahead_end = 0
         self._timeouts_s = {socket.SO_SNDTIMEO: 0.0, socket.SO_RCVTIMEO: 0.0}
         deadline = Deadline(timeout_ms)
-        self._socket = _connect(endpoint, local_socket, Deadline(min(timeout_ms, CONNECT_TIMEOUT_MS)))
+        connecting = Deadline(min(timeout_ms, CONNECT_TIMEOUT_MS))
+        self.uses_local_socket = bool(local_socket)
+        self._session = Session(security)
+        self._socket: Any = connect_socket(endpoint, local_socket, connecting)
+        self._tls: TlsStream | None = None
+        if security.protocol.tls and not local_socket:
+            self._socket = self._tls = secure(self._socket, endpoint, security, connecting)
         key = id(self)
         _open[key] = weakref.ref(self, lambda _: _open.pop(key, None))
         self.used_at = time.monotonic()
         try:
             self.broker = self._shake_hands(deadline)
+            self._authenticate(deadline.left_ms())
         except BaseException:
             self.close()
             raise
@@ -142,12 +157,17 @@ class Connection:
     @property
     def has_read_ahead(self) -> bool:
         """Whether (part of) the next answer has been read already: the socket does not become readable for it."""
-        return self._ahead_start < self._ahead_end
+        return self._ahead_start < self._ahead_end or (self._tls is not None and self._tls.pending)
+
+    @property
+    def wants_rest(self) -> bool:
+        """Whether it has to authenticate again as soon as nothing is in flight: nothing more may be sent till then."""
+        return self._session.is_due()
 
     def read_ahead(self) -> bool:
         """Reads what has come of the next answer, without waiting. Whether `receive` will not wait either: all of it is
         there, or the connection is broken."""
-        if not self.has_read_ahead:
+        if self._ahead_start == self._ahead_end:
             self._ahead_start = self._ahead_end = 0
         while (missing := self._missing_ahead()) > 0 and not self.is_answer_large:
             self._make_room_ahead(missing)
@@ -184,7 +204,7 @@ class Connection:
         self._ahead_start, self._ahead_end = 0, len(rest)
 
     def fileno(self) -> int:
-        return self._socket.fileno()
+        return int(self._socket.fileno())
 
     def request(
         self,
@@ -220,6 +240,8 @@ class Connection:
         the connection can be used further.
         """
         self._check_open()
+        if not self._expected and self._session.is_due() and api not in SASL_APIS:
+            self._authenticate(self.timeout_ms)
         version = self._spoken.version_of(api)
         header = encode(message, version.older)
         size = sum(len(p) for p in payload)
@@ -283,6 +305,21 @@ class Connection:
         poll.register(self._socket, select.POLLIN)
         return self.has_read_ahead or bool(poll.poll(0))
 
+    def _authenticate(self, timeout_ms: int) -> None:
+        """With SASL, if there is some; again before the session ends. Raises SaslAuthenticationFailedError and what
+        `request` raises; then the connection is closed."""
+        try:
+            self._session.authenticate(self, timeout_ms)
+        except BaseException:
+            self.close()
+            raise
+
+    def offered_socket(self) -> str:
+        """The Unix socket that the broker offers a client that it knows; "": none."""
+        if self._session.is_authenticated and not self.broker.local_socket:
+            self.broker = self._shake_hands(Deadline(self.timeout_ms))
+        return self.broker.local_socket
+
     def close(self) -> None:
         """Closes the socket; again is fine."""
         self._closed = True
@@ -294,8 +331,14 @@ class Connection:
             raise ClosedError(f"the connection to {self.endpoint} is closed")
 
     def _shake_hands(self, deadline: Deadline) -> HandshakeResponse:
-        hello = HandshakeRequest("sparklog-python", __version__, _own_address(self._socket))
-        answer, _ = self.request(Api.HANDSHAKE, hello, HandshakeResponse, timeout_ms=deadline.left_ms())
+        hello = HandshakeRequest("sparklog-python", __version__, own_address(self._socket))
+        try:
+            answer, _ = self.request(Api.HANDSHAKE, hello, HandshakeResponse, timeout_ms=deadline.left_ms())
+        except (BrokerNotAvailableError, InvalidRequestError, FrameTooLargeError):
+            other = speaks_tls(self._ahead, self.endpoint) if self._tls is None else None
+            if other is not None:
+                raise other from None
+            raise
         self._spoken = SpokenVersions(answer.apis, f"the broker at {self.endpoint} (sparklog {answer.broker_version})")
         return answer
 
@@ -395,7 +438,9 @@ class Connection:
         )
 
     def _broken(self, e: OSError) -> SparklogError:
-        return BrokerNotAvailableError(f"the connection to the broker at {self.endpoint} broke: {_reason(e)}")
+        if isinstance(e, ssl.SSLError) and "ALERT" in (e.reason or ""):
+            return handshake_error(e, f"the broker at {self.endpoint}")
+        return BrokerNotAvailableError(f"the connection to the broker at {self.endpoint} broke: {reason(e)}")
 
 
 def connect_for_data(
@@ -408,7 +453,7 @@ def connect_for_data(
     """
     deadline = Deadline(timeout_ms)
     connection = Connection(endpoint, timeout_ms=timeout_ms, security=security)
-    offered = connection.broker.local_socket
+    offered = connection.offered_socket()
     if not offered:
         return connection
     try:
@@ -418,67 +463,6 @@ def connect_for_data(
         return connection
     connection.close()
     return local
-
-
-def _own_address(sock: socket.socket) -> str:
-    name = sock.getsockname()
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
-
-
-def _connect(endpoint: Endpoint, local_socket: str, deadline: Deadline) -> socket.socket:
-    try:
-        if local_socket:
-            return _connect_local(local_socket, deadline.left_s)
-        sock = _connect_tcp(endpoint, deadline)
-        if sock.getsockname() == sock.getpeername():
-            # nobody listens on a port of the ephemeral range, and the kernel has connected the socket to itself
-            sock.close()
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
-    except OSError as e:
-        raise BrokerNotAvailableError(
-            f"no broker at {endpoint} ({_reason(e)}): start one with `sparklog broker`, "
-            "or check the bootstrap servers (SPARKLOG_BOOTSTRAP_SERVERS)"
-        ) from e
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.settimeout(None)
-    return sock
-
-
-def _connect_tcp(endpoint: Endpoint, deadline: Deadline) -> socket.socket:
-    """To the first of the host's addresses that answers; one that does not leaves the others their share of the
-    time."""
-    addresses = socket.getaddrinfo(*endpoint, type=socket.SOCK_STREAM)
-    failure: OSError = OSError("the name has no address")
-    for number, (*kind, _, address) in enumerate(addresses):
-        sock = socket.socket(*kind)
-        try:
-            sock.settimeout(max(deadline.left_s / (len(addresses) - number), _CONNECT_S_MIN))
-            sock.connect(address)
-        except BaseException as e:
-            sock.close()
-            if not isinstance(e, OSError):
-                raise
-            failure = e
-        else:
-            return sock
-    raise failure
-
-
-def _connect_local(name: str, timeout_s: float) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        enlarge_send_buffer(sock)
-        sock.settimeout(max(timeout_s, _CONNECT_S_MIN))
-        sock.connect(f"\0{name}")
-        sock.settimeout(None)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _reason(e: OSError) -> str:
-    return (e.strerror or str(e) or type(e).__name__).lower()
 
 
 def drop_after_fork() -> None:

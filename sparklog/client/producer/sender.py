@@ -235,7 +235,10 @@ class Sender:
         """Sends requests to one broker until nothing is ready or enough are under way."""
         while queues:
             channel = self._channels.get(leader)
-            if channel is not None and len(channel.in_flight) >= self._config.max_in_flight:
+            if channel is not None and (
+                len(channel.in_flight) >= self._config.max_in_flight
+                or (channel.in_flight and channel.connection.wants_rest)
+            ):
                 return
             entries: list[Entry] = []
             size = 0

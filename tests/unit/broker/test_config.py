@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from sparklog_broker.config import BrokerConfig, format_address, load_config, make_config, parse_address
+from sparklog_broker.security_config import is_security_setting
 
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, settings_of
@@ -19,17 +20,19 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def test_every_broker_setting_has_its_field_and_default() -> None:
     config = load_config()
+    of_security = {name for name in settings_of(Scope.BROKER) if is_security_setting(name)}
+    assert set(config.security.settings) == of_security
     for name, setting in settings_of(Scope.BROKER).items():
-        value = getattr(config, setting.parameter)
+        value = config.security.settings[name] if name in of_security else getattr(config, setting.parameter)
         if name == "data.dir":
             assert value == Path(str(setting.default)).absolute()
         elif name == "log.dirs":
             assert value == ()
         else:
             assert value == setting.default
-    assert set(BrokerConfig.__struct_fields__) == {s.parameter for s in settings_of(Scope.BROKER).values()} | {
-        "topic_defaults"
-    }
+    assert set(BrokerConfig.__struct_fields__) == {
+        s.parameter for s in settings_of(Scope.BROKER).values() if s.name not in of_security
+    } | {"topic_defaults", "security"}
 
 
 def test_a_file_with_dotted_names_and_tables(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ class _Peer:
     peer_host = "127.0.0.1"
     peer_name = "127.0.0.1:2"
     principal = ANONYMOUS
+    authentication = None
+    is_known = True
+    listener = local_socket = ""
     times = RequestTimes()
 
 

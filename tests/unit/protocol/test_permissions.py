@@ -25,6 +25,7 @@ from sparklog.protocol.permissions import (
     judge,
     required_operations,
 )
+from sparklog.protocol.security_messages import DescribeUserScramCredentialsRequest
 from sparklog.protocol.visibility import FILTERS, shown
 from sparklog.security.acls import CLUSTER, OPERATIONS, Operation, Resource, ResourceType
 from sparklog.security.authorizer import Peer
@@ -37,10 +38,11 @@ MORE_REQUESTS: list[tuple[Api, Message]] = [
     (Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest()),
     (Api.PRODUCE, m.ProduceRequest(-1, 1, [m.ProducePartition("flights", 0, 1)], "__shared:query")),
     (Api.ABORT_TRANSACTION, txn.AbortTransactionRequest("orders")),
+    (Api.DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest()),
 ]
 EVERY_REQUEST = [*REQUESTS.items(), *MORE_REQUESTS]
-UNPROTECTED = {Api.HANDSHAKE, Api.LIST_GROUPS, Api.LIST_TRANSACTIONS}
-"""HANDSHAKE tells nothing about resources; the other two name none, and their answers are filtered."""
+UNPROTECTED = {Api.HANDSHAKE, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.LIST_GROUPS, Api.LIST_TRANSACTIONS}
+"""HANDSHAKE and SASL's tell nothing about resources; the other two name none, and their answers are filtered."""
 
 
 class Rights:
@@ -117,7 +119,9 @@ def test_every_single_need_counts(api: Api, request_: Message, rule: Rule) -> No
             assert verdict.error is not None
             assert (
                 verdict.error.code
-                == {"topic": 103, "group": 104, "transactional-id": 105, "cluster": 106}[rule.resource_type]
+                == {"topic": 103, "group": 104, "transactional-id": 105, "cluster": 106, "user": 106}[
+                    rule.resource_type
+                ]
             )
         else:
             _, resource = need

@@ -9,7 +9,7 @@ import pytest
 from sparklog_broker.metrics import http_server
 from sparklog_broker.metrics.http_request import Refusal, Request
 from sparklog_broker.metrics.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, Page
-from sparklog_broker.network.server import bind
+from sparklog_broker.network.listening import bind
 
 Ask = Callable[[bytes], Awaitable[bytes]]
 BIG = b"x" * 3_000_000

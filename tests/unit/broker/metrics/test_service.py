@@ -14,7 +14,7 @@ from sparklog_broker.metrics.exposition import Exposition
 from sparklog_broker.metrics.http_request import Refusal, Request
 from sparklog_broker.metrics.service import MetricsService
 from sparklog_broker.metrics.watched import Watched
-from sparklog_broker.network.server import ListenError
+from sparklog_broker.network.listening import ListenError
 
 from sparklog.environment import real_environment
 from sparklog.errors import InvalidConfigError

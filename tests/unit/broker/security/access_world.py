@@ -49,6 +49,10 @@ class Connected:
     def __init__(self, principal: Principal, local_host: str) -> None:
         self.local_address = (local_host, 9292)
         self.principal = principal
+        self.authentication = None
+        self.is_known = True
+        self.listener = "PLAINTEXT"
+        self.local_socket = "sparklog-123"
         self.times = RequestTimes()
         self.listener = "CLIENTS"
         self.client_id = "tests"

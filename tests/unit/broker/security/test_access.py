@@ -279,15 +279,15 @@ def test_a_broker_without_an_authorizer_keeps_no_acls(tmp_path: Path) -> None:
     run(tmp_path, scenario, authorizer="")
 
 
-def test_the_local_socket_is_for_nobody_in_particular(tmp_path: Path) -> None:
-    """Who comes through it is User:ANONYMOUS."""
+def test_the_local_socket_is_for_peers_on_the_same_host_that_are_known(tmp_path: Path) -> None:
+    """Who is not known by its address authenticates there, too."""
 
     async def scenario(world: World) -> None:
-        world.broker.local_socket = "sparklog-123"
         request = m.HandshakeRequest("tests", "1", "10.0.0.7:5")
+        assert (await world.do(ALICE, Api.HANDSHAKE, request)).local_socket == ""
         world.put_peers_on_its_host()
         assert (await world.do(ANONYMOUS, Api.HANDSHAKE, request)).local_socket == "sparklog-123"
-        assert (await world.do(ALICE, Api.HANDSHAKE, request)).local_socket == ""
+        assert (await world.do(ALICE, Api.HANDSHAKE, request)).local_socket == "sparklog-123"
 
     run(tmp_path, scenario)
 

@@ -20,6 +20,7 @@ from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import operation_messages as operation
+from sparklog.protocol import security_messages as sasl
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import Message
@@ -29,7 +30,13 @@ from sparklog.security.acls import Operation, Permission, Resource, ResourceType
 from tests.unit.broker.security.access_world import ADMIN, ALICE, BATCH, MALLORY, Answer, World, item_codes
 
 CODES = {"topic": 103, "group": 104, "transactional-id": 105, "cluster": 106, "user": 106}
-OPEN_TO_ALL = {Api.HANDSHAKE, Api.LIST_GROUPS, Api.LIST_TRANSACTIONS}
+OPEN_TO_ALL = {
+    Api.HANDSHAKE,
+    Api.SASL_HANDSHAKE,
+    Api.SASL_AUTHENTICATE,
+    Api.LIST_GROUPS,
+    Api.LIST_TRANSACTIONS,
+}
 """They name nothing; what they tell is filtered."""
 
 
@@ -110,11 +117,18 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.ALTER_SECURITY_RECORDS: lambda n: cluster.AlterSecurityRecordsRequest(
         [cluster.SecurityRecordChange("users", "mallory", b"1")]
     ),
+    Api.SASL_HANDSHAKE: lambda n: sasl.SaslHandshakeRequest("SCRAM-SHA-512"),
+    Api.SASL_AUTHENTICATE: lambda n: sasl.SaslAuthenticateRequest(b"n,,n=mallory,r=1"),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: lambda n: sasl.AlterUserScramCredentialsRequest(
+        [sasl.ScramCredentialDeletion("mallory", "SCRAM-SHA-512")], []
+    ),
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda n: sasl.DescribeUserScramCredentialsRequest(["mallory"]),
     Api.CREATE_ACLS: lambda n: acls.CreateAclsRequest([ENTRY]),
     Api.DELETE_ACLS: lambda n: acls.DeleteAclsRequest([acls.AclFilterEntry()]),
     Api.DESCRIBE_ACLS: lambda n: acls.DescribeAclsRequest(acls.AclFilterEntry()),
 }
 MORE_REQUESTS: list[tuple[Api, Callable[[Names], Message | tuple[Message, bytes]]]] = [
+    (Api.DESCRIBE_USER_SCRAM_CREDENTIALS, lambda n: sasl.DescribeUserScramCredentialsRequest()),
     (Api.INIT_PRODUCER_ID, lambda n: txn.InitProducerIdRequest()),
     (Api.FIND_COORDINATOR, lambda n: groups.FindCoordinatorRequest(n.transactional_id, 1)),
     (Api.DESCRIBE_TRANSACTIONS, lambda n: txn.DescribeTransactionsRequest([f"__shared:{n.app}"])),

@@ -1,0 +1,24 @@
+"""SASL_HANDSHAKE and SASL_AUTHENTICATE: the dispatcher gives them the state of the connection that they belong to."""
+
+from __future__ import annotations
+
+from sparklog.errors import IllegalSaslStateError
+from sparklog.protocol.security_messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.network.reply import Response
+
+
+async def sasl_handshake(request: SaslHandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
+    """An authentication begins; see `Authenticator`."""
+    return await _authenticate(request, context)
+
+
+async def sasl_authenticate(request: SaslAuthenticateRequest, payload: memoryview, context: RequestContext) -> Response:
+    """An authentication goes on; see `Authenticator`."""
+    return await _authenticate(request, context)
+
+
+async def _authenticate(request: SaslHandshakeRequest | SaslAuthenticateRequest, context: RequestContext) -> Response:
+    if context.authenticate is None:
+        raise IllegalSaslStateError("this listener has no SASL: set security.protocol to PLAINTEXT or SSL")
+    return await context.authenticate(request)

@@ -1,0 +1,67 @@
+"""Users with passwords: their credentials are altered and described (KIP-554)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from sparklog.errors import InvalidConfigError, ResourceNotFoundError
+from sparklog.protocol.security_messages import (
+    USERS_MAX,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ScramCredentialInfo,
+    UserCredentials,
+)
+from sparklog.security.records import RecordId, RecordKind
+from sparklog.security.scram import ScramCredential, credential_text, parse_credential
+from sparklog.security.users import UserAlteration, altered_users, encode_user
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.network.reply import Response
+from sparklog_broker.security.users import UNKNOWN_USERS
+
+
+async def alter_user_scram_credentials(
+    request: AlterUserScramCredentialsRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """All alterations or none. Credentials are checked as what is read from the store is."""
+    known = context.broker.users.all()
+    for one in request.upsertions:
+        if request.only_new and one.name in known:
+            raise InvalidConfigError(f"there is a user {one.name!r} already; `sparklog user set-password` changes it")
+        if request.only_existing and one.name not in known:
+            raise ResourceNotFoundError(f"there is no user {one.name!r}; `sparklog user add` makes one")
+    alterations = [UserAlteration(one.name, one.mechanism, None) for one in request.deletions]
+    for one in request.upsertions:
+        given = ScramCredential(one.salt, one.stored_key, one.server_key, one.iterations)
+        alterations.append(
+            UserAlteration(one.name, one.mechanism, parse_credential(one.mechanism, credential_text(given)))
+        )
+    altered = altered_users(known, alterations)
+    records = context.broker.security_records
+    changes: dict[RecordId, bytes | None] = {
+        RecordId(RecordKind.USERS, name): None if credentials is None else encode_user(credentials)
+        for name, credentials in altered.items()
+    }
+    if UNKNOWN_USERS not in records.of_kind(RecordKind.SECRETS):  # from the first user on all brokers have the same
+        changes[RecordId(RecordKind.SECRETS, UNKNOWN_USERS)] = context.broker.users.secret
+    await records.change(changes)
+    return Response(AlterUserScramCredentialsResponse())
+
+
+async def describe_user_scram_credentials(
+    request: DescribeUserScramCredentialsRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """Who is there, and with which mechanisms; no salt and no key."""
+    known = context.broker.users.all()
+    names = sorted(known) if request.names is None else list(dict.fromkeys(request.names))
+    if request.names is None and request.after:
+        names = names[bisect_right(names, request.after) :]
+    told = [
+        UserCredentials(
+            name, [ScramCredentialInfo(mechanism, c.iterations) for mechanism, c in sorted(known.get(name, {}).items())]
+        )
+        for name in names[:USERS_MAX]
+    ]
+    return Response(DescribeUserScramCredentialsResponse(told, more=len(names) > USERS_MAX))

@@ -1,0 +1,145 @@
+"""Sockets that listen: binding them, and a listener at work with what it asks of its connections."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Sequence
+
+from sparklog.security.handshake import ListenerRules
+from sparklog.security.listeners import Listener
+from sparklog.security.tls import RenewedContext
+from sparklog_broker.config import format_address
+
+LISTEN = "--listen HOST:PORT"
+
+
+class ListenError(Exception):
+    """The broker cannot listen where it was told to; the message says what to do."""
+
+
+def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
+    """A bound socket that does not listen yet, so that a wrong address is found before any file is touched. `setting`:
+    what to change then.
+
+    Raises ListenError.
+    """
+    where = format_address(host, port)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as e:
+        raise ListenError(f"cannot listen on {where}: host {host!r} is not known; use {setting}") from e
+    # A name may stand for both kinds of address; clients of `localhost` try IPv4 too.
+    family, kind, protocol, _, address = min(found, key=lambda f: f[0] != socket.AF_INET)
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as e:
+        sock.close()
+        raise ListenError(why_not(where, e, setting)) from e
+    sock.setblocking(False)
+    return sock
+
+
+def bind_local() -> socket.socket | None:
+    """A bound Unix socket with a name nobody can guess in the abstract namespace: no file that a crash leaves behind,
+    and only processes that share our network can reach it. None: this system has none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(f"\0sparklog-{os.urandom(16).hex()}")
+    except OSError:
+        sock.close()
+        return None
+    sock.setblocking(False)
+    return sock
+
+
+def why_not(where: str, error: OSError, setting: str = LISTEN) -> str:
+    """Why it is not possible to listen at an address, and what to do."""
+    match error.errno:
+        case errno.EADDRINUSE:
+            hint = f"the port is in use; stop the program that has it, or choose another with {setting}"
+        case errno.EACCES:
+            hint = f"not permitted; choose a port above 1023 with {setting}"
+        case errno.EADDRNOTAVAIL:
+            hint = f"this machine has no such address; choose another with {setting}"
+        case _:
+            hint = error.strerror or str(error)
+    return f"cannot listen on {where}: {hint}"
+
+
+class OpenListener:
+    """A listener at work. `sock` is bound. `local`: whether a Unix socket is opened beside it, for clients of this
+    host, which authenticate there as on the listener; not where their certificate says who they are."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        sock: socket.socket,
+        rules: ListenerRules,
+        tls: RenewedContext | None = None,
+        *,
+        local: bool = False,
+    ) -> None:
+        self.listener = listener
+        self.sock = sock
+        self.rules = rules
+        self.tls = tls
+        proves_by_certificate = tls is not None and not rules.mechanisms
+        self.local = bind_local() if local and not proves_by_certificate else None
+
+    @property
+    def name(self) -> str:
+        """As in `listeners`."""
+        return self.listener.name
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """For a connection that is accepted now; None: without TLS."""
+        return None if self.tls is None else self.tls.current
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as `HOST:PORT`."""
+        host, port = self.sock.getsockname()[:2]
+        return format_address(host, port)
+
+    @property
+    def local_name(self) -> str:
+        """The abstract Unix socket it listens on, too; "": there is none."""
+        return "" if self.local is None else self.local.getsockname()[1:].decode()
+
+    @property
+    def address_of_local(self) -> tuple[str, int]:
+        """Where a Unix socket's peer, which is on this host, would reach us by TCP."""
+        host, port = self.sock.getsockname()[:2]
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        return [self.sock] if self.local is None else [self.sock, self.local]
+
+
+def bind_all(listeners: Sequence[Listener]) -> list[tuple[Listener, socket.socket]]:
+    """As `bind`, all of them or none; "all addresses" are IPv4's, unless the listener names IPv6's."""
+    bound: list[tuple[Listener, socket.socket]] = []
+    try:
+        for listener in listeners:
+            host = listener.host or "0.0.0.0"
+            bound.append((listener, bind(host, listener.port, LISTEN if len(listeners) == 1 else "listeners")))
+    except BaseException:
+        close_all(bound)
+        raise
+    return bound
+
+
+def close_all(sockets: Sequence[tuple[Listener, socket.socket]]) -> None:
+    """Again is fine."""
+    for _, sock in sockets:
+        sock.close()

@@ -1,0 +1,147 @@
+"""The TLS handshake of a connection that has been accepted, off the event loop.
+
+The loop only waits for the socket; each step of OpenSSL, which signs and verifies, runs on a thread and does not
+block. Until it is done the peer has a socket, what OpenSSL keeps (some tens of KiB), and a share of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from concurrent.futures import Executor
+from enum import Enum
+from typing import NamedTuple
+
+log = logging.getLogger(__name__)
+
+_NOT_TLS = {"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"}
+ALERT_PROTOCOL_VERSION = bytes.fromhex("15030100020246")
+"""What a client that does not speak TLS can tell by whom it has reached."""
+_REFUSED_US = "ALERT"
+_DISCARDED_BYTES = 64 * 1024
+
+
+class Secured(NamedTuple):
+    """A socket whose handshake is done. `certificate`: the peer's, verified, as DER; None: it has shown none."""
+
+    sock: ssl.SSLSocket
+    certificate: bytes | None
+
+
+class _Step(Enum):
+    READ = "read"
+    WRITE = "write"
+
+
+class TlsHandshake:
+    """Owns `sock` until it hands it over to `done`, on the event loop; with None when the handshake has failed."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        threads: Executor,
+        timeout_s: float,
+        peer_name: str,
+        done: Callable[[TlsHandshake, Secured | None], None],
+    ) -> None:
+        sock.setblocking(False)
+        self.peer_name = peer_name
+        self._loop = loop
+        self._threads = threads
+        self._done = done
+        self._sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        self._fd = self._sock.fileno()
+        self._watched: _Step | None = None
+        self._thread_works = False
+        self._ended = False
+        self._timeout = loop.call_later(timeout_s, self._end, f"no TLS handshake within {timeout_s:g} s")
+        self._wait_for(_Step.READ)
+
+    def close(self) -> None:
+        """Ends it; `done` is called with None."""
+        self._end("")
+
+    def _wait_for(self, step: _Step) -> None:
+        self._watched = step
+        (self._loop.add_reader if step is _Step.READ else self._loop.add_writer)(self._fd, self._go_on)
+
+    def _stop_waiting(self) -> None:
+        if self._watched is not None:
+            (self._loop.remove_reader if self._watched is _Step.READ else self._loop.remove_writer)(self._fd)
+            self._watched = None
+
+    def _go_on(self) -> None:
+        self._stop_waiting()
+        self._thread_works = True
+        try:
+            self._loop.run_in_executor(self._threads, _step, self._sock).add_done_callback(self._stepped)
+        except RuntimeError:  # the threads have been stopped
+            self._thread_works = False
+            self._end("")
+
+    def _stepped(self, future: asyncio.Future[_Step | Secured]) -> None:
+        self._thread_works = False
+        if self._ended:
+            self._close()
+            return
+        try:
+            outcome = future.result()
+        except (OSError, asyncio.CancelledError) as e:
+            if isinstance(e, ssl.SSLError) and e.reason in _NOT_TLS:
+                with contextlib.suppress(OSError):  # OpenSSL says nothing to such peers
+                    socket.socket.send(self._sock, ALERT_PROTOCOL_VERSION)
+            self._end(why_failed(e))
+        else:
+            if isinstance(outcome, Secured):
+                self._ended = True
+                self._timeout.cancel()
+                self._done(self, outcome)
+            else:
+                self._wait_for(outcome)
+
+    def _end(self, why: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._timeout.cancel()
+        self._stop_waiting()
+        if why:
+            log.info("%s: %s; disconnecting", self.peer_name, why)
+        if not self._thread_works:
+            self._close()
+        self._done(self, None)
+
+    def _close(self) -> None:
+        """What has come is taken first: else the kernel would send a reset, which overtakes OpenSSL's last word."""
+        with contextlib.suppress(OSError, ValueError):
+            socket.socket.recv(self._sock, _DISCARDED_BYTES, socket.MSG_DONTWAIT)
+        self._sock.close()
+
+
+def _step(sock: ssl.SSLSocket) -> _Step | Secured:
+    try:
+        sock.do_handshake()
+    except ssl.SSLWantReadError:
+        return _Step.READ
+    except ssl.SSLWantWriteError:
+        return _Step.WRITE
+    return Secured(sock, sock.getpeercert(binary_form=True))
+
+
+def why_failed(error: BaseException) -> str:
+    """A failed handshake for the log: what is likely to be wrong."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is not taken: {error.verify_message}"
+    reason = (error.reason if isinstance(error, ssl.SSLError) else "") or ""
+    if reason in _NOT_TLS:
+        return "what it sends is not TLS: its security.protocol does not fit this listener"
+    if _REFUSED_US in reason:
+        return f"the client has ended the TLS handshake ({reason}): does it trust this broker's certificate?"
+    return f"the TLS handshake has failed: {reason or error or type(error).__name__}"

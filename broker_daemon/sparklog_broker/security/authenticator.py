@@ -1,0 +1,223 @@
+"""Who the peers are: runs `sparklog.security.handshake` for each connection of a listener with SASL, and takes a
+peer's name from its certificate on the others.
+
+Exchanges cost time by design, so they run on threads of their own: who tries many does not slow down those who are in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+
+from sparklog.environment.clock import Clock
+from sparklog.errors import SaslAuthenticationFailedError
+from sparklog.protocol.messages import Api
+from sparklog.protocol.security_messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from sparklog.security.handshake import (
+    Authenticated,
+    Authentication,
+    Challenge,
+    ChooseMechanism,
+    Effect,
+    Event,
+    Fail,
+    HandshakeRequest,
+    LetThrough,
+    OfferMechanisms,
+    OtherRequest,
+    SaslToken,
+)
+from sparklog.security.oauthbearer import OAuthBearerServer
+from sparklog.security.plain import PlainServer
+from sparklog.security.principal_mapping import certificate_name, map_name, parse_mapping_rules
+from sparklog.security.principals import ANONYMOUS, Principal
+from sparklog.security.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SaslServer
+from sparklog.security.scram import ScramServer
+from sparklog_broker.counters.authentication import AuthenticationCounters
+from sparklog_broker.network.connection import Connection, State
+from sparklog_broker.network.listening import OpenListener
+from sparklog_broker.network.reply import Response
+from sparklog_broker.security.tokens import TokenKeys
+from sparklog_broker.security.users import Users
+from sparklog_broker.security_config import BrokerSecurity
+
+log = logging.getLogger(__name__)
+
+SASL_APIS = frozenset({Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+CHECK_S_MAX = 30.0
+"""So often a session that has no end is looked at: it may have got one."""
+_LOOK_AGAIN_S = 0.05
+"""Until an exchange that is under way on a thread has ended."""
+
+
+class Authenticator:
+    """Event-loop thread only, but for the exchanges."""
+
+    def __init__(
+        self,
+        security: BrokerSecurity,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        users: Users,
+        tokens: Mapping[str, TokenKeys],
+        threads: Executor | None,
+    ) -> None:
+        """`tokens`: by the listeners' names, where OAUTHBEARER is enabled. `threads`: None where nobody
+        authenticates. Raises InvalidConfigError for `ssl.principal.mapping.rules`."""
+        self.counters = AuthenticationCounters()
+        self.on_failed: Callable[[Connection, str, str], None] = lambda connection, reason, text: None
+        """Is told of every failure: its reason, as it is counted, and a text for the log without what was sent."""
+        self._loop = loop
+        self._clock = clock
+        self._users = users
+        self._tokens = tokens
+        self._threads = threads
+        self._rules = {
+            listener.name: parse_mapping_rules(str(security.of(listener)["ssl.principal.mapping.rules"]))
+            for listener in security.listeners.bound
+        }
+        self._exchanging: set[Connection] = set()
+        self._by_password: weakref.WeakKeyDictionary[Connection, str] = weakref.WeakKeyDictionary()
+        """Connections of users with a password, with the users' names."""
+        users.on_removed = self._end_connections_of
+
+    # -- a new connection
+
+    def greet(self, connection: Connection, listener: OpenListener, certificate: bytes | None) -> None:
+        """Says who the peer is, or what it has to do before that is known."""
+        if not listener.rules.mechanisms:
+            try:
+                connection.principal = self._principal_of(listener, certificate)
+            except SaslAuthenticationFailedError as e:
+                self._failed(connection, "certificate", f"{listener.name}: {e}")
+                connection.refuse(e)
+            return
+        now_ms = self._clock.now_ms()
+        keys = self._tokens.get(listener.name)
+        connection.authentication = Authentication(
+            listener.rules, lambda mechanism: self._make_server(mechanism, keys), now_ms
+        )
+        self._watch(connection, connection.authentication)
+
+    def _principal_of(self, listener: OpenListener, certificate: bytes | None) -> Principal:
+        if certificate is None:
+            return ANONYMOUS
+        principal = map_name(self._rules[listener.name], certificate_name(certificate))
+        self.counters.succeeded["SSL"] += 1
+        return principal
+
+    def _make_server(self, mechanism: str, keys: TokenKeys | None) -> SaslServer:
+        if mechanism == OAUTHBEARER and keys is not None:
+            return OAuthBearerServer(keys.current())
+        if mechanism == PLAIN:
+            return PlainServer(self._users.lookup(SCRAM_SHA_256), self._users.secret)
+        return ScramServer(mechanism, self._users.lookup(mechanism), self._users.secret)
+
+    # -- requests
+
+    async def judge(self, api: int, connection: Connection) -> None:
+        """Returns if a request, which is none of SASL's, may be handled. Raises SaslAuthenticationFailedError,
+        IllegalSaslStateError: then the connection ends with the answer."""
+        authentication = connection.authentication
+        if authentication is None:
+            return
+        name = Api(api).name if api in Api.__members__.values() else f"API {api}"
+        event: Event = HandshakeRequest() if api == Api.HANDSHAKE else OtherRequest(name)
+        effects = authentication.receive(event, self._clock.now_ms())
+        if effects != [LetThrough()]:
+            await self._apply(connection, effects)
+            raise SaslAuthenticationFailedError("the connection has ended")
+
+    async def answer(self, connection: Connection, request: SaslHandshakeRequest | SaslAuthenticateRequest) -> Response:
+        """SASL_HANDSHAKE or SASL_AUTHENTICATE. Raises as `judge`, and UnsupportedSaslMechanismError."""
+        if isinstance(request, SaslHandshakeRequest):
+            return await self._handshake(request, connection)
+        return await self._authenticate(request, connection)
+
+    async def _handshake(self, request: SaslHandshakeRequest, connection: Connection) -> Response:
+        authentication = connection.authentication
+        assert authentication is not None
+        effects = authentication.receive(ChooseMechanism(request.mechanism), self._clock.now_ms())
+        answer = await self._apply(connection, effects)
+        assert isinstance(answer, OfferMechanisms)
+        return Response(SaslHandshakeResponse(0, list(answer.mechanisms)))
+
+    async def _authenticate(self, request: SaslAuthenticateRequest, connection: Connection) -> Response:
+        authentication = connection.authentication
+        assert authentication is not None
+        self._exchanging.add(connection)
+        try:
+            effects = await self._loop.run_in_executor(
+                self._threads, authentication.receive, SaslToken(request.auth_bytes), self._clock.now_ms()
+            )
+        finally:
+            self._exchanging.discard(connection)
+        answer = await self._apply(connection, effects)
+        assert isinstance(answer, Challenge)
+        return Response(
+            SaslAuthenticateResponse(0, auth_bytes=answer.token, session_lifetime_ms=answer.session_lifetime_ms)
+        )
+
+    async def _apply(self, connection: Connection, effects: list[Effect]) -> Effect | None:
+        """Does what the state machine says; returns what is to be answered. Raises the failure, late."""
+        answer: Effect | None = None
+        for effect in effects:
+            match effect:
+                case Authenticated(principal, mechanism, again):
+                    connection.principal = principal
+                    (self.counters.again if again else self.counters.succeeded)[mechanism] += 1
+                    if mechanism != OAUTHBEARER:
+                        self._by_password[connection] = principal.name
+                    log.debug("%s: is %s (%s)", connection.peer_name, principal, mechanism)
+                    if mechanism != OAUTHBEARER and not self._users.knows(principal.name):  # removed meanwhile
+                        connection.close()
+                case Fail(error, delay_ms, reason, text):
+                    self._failed(connection, reason, text)
+                    await asyncio.sleep(delay_ms / 1000)
+                    raise error
+                case _:
+                    answer = effect
+        if answer is None and not effects:  # it has failed before
+            raise SaslAuthenticationFailedError("the connection has ended")
+        return answer
+
+    def _failed(self, connection: Connection, reason: str, text: str) -> None:
+        self.counters.failed[reason] += 1
+        log.info("%s: authentication failed: %s", connection.peer_name, text)
+        self.on_failed(connection, reason, text)
+
+    # -- the end of sessions
+
+    def _watch(self, connection: Connection, authentication: Authentication) -> None:
+        """Looks again when the session, or the patience, ends: also a request that waits does not outlive it."""
+        deadline_ms = authentication.deadline_ms
+        now_ms = self._clock.now_ms()
+        # without a limit it may get one when it authenticates again; that is at least so often looked for
+        left_s = CHECK_S_MAX if deadline_ms is None else min(max(deadline_ms - now_ms, 0) / 1000, CHECK_S_MAX)
+        self._loop.call_later(left_s + _LOOK_AGAIN_S, self._look, weakref.ref(connection), authentication)
+
+    def _look(self, reference: weakref.ref[Connection], authentication: Authentication) -> None:
+        connection = reference()
+        if connection is None or connection.state is not State.OPEN:
+            return
+        if connection not in self._exchanging:
+            for effect in authentication.expire(self._clock.now_ms()):
+                assert isinstance(effect, Fail)
+                self._failed(connection, effect.reason, effect.log_text)
+                connection.close()
+                return
+        self._watch(connection, authentication)
+
+    def _end_connections_of(self, name: str) -> None:
+        """The user is gone: so are the user's sessions, at once."""
+        for connection in [c for c, user in self._by_password.items() if user == name]:
+            log.info("%s: the user %s has been removed; disconnecting", connection.peer_name, name)
+            connection.close()

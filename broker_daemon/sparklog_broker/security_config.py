@@ -1,0 +1,144 @@
+"""The broker's security settings: its listeners, and what each of them asks of its connections.
+
+A listener's own setting, `listener.name.<name in lower case>.x`, comes before `x`. Values may refer to what lies
+elsewhere (`${file:/path}`, `${env:NAME}`); what came from there, and what is secret by its name, is a `Secret` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from sparklog.errors import InvalidConfigError
+from sparklog.security.handshake import ListenerRules
+from sparklog.security.listeners import (
+    Listener,
+    Listeners,
+    SecurityProtocol,
+    check_exposure,
+    listener_settings,
+    parse_listeners,
+)
+from sparklog.security.sasl import MECHANISMS
+from sparklog.security.secrets import Secret
+from sparklog.security.users import Credentials, parse_initial
+from sparklog.settings import Scope, Value, did_you_mean, settings_of
+
+_NAMES = ("listeners", "listener.security.protocol.map", "inter.broker.listener.name", "allow.insecure")
+_PREFIXES = ("ssl.", "sasl.", "connection.failed.", "connections.max.reauth.", "connections.authenticat")
+LISTENER_PREFIX = "listener.name."
+_NOT_PER_LISTENER = ("ssl.reload.interval.ms", "connections.authenticating.max")
+PLAIN_NAME = SecurityProtocol.PLAINTEXT.value
+"""Of the listener that `listen` makes."""
+
+
+def is_security_setting(name: str) -> bool:
+    """Whether `BrokerSecurity` has this broker setting."""
+    return name in _NAMES or name.startswith(_PREFIXES)
+
+
+def parse_listener_setting(name: str, value: object) -> Value | Secret:
+    """The value of `listener.name.<name>.x`. Raises InvalidConfigError."""
+    listener, dot, inner = name.removeprefix(LISTENER_PREFIX).partition(".")
+    known = {
+        n: s for n, s in settings_of(Scope.BROKER).items() if n.startswith(_PREFIXES) and n not in _NOT_PER_LISTENER
+    }
+    if not dot or inner not in known:
+        raise InvalidConfigError(f"unknown setting {inner!r} of listener {listener!r}{did_you_mean(inner, known)}")
+    return parse_value(inner, value)
+
+
+def parse_value(name: str, value: object) -> Value | Secret:
+    """A broker setting's value; a secret text stays one, and other values that came from elsewhere show nothing of it
+    when they are wrong. Raises InvalidConfigError."""
+    setting = settings_of(Scope.BROKER)[name]
+    if not isinstance(value, Secret):
+        return setting.parse(value)
+    if isinstance(setting.default, str) and not setting.choices:
+        return value
+    try:
+        return setting.parse(value.reveal())
+    except InvalidConfigError:
+        raise InvalidConfigError(f"{name}: what it refers to is not valid for it") from None
+
+
+class BrokerSecurity(Struct, frozen=True):
+    """Made by `make_security`. `settings`: those of this page under their dotted names, with those of listeners."""
+
+    listeners: Listeners
+    settings: Mapping[str, object]
+
+    def of(self, listener: Listener) -> dict[str, object]:
+        """The settings as this listener has them."""
+        return listener_settings(self.settings, listener.name)
+
+    def rules(self, listener: Listener) -> ListenerRules:
+        """What it asks of its connections. Raises InvalidConfigError."""
+        own = self.of(listener)
+        return ListenerRules(
+            listener.name,
+            parse_mechanisms(str(own["sasl.enabled.mechanisms"])) if listener.protocol.sasl else (),
+            tls=listener.protocol.tls,
+            failed_delay_ms=_number(own, "connection.failed.authentication.delay.ms"),
+            reauthentication_ms_max=_number(own, "connections.max.reauth.ms"),
+            authentication_timeout_ms=_number(own, "connections.authentication.timeout.ms"),
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """What to say at every start. Raises InvalidConfigError for a listener that lets anybody in from other hosts,
+        unless `allow.insecure` says that it may."""
+        return check_exposure(
+            self.listeners,
+            lambda listener: str(self.of(listener)["ssl.client.auth"]),
+            bool(self.settings["allow.insecure"]),
+        )
+
+    @property
+    def initial_users(self) -> dict[str, Credentials]:
+        """`sasl.scram.initial.credentials`. Raises InvalidConfigError."""
+        text = self.settings["sasl.scram.initial.credentials"]
+        return parse_initial(text.reveal() if isinstance(text, Secret) else str(text))
+
+    @property
+    def authenticating_max(self) -> int:
+        """`connections.authenticating.max`"""
+        return _number(self.settings, "connections.authenticating.max")
+
+
+def make_security(settings: Mapping[str, object], listen: str, advertised: str) -> BrokerSecurity:
+    """The security of settings that have been parsed; `listen` and `advertised.listeners` as they are set. Raises
+    InvalidConfigError."""
+    names = str(settings["listeners"]) or f"{PLAIN_NAME}://{listen}"
+    if advertised and "://" not in advertised:
+        first = names.partition("://")[0].strip()
+        advertised = f"{first}://{advertised}"
+    listeners = parse_listeners(
+        names,
+        str(settings["listener.security.protocol.map"]),
+        advertised,
+        str(settings["inter.broker.listener.name"]),
+    )
+    security = BrokerSecurity(listeners, settings)
+    known = {listener.name.lower() for listener in listeners.bound}
+    for name in settings:
+        owner = name.removeprefix(LISTENER_PREFIX).partition(".")[0]
+        if name.startswith(LISTENER_PREFIX) and owner not in known:
+            raise InvalidConfigError(f"{name}: there is no such listener{did_you_mean(owner, known)}")
+    for listener in listeners.bound:
+        security.rules(listener)
+    return security
+
+
+def parse_mechanisms(text: str) -> tuple[str, ...]:
+    """`sasl.enabled.mechanisms`. Raises InvalidConfigError if there is none; ListenerRules says which are known."""
+    found = tuple(dict.fromkeys(part.strip().upper() for part in text.split(",") if part.strip()))
+    if not found:
+        raise InvalidConfigError(f"sasl.enabled.mechanisms is empty: name some of {', '.join(MECHANISMS)}")
+    return found
+
+
+def _number(settings: Mapping[str, object], name: str) -> int:
+    value = settings[name]
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,119 @@
+"""`sparklog user`: add, list, remove, set-password."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
+
+if TYPE_CHECKING:
+    from sparklog.security.secrets import Secret
+
+app = typer.Typer(help="Add, list and remove users with passwords (SASL SCRAM and PLAIN).", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name; the principal is User:NAME.")]
+Mechanisms = Annotated[
+    list["Mechanism"] | None,
+    typer.Option("--mechanism", help="SCRAM mechanism; repeatable. [default: both]", show_default=False),
+]
+Iterations = Annotated[
+    int, typer.Option(min=4096, max=1_000_000, help="Rounds of hashing, for who guesses and for each login.")
+]
+
+_PASSWORD = "The password is asked for without being shown; where stdin is no terminal its first line is the password."
+
+
+class Mechanism(StrEnum):
+    """How a password is kept."""
+
+    sha_256 = "SCRAM-SHA-256"
+    sha_512 = "SCRAM-SHA-512"
+
+
+@app.command(
+    "add",
+    epilog=f"**Examples**\n\n`sparklog user add alice`\n\n`pass show alice | sparklog user add alice`\n\n{_PASSWORD}",
+)
+def add(
+    name: Name,
+    mechanism: Mechanisms = None,
+    iterations: Iterations = 4096,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Add a user. It may do what ACLs allow it, and nothing else where there is an authorizer."""
+    password = read_password(name)
+    with open_admin(bootstrap_servers) as admin:
+        admin.set_user_password(name, password, _named(mechanism), iterations=iterations, only_new=True)
+    print(f"added user {name}")
+
+
+@app.command(
+    "set-password",
+    epilog=f"**Examples**\n\n`sparklog user set-password alice`\n\n{_PASSWORD} "
+    "Sessions that are open go on until they authenticate again (connections.max.reauth.ms).",
+)
+def set_password(
+    name: Name,
+    mechanism: Mechanisms = None,
+    iterations: Iterations = 4096,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change a user's password."""
+    password = read_password(name)
+    with open_admin(bootstrap_servers) as admin:
+        admin.set_user_password(name, password, _named(mechanism), iterations=iterations, only_existing=True)
+    print(f"changed the password of {name}")
+
+
+@app.command("list", epilog="**Examples**\n\n`sparklog user list`")
+def list_users(bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """List the users, with their mechanisms."""
+    import sys
+
+    from sparklog.cli import console
+
+    with open_admin(bootstrap_servers) as admin:
+        users = admin.describe_users()
+    if not users:
+        print("no users yet: sparklog user add NAME", file=sys.stderr)
+        return
+    table = console.table("user", "mechanisms", "iterations")
+    for user in users:
+        table.add_row(user.name, ", ".join(user.mechanisms), ", ".join(str(i) for i in user.mechanisms.values()))
+    console.stdout().print(table)
+
+
+@app.command("remove", epilog="**Examples**\n\n`sparklog user remove alice`\n\nThe user's connections end at once.")
+def remove(name: Name, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Remove a user. ACLs that name it stay."""
+    with open_admin(bootstrap_servers) as admin:
+        admin.remove_user(name)
+    print(f"removed user {name}")
+
+
+def read_password(name: str) -> Secret:
+    """From the terminal, typed twice and not shown, or the first line of stdin. Never an argument: those are seen by
+    everybody on the machine. Raises typer.BadParameter."""
+    import getpass
+    import sys
+
+    from sparklog.security.secrets import Secret
+
+    if not sys.stdin.isatty():
+        password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+        if not password:
+            raise typer.BadParameter("there is no password on stdin: give it on the first line")
+        return Secret(password)
+    password = getpass.getpass(f"password of {name}: ")
+    if not password:
+        raise typer.BadParameter("the password is empty")
+    if getpass.getpass("again: ") != password:
+        raise typer.BadParameter("the passwords differ")
+    return Secret(password)
+
+
+def _named(mechanisms: list[Mechanism] | None) -> list[str]:
+    return [m.value for m in mechanisms or Mechanism]

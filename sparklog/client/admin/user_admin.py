@@ -1,0 +1,103 @@
+"""Users with passwords: their credentials are set, described and removed (KIP-554).
+
+A password never leaves this process: what is sent, and stored, is made of it here with a salt (`security.scram`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.paging import pages
+from sparklog.errors import ResourceNotFoundError
+from sparklog.protocol.messages import Api
+from sparklog.protocol.security_messages import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from sparklog.security.sasl import SCRAM_MECHANISMS
+from sparklog.security.scram import ITERATIONS_MIN, make_credential, normalized_name
+from sparklog.security.secrets import Secret
+
+
+class UserDescription(NamedTuple):
+    """A user: the number of iterations by mechanism."""
+
+    name: str
+    mechanisms: dict[str, int]
+
+
+def set_password(
+    cluster: Cluster,
+    name: str,
+    password: Secret,
+    mechanisms: Sequence[str] = SCRAM_MECHANISMS,
+    *,
+    iterations: int = ITERATIONS_MIN,
+    only_new: bool = False,
+    only_existing: bool = False,
+    timeout_ms: int = 30_000,
+) -> None:
+    """Sets a user's password for the mechanisms; makes the user if there is none.
+
+    Raises InvalidConfigError (a name, password or number that cannot be; with `only_new` a user who is there),
+    ResourceNotFoundError (with `only_existing` a user who is not).
+    """
+    stored = normalized_name(name)
+    upsertions = []
+    for mechanism in mechanisms:
+        made = make_credential(mechanism, password, iterations)
+        upsertions.append(
+            ScramCredentialUpsertion(stored, mechanism, made.iterations, made.salt, made.stored_key, made.server_key)
+        )
+    request = AlterUserScramCredentialsRequest([], upsertions, only_new, only_existing)
+    _alter(cluster, request, timeout_ms)
+
+
+def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> None:
+    """Removes all of a user's credentials; the user's connections end. Raises ResourceNotFoundError."""
+    deadline = Deadline(timeout_ms)
+    stored = normalized_name(name)
+    found = describe_users(cluster, [stored], timeout_ms=deadline.left_ms())
+    if not found:
+        raise ResourceNotFoundError(f"there is no user {stored!r}")
+    deletions = [ScramCredentialDeletion(stored, mechanism) for mechanism in found[0].mechanisms]
+    _alter(cluster, AlterUserScramCredentialsRequest(deletions, []), deadline.left_ms())
+
+
+def describe_users(
+    cluster: Cluster, names: Sequence[str] | None = None, *, timeout_ms: int = 30_000
+) -> list[UserDescription]:
+    """The users of these names that are there, or all of them. Raises ClusterAuthorizationFailedError."""
+    deadline = Deadline(timeout_ms)
+
+    def ask(before: DescribeUserScramCredentialsResponse | None) -> DescribeUserScramCredentialsResponse:
+        request = DescribeUserScramCredentialsRequest(
+            None if names is None else list(names), "" if before is None else before.users[-1].name
+        )
+        return cluster.request(
+            Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
+            request,
+            DescribeUserScramCredentialsResponse,
+            timeout_ms=deadline.left_ms(),
+        )
+
+    def position(page: DescribeUserScramCredentialsResponse) -> object:
+        return page.users[-1].name if page.users else None
+
+    return [
+        UserDescription(user.name, {c.mechanism: c.iterations for c in user.credentials})
+        for page in pages(ask, position)
+        for user in page.users
+        if user.credentials
+    ]
+
+
+def _alter(cluster: Cluster, request: AlterUserScramCredentialsRequest, timeout_ms: int) -> None:
+    cluster.request(Api.ALTER_USER_SCRAM_CREDENTIALS, request, AlterUserScramCredentialsResponse, timeout_ms=timeout_ms)

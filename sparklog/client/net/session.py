@@ -1,0 +1,86 @@
+"""A connection's session: the client's authentication with SASL, and again before it ends (KIP-368)."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, Protocol, TypeVar
+
+from sparklog.errors import SaslAuthenticationFailedError
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+from sparklog.protocol.security_messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from sparklog.security.client_security import ClientSecurity
+from sparklog.security.sasl import OAUTHBEARER
+from sparklog.security.sasl_client import sasl_client
+from sparklog.security.token_source import token_source
+
+SASL_APIS = (Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HANDSHAKE)
+RENEWED_AFTER = (0.85, 0.95)
+"""A session is renewed in this part of its lifetime; by chance, so that many clients do not come at once."""
+STEPS_MAX = 8
+
+M = TypeVar("M", bound=Message)
+
+
+class Requests(Protocol):
+    """A connection."""
+
+    def request(
+        self, api: Api, message: Message, response: type[M], payload: Any = (), *, timeout_ms: int | None = None
+    ) -> tuple[M, Any]: ...
+
+
+class Session:
+    """Of one connection."""
+
+    def __init__(self, security: ClientSecurity) -> None:
+        self._security = security
+        self._renew_at: float | None = None
+        self.is_authenticated = False
+
+    def is_due(self) -> bool:
+        """Whether it is time to authenticate again."""
+        return self._renew_at is not None and time.monotonic() >= self._renew_at
+
+    def authenticate(self, connection: Requests, timeout_ms: int) -> None:
+        """Proves who the client is; without SASL nothing happens. Raises SaslAuthenticationFailedError,
+        UnsupportedSaslMechanismError, IllegalSaslStateError, UnsupportedApiError (an older broker), InvalidConfigError
+        (a token's file), and what `request` raises."""
+        security = self._security
+        if not security.mechanism:
+            return
+        begun = time.monotonic()
+        token = None
+        if security.mechanism == OAUTHBEARER:
+            token = token_source(security.token_endpoint).token(timeout_ms / 1000)
+        self._renew_at = None
+        client = sasl_client(security, token)
+        chosen = SaslHandshakeRequest(security.mechanism)
+        connection.request(Api.SASL_HANDSHAKE, chosen, SaslHandshakeResponse, timeout_ms=timeout_ms)
+        message: bytes | None = client.first()
+        lifetime_ms = 0
+        try:
+            for _ in range(STEPS_MAX):
+                if message is None:
+                    break
+                step = SaslAuthenticateRequest(message)
+                answer, _ = connection.request(
+                    Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse, timeout_ms=timeout_ms
+                )
+                lifetime_ms = answer.session_lifetime_ms
+                message = client.answer(answer.auth_bytes)
+            else:
+                raise SaslAuthenticationFailedError("the broker does not end the authentication")
+        except SaslAuthenticationFailedError:
+            if security.mechanism == OAUTHBEARER:
+                token_source(security.token_endpoint).forget()
+            raise
+        self.is_authenticated = True
+        if lifetime_ms:
+            self._renew_at = begun + lifetime_ms / 1000 * random.uniform(*RENEWED_AFTER)

@@ -1,0 +1,78 @@
+"""Connecting a client's socket: to an address, or to a Unix socket that a broker has offered."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.deadline import Deadline
+from sparklog.errors import BrokerNotAvailableError
+from sparklog.protocol.local_socket import enlarge_send_buffer
+
+_CONNECT_S_MIN = 0.001
+"""A timeout of 0 would mean not to wait at all."""
+
+
+def own_address(sock: socket.socket) -> str:
+    """HOST:PORT as this side sees it; "": it has none."""
+    name = sock.getsockname()
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+
+
+def connect_socket(endpoint: Endpoint, local_socket: str, deadline: Deadline) -> socket.socket:
+    """A connected socket, which blocks. Raises BrokerNotAvailableError."""
+    try:
+        if local_socket:
+            return _connect_local(local_socket, deadline.left_s)
+        sock = _connect_tcp(endpoint, deadline)
+        if sock.getsockname() == sock.getpeername():
+            # nobody listens on a port of the ephemeral range, and the kernel has connected the socket to itself
+            sock.close()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
+    except OSError as e:
+        raise BrokerNotAvailableError(
+            f"no broker at {endpoint} ({reason(e)}): start one with `sparklog broker`, "
+            "or check the bootstrap servers (SPARKLOG_BOOTSTRAP_SERVERS)"
+        ) from e
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.settimeout(None)
+    return sock
+
+
+def _connect_tcp(endpoint: Endpoint, deadline: Deadline) -> socket.socket:
+    """To the first of the host's addresses that answers; one that does not leaves the others their share of the
+    time."""
+    addresses = socket.getaddrinfo(*endpoint, type=socket.SOCK_STREAM)
+    failure: OSError = OSError("the name has no address")
+    for number, (*kind, _, address) in enumerate(addresses):
+        sock = socket.socket(*kind)
+        try:
+            sock.settimeout(max(deadline.left_s / (len(addresses) - number), _CONNECT_S_MIN))
+            sock.connect(address)
+        except BaseException as e:
+            sock.close()
+            if not isinstance(e, OSError):
+                raise
+            failure = e
+        else:
+            return sock
+    raise failure
+
+
+def _connect_local(name: str, timeout_s: float) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        enlarge_send_buffer(sock)
+        sock.settimeout(max(timeout_s, _CONNECT_S_MIN))
+        sock.connect(f"\0{name}")
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def reason(e: OSError) -> str:
+    """In words, for an error's text."""
+    return (e.strerror or str(e) or type(e).__name__).lower()

@@ -1,0 +1,159 @@
+"""A client's TLS connection with what `Connection` needs of a socket.
+
+The socket's own timeouts are Python's here, not the kernel's: OpenSSL would read on after those.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.deadline import Deadline
+from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, RequestTimedOutError
+from sparklog.security.client_security import ClientSecurity
+from sparklog.security.tls import RenewedContext, client_context, handshake_error
+
+CONTEXTS_MAX = 64
+RENEWAL_S = 10.0
+"""So often changed certificates and keys are looked for, when a connection is made."""
+GATHERED_BYTES_MAX = 16 * 1024
+"""Small parts are put together: each call makes a record of its own."""
+
+
+class TlsStream:
+    """Wraps a connected socket. Raises as a socket does; `ssl.SSLError` is an OSError."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+        self._timeouts_s = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
+
+    def setsockopt(self, level: int, option: int, value: Any) -> None:
+        """The timeouts as Python's, anything else as it is."""
+        if level == socket.SOL_SOCKET and option in self._timeouts_s:
+            seconds, microseconds = struct.unpack("@ll", value)
+            self._timeouts_s[option] = seconds + microseconds / 1e6
+        else:
+            self._sock.setsockopt(level, option, value)
+
+    def recv_into(self, room: Any, size: int = 0, flags: int = 0) -> int:
+        """With MSG_WAITALL fills all of it, with MSG_DONTWAIT does not wait."""
+        view = memoryview(room)[: size or None]
+        try:
+            self._sock.settimeout(0.0 if flags & socket.MSG_DONTWAIT else self._timeouts_s[socket.SO_RCVTIMEO])
+            count = self._sock.recv_into(view)
+            while flags & socket.MSG_WAITALL and 0 < count < len(view):
+                more = self._sock.recv_into(view[count:])
+                if not more:
+                    break
+                count += more
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as e:
+            raise BlockingIOError from e
+        return count
+
+    def sendmsg(self, parts: Sequence[Any]) -> int:
+        """Sends all of them."""
+        self._sock.settimeout(self._timeouts_s[socket.SO_SNDTIMEO])
+        total = 0
+        small = bytearray()
+        for part in parts:
+            total += len(part)
+            if len(small) + len(part) <= GATHERED_BYTES_MAX:
+                small += part
+                continue
+            self._sock.sendall(small)
+            small.clear()
+            if len(part) > GATHERED_BYTES_MAX:
+                self._sock.sendall(part)
+            else:
+                small += part
+        if small:
+            self._sock.sendall(small)
+        return total
+
+    @property
+    def pending(self) -> bool:
+        """Whether something can be read although the socket is not readable."""
+        return self._sock.pending() > 0
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def getsockname(self) -> Any:
+        return self._sock.getsockname()
+
+    def shutdown(self, how: int) -> None:
+        """From any thread: only the socket, for OpenSSL may be at work."""
+        socket.socket.shutdown(self._sock, how)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class _Context:
+    """Of one security; thread-safe."""
+
+    def __init__(self, security: ClientSecurity) -> None:
+        self._renewed = RenewedContext(client_context, dict(security.tls))
+        self._lock = threading.Lock()
+        self._due = time.monotonic() + RENEWAL_S
+
+    def current(self) -> ssl.SSLContext:
+        with self._lock:
+            if time.monotonic() >= self._due:
+                self._due = time.monotonic() + RENEWAL_S
+                self._renewed.renew()
+            return self._renewed.current
+
+
+@lru_cache(maxsize=CONTEXTS_MAX)
+def _context(security: ClientSecurity) -> _Context:
+    return _Context(security)
+
+
+def secure(sock: socket.socket, endpoint: Endpoint, security: ClientSecurity, deadline: Deadline) -> TlsStream:
+    """The TLS handshake, with the broker's certificate checked for the host that was asked for.
+
+    Raises InvalidConfigError (the certificates, or the listener does not speak TLS), BrokerNotAvailableError,
+    RequestTimedOutError. Owns `sock`.
+    """
+    broker = f"the broker at {endpoint}"
+    try:
+        context = _context(security).current()
+        sock.settimeout(max(deadline.left_s, 0.001))
+        return TlsStream(context.wrap_socket(sock, server_hostname=endpoint.host))
+    except TimeoutError as e:
+        sock.close()
+        raise RequestTimedOutError(
+            f"no TLS handshake with {broker} in time: it may be overloaded, or the listener does not speak TLS"
+        ) from e
+    except (ssl.SSLEOFError, ConnectionError) as e:
+        sock.close()
+        raise BrokerNotAvailableError(
+            f"{broker} has ended the connection during the TLS handshake: it may have too many connections, or the "
+            "listener does not speak TLS (security.protocol)"
+        ) from e
+    except ssl.SSLError as e:
+        sock.close()
+        raise handshake_error(e, broker) from e
+    except OSError as e:
+        sock.close()
+        raise BrokerNotAvailableError(f"no TLS connection to {broker}: {e}") from e
+    except BaseException:
+        sock.close()
+        raise
+
+
+def speaks_tls(begun: memoryview, endpoint: Endpoint) -> InvalidConfigError | None:
+    """The error of a plaintext client whose peer has begun its answer with a TLS alert."""
+    if bytes(begun[:2]) != b"\x15\x03":
+        return None
+    return InvalidConfigError(
+        f"the listener at {endpoint} speaks TLS: set security.protocol to SSL or SASL_SSL (and ssl.ca.location)"
+    )

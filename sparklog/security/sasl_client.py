@@ -1,0 +1,63 @@
+"""The client's side of one SASL exchange, for clients and for brokers that are clients of others: without sockets."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sparklog.errors import SaslAuthenticationFailedError
+from sparklog.security.client_security import ClientSecurity
+from sparklog.security.oauthbearer import bearer_message
+from sparklog.security.plain import plain_message
+from sparklog.security.sasl import OAUTHBEARER, PLAIN
+from sparklog.security.scram import ScramClient
+from sparklog.security.secrets import Secret
+
+
+class SaslClient(Protocol):
+    """One exchange; used once."""
+
+    def first(self) -> bytes:
+        """The first message."""
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """What to send after the broker's message; None: nothing, it is over. Raises SaslAuthenticationFailedError if
+        the broker is not who it says it is."""
+
+
+def sasl_client(security: ClientSecurity, token: Secret | None = None) -> SaslClient:
+    """An exchange of the client's mechanism. `token`: for OAUTHBEARER. Raises InvalidConfigError."""
+    if security.mechanism == PLAIN:
+        return _OneMessage(plain_message(security.username, security.password))
+    if security.mechanism == OAUTHBEARER:
+        return _OneMessage(bearer_message(token or Secret("")))
+    return _Scram(security)
+
+
+class _OneMessage:
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    def first(self) -> bytes:
+        return self._message
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        # what a broker says of a token that it does not take is answered with one byte (RFC 7628), and then it fails
+        return b"\x01" if challenge else None
+
+
+class _Scram:
+    def __init__(self, security: ClientSecurity) -> None:
+        self._exchange = ScramClient(security.mechanism, security.username, security.password)
+        self._steps = 0
+
+    def first(self) -> bytes:
+        return self._exchange.first()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        self._steps += 1
+        if self._steps == 1:
+            return self._exchange.respond(challenge)
+        if self._steps > 2:
+            raise SaslAuthenticationFailedError("the broker sends more than a SCRAM exchange has")
+        self._exchange.finish(challenge)
+        return None

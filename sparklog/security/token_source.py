@@ -1,0 +1,92 @@
+"""Where a client's tokens (OAUTHBEARER) come from: a file, or an endpoint that is asked with the client's id and secret
+(RFC 6749, section 4.4). Blocks: not on an event loop.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+
+from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.security.client_security import TokenEndpoint
+from sparklog.security.sasl import TOKEN_BYTES_MAX
+from sparklog.security.secrets import Secret, read_text_file
+
+_FILE = "file://"
+USED_PART = 0.8
+"""A token is used for this part of its time; then another one is asked for."""
+KEPT_MAX = 64
+
+
+class TokenSource:
+    """Tokens of one endpoint; thread-safe."""
+
+    def __init__(self, endpoint: TokenEndpoint, clock: Callable[[], float] = time.monotonic) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: tuple[Secret, float] | None = None
+        """A token, and until when it is used."""
+
+    def token(self, timeout_s: float) -> Secret:
+        """A token that is valid for a while. Raises InvalidConfigError (the file), BrokerNotAvailableError (the
+        endpoint does not answer), SaslAuthenticationFailedError (it refuses)."""
+        if self._endpoint.url.startswith(_FILE):
+            return Secret(read_text_file(self._endpoint.url.removeprefix(_FILE)).strip())
+        with self._lock:
+            if self._kept is None or self._clock() >= self._kept[1]:
+                begun = self._clock()
+                token, lifetime_s = self._ask(timeout_s)
+                self._kept = token, begun + lifetime_s * USED_PART
+            return self._kept[0]
+
+    def forget(self) -> None:
+        """The token was refused: the next one is asked for anew."""
+        with self._lock:
+            self._kept = None
+
+    def _ask(self, timeout_s: float) -> tuple[Secret, float]:
+        one = self._endpoint
+        quote = urllib.parse.quote_plus
+        login = f"{quote(one.client_id)}:{quote(one.client_secret.reveal())}"
+        fields = {"grant_type": "client_credentials"} | ({"scope": one.scope} if one.scope else {})
+        request = urllib.request.Request(
+            one.url,
+            urllib.parse.urlencode(fields).encode(),
+            {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}", "Accept": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=max(timeout_s, 0.001)) as answer:
+                found = json.loads(answer.read(2 * TOKEN_BYTES_MAX))
+            token = found["access_token"]
+            lifetime_s = float(found.get("expires_in", 0))
+            if not isinstance(token, str) or found.get("token_type", "bearer").lower() != "bearer":
+                raise TypeError
+        except urllib.error.HTTPError as e:
+            raise SaslAuthenticationFailedError(f"the token endpoint {one.url} refuses: HTTP {e.code}") from None
+        except OSError as e:
+            reason = getattr(e, "reason", None) or e
+            raise BrokerNotAvailableError(f"the token endpoint {one.url} does not answer: {reason}") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise SaslAuthenticationFailedError(f"the token endpoint {one.url} has answered without a token") from None
+        return Secret(token), lifetime_s
+
+
+_sources: dict[TokenEndpoint, TokenSource] = {}
+_lock = threading.Lock()
+
+
+def token_source(endpoint: TokenEndpoint | None) -> TokenSource:
+    """The process's one for an endpoint, so that connections share tokens. Raises InvalidConfigError for none."""
+    if endpoint is None:
+        raise InvalidConfigError("OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url")
+    with _lock:
+        if len(_sources) >= KEPT_MAX:
+            _sources.clear()
+        return _sources.setdefault(endpoint, TokenSource(endpoint))

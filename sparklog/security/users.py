@@ -1,0 +1,81 @@
+"""Users with passwords: what is kept of each, as a security record under the user's name.
+
+A record is a JSON object: the user's credentials by their SCRAM mechanisms, each as Kafka writes one
+(`scram.credential_text`). There is no password in it, and nothing that opens anything: see `scram`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from sparklog.errors import InvalidConfigError, ResourceNotFoundError
+from sparklog.security.sasl import SCRAM_MECHANISMS
+from sparklog.security.scram import ScramCredential, credential_text, normalized_name, parse_credential
+
+Credentials = Mapping[str, ScramCredential]
+"""A user's, by their mechanisms."""
+
+
+class UserAlteration(NamedTuple):
+    """One change of one user's credential (KIP-554). `credential` None: it is removed."""
+
+    name: str
+    mechanism: str
+    credential: ScramCredential | None
+
+
+def encode_user(credentials: Credentials) -> bytes:
+    """The record of a user."""
+    return msgspec.json.encode({mechanism: credential_text(c) for mechanism, c in sorted(credentials.items())})
+
+
+def decode_user(record: bytes) -> dict[str, ScramCredential]:
+    """Reads `encode_user`. Raises InvalidConfigError, without what the record holds."""
+    try:
+        texts = msgspec.json.decode(record, type=dict[str, str])
+    except msgspec.DecodeError:
+        raise InvalidConfigError("a user's record cannot be read") from None
+    return {mechanism: parse_credential(mechanism, text) for mechanism, text in texts.items()}
+
+
+def parse_initial(text: str) -> dict[str, Credentials]:
+    """`sasl.scram.initial.credentials`: users by name. Raises InvalidConfigError, without the text."""
+    users: dict[str, dict[str, ScramCredential]] = {}
+    for part in text.split(";"):
+        if part.strip():
+            name, _, rest = part.strip().partition("=")
+            mechanism, _, credential = rest.partition(":")
+            if mechanism not in SCRAM_MECHANISMS:
+                raise InvalidConfigError("sasl.scram.initial.credentials: NAME=MECHANISM:salt=… is needed")
+            users.setdefault(normalized_name(name), {})[mechanism] = parse_credential(mechanism, credential)
+    return dict(users)
+
+
+def altered_users(
+    users: Mapping[str, Credentials], alterations: Sequence[UserAlteration]
+) -> dict[str, Credentials | None]:
+    """What becomes of the users that the alterations name: all of them, or none; None: the user is gone, for no
+    credential is left. Names as `normalized_name` gives them.
+
+    Raises InvalidConfigError (a name or mechanism that cannot be, a credential altered twice), ResourceNotFoundError
+    (what is to be removed is not there).
+    """
+    changed: dict[str, dict[str, ScramCredential]] = {}
+    seen: set[tuple[str, str]] = set()
+    for name, mechanism, credential in alterations:
+        if mechanism not in SCRAM_MECHANISMS:
+            raise InvalidConfigError(f"{mechanism!r} is no SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
+        if normalized_name(name) != name:
+            raise InvalidConfigError(f"the user's name {name!r} is not in the form in which SCRAM compares names")
+        if (name, mechanism) in seen:
+            raise InvalidConfigError(f"user {name!r}: {mechanism} is altered twice at once")
+        seen.add((name, mechanism))
+        of_user = changed.setdefault(name, dict(users.get(name, {})))
+        if credential is not None:
+            of_user[mechanism] = credential
+        elif of_user.pop(mechanism, None) is None:
+            raise ResourceNotFoundError(f"there is no user {name!r} with {mechanism}")
+    return {name: of_user or None for name, of_user in changed.items()}
