@@ -93,6 +93,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.TransactionalIdAuthorizationFailedError: "ask for an ACL on the transactional id that allows the operation the message names",
     errors.ClusterAuthorizationFailedError: "ask for an ACL on the cluster that allows the operation the message names",
     errors.PolicyViolationError: "delete what is not needed any more, or ask for a larger quota",
+    errors.ResourceNotFoundError: "nothing is to be changed or removed under that name: see how it is spelled",
     errors.AdoptionRefusedError: "nothing has changed: resolve what the message names and run it again",
     errors.SecurityDisabledError: 'set `authorizer = "acl"` and `super.users` in the broker\'s configuration, and start it again',
     errors.InvalidQueryError: "`.tables` and `.schema TOPIC` in `sparklog sql` show what there is; a name that is no identifier stands in double quotes",
