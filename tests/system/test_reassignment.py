@@ -13,6 +13,7 @@ import sparklog
 from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import (
     BrokerNotAvailableError,
+    EligibleLeadersNotAvailableError,
     InvalidConfigError,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
@@ -208,3 +209,26 @@ def test_the_same_id_on_an_empty_machine_inherits_the_partitions(
     assert admin.elect_leaders("preferred") > 0
     until(lambda: [p.leader for p in admin.describe_topic("events").partition_details] == [4, 1, 4], "its leaderships")
     assert values(cluster) == list(range(3_300))
+
+
+def test_an_unclean_election_is_asked_for_and_loses_what_only_the_dead_had(
+    cluster: sparklog.LocalCluster, admin: sparklog.Admin
+) -> None:
+    admin.create_topic("events", replica_assignment=[[1, 4], [2, 3], [3, 2]])
+    tp = EVENTS[0]
+    fill(cluster, 0, 30)
+    cluster.brokers[3].kill()
+    until(lambda: admin.describe_topic("events").partition_details[0].isr == (1,), "broker 4 to leave the ISR")
+    fill(cluster, 30, 3)
+    cluster.brokers[0].kill()
+    cluster.brokers[3].start()
+    until(lambda: admin.describe_topic("events").partition_details[0].leader == -1, "nobody to lead")
+    with pytest.raises(EligibleLeadersNotAvailableError):
+        admin.elect_leaders("preferred", [tp])
+    assert admin.elect_leaders("unclean", [tp]) == 1
+    until(lambda: admin.describe_topic("events").partition_details[0].leader == 4, "broker 4 to lead")
+    until(lambda: len(values(cluster)) == 32, "what is left")  # 33 were acknowledged: one only by broker 1
+    cluster.brokers[0].start()
+    until(lambda: in_sync(admin)[0] == (1, 4), "broker 1 to follow, without what it alone had")
+    assert len(values(cluster)) == 32
+    assert admin.elect_leaders("unclean") == 0
