@@ -25,7 +25,7 @@ from sparklog.settings import Scope
 
 DOCS = Path(__file__).resolve().parent
 GUIDE = DOCS / "guide.md"
-WITH_TABLES = (GUIDE, DOCS / "moving-from-kafka.md", DOCS / "internals" / "security.md")
+WITH_TABLES = (GUIDE, DOCS / "moving-from-kafka.md", DOCS / "security.md", DOCS / "internals" / "security.md")
 _TABLE = re.compile(r"(<!-- table: ([a-z -]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 
 

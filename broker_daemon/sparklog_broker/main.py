@@ -213,6 +213,7 @@ def _watched(broker: Broker, server: Server) -> Watched:
         background=broker.background,
         groups=broker.groups,
         transactions=broker.transactions,
+        cluster=broker.cluster,
     )
 
 

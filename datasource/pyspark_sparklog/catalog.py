@@ -19,7 +19,7 @@ from pyspark_sparklog.planning import Extent
 from pyspark_sparklog.schemas import TopicShape
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.topic_info import TopicInfo, topic_info
+from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.errors import (
     InvalidPartitionsError,
     NotLeaderError,
@@ -136,7 +136,7 @@ class Catalog:
             if state.error_code == 0:
                 found[state.name] = topic_info(state)
             elif state.error_code != UnknownTopicOrPartitionError.code:
-                raise error_from_code(state.error_code, f"topic {state.name!r} cannot be used")
+                raise topic_error(state.error_code, state.name)
         return found
 
     def extents(

@@ -43,6 +43,7 @@ ORDER = (
     "guide.md",
     "cluster.md",
     "operating.md",
+    "security.md",
     "watching.md",
     "console.md",
     "moving-from-kafka.md",

@@ -19,8 +19,10 @@ EPILOG = """\
 
 `sparklog config broker --output broker.toml && sparklog broker --config broker.toml`
 
-When it is ready it prints one line, *listening on HOST:PORT*. Ctrl-C or SIGTERM stops it cleanly. It has no
-authentication yet: listen on 127.0.0.1 or inside a network you trust.
+`sparklog broker --secure-setup /etc/sparklog --hostname broker-1`
+
+When it is ready it prints one line, *listening on HOST:PORT*. Ctrl-C or SIGTERM stops it cleanly. Without --secure-setup
+everybody who reaches it may do everything: listen on 127.0.0.1, or set it up securely.
 """
 
 
@@ -61,9 +63,37 @@ def broker(
         typer.Option(metavar="HOST:PORT", help="Where others reach this broker. [default: as in --listen]"),
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged to stderr.")] = LogLevel.INFO,
+    secure_setup: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Run nothing, but make a first secure cluster's authority, certificates, super user and settings in DIR.",
+        ),
+    ] = None,
+    hostname: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --secure-setup: how clients name this broker; repeatable."),
+    ] = None,
+    super_user: Annotated[
+        str, typer.Option(metavar="NAME", help="With --secure-setup: the first super user's name.")
+    ] = "admin",
 ) -> None:
     """Run a broker in the foreground, or take one out of its cluster."""
     if context.invoked_subcommand is not None:
+        return
+    if secure_setup is not None:
+        if config or zookeeper or rack or broker_id is not None:
+            raise typer.BadParameter("--secure-setup makes a configuration of its own: leave the other options out")
+        from sparklog.cli.secure_setup import make_secure_setup
+
+        make_secure_setup(
+            secure_setup,
+            listen=listen,
+            advertised=advertised_listener,
+            hostnames=hostname or [],
+            data_dir=data_dir,
+            user=super_user,
+        )
         return
     from sparklog_broker import main
 

@@ -84,7 +84,17 @@ class LocalCluster:
     """Brokers 1, 2, … and a ZooKeeper, as processes. Use it in a `with` block; they end with it, or with this
     process."""
 
-    def __init__(self, directory: Path, layout: _Layout, *, temporary: bool, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        temporary: bool,
+        brokers: int | None,
+        settings: Mapping[str, object],
+        zookeeper: str | None = None,
+    ) -> None:
+        """Starts nothing. `brokers`, `zookeeper`: see `start_cluster`. Raises InvalidConfigError."""
+        layout = _layout(directory, brokers, zookeeper)
         self.data_dir = directory
         self._temporary = temporary
         self._owner = os.getpid()
@@ -163,8 +173,9 @@ def start_cluster(
         raise InvalidConfigError(f"brokers = {brokers}: 1 to {BROKERS_MAX} can be started on one machine")
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
-    layout = _layout(directory, brokers, zookeeper)
-    cluster = LocalCluster(directory, layout, temporary=temporary, settings=settings or {})
+    cluster = LocalCluster(
+        directory, temporary=temporary, brokers=brokers, settings=settings or {}, zookeeper=zookeeper
+    )
     try:
         cluster.start(timeout_s)
     except BaseException:

@@ -152,6 +152,10 @@ class ImageStore:
     def change_security_records(self, changes: RecordChanges) -> None:
         raise UnsupportedApiError("the security records of a cluster are changed by its controller")
 
+    @property
+    def is_shared(self) -> bool:
+        return True
+
     def take_producer_ids(self, count: int, at_least: int = 0) -> int:
         """Not below those that logs here have: `at_least` would burn the ids of other brokers otherwise."""
         return self._ids.take(PRODUCER_IDS, count, at_least)

@@ -17,12 +17,19 @@ BLOCK_IDS = 1_000
 
 class ProducerIds:
     """Gives out ids, one at a time; thread-safe. `take_block(count, at_least)` reserves as many, from `at_least` on,
-    and returns the first; `end`: all below have been reserved before."""
+    and returns the first; `end`: all below have been reserved before. `shared`: other brokers take blocks of the same
+    store, so larger ids than one's own are no sign of a store that has forgotten them.
 
-    def __init__(self, take_block: Callable[[int, int], int], end: int = 0) -> None:
+    The store may be away for long. Only who needs a new block waits for it.
+    """
+
+    def __init__(self, take_block: Callable[[int, int], int], end: int = 0, *, shared: bool = False) -> None:
         self._take_block = take_block
+        self._is_shared = shared
         self._lock = threading.Lock()
+        self._filling = threading.Lock()
         self._next = self._end = end
+        self._at_least = 0
         self._reserved: set[int] = set()
 
     @property
@@ -32,22 +39,33 @@ class ProducerIds:
 
     def next(self) -> int:
         """A new id. Writes to the disk once per block. Raises StorageError, StorageFullError."""
-        with self._lock:
-            return self._take()
+        return self._take(reserve=False)
 
-    def _take(self) -> int:
-        if self._next == self._end:
-            first = self._take_block(BLOCK_IDS, self._next)
-            self._next, self._end = first, first + BLOCK_IDS
-        self._next += 1
-        return self._next - 1
+    def _take(self, *, reserve: bool) -> int:
+        while True:
+            with self._lock:
+                if self._next < self._end:
+                    taken = self._next
+                    self._next += 1
+                    if reserve:
+                        self._reserved.add(taken)
+                    return taken
+            self._fill()
+
+    def _fill(self) -> None:
+        with self._filling:
+            with self._lock:
+                if self._next < self._end:  # who came first has taken a block
+                    return
+                wanted = max(self._next, self._at_least)
+            first = self._take_block(BLOCK_IDS, wanted)
+            with self._lock:  # ids of this block may have been found in use meanwhile
+                self._next = max(first, self._next)
+                self._end = max(first + BLOCK_IDS, self._end)
 
     def reserve(self) -> int:
         """As `next`, but the id does not count as issued until `hand_out`."""
-        with self._lock:
-            taken = self._take()
-            self._reserved.add(taken)
-            return taken
+        return self._take(reserve=True)
 
     def hand_out(self, producer_id: int) -> None:
         """Somebody is given the id that was reserved."""
@@ -61,5 +79,9 @@ class ProducerIds:
         """The id is in use: a store that was restored from an older copy does not know that, and must not give it out
         again."""
         with self._lock:
-            if self._end <= producer_id < PRODUCER_ID_END:
+            if not self._end <= producer_id < PRODUCER_ID_END:
+                return
+            if self._is_shared:
+                self._at_least = max(self._at_least, producer_id + 1)
+            else:
                 self._next = self._end = producer_id + 1

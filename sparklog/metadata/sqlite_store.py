@@ -265,6 +265,10 @@ class SqliteStore:
                 self._topics[name] = altered
         return altered
 
+    @property
+    def is_shared(self) -> bool:
+        return False
+
     def take_producer_ids(self, count: int, at_least: int = 0) -> int:
         with self._lock, self._storage_errors("write"), self._transaction():
             first = max(self._producer_ids_end(), at_least)

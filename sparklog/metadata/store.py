@@ -123,6 +123,11 @@ class MetadataStore(Protocol):
         """All topics by name (a copy)."""
         ...
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other brokers use it, too: it is elsewhere then, and may be away for long."""
+        ...
+
     def take_producer_ids(self, count: int, at_least: int = 0) -> int:
         """Reserves `count` producer ids that were never given out, larger than all before and not below `at_least`: the
         first of them. Raises StorageFullError, StorageError."""

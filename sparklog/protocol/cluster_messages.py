@@ -172,6 +172,29 @@ class ControlledShutdownResponse(Message):
     remaining: Annotated[int, Meta(ge=0)]
 
 
+class OfflinePartition(Message):
+    """One whose log this broker cannot use."""
+
+    topic: Name
+    partition: Partition
+
+
+class DirectoryFailedRequest(Message):
+    """The broker's replicas of these partitions are offline until it is restarted: their disk has failed, or they are
+    damaged (KIP-112). Told again to every new controller."""
+
+    broker_id: BrokerId
+    broker_epoch: Int64
+    partitions: Annotated[list[OfflinePartition], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class DirectoryFailedResponse(Message):
+    """Others lead what the broker led there, and it is in none of the ISRs. `leaderless`: partitions that nobody can
+    lead now."""
+
+    leaderless: Annotated[int, Meta(ge=0)]
+
+
 MARKERS_MAX = PARTITIONS_PER_REQUEST_MAX
 
 

@@ -61,6 +61,10 @@ class ReplicaRole(Protocol):
         """A follower has everything below `fetch_offset`. Raises ValueError for a stranger."""
         ...
 
+    def on_log_start(self) -> None:
+        """The log begins later than before."""
+        ...
+
 
 class PartitionReplicas:
     """Log ends by replica. Without `replicas` and `isr` the leader is the only one."""
@@ -118,3 +122,6 @@ class PartitionReplicas:
         if replica not in self._log_end_offsets or replica == self.leader:
             raise ValueError(f"broker {replica} is no follower of this partition (replicas {self.replicas})")
         self._log_end_offsets[replica] = fetch_offset
+
+    def on_log_start(self) -> None:
+        """Nobody else is to follow."""

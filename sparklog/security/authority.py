@@ -5,8 +5,8 @@ Files of the directory (mode 0700), which has to be new or empty:
     ca.pem             0644  the authority's certificate: what clients and brokers trust
     ca-key.pem         0600  its private key: needed to make more certificates; keep it elsewhere
     broker.pem         0600  private key and certificate of the broker, for its names and addresses
-    admin.pem          0600  private key and certificate of the first super user
-    broker.properties  0600  the broker's security settings, with the super user's salted credential
+    admin.pem          0600  private key and certificate of the first super user, for listeners with SSL
+    broker.toml        0600  the broker's settings, with the super user's salted credential
     client.properties  0600  the super user's client settings, with the password
 
 Keys are on the curve P-256. The library `cryptography` makes the certificates.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import os
 import re
 import secrets as random
@@ -147,19 +148,29 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 class SecureSetup(NamedTuple):
-    """What `secure_setup` has made. `credential` is the super user's, for SCRAM-SHA-512, as the metadata store keeps
-    it."""
+    """What `secure_setup` has made. `files`: their names, in the order of the module's table. `credential`: the super
+    user's, for SCRAM-SHA-512."""
 
     directory: Path
     user: str
     credential: str
+    files: tuple[str, ...]
 
 
-def secure_setup(
-    directory: Path, hosts: Iterable[str], port: int, now: datetime.datetime, user: str = "admin"
-) -> SecureSetup:
-    """Makes everything that a first secure cluster needs. `hosts`: how clients name the broker; the first one goes
-    into the client's settings; localhost is always added.
+class Place(NamedTuple):
+    """Where the broker will be. `host` "": it listens on all addresses; `names`: how clients name it, the first one
+    goes into the client's settings, localhost is always added; `advertised` "": as in `host`; `data_dir` None: where it
+    is started."""
+
+    host: str
+    port: int
+    names: tuple[str, ...]
+    advertised: str = ""
+    data_dir: Path | None = None
+
+
+def secure_setup(directory: Path, place: Place, now: datetime.datetime, user: str = "admin") -> SecureSetup:
+    """Makes everything that a first secure cluster needs.
 
     Raises InvalidConfigError if the directory is not empty or cannot be written, or the user's name would have to be
     quoted.
@@ -168,7 +179,7 @@ def secure_setup(
         raise InvalidConfigError(
             f"{user!r}: choose a name of letters, digits, '.', '_' and '-' for the first super user"
         )
-    named = list(dict.fromkeys(hosts)) or ["localhost"]
+    named = list(dict.fromkeys(place.names)) or ["localhost"]
     authority = Authority("sparklog CA", now)
     everywhere = list(dict.fromkeys([*named, "localhost", "127.0.0.1", "::1"]))
     broker = authority.issue("broker", everywhere, now, broker=True)
@@ -180,24 +191,30 @@ def secure_setup(
         "ca-key.pem": (0o600, authority.identity.key.reveal()),
         "broker.pem": (0o600, broker.key.reveal() + broker.certificate),
         "admin.pem": (0o600, admin.key.reveal() + admin.certificate),
-        "broker.properties": (0o600, _broker_properties(directory, port, user, credential)),
-        "client.properties": (0o600, _client_properties(directory, named[0], port, user, password)),
+        "broker.toml": (0o600, _broker_toml(directory, place, user, credential)),
+        "client.properties": (0o600, _client_properties(directory, named[0], place.port, user, password)),
     }
     _write_all(directory, files)
-    return SecureSetup(directory, user, credential)
+    return SecureSetup(directory, user, credential, tuple(files))
 
 
-def _broker_properties(directory: Path, port: int, user: str, credential: str) -> str:
+def _broker_toml(directory: Path, place: Place, user: str, credential: str) -> str:
     where = directory.absolute()
-    return (
-        f"listeners=SASL_SSL://:{port}\n"
-        f"sasl.enabled.mechanisms={SCRAM_SHA_512}\n"
-        f"ssl.keystore.type=PEM\nssl.keystore.location={where / 'broker.pem'}\n"
-        f"ssl.truststore.type=PEM\nssl.truststore.location={where / 'ca.pem'}\n"
-        "ssl.client.auth=requested\n"
-        f"authorizer=acl\nsuper.users=User:{user}\n"
-        f"# {SCRAM_SHA_512} credential of {user}: {credential}\n"
-    )
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    settings = {
+        "listeners": f"SASL_SSL://{host}:{place.port}",
+        **({"advertised.listeners": place.advertised} if place.advertised else {}),
+        **({"data.dir": str(place.data_dir.expanduser().absolute())} if place.data_dir else {}),
+        "sasl.enabled.mechanisms": SCRAM_SHA_512,
+        "sasl.scram.initial.credentials": f"{user}={SCRAM_SHA_512}:{credential}",
+        "ssl.keystore.location": str(where / "broker.pem"),
+        "ssl.truststore.location": str(where / "ca.pem"),
+        "ssl.client.auth": "requested",
+        "authorizer": "acl",
+        "super.users": f"User:{user};User:CN={user}",
+    }
+    head = f"# A secure broker: sparklog broker --config {where / 'broker.toml'}\n"
+    return head + "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
 
 
 def _client_properties(directory: Path, host: str, port: int, user: str, password: Secret) -> str:

@@ -290,6 +290,7 @@ REQUESTS: dict[m.Api, Message] = {
         1, 16, [cluster.IsrProposal("events", 1, 4, 9, [cluster.IsrMember(1, 16), cluster.IsrMember(2, -1)])]
     ),
     m.Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownRequest(1, 16),
+    m.Api.DIRECTORY_FAILED: cluster.DirectoryFailedRequest(1, 16, [cluster.OfflinePartition("trips", 2)]),
     m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersRequest(
         3, [cluster.TransactionMarker("trips", 1, 4_000, 2, commit=True)]
     ),
@@ -395,6 +396,7 @@ RESPONSES: dict[m.Api, Message] = {
         [cluster.IsrDecision(0, "", b"state"), cluster.IsrDecision(84, "broker 2 is not in sync")]
     ),
     m.Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownResponse(3),
+    m.Api.DIRECTORY_FAILED: cluster.DirectoryFailedResponse(1),
     m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
     m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),

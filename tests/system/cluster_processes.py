@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -56,8 +56,10 @@ def until(condition: Callable[[], bool], what: str) -> None:
 class ClusterProcesses:
     """Brokers 1, 2 and 3; each keeps its port and its directory over `kill` and `start`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[int, str] | None = None) -> None:
+        """`settings`: lines for one broker's configuration."""
         self._directory = directory
+        self._settings = settings or {}
         self.zookeeper = ZooKeeperProcess(directory / "zookeeper")
         self.zookeeper.start()
         self.ports = {i: _free_port() for i in (1, 2, 3)}
@@ -69,6 +71,7 @@ class ClusterProcesses:
         work_dir = self._directory / name
         work_dir.mkdir(exist_ok=True)
         settings = f'broker.id = {broker}\nzookeeper.connect = "{self.zookeeper.hosts}/sparklog"\n{SETTINGS}'
+        settings += f"\n{self._settings.get(broker, '')}"
         return BrokerProcess(
             work_dir / "data",
             settings=settings,

@@ -34,10 +34,12 @@ class Background:
         self.cleaner = Cleaner(config, loop, environment, storage.logs)
         self.tierer = Tierer(config, loop, environment, storage.logs, storage.remote.store)
         self._watch = DirectoryWatch(loop, environment, storage, partitions)
+        self.on_offline: Callable[[], None] = lambda: None
+        """Called when partitions are offline because their disk has failed."""
 
     def start(self, on_all_disks_failed: Callable[[str], None]) -> None:
         """`on_all_disks_failed` is told why when no log directory can be used any more."""
-        self._watch.start(on_all_disks_failed)
+        self._watch.start(on_all_disks_failed, lambda: self.on_offline())
         self.flushing.start()
         self.retention.start()
         self.cleaner.start()

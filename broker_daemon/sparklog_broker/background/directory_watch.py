@@ -39,6 +39,7 @@ class DirectoryWatch:
         self._storage = storage
         self._partitions = partitions
         self._on_all_failed: Callable[[str], None] = lambda _: None
+        self._on_offline: Callable[[], None] = lambda: None
         self._settling = Periodic("taking failed log directories offline", loop, self._settle, lambda: RETRY_S)
         self._lookers = [
             Rounds(name, loop, environment.executors.daemon(name), partial(self._look, path), pause_s=LOOK_S)
@@ -46,9 +47,10 @@ class DirectoryWatch:
             for name in [f"look-{path.name}"]
         ]
 
-    def start(self, on_all_failed: Callable[[str], None]) -> None:
-        """`on_all_failed` is told why when no log directory can be used any more."""
-        self._on_all_failed = on_all_failed
+    def start(self, on_all_failed: Callable[[str], None], on_offline: Callable[[], None] = lambda: None) -> None:
+        """`on_all_failed` is told why when no log directory can be used any more; `on_offline` is called when
+        partitions are offline."""
+        self._on_all_failed, self._on_offline = on_all_failed, on_offline
         self._logs.on_directory_failure = self._wake_up
         self._settling.start()
         for looker in self._lookers:
@@ -90,6 +92,8 @@ class DirectoryWatch:
                 partition = self._partitions.find(tp)
                 if partition is not None:
                     partition.take_offline(failure.error)
+        if failures:
+            self._on_offline()
         failed = self._logs.directories.failed
         if failures and len(failed) == len(self._logs.log_dirs):
             self._on_all_failed(

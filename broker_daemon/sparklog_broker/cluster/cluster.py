@@ -31,6 +31,7 @@ from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.cluster.cluster_records import ClusterRecords
 from sparklog_broker.cluster.cluster_topics import ClusterTopics, is_here
 from sparklog_broker.cluster.controller_client import ControllerClient, done
+from sparklog_broker.cluster.failed_disks import FailedDisks
 from sparklog_broker.cluster.images import ImageFollower
 from sparklog_broker.cluster.isr_proposals import IsrProposals
 from sparklog_broker.cluster.membership import Membership
@@ -123,7 +124,7 @@ class Cluster:
 
     def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> ClusterTopics:
         """In place of those of a broker that is alone."""
-        self._storage, self._partitions = storage, partitions
+        self._storage, self._partitions, self._background = storage, partitions, background
         self.server = ReplicaServer(partitions, self.replicas.now_ms, self._config.fetch_max_bytes)
         self._topics = ClusterTopics(
             self._config, self._environment, storage, self._store, partitions, background, pace, self.replicas
@@ -190,8 +191,11 @@ class Cluster:
         self._topics.join(self.membership, self.controller, self.images)
         self._security.join(self.membership, self.controller, self.images)
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration)
+        self._disks = FailedDisks(self._config.broker_id, self._partitions, self.membership, self.controller)
+        self._background.on_offline = self._on_offline
         self.membership.start()
-        self._tasks = [self._loop.create_task(run) for run in (proposals.run(), self.images.run(), self._retry())]
+        running = proposals.run(), self.images.run(), self._retry(), self._disks.run()
+        self._tasks = [self._loop.create_task(run) for run in running]
         patience_s = 2 * self._config.zookeeper_session_timeout_ms / 1_000 + JOIN_SLACK_S
         if not await self.images.until_true(self._is_known, patience_s):
             if taken and self.membership.registration.broker_epoch == NO_EPOCH:
@@ -228,8 +232,14 @@ class Cluster:
                 self.replicas.image = image  # roles of new partitions begin with it
                 await self._topics.follow(image)
                 self.replicas.follow_image(image)
+                self._disks.look(image)
             except Exception:
                 log.exception("image %s cannot be followed", image.version)
+
+    def _on_offline(self) -> None:
+        """The logs of some partitions are gone with their disk."""
+        self.replicas.follow_image(self.replicas.image)
+        self._disks.look()
 
     async def _retry(self) -> None:
         """Until it is cancelled: what could not be made (a full disk) is tried again."""

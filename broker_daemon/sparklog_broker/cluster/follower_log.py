@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> None:
     """In their order, each one completely; what is left to be asked and refreshed is not done here. With
-    `flush.mode=group` what was appended is on the disk when this returns.
+    `flush.mode=group` all that is in the log is on the disk when this returns: the next fetch acknowledges it. That
+    may be what an earlier attempt has appended, or this broker when it led.
 
     Raises CorruptBatchError, OffsetOutOfRangeError, UnknownSchemaError, FencedLeaderEpochError, StorageFullError,
     StorageError; nothing behind the effect that failed is done then.
@@ -41,6 +42,13 @@ def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> None:
                 log.retention.follow_log_start(offset)
             case _:
                 pass
+    if is_not_durable(log):
+        log.flusher.make_durable(log.log_end_offset)
+
+
+def is_not_durable(log: PartitionLog) -> bool:
+    """Whether something has to reach the disk before a fetch from the log end may be sent."""
+    return log.durable_end_offset < log.log_end_offset
 
 
 def _append(log: PartitionLog, batches: Batches) -> None:
@@ -65,5 +73,3 @@ def _append(log: PartitionLog, batches: Batches) -> None:
     if log.log_start_offset < start:
         log.raise_high_watermark(start)  # deleted is only what was committed
         log.retention.follow_log_start(start)
-    if log.config.flush.at_append:
-        log.flusher.make_durable(info.last_offset + 1)

@@ -6,10 +6,11 @@ a follower's log is done by `replicas.py`, what followers are answered by `repli
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from sparklog.errors import NotLeaderError
+from sparklog.errors import NotLeaderError, RequestTimedOutError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
 from sparklog.replication.replica.follower import Follower
@@ -56,7 +57,17 @@ class Surroundings(Protocol):
 class ClusterReplica:
     """The `ReplicaRole` of one partition. Event-loop thread only, but `leader` and `isr` may be read by any."""
 
-    __slots__ = ("_around", "_broker_id", "_config", "_replicated_to", "image", "key", "on_high_watermark", "state")
+    __slots__ = (
+        "_around",
+        "_broker_id",
+        "_config",
+        "_deletions",
+        "_replicated_to",
+        "image",
+        "key",
+        "on_high_watermark",
+        "state",
+    )
 
     def __init__(
         self, key: TopicPartition, broker_id: int, image: PartitionImage, config: ReplicaConfig, around: Surroundings
@@ -70,6 +81,8 @@ class ClusterReplica:
         self._config = config
         self._around = around
         self._replicated_to = 0
+        self._deletions: list[tuple[int, asyncio.Future[int]]] = []
+        """Who waits until no live replica begins below an offset."""
 
     # --- ReplicaRole
 
@@ -131,6 +144,40 @@ class ClusterReplica:
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
         raise NotImplementedError("a follower's fetch has a broker epoch and a leader epoch: `take_fetch`")
 
+    def on_log_start(self) -> None:
+        if isinstance(self.state, Leader):
+            self._around.has_news(self.key)
+            self._check_deletions()
+
+    async def until_deleted(self, offset: int, timeout_s: float) -> int:
+        """The low watermark, once no live replica begins below `offset` (KIP-107). Raises RequestTimedOutError,
+        NotLeaderError."""
+        self.check_leads()
+        assert isinstance(self.state, Leader)
+        waiting = offset, asyncio.get_running_loop().create_future()
+        self._deletions.append(waiting)
+        self._check_deletions()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return int(await waiting[1])
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"records of {self.key} below {offset} are deleted here, but not by all its live replicas yet: they follow"
+            ) from None
+        finally:
+            if waiting in self._deletions:
+                self._deletions.remove(waiting)
+
+    def _check_deletions(self) -> None:
+        state = self.state
+        for offset, waiting in list(self._deletions):
+            if waiting.done():
+                continue
+            if not isinstance(state, Leader) or state.has_resigned:
+                waiting.set_exception(NotLeaderError(f"this broker leads {self.key} no more; ask again"))
+            elif state.low_watermark >= offset:
+                waiting.set_result(state.low_watermark)
+
     # --- changes of role
 
     def lead(self, changed: ImageChanged, broker_epoch: int, log: PartitionLog) -> None:
@@ -158,6 +205,7 @@ class ClusterReplica:
             self.handle(Resigned(image.leader, image.leader_epoch))
             self.state = None
             self._around.has_news(self.key)
+            self._check_deletions()
 
     def forget(self, image: PartitionImage) -> None:
         """This broker has no replica any more."""
@@ -171,6 +219,7 @@ class ClusterReplica:
         """An event for the leader; nothing if this broker does not lead."""
         if isinstance(self.state, Leader):
             self._carry_out(self.state.handle(event, self._around.now_ms()), log)
+            self._check_deletions()
 
     def take_fetch(self, fetch: FollowerFetch) -> FetchVerdict | None:
         """A follower's fetch is noted; how it is to be answered. None: this broker does not lead."""
@@ -182,6 +231,7 @@ class ClusterReplica:
             if isinstance(effect, FetchAccepted | FetchDiverging | FetchRefused):
                 verdict = effect
         self._carry_out(effects, None)
+        self._check_deletions()
         return verdict
 
     def _carry_out(self, effects: list[LeaderEffect], log: PartitionLog | None) -> None:

@@ -25,13 +25,14 @@ from sparklog.replication.replica.model import (
     Tick,
 )
 from sparklog.types import TopicPartition
-from sparklog_broker.cluster.follower_log import carry_out
+from sparklog_broker.cluster.follower_log import carry_out, is_not_durable
 from sparklog_broker.cluster.isr_proposals import IsrProposals
 from sparklog_broker.cluster.peers import Connect, Peer
 from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
 from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
 from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
+from sparklog_broker.counters.replication import ReplicationCounters
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
@@ -75,6 +76,7 @@ class Replicas:
         self.image = ClusterImage()
         self.noted_epoch = NO_EPOCH
         """The broker epoch that stands in the log directories: nothing is led or copied in another life."""
+        self.counters = ReplicationCounters()
         self._was_certain = True
         self._eligible: dict[int, int] = {}
         self._taken = 0
@@ -172,6 +174,7 @@ class Replicas:
         )
         if may_lead and partition_log is not None:
             self._unfollow(key)
+            self.counters.count(replica.image, image)
             self._lead(partition, replica, image, partition_log)
         else:
             self._copy(partition, replica, image, partition_log)
@@ -227,7 +230,12 @@ class Replicas:
         if was_leading:
             partition.on_role_changed()
             self.on_leadership(key, False)
-        if before is not None and (before.leader, before.leader_epoch) == (image.leader, image.leader_epoch):
+        is_open = partition_log is not None
+        if (
+            is_open
+            and before is not None
+            and (before.leader, before.leader_epoch) == (image.leader, image.leader_epoch)
+        ):
             return
         self._unfollow(key)
         if partition_log is None or image.leader in (NO_LEADER, self._broker_id) or not self._is_sure:
@@ -253,9 +261,19 @@ class Replicas:
         on_log = [e for e in effects if not isinstance(e, Fetch | RefreshMetadata)]
         if fetch is not None:
             self._fetches = max(self._fetches, fetch.number)
-        if not on_log:
+        if on_log:
+            self._submit(following, fetch, on_log)
+        elif is_not_durable(following.log):  # an fsync has failed, or this broker has just led
+            wait_s = 0.0 if fetch is None else max(0, fetch.at_ms - self.now_ms()) / 1_000
+            self._loop.call_later(wait_s, self._submit_if_current, following, fetch)
+        else:
             self._done(following, fetch, None)
-            return
+
+    def _submit_if_current(self, following: Following, fetch: Fetch | None) -> None:
+        if self._following.get(following.key) is following:
+            self._submit(following, fetch, [])
+
+    def _submit(self, following: Following, fetch: Fetch | None, on_log: Sequence[FollowerEffect]) -> None:
         following.pending += 1
 
         def deliver(_: None, error: Exception | None) -> None:

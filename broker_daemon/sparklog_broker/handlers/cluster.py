@@ -1,5 +1,5 @@
 """What brokers of a cluster ask of one another: REPLICA_FETCH, METADATA_FETCH, ALTER_PARTITION, CONTROLLED_SHUTDOWN,
-ALTER_SECURITY_RECORDS."""
+DIRECTORY_FAILED, ALTER_SECURITY_RECORDS."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from sparklog.protocol.cluster_messages import (
     AlterSecurityRecordsResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    DirectoryFailedRequest,
+    DirectoryFailedResponse,
     ImageChange,
     MetadataFetchRequest,
     MetadataFetchResponse,
     ReplicaFetchRequest,
 )
 from sparklog.replication.cluster_image import Version
-from sparklog.replication.controller.model import ControlledShutdown
+from sparklog.replication.controller.model import ControlledShutdown, DirectoryFailed
 from sparklog.replication.image_codec import encode
+from sparklog.types import TopicPartition
 from sparklog_broker.cluster import cluster_records
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.cluster.isr_proposals import decide
@@ -68,6 +71,15 @@ async def controlled_shutdown(
         lambda token: ControlledShutdown(token, request.broker_id, request.broker_epoch)
     )
     return Response(ControlledShutdownResponse(remaining))
+
+
+async def directory_failed(request: DirectoryFailedRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Only the controller answers, when the broker leads none of the partitions any more."""
+    partitions = tuple(TopicPartition(p.topic, p.partition) for p in request.partitions)
+    leaderless = await _cluster(context).membership.ask(
+        lambda token: DirectoryFailed(token, request.broker_id, request.broker_epoch, partitions)
+    )
+    return Response(DirectoryFailedResponse(leaderless))
 
 
 async def alter_security_records(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from sparklog.errors import SparklogError
 from sparklog.protocol.messages import (
     DeleteRecordsPartition,
@@ -9,6 +11,7 @@ from sparklog.protocol.messages import (
     DeleteRecordsResponse,
     DeleteRecordsResult,
 )
+from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.named_once import check_each_once
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
@@ -17,7 +20,8 @@ from sparklog_broker.partitions.partition import Partition
 
 
 async def delete_records(request: DeleteRecordsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered when the new log starts are on the disk. With one replica its log start is the low watermark."""
+    """Answered when the new log starts are on the disk, and all live replicas have followed (KIP-107), or after
+    `timeout_ms`."""
     pace = context.broker.pace
     await check_each_once(pace, request.partitions)
     outcomes: list[int | SparklogError | None] = [None] * len(request.partitions)
@@ -35,8 +39,28 @@ async def delete_records(request: DeleteRecordsRequest, payload: memoryview, con
         done = await context.broker.topics.delete_records(list(deletions.values()))
         for i, outcome in zip(deletions, done, strict=True):
             outcomes[i] = outcome
+        replicated = [i for i in deletions if _is_replicated(deletions[i][0], outcomes[i])]
+        timeout_s = request.timeout_ms / 1_000
+        waits = [_low_watermark(deletions[i][0], outcomes[i], timeout_s) for i in replicated]
+        for i, outcome in zip(replicated, await asyncio.gather(*waits), strict=True):
+            outcomes[i] = outcome
     results = (_result(*r) for r in zip(request.partitions, outcomes, strict=True))
     return Response(DeleteRecordsResponse(await pace.list_of(results)))
+
+
+def _is_replicated(partition: Partition, outcome: int | SparklogError | None) -> bool:
+    return isinstance(outcome, int) and isinstance(partition.replicas, ClusterReplica)
+
+
+async def _low_watermark(
+    partition: Partition, outcome: int | SparklogError | None, timeout_s: float
+) -> int | SparklogError:
+    assert isinstance(outcome, int)
+    assert isinstance(partition.replicas, ClusterReplica)
+    try:
+        return await partition.replicas.until_deleted(outcome, timeout_s)
+    except SparklogError as e:
+        return e
 
 
 def _result(wanted: DeleteRecordsPartition, outcome: int | SparklogError | None) -> DeleteRecordsResult:

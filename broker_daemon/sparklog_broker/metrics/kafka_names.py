@@ -12,8 +12,15 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from sparklog_broker.counters.traffic import Traffic
-from sparklog_broker.metrics.families import Described, Labels, Row, counter, gauge, one_counter, one_gauge
-from sparklog_broker.metrics.partition_rows import PartitionRow, Sums, is_under_replicated, total
+from sparklog_broker.metrics.families import Described, Labels, Row, counter, gauge, one_gauge
+from sparklog_broker.metrics.partition_rows import (
+    PartitionRow,
+    Sums,
+    is_at_min_isr,
+    is_under_min_isr,
+    is_under_replicated,
+    total,
+)
 from sparklog_broker.metrics.slices import Slices
 
 TRAFFIC = (
@@ -65,7 +72,7 @@ PLACES: tuple[tuple[Described, Callable[[Sums], float], Callable[[PartitionRow],
             "kafka_cluster_partition_underminisr", "Partitions with fewer replicas in sync than an append needs."
         ),
         lambda s: s.under_min_isr,
-        lambda r: r.in_sync < 1,
+        is_under_min_isr,
     ),
     (
         Described(
@@ -73,7 +80,7 @@ PLACES: tuple[tuple[Described, Callable[[Sums], float], Callable[[PartitionRow],
             "Partitions that lose their last spare replica with the next failure; never one that has a single replica.",
         ),
         lambda s: s.at_min_isr,
-        lambda r: r.in_sync == 1 < r.replicas,
+        is_at_min_isr,
     ),
     (Described("kafka_topic_partitions", "Partitions."), lambda s: s.partitions, None),
 )
@@ -91,7 +98,7 @@ def kafka_families(
     """`shown`: partitions that have series of their own; `broker`: the labels of `kafka_broker_info`."""
     for described, field in TRAFFIC:
         yield counter(described, slices.each(_traffic(traffic, attrgetter(field))))
-    own = [row for row in slices.each(rows) if shown(row)]
+    own = [row for row in slices.each(rows) if row.leads and shown(row)]
     rest = _without(sums, own)
     for described, of_sums, of_row in PLACES:
         if of_row is None:
@@ -100,22 +107,13 @@ def kafka_families(
             yield gauge(described, slices.each(_by_partition(own, rest, of_row, of_sums)))
     everything = total(sums)
     yield gauge(Described("kafka_broker_info", "The broker: its number and address."), [(broker, 1)])
-    yield one_gauge("kafka_server_replicamanager_partitioncount", "Partitions.", everything.partitions)
+    yield one_gauge("kafka_server_replicamanager_partitioncount", "Replicas that this broker has.", everything.held)
     online = everything.partitions - everything.offline
     yield one_gauge("kafka_server_replicamanager_leadercount", "Partitions this broker leads, and can use.", online)
     yield one_gauge(
         "kafka_server_replicamanager_underreplicatedpartitions",
         "Partitions with replicas that are not in sync.",
         everything.under_replicated,
-    )
-    yield one_gauge("kafka_controller_kafkacontroller_activecontrollercount", "Whether this is the controller.", 1)
-    yield one_gauge(
-        "kafka_controller_kafkacontroller_offlinepartitionscount",
-        "Partitions that nobody can use.",
-        everything.offline,
-    )
-    yield one_counter(
-        "kafka_controller_controllerstats_uncleanleaderelections", "Leaders that did not have all records.", 0
     )
     listener = {"listener": broker["address"]}
     yield gauge(

@@ -10,13 +10,16 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from sparklog.replication.cluster_image import ClusterImage
 from sparklog_broker.counters.traffic import OTHERS, Traffic
 from sparklog_broker.metrics.slices import Slices
 from sparklog_broker.partitions.partition import Partition
 
 
 class PartitionRow(NamedTuple):
-    """`offline`: nobody can use it; then the numbers of its log are 0."""
+    """A partition that this broker has a replica of. `offline`: nobody can use it, then the numbers of its log are 0.
+    `leads`: this broker does; what all replicas have in common is told by the leader alone, so that the brokers'
+    pages can be summed up. `min_in_sync`: in-sync replicas that an append with acks=all needs."""
 
     topic: str
     number: int
@@ -31,12 +34,16 @@ class PartitionRow(NamedTuple):
     remote_bytes: int = 0
     segments: int = 0
     producers: int = 0
+    leads: bool = True
+    min_in_sync: int = 1
 
 
 class Sums(Struct):
-    """Of the partitions of one topic, or of those that are shown as `(others)`. `start`, `high_watermark`: of the
-    offsets; `undecided`: records that readers of committed ones cannot see yet."""
+    """Of the partitions of one topic, or of those that are shown as `(others)`. `held`: partitions with a replica here;
+    `partitions`: led here. `start`, `high_watermark`: of the offsets; `undecided`: records that readers of committed
+    ones cannot see yet."""
 
+    held: int = 0
     partitions: int = 0
     offline: int = 0
     replicas: int = 0
@@ -53,19 +60,22 @@ class Sums(Struct):
     producers: int = 0
 
     def add(self, row: PartitionRow) -> None:
-        self.partitions += 1
+        self.held += 1
         self.offline += row.offline
+        self.size_bytes += row.size_bytes
+        self.segments += row.segments
+        if not row.leads:
+            return
+        self.partitions += 1
         self.replicas += row.replicas
         self.in_sync += row.in_sync
         self.under_replicated += is_under_replicated(row)
-        self.under_min_isr += row.in_sync < 1
-        self.at_min_isr += row.in_sync == 1 < row.replicas
+        self.under_min_isr += is_under_min_isr(row)
+        self.at_min_isr += is_at_min_isr(row)
         self.start += row.start
         self.high_watermark += row.high_watermark
         self.undecided += row.high_watermark - row.stable
-        self.size_bytes += row.size_bytes
         self.remote_bytes += row.remote_bytes
-        self.segments += row.segments
         self.producers += row.producers
 
 
@@ -73,16 +83,33 @@ def is_under_replicated(row: PartitionRow) -> bool:
     return row.in_sync < row.replicas
 
 
-def read_rows(partitions: Sequence[Partition], slices: Slices) -> list[PartitionRow]:
-    """In the order of topics and numbers."""
-    return sorted(_row(partition) for partition in slices.each(partitions))
+def is_under_min_isr(row: PartitionRow) -> bool:
+    return row.in_sync < row.min_in_sync
 
 
-def _row(partition: Partition) -> PartitionRow:
+def is_at_min_isr(row: PartitionRow) -> bool:
+    """The next replica that fails ends the appends; never of a partition that has no spare replica at all."""
+    return row.in_sync == row.min_in_sync < row.replicas
+
+
+def read_rows(
+    partitions: Sequence[Partition], slices: Slices, broker_id: int = -1, image: ClusterImage | None = None
+) -> list[PartitionRow]:
+    """In the order of topics and numbers; in a cluster (`image`) those that broker `broker_id` has a replica of."""
+    here = (p for p in slices.each(partitions) if image is None or broker_id in p.replicas.replicas)
+    return sorted(_row(partition, broker_id, image) for partition in here)
+
+
+def _row(partition: Partition, broker_id: int, image: ClusterImage | None) -> PartitionRow:
     log, replicas = partition.open_log, partition.replicas
     who = (*partition.key, len(replicas.replicas), len(replicas.isr))
+    leads, min_in_sync = True, 1
+    if image is not None:
+        leads = replicas.leader == broker_id
+        topic = image.topics.get(partition.key.topic)
+        min_in_sync = 1 if topic is None else image.min_insync(topic, len(replicas.replicas))
     if log is None:
-        return PartitionRow(*who, offline=True)
+        return PartitionRow(*who, offline=True, leads=leads, min_in_sync=min_in_sync)
     stable = log.last_stable_offset  # before the high watermark, which may rise
     return PartitionRow(
         *who,
@@ -95,6 +122,8 @@ def _row(partition: Partition) -> PartitionRow:
         remote_bytes=log.remote_size_bytes if log.has_remote_segments else 0,
         segments=log.segment_count,
         producers=log.producer_count,
+        leads=leads,
+        min_in_sync=min_in_sync,
     )
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sparklog.environment.clock import MachineClock
 from sparklog_broker.background.background import Background
+from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
@@ -32,3 +33,5 @@ class Watched(NamedTuple):
     background: Background
     groups: Groups
     transactions: TransactionCoordinator
+    cluster: Cluster | None = None
+    """None: the broker is alone."""

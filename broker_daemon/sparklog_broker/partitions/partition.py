@@ -194,7 +194,8 @@ class Partition:
         self.take_offline(error)
 
     def on_log_start_raised(self) -> None:
-        """Records have been deleted: who waits below the new log start is told so."""
+        """Records have been deleted: who waits below the new log start is told so, and who follows."""
+        self.replicas.on_log_start()
         self._fetches.check(self.key)
 
     def on_deleted(self) -> PartitionLog | None:

@@ -51,7 +51,7 @@ class Storage:
         self.remote = remote
         self.cluster_id = store.cluster_id()
         self.topic_files = TopicFiles(config, logs, store, has_object_store=remote.store is not None)
-        self.producer_ids = ProducerIds(store.take_producer_ids, store.producer_ids_end())
+        self.producer_ids = ProducerIds(store.take_producer_ids, store.producer_ids_end(), shared=store.is_shared)
         for partition_log in logs.logs.values():
             for producer in partition_log.producers():
                 self.producer_ids.found(producer.producer_id)
@@ -60,6 +60,8 @@ class Storage:
         self._store = self.metadata = store
         self._loop = loop
         self._admin = environment.executors.pool("admin", 1)
+        self._ids = environment.executors.pool("ids", 1) if store.is_shared else self._admin
+        """Who waits for a store that is away keeps nobody else waiting."""
 
     @classmethod
     def open(
@@ -135,7 +137,7 @@ class Storage:
         return await self._draw(self.producer_ids.reserve)
 
     async def _draw(self, take: Callable[[], int]) -> int:
-        return take() if self.producer_ids.left else await self.run(take)
+        return take() if self.producer_ids.left else await self._loop.run_in_executor(self._ids, take)
 
     def stop_reading(self) -> None:
         """Ends what waits for the object store. Blocks."""
@@ -146,6 +148,7 @@ class Storage:
     def close(self) -> bool:
         """Seals and closes the logs; nobody uses them any more. Returns whether the stop is a clean one. Blocks."""
         self._admin.shutdown()
+        self._ids.shutdown()
         try:
             return self.logs.close()
         finally:

@@ -24,7 +24,7 @@ from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.known_leaders import KnownLeaders, Leader
 from sparklog.client.net.paging import pages
-from sparklog.client.net.topic_info import TopicInfo, topic_info
+from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.errors import (
     BrokerNotAvailableError,
     BrokerShuttingDownError,
@@ -33,7 +33,6 @@ from sparklog.errors import (
     SparklogError,
     UnknownTopicOrPartitionError,
     UnsupportedApiError,
-    error_from_code,
 )
 from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
@@ -186,7 +185,7 @@ class Cluster:
                 f"no topic {name!r} at {self.bootstrap_servers}: create it with `sparklog topic create {name}` "
                 "or Admin.create_topic"
             )
-        raise error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")
+        raise topic_error(code, name)
 
     def remember(self, info: TopicInfo) -> None:
         """Keeps what another answer says about a topic."""

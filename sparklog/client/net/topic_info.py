@@ -7,7 +7,14 @@ from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
-from sparklog.errors import InvalidPartitionsError, InvalidRequestError, UnknownSchemaError
+from sparklog.errors import (
+    InvalidPartitionsError,
+    InvalidRequestError,
+    SparklogError,
+    TopicAuthorizationFailedError,
+    UnknownSchemaError,
+    error_from_code,
+)
 from sparklog.format.schema import KIND_ENVELOPE
 from sparklog.protocol.topic_messages import PartitionState, TopicState
 from sparklog.settings import Scope, Setting, settings_of
@@ -116,3 +123,10 @@ def topic_info(state: TopicState) -> TopicInfo:
 def _decoded_schema(message: bytes) -> pa.Schema:
     """Metadata are asked for again and again, and bring the same schemas."""
     return pa.ipc.read_schema(pa.py_buffer(message)).remove_metadata()
+
+
+def topic_error(code: int, name: str) -> SparklogError:
+    """What the broker's error about a topic says to whoever has asked for it."""
+    if code == TopicAuthorizationFailedError.code:
+        return TopicAuthorizationFailedError(f"Describe on topic {name!r} is not allowed, or there is no such topic")
+    return error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")

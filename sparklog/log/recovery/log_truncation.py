@@ -76,7 +76,13 @@ class LogTruncation:
             kept: list[SegmentView] = []
             remove_segments(segments, self._state.files)
         else:
-            kept = cut_segments(segments, end, self._state.files, self._state.config.index_interval_bytes)
+            kept = cut_segments(
+                segments,
+                end,
+                self._state.files,
+                self._state.config.index_interval_bytes,
+                self._state.offsets.high_watermark,
+            )
             self._state.writer.segments = SegmentList.of(kept)
             self._state.offsets.truncate(end)
         self._state.tier.cut(0 if is_emptied else end)
@@ -136,9 +142,10 @@ def end_of_remote_cut(segments: Sequence[SegmentView], offset: int, log_start_of
 
 
 def cut_segments(
-    segments: Sequence[SegmentView], offset: int, files: FileSystem, interval_bytes: int
+    segments: Sequence[SegmentView], offset: int, files: FileSystem, interval_bytes: int, committed: int = 0
 ) -> list[SegmentView]:
     """Cuts a log's segments, the first of which begins at or below `offset` (see `end_of_cut`); returns what is left.
+    `committed`: what lies below may have been shown to readers that map the files.
 
     Raises LogCorruptError, StorageError.
     """
@@ -146,5 +153,5 @@ def cut_segments(
     remove_segments(segments[len(kept) :], files)
     last = kept[-1]
     if isinstance(last, LogSegment) and last.next_offset > offset:
-        last.cut(offset, interval_bytes)
+        last.cut(offset, interval_bytes, committed=committed)
     return kept

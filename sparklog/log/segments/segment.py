@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparklog.environment.files import FileIdentity, FileSystem
+from sparklog.environment.files import TEMPORARY_SUFFIX, FileIdentity, FileSystem
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageError
 from sparklog.format.batch import BatchHeader
 from sparklog.format.offset_column import with_offset_column
@@ -21,6 +21,8 @@ from sparklog.log.segments.header_walk import header_at, walk_headers
 from sparklog.log.segments.indexes import SegmentIndexes, index_paths, remove_indexes
 from sparklog.log.segments.slices import HandleCache, SharedFile
 from sparklog.log.segments.view import SegmentEnd, SegmentView, Tail
+
+_COPY_BYTES = 1 << 20
 
 
 class PlacedBatch(NamedTuple):
@@ -149,14 +151,18 @@ class LogSegment(SegmentView):
         indexes.resume(self.data_position, before.end.position)
         self._before = None
 
-    def cut(self, offset: int, interval_bytes: int) -> SegmentEnd:
+    def cut(self, offset: int, interval_bytes: int, *, committed: int = 0) -> SegmentEnd:
         """Cuts the batches from the one on that holds `offset`, on the disk, too; the segment is active afterwards.
 
-        Returns its end. Raises LogCorruptError, StorageError.
+        What lies below `committed` readers may have mapped, and what an earlier process has written: they would die of
+        a file that becomes shorter, so the rest is written anew then. Returns its end. Raises LogCorruptError,
+        StorageError.
         """
         end = self.end_below(offset)
         if self.is_sealed:
             self.unseal()
+        if end.next_offset < committed or end.position < self.written_from:
+            self._write_anew(end.position)
         tail, indexes = Tail(), SegmentIndexes(self.base_offset)
         self.first_timestamp_ms = None
         next_offset = self.base_offset
@@ -179,6 +185,28 @@ class LogSegment(SegmentView):
             self.begin(tail, indexes)
         self._before = None
         return end
+
+    def _write_anew(self, size_bytes: int) -> None:
+        """Another file with the first `size_bytes` takes this one's name; who has it open or mapped keeps the old
+        one."""
+        temporary = self.path.with_name(self.path.name + TEMPORARY_SUFFIX)
+        shared = self._acquire_to_write()
+        try:
+            file = self._files.open(temporary, create=True)
+            try:
+                file.truncate(0)
+                for position in range(0, size_bytes, _COPY_BYTES):
+                    file.write(position, shared.file.read(position, min(_COPY_BYTES, size_bytes - position)))
+                file.sync()
+            finally:
+                file.close()
+        finally:
+            shared.release()
+        self._files.rename(temporary, self.path)
+        self._files.sync_directory(self.path.parent)
+        self.close_handle()
+        self._file_identity = self._checked = None
+        self.written_from = size_bytes
 
     def seal(self, schema: pa.Schema) -> None:
         """Writes index files and footer. After a failure the segment is active as before; what there is of a footer

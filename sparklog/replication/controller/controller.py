@@ -31,6 +31,7 @@ from sparklog.errors import (
     NotControllerError,
     SparklogError,
     StaleBrokerEpochError,
+    UnknownTopicOrPartitionError,
 )
 from sparklog.replication.cluster_image import (
     FLUSH_MODE_SETTING,
@@ -330,15 +331,23 @@ class Controller:
             draft.change(tp, election.with_isr(moved, members, rules.min_insync))
         return left
 
-    def _fail_directory(self, draft: Draft, request: DirectoryFailed) -> None:
+    def _fail_directory(self, draft: Draft, request: DirectoryFailed) -> int:
+        """How many of the partitions nobody leads now."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         life = request.broker_id, request.broker_epoch
         self._offline.setdefault(life, set()).update(request.partitions)
+        leaderless = 0
         for tp in request.partitions:
-            partition = draft.partition(tp)
+            try:
+                partition = draft.partition(tp)
+            except UnknownTopicOrPartitionError:
+                continue  # deleted meanwhile
+            if request.broker_id not in partition.replicas:
+                continue
             rules = draft.rules(tp, partition)
             left = election.without(partition, {request.broker_id}, rules.min_insync)
-            draft.change(tp, election.elect(left, rules))
+            leaderless += draft.change(tp, election.elect(left, rules)).leader == NO_LEADER
+        return leaderless
 
     # --- time
 

@@ -142,7 +142,8 @@ class ControlledShutdown(Struct, frozen=True):
 
 
 class DirectoryFailed(Struct, frozen=True):
-    """A disk of the broker is gone: all partitions that were on it. To be told again to each new controller."""
+    """A disk of the broker is gone: all partitions that were on it. To be told again to each new controller. The
+    answer is the number of those that nobody leads now."""
 
     token: Hashable
     broker_id: int

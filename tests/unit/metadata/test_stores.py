@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -296,3 +297,34 @@ def test_ids_that_are_in_use_are_not_given_out_again() -> None:
     assert blocks.end == 7778 + BLOCK_IDS
     ids.found(7778 + BLOCK_IDS - 1)  # of the block that it has
     assert ids.next() == 7780
+
+
+def test_ids_of_other_brokers_leave_a_block_as_it_is() -> None:
+    blocks = Blocks()
+    ids = ProducerIds(blocks.take, blocks.end, shared=True)
+    assert ids.next() == 0
+    blocks.take(5 * BLOCK_IDS, 0)
+    ids.found(3 * BLOCK_IDS)  # another broker's, of a transaction that is coordinated here now
+    assert [ids.next() for _ in range(BLOCK_IDS - 1)] == list(range(1, BLOCK_IDS))
+    assert ids.next() == 6 * BLOCK_IDS
+    blocks.end = 0  # the store has been restored from a copy
+    ids.found(9 * BLOCK_IDS)
+    assert [ids.next() for _ in range(BLOCK_IDS)][-1] == 9 * BLOCK_IDS + 1
+
+
+def test_nobody_waits_for_a_store_that_is_away_but_who_needs_it() -> None:
+    is_back = threading.Event()
+
+    def take_block(count: int, at_least: int) -> int:
+        assert is_back.wait(60)
+        return at_least
+
+    ids = ProducerIds(take_block, 10)
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(ids.next)
+        found = threads.submit(ids.found, 41)
+        found.result(30)
+        assert not waiting.done()
+        is_back.set()
+        assert waiting.result(30) == 42
+        assert not ids.is_issued(43)

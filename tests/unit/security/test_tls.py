@@ -8,6 +8,7 @@ import socket
 import ssl
 import stat
 import threading
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,11 +19,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from sparklog.errors import InvalidConfigError
-from sparklog.security.authority import Authority, Identity, secure_setup
+from sparklog.security.authority import Authority, Identity, Place, secure_setup
 from sparklog.security.principal_mapping import certificate_name
 from sparklog.security.scram import credential_matches, parse_credential
 from sparklog.security.secrets import Secret, parse_properties
 from sparklog.security.tls import RenewedContext, client_context, handshake_error, server_context
+from sparklog.settings import flatten
 
 NOW = datetime.datetime.now(datetime.UTC)
 LONG_AGO = NOW - datetime.timedelta(days=1000)
@@ -276,18 +278,19 @@ def test_certificates_are_renewed_under_load(tmp_path: Path) -> None:
 
 def test_secure_setup_makes_a_cluster_that_works(tmp_path: Path) -> None:
     directory = tmp_path / "secure"
-    made = secure_setup(directory, ["localhost", "10.0.0.1"], 9292, NOW)
+    made = secure_setup(directory, Place("", 9292, ("localhost", "10.0.0.1")), NOW)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
     assert modes == {
         "ca.pem": 0o644,
         "ca-key.pem": 0o600,
         "broker.pem": 0o600,
         "admin.pem": 0o600,
-        "broker.properties": 0o600,
+        "broker.toml": 0o600,
         "client.properties": 0o600,
     }
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    broker = parse_properties((directory / "broker.properties").read_text())
+    assert set(made.files) == set(modes)
+    broker = flatten(tomllib.loads((directory / "broker.toml").read_text()))
     client = parse_properties((directory / "client.properties").read_text())
     assert greeting(dict(broker), dict(client)) == "nobody"
     admin = {"ssl.keystore.location": str(directory / "admin.pem"), "ssl.ca.location": str(directory / "ca.pem")}
@@ -303,11 +306,11 @@ def test_secure_setup_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     before = tmp_path.stat().st_mode
     with pytest.raises(InvalidConfigError, match="not empty"):
-        secure_setup(tmp_path, [], 9292, NOW)
+        secure_setup(tmp_path, Place("", 9292, ()), NOW)
     assert tmp_path.stat().st_mode == before
     assert [p.name for p in tmp_path.iterdir()] == ["mine"]
     for user in ('a"b', "", "a b"):
         with pytest.raises(InvalidConfigError):
-            secure_setup(tmp_path / "new", [], 9292, NOW, user)
+            secure_setup(tmp_path / "new", Place("", 9292, ()), NOW, user)
     with pytest.raises(InvalidConfigError, match="host name"):
-        secure_setup(tmp_path / "new", ["\ud800"], 9292, NOW)
+        secure_setup(tmp_path / "new", Place("", 9292, ("\ud800",)), NOW)

@@ -62,6 +62,8 @@ class Node:
         self.failures: list[str] = []
         """What could not be applied."""
         self._next: Fetch | None = None
+        self._later: list[Any] = []
+        """What follows on a failure, when it is tried again."""
 
     # --- Surroundings, Partitions
 
@@ -106,14 +108,18 @@ class Node:
         except SparklogError as e:
             self.failures.append(str(e))
             assert self.follower is not None
-            self.apply(self.follower.handle(Failed(fetch.number, StorageError(str(e))), self.now_ms()))
+            self._next = None
+            self._later = self.follower.handle(Failed(fetch.number, StorageError(str(e))), self.now_ms())
             return
-        self._next = fetch
+        self._next, self._later = fetch, []
 
     def ask(self, leader: Node, max_bytes: int) -> bool:
         """One fetch and what follows from it; whether anything came."""
+        if self._next is None:
+            self.apply(self._later)
         fetch = self._next
-        assert fetch is not None
+        if fetch is None:
+            return False
         assert self.follower is not None
         log = self.log
         wanted = ReplicaFetchPartition(
@@ -127,7 +133,7 @@ class Node:
         data = b"".join(piece.read() for piece in response.payload)  # type: ignore[attr-defined]
         response.release()
         if not message.results:
-            return False
+            return self._next is None
         (result,) = message.results
         event: FollowerEvent = event_of(fetch, result, memoryview(data))
         self.apply(self.follower.handle(event, self.now_ms()))

@@ -11,12 +11,25 @@ from typing import Any
 
 import pytest
 
+from sparklog.client.net.cluster import forget
 from sparklog.client.transactions import lease_keeper
 from sparklog.client.transactions.lease_keeper import Keeper, Lease, Process, driver_of
 from sparklog.client.transactions.shared_transaction import SharedTransaction
 from sparklog.errors import BrokerNotAvailableError
+from sparklog.security.client_security import PLAINTEXT, SecuritySettings
 
 FIRST, SECOND = (Lease("127.0.0.1:1", name, 0, "run", 7) for name in ("first", "second"))
+
+
+def test_a_lease_comes_with_how_to_connect() -> None:
+    security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "etl"}
+    security["sasl.password"] = "hush-7261"
+    lease = FIRST._replace(security=SecuritySettings(security).items())
+    told = Lease.decode(json.dumps(lease))
+    assert told == lease
+    assert told.cluster.security.password.reveal() == "hush-7261"
+    assert Lease.decode(json.dumps(FIRST)).cluster.security == PLAINTEXT
+    forget("127.0.0.1:1")
 
 
 @pytest.fixture

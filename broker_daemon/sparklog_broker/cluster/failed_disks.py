@@ -1,0 +1,91 @@
+"""Partitions whose log this broker cannot use (a failed disk, damage) are told to the controller, which has others lead
+them and takes this broker out of their ISRs (KIP-112). The broker goes on with its other disks.
+
+The controller keeps this in memory: it is told again to every new one, and to all when the broker has registered anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sparklog.errors import SparklogError
+from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
+from sparklog.protocol.cluster_messages import DirectoryFailedRequest, DirectoryFailedResponse, OfflinePartition
+from sparklog.protocol.messages import Api
+from sparklog.replication.cluster_image import NO_EPOCH, ClusterImage
+from sparklog.replication.controller.model import DirectoryFailed
+from sparklog.types import TopicPartition
+from sparklog_broker.cluster.controller_client import ControllerClient
+from sparklog_broker.cluster.membership import Membership
+from sparklog_broker.partitions.partitions import Partitions
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 10.0
+RETRY_S = 0.5
+
+
+class FailedDisks:
+    """Event-loop thread only."""
+
+    def __init__(
+        self, broker_id: int, partitions: Partitions, membership: Membership, controller: ControllerClient
+    ) -> None:
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._membership = membership
+        self._controller = controller
+        self._image = ClusterImage()
+        self._told: tuple[int, int] | None = None
+        """The controller's epoch and this broker's, when the controller was told last."""
+        self._told_of: frozenset[TopicPartition] = frozenset()
+        self._look = asyncio.Event()
+
+    def look(self, image: ClusterImage | None = None) -> None:
+        """There is a newer image, or another partition is offline."""
+        self._image = image if image is not None else self._image
+        self._look.set()
+
+    def offline(self) -> frozenset[TopicPartition]:
+        """What this broker has a replica of, and cannot use."""
+        found = (p.key for p in self._partitions.all() if p.open_log is None and not p.deleted)
+        return frozenset(key for key in found if self._has_replica(key))
+
+    def _has_replica(self, key: TopicPartition) -> bool:
+        partition = self._image.partition(key)
+        return partition is not None and self._broker_id in partition.replicas
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self._look.wait()
+            self._look.clear()
+            try:
+                await self._tell()
+            except SparklogError as e:
+                log.info("the controller does not know yet which partitions are offline here: %s", e)
+                await asyncio.sleep(RETRY_S)
+                self._look.set()
+
+    async def _tell(self) -> None:
+        epoch = self._membership.registration.broker_epoch
+        life = self._image.version.controller_epoch, epoch
+        offline = self.offline()
+        if epoch == NO_EPOCH or self._image.known.get(self._broker_id) != epoch:
+            return  # the next image says so
+        new = offline - self._told_of if life == self._told else offline
+        for first in range(0, len(new), PARTITIONS_PER_REQUEST_MAX):
+            await self._tell_of(epoch, tuple(sorted(new)[first : first + PARTITIONS_PER_REQUEST_MAX]))
+        self._told, self._told_of = life, offline
+
+    async def _tell_of(self, epoch: int, keys: tuple[TopicPartition, ...]) -> None:
+        if await self._controller.find():
+            leaderless = await self._membership.ask(lambda token: DirectoryFailed(token, self._broker_id, epoch, keys))
+        else:
+            request = DirectoryFailedRequest(self._broker_id, epoch, [OfflinePartition(*key) for key in keys])
+            answer = await self._controller.request(
+                "disks", Api.DIRECTORY_FAILED, request, DirectoryFailedResponse, timeout_s=TIMEOUT_S
+            )
+            leaderless = answer.leaderless
+        log.warning("%d partitions are offline here; the controller knows, nobody leads %d", len(keys), leaderless)

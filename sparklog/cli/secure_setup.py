@@ -1,0 +1,62 @@
+"""`sparklog broker --secure-setup DIR`: everything for a first secure cluster, in one command."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from sparklog.errors import InvalidConfigError
+
+
+def make_secure_setup(
+    directory: Path,
+    *,
+    listen: str | None,
+    advertised: str | None,
+    hostnames: list[str],
+    data_dir: Path | None,
+    user: str,
+) -> None:
+    """Makes the directory and says what to do next. `listen` None: all addresses, port 9292. Raises
+    InvalidConfigError."""
+    import datetime
+
+    from sparklog.security.authority import Place, secure_setup
+
+    host, port = _address(listen or "0.0.0.0:9292", "--listen")
+    if advertised:
+        hostnames = [*hostnames, _address(advertised, "--advertised-listener")[0]]
+    names = hostnames or _own_names(host)
+    everywhere = host in ("0.0.0.0", "::")
+    place = Place("" if everywhere else host, port, tuple(names), advertised or "", data_dir)
+    made = secure_setup(directory, place, datetime.datetime.now(datetime.UTC), user)
+    _say(made.directory, made.user, names)
+
+
+def _address(text: str, option: str) -> tuple[str, int]:
+    from sparklog_broker.config import parse_address
+
+    host, port = parse_address(text, option)
+    if port == 0:
+        raise InvalidConfigError(f"{option} {text}: clients have to know the port: choose one, as in {host}:9292")
+    return host, port
+
+
+def _own_names(host: str) -> list[str]:
+    """How clients name this machine; a broker on one address is named by that."""
+    if host not in ("0.0.0.0", "::"):
+        return [host]
+    return list(dict.fromkeys([socket.gethostname(), socket.getfqdn()]))
+
+
+def _say(directory: Path, user: str, names: list[str]) -> None:
+    secured = f"--command-config {directory}/client.properties"
+    print(
+        f"""made in {directory}: an authority, certificates for {", ".join(names)} and localhost, the super user {user}
+next:
+  sparklog broker --config {directory}/broker.toml
+  sparklog topic list {secured}
+  sparklog user add alice {secured}
+  sparklog acl add --allow-principal User:alice --operation Read --topic events {secured}
+client.properties has {user}'s password: it is nowhere else. ca-key.pem signs further certificates: keep it elsewhere."""
+    )

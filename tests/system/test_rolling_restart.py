@@ -1,0 +1,256 @@
+"""Brokers of a cluster are restarted one after the other: clients notice nothing but time.
+
+Also here: reading from a replica in the reader's rack, and records that an unclean election has lost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparklog
+from sparklog.client.local_cluster import _free_ports
+from sparklog.client.local_zookeeper import has_java
+from sparklog.errors import LogTruncatedError
+from sparklog.types import Record, TopicPartition
+from tests.system.cluster_processes import until
+
+pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
+
+
+class Workers:
+    """Threads that go on until they are told to end; what one of them raises fails the test."""
+
+    def __init__(self) -> None:
+        self.ending = threading.Event()
+        self.failed: list[BaseException] = []
+        self.rounds: dict[str, int] = {}
+        self._threads: list[threading.Thread] = []
+
+    def run(self, name: str, step: Callable[[], None]) -> None:
+        self.rounds[name] = 0
+
+        def loop() -> None:
+            try:
+                while not self.ending.is_set():
+                    step()
+                    self.rounds[name] += 1
+            except BaseException as e:  # noqa: BLE001 - the test raises it
+                self.failed.append(e)
+
+        thread = threading.Thread(target=loop, name=name)
+        self._threads.append(thread)
+        thread.start()
+
+    def go_on(self, rounds: int = 2) -> None:
+        """Until each has done so much more, or one has failed."""
+        wanted = {name: done + rounds for name, done in self.rounds.items()}
+        until(lambda: bool(self.failed) or all(self.rounds[n] >= w for n, w in wanted.items()), f"progress of {wanted}")
+        self.check()
+
+    def check(self) -> None:
+        if self.failed:
+            raise self.failed[0]
+
+    def end(self) -> None:
+        self.ending.set()
+        for thread in self._threads:
+            thread.join(90)
+
+
+def in_sync(admin: sparklog.Admin, *topics: str) -> None:
+    def all_are() -> bool:
+        return all(len(p.isr) == 3 for t in topics for p in admin.describe_topic(t).partition_details)
+
+    until(all_are, "all replicas in sync")
+
+
+def test_a_rolling_restart_is_noticed_by_nobody(tmp_path: Path) -> None:
+    """Idempotent and transactional producers and a group: no call raises, nothing is lost, nothing comes twice."""
+    with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
+        assert isinstance(cluster, sparklog.LocalCluster)
+        where: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers}
+        for topic in ("plain", "transactional"):
+            admin.create_topic(topic, partitions=3, configs={"min.insync.replicas": 2})
+        workers = Workers()
+        sent: dict[str, list[bytes]] = {"plain": [], "transactional": []}
+        read: dict[str, list[Record]] = {"plain": [], "transactional": []}
+        with (
+            sparklog.Producer(**where) as idempotent,
+            sparklog.Producer(**where, transactional_id="loader") as transactional,
+            sparklog.Consumer(**where, group_id="readers", auto_commit_interval_ms=100) as plain,
+            sparklog.Consumer(**where, group_id="committed", isolation_level="read_committed") as committed,
+        ):
+            plain.subscribe(["plain"])
+            committed.subscribe(["transactional"])
+            transactional.init_transactions()
+
+            def send() -> None:
+                values = [b"%d" % (len(sent["plain"]) + i) for i in range(30)]
+                futures = [idempotent.send("plain", value=v, partition=i % 3) for i, v in enumerate(values)]
+                for future in futures:
+                    future.result()
+                sent["plain"] += values
+
+            def transact() -> None:
+                values = [b"%d" % (len(sent["transactional"]) + i) for i in range(6)]
+                transactional.begin_transaction()
+                for i, value in enumerate(values):
+                    transactional.send("transactional", value=value, partition=i % 3)
+                transactional.commit_transaction()
+                sent["transactional"] += values
+
+            workers.run("idempotent", send)
+            workers.run("transactional", transact)
+            workers.run("plain", lambda: read["plain"].extend(plain.poll(200)))
+            workers.run("committed", lambda: (read["transactional"].extend(committed.poll(200)), committed.commit())[1])
+            try:
+                workers.go_on()
+                for broker in cluster.brokers:
+                    broker.stop()
+                    workers.go_on()
+                    broker.start()
+                    in_sync(admin, "plain", "transactional")
+                    workers.go_on()
+            finally:
+                workers.end()
+            workers.check()
+            for name, consumer in (("plain", plain), ("transactional", committed)):
+                until(
+                    lambda n=name, c=consumer: bool(read[n].extend(c.poll(500))) or len(read[n]) >= len(sent[n]),  # type: ignore[misc]
+                    f"all records of {name}",
+                )
+        for name, values in sent.items():
+            assert sorted(r.value or b"" for r in read[name]) == sorted(values)
+
+
+def test_a_follower_in_the_readers_rack_serves_it(tmp_path: Path) -> None:
+    settings = {"replica.selector.class": "RackAwareReplicaSelector"}
+    cluster = sparklog.LocalCluster(tmp_path, temporary=False, brokers=3, settings=settings)
+    for broker in cluster.brokers:
+        broker._settings["broker.rack"] = f"rack-{broker.broker_id}"
+    with cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
+        cluster.start()
+        admin.create_topic("events", partitions=1)
+        in_sync(admin, "events")
+        leader = admin.describe_topic("events").partition_details[0].leader
+        nearer = next(b for b in cluster.brokers if b.broker_id != leader)
+        where: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers}
+        tp = TopicPartition("events", 0)
+        with (
+            sparklog.Producer(**where) as producer,
+            sparklog.Consumer(**where, client_rack=f"rack-{nearer.broker_id}", local_read="off") as consumer,
+        ):
+            consumer.assign([tp])
+            found: list[Record] = []
+
+            def all_read(count: int) -> None:
+                until(lambda: bool(found.extend(consumer.poll(200))) or len(found) >= count, f"{count} records")
+
+            for i in range(100):
+                producer.send("events", value=b"%d" % i)
+                producer.flush()
+            all_read(100)
+            assert consumer._fetcher.positions[tp].replica == nearer.broker_id
+            nearer.kill()
+            for i in range(100, 200):
+                producer.send("events", value=b"%d" % i)
+            producer.flush()
+            all_read(200)
+        assert [r.value for r in found] == [b"%d" % i for i in range(200)]
+
+
+def test_records_that_an_unclean_election_has_lost_are_told_of(tmp_path: Path) -> None:
+    with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
+        assert isinstance(cluster, sparklog.LocalCluster)
+        by_id = {b.broker_id: b for b in cluster.brokers}
+        configs = {"unclean.leader.election.enable": True, "min.insync.replicas": 1}
+        admin.create_topic("events", replica_assignment=[[2, 3]], configs=configs)
+        until(lambda: len(admin.describe_topic("events").partition_details[0].isr) == 2, "both in sync")
+        tp = TopicPartition("events", 0)
+        where: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers}
+        with (
+            sparklog.Producer(**where, enable_idempotence=False) as producer,  # it would notice what is lost
+            sparklog.Consumer(**where, auto_offset_reset="none") as careful,
+            sparklog.Consumer(**where, auto_offset_reset="earliest") as easy,
+        ):
+            for consumer in (careful, easy):
+                consumer.assign([tp])
+                consumer.seek(tp, 0)
+
+            def send(values: range) -> None:
+                for i in values:
+                    producer.send("events", value=b"%d" % i)
+                    producer.flush()
+
+            def read(consumer: sparklog.Consumer, count: int) -> list[int]:
+                found: list[int] = []
+                deadline = time.monotonic() + 60
+                while len(found) < count and time.monotonic() < deadline:
+                    found += [int(r.value or b"") for r in consumer.poll(200)]
+                return found
+
+            send(range(5))
+            by_id[3].kill()
+            send(range(5, 10))
+            assert read(careful, 10) == read(easy, 10) == list(range(10))
+            by_id[2].kill()
+            by_id[3].start()
+            until(lambda: admin.describe_topic("events").partition_details[0].leader == 3, "an unclean election")
+            send(range(100, 120))
+            assert read(easy, 20) == list(range(100, 120)), "it goes on where the logs part"
+            with pytest.raises(LogTruncatedError) as lost:
+                read(careful, 1)
+            assert lost.value.divergent_offset == 5
+            careful.seek(tp, 5)
+            assert read(careful, 20) == list(range(100, 120))
+
+
+def scraped(cluster: sparklog.LocalCluster, name: str) -> list[float]:
+    """A series without labels (by topic: the sum) of each broker that runs."""
+    found = []
+    for broker in cluster.brokers:
+        if broker.running:
+            with urllib.request.urlopen(f"http://{broker._settings['metrics.listen']}/metrics", timeout=30) as page:
+                lines = page.read().decode().splitlines()
+            found.append(
+                sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].split(" ")[0] == name)
+            )
+    return found
+
+
+def test_the_brokers_numbers_add_up_to_the_clusters(tmp_path: Path) -> None:
+    cluster = sparklog.LocalCluster(tmp_path, temporary=False, brokers=3, settings={})
+    for broker, port in zip(cluster.brokers, _free_ports(3), strict=True):
+        broker._settings["metrics.listen"] = f"127.0.0.1:{port}"
+    with cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
+        cluster.start()
+        admin.create_topic("events", partitions=6, configs={"min.insync.replicas": 3})
+        in_sync(admin, "events")
+
+        def are(name: str, total: float) -> None:
+            until(lambda: sum(scraped(cluster, name)) == total, f"{name} = {total}, not {scraped(cluster, name)}")
+
+        are("kafka_controller_kafkacontroller_activecontrollercount", 1)
+        are("kafka_server_replicamanager_partitioncount", 18)
+        are("kafka_server_replicamanager_leadercount", 6)
+        are("kafka_topic_partitions", 6)
+        are("kafka_server_replicamanager_underreplicatedpartitions", 0)
+        are("kafka_cluster_partition_atminisr", 0)
+        controller = scraped(cluster, "kafka_controller_kafkacontroller_activecontrollercount").index(1)
+        cluster.brokers[controller].kill()
+        are("kafka_controller_kafkacontroller_activecontrollercount", 1)
+        are("kafka_server_replicamanager_leadercount", 6)
+        are("kafka_server_replicamanager_underreplicatedpartitions", 6)
+        are("kafka_cluster_partition_underminisr", 6)
+        are("kafka_controller_kafkacontroller_offlinepartitionscount", 0)
+        shrinks = sum(scraped(cluster, "kafka_server_replicamanager_isrshrinks_total"))
+        cluster.brokers[controller].start()
+        are("kafka_server_replicamanager_underreplicatedpartitions", 0)
+        assert shrinks <= 6 <= sum(scraped(cluster, "kafka_server_replicamanager_isrexpands_total"))

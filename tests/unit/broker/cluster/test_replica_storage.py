@@ -1,0 +1,179 @@
+"""Log starts, retention and full disks with replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparklog.errors import NotLeaderError, RequestTimedOutError, StorageError, StorageFullError
+from tests.unit.broker.cluster.replica_group import LAG_MS, Group, batches
+from tests.unit.log.compaction_support import keyed_batch, open_keyed, stored
+from tests.unit.log.support import LimitedFiles
+
+DELETE = {"cleanup.policy": "delete", "segment.bytes": 4096}
+
+
+def filled(group: Group, count: int = 10) -> None:
+    for i in range(count):
+        group.append(keyed_batch([(b"k", b"%d" % i * 500)]))
+
+
+def test_records_are_deleted_when_all_live_replicas_have_deleted_them(tmp_path: Path) -> None:
+    group = Group(tmp_path, DELETE)
+    filled(group)
+    group.sync()
+    group[1].retention.delete_records(4)
+    group.leader.partition.on_log_start_raised()
+
+    async def scene() -> None:
+        replica = group.leader.replica
+        with pytest.raises(RequestTimedOutError, match="not by all"):
+            await replica.until_deleted(4, 0.0)
+        waiting = asyncio.ensure_future(replica.until_deleted(4, 30.0))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(group.nodes[2].ask, group.leader, 1 << 20)
+        await asyncio.to_thread(group.nodes[3].ask, group.leader, 1 << 20)
+        assert [group[b].log_start_offset for b in (2, 3)] == [4, 4]
+        await asyncio.sleep(0)
+        assert not waiting.done()  # they have not said so yet
+        for broker in (2, 3):
+            await asyncio.to_thread(group.nodes[broker].ask, group.leader, 1 << 20)
+        assert await waiting == 4
+        later = asyncio.ensure_future(replica.until_deleted(9, 30.0))
+        await asyncio.sleep(0)
+        replica.resign(group.image)
+        with pytest.raises(NotLeaderError):
+            await later
+
+    asyncio.run(scene())
+
+
+def test_a_replica_that_was_away_for_longer_than_retention_begins_anew(tmp_path: Path) -> None:
+    group = Group(tmp_path, DELETE)
+    filled(group, 3)
+    group.sync()
+    group.leave(3)
+    filled(group, 30)
+    group.sync()
+    group[1].retention.delete_records(20)
+    group[1].retention.retain()
+    assert group[1].retention.drop_below_log_start() > 0
+    group.come_back(3)
+    group.sync()
+    assert (group[3].log_start_offset, group[3].log_end_offset) == (20, 33)
+    assert stored(group[3]) == stored(group[1])
+    assert group.image.isr == (1, 2, 3)
+
+
+def test_a_replica_retains_on_its_own_and_never_behind_its_high_watermark(tmp_path: Path) -> None:
+    group = Group(tmp_path, {**DELETE, "retention.bytes": 5000})
+    filled(group, 20)
+    group.nodes[2].ask(group.leader, 1 << 20)  # copied, not committed
+    assert group[2].retention.retain().count == 0
+    group.sync()
+    for broker in (1, 2, 3):
+        assert group[broker].retention.retain().count > 0
+        group[broker].retention.drop_below_log_start()
+    group.change(2)
+    filled(group, 2)
+    group.sync()
+    assert stored(group[3])[-2:] == stored(group[2])[-2:]
+    assert group.image.isr == (1, 2, 3)
+
+
+def test_a_disk_that_is_full_shrinks_the_isr_and_loses_nothing(tmp_path: Path) -> None:
+    disks: dict[str, LimitedFiles] = {}
+
+    def open_log(directory: Path, settings: dict[str, Any], **more: Any) -> Any:
+        disks[directory.name] = LimitedFiles()
+        return open_keyed(directory, settings, files=disks[directory.name])
+
+    group = Group(tmp_path, DELETE, open_log=open_log, min_insync=2)
+    filled(group)
+    group.sync()
+    disks["3"].free_bytes = 100
+    end = group.append(keyed_batch([(b"k", b"v" * 500)])) + 1
+    for broker in (2, 3):
+        group.nodes[broker].ask(group.leader, 1 << 20)
+    assert (group[2].log_end_offset, group[3].log_end_offset) == (end, end - 1)
+    assert "full" in group.nodes[3].failures[0]
+    assert group[1].high_watermark == end - 1, "nothing is acknowledged that is not on all in-sync replicas"
+    group.time_ms += 2 * LAG_MS
+    group.nodes[2].ask(group.leader, 1 << 20)
+    group.tick()
+    assert [sorted(b for b, _ in p.isr) for p in group.proposals] == [[1, 2]]
+    group.leave(3)
+    group.sync()
+    assert group[1].high_watermark == end
+    disks["3"].free_bytes = 1 << 30
+    group.come_back(3)
+    group.sync()
+    assert batches(group[3]) == batches(group[1])
+    assert group.image.isr == (1, 2, 3)
+    disks["1"].free_bytes = 100
+    with pytest.raises(StorageFullError):
+        group.append(keyed_batch([(b"k", b"v" * 500)]))
+    assert group[1].log_end_offset == end
+
+
+def test_with_group_flush_a_follower_has_on_the_disk_what_its_next_fetch_acknowledges(tmp_path: Path) -> None:
+    files: dict[str, LimitedFiles] = {}
+
+    def open_log(directory: Path, settings: dict[str, Any], **more: Any) -> Any:
+        files[directory.name] = LimitedFiles()
+        return open_keyed(directory, settings, files=files[directory.name])
+
+    group = Group(tmp_path, {**DELETE, "flush.mode": "group"}, open_log=open_log)
+    base = group.append(keyed_batch([(b"k", b"v")]))
+    group[1].flusher.make_durable(base + 1)
+    node = group.nodes[2]
+    node.ask(group.leader, 1 << 20)
+    assert node.log.flushed_offset == node.log.log_end_offset == base + 1
+    files["2"].fail_sync = True
+    group.append(keyed_batch([(b"k", b"w")]))
+    group[1].flusher.make_durable(base + 2)
+    node.ask(group.leader, 1 << 20)
+    node.ask(group.leader, 1 << 20)
+    state = group.leader.replica.state
+    assert state is not None
+    assert state.followers[2].log_end_offset == base + 1, "what the disk has not taken is not acknowledged"  # type: ignore[union-attr]
+    assert node.failures
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_unclean_election_cuts_no_file_that_a_reader_may_have_mapped(tmp_path: Path, restarted: bool) -> None:
+    """A mapped file that becomes shorter kills its reader with SIGBUS."""
+    group = Group(tmp_path, {**DELETE, "segment.bytes": 1 << 20})
+    filled(group, 2)
+    group.sync()
+    group.leave(3)
+    filled(group, 3)
+    group.sync()
+    assert group[2].high_watermark == group[2].log_end_offset == 5
+    located = group[2].reader.locate(0, 5)
+    assert len(located) == 1
+    with Path(located[0].path).open("rb") as mapped:
+        size = os.fstat(mapped.fileno()).st_size
+        before = mapped.read()
+        group.leave(2)
+        if restarted:  # and what it had told of is not known any more
+            group.nodes[2].log.take_offline(StorageError("killed"))
+            group.come_back(2, group.open(2, clean=False))
+        group.out = {1}
+        group.change(3, isr=(3,))
+        filled(group, 1)
+        if not restarted:
+            group.come_back(2)
+        group.sync()
+        assert stored(group[2]) == stored(group[3])
+        assert len(stored(group[2])) == 3
+        assert os.fstat(mapped.fileno()).st_size >= size, "cut under its reader"
+        mapped.seek(0)
+        assert mapped.read(located[0].end_position) == before[: located[0].end_position]
+    group.nodes[2].log.close()
+    again = group.open(2)
+    assert stored(again) == stored(group[3])
