@@ -12,6 +12,7 @@ PY     := $(BIN)/python
 # the first of these that is Python 3.11 or newer
 PYTHONS := python3.13 python3.12 python3.11 python3 python
 TESTS  ?= tests
+TORTURE ?=
 FUZZ_ARGS ?= run all --count 50
 PYTEST  = $(PY) -m pytest $(TESTS) $(PYTEST_ARGS)
 # All tests together have two workers: one takes what starts processes, the other the rest (PYTEST_ARGS=-n0: one after
@@ -85,8 +86,9 @@ notebooks: java $(VENV)/.installed-dev ## run the notebooks and write their page
 	@$(PY) docs/generate_notebooks.py $(NOTEBOOKS)
 
 .PHONY: torture
-torture: java $(VENV)/.installed-dev ## long campaigns: many examples, crashes, damage (minutes to hours)
-	HYPOTHESIS_PROFILE=torture $(PYTEST) -m "torture or not spark" --timeout=7200
+torture: java $(VENV)/.installed-dev ## long campaigns: many examples, crashes, damage (hours); TORTURE="--seconds 600", "--count 10000" or forever: only simulated clusters, so many
+	@if [ -n "$(TORTURE)" ]; then exec $(PY) -m tests.simulation.torture $(TORTURE); \
+	else HYPOTHESIS_PROFILE=torture $(PYTEST) -m "torture or not spark" --timeout=7200; fi
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed-dev ## hostile batches, requests, files and servers by hand (FUZZ_ARGS="run decode --seconds 60", "probe")

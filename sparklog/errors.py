@@ -472,7 +472,8 @@ class NotEnoughReplicasError(SparklogError):
 
 
 class NotEnoughReplicasAfterAppendError(SparklogError):
-    """The in-sync replicas have become fewer than `min.insync.replicas` after the append: the records may stay."""
+    """After the append the in-sync replicas have become fewer than `min.insync.replicas`, or another broker leads: the
+    records may stay."""
 
     code = 81
     retriable = True

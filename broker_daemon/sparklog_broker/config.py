@@ -186,6 +186,8 @@ def _check_cluster(values: Mapping[str, Value], security: BrokerSecurity) -> Non
         raise InvalidConfigError(
             f"{everywhere[0]} is no address that others could connect to: name one in advertised.listeners"
         )
+    if values["zookeeper.connect"]:
+        security.as_client()
     session_ms, lag_ms = int(values["zookeeper.session.timeout.ms"]), int(values["replica.lag.time.max.ms"])
     if values["zookeeper.connect"] and session_ms >= lag_ms:
         raise InvalidConfigError(

@@ -21,9 +21,11 @@ from pathlib import Path
 from sparklog.environment import Environment, real_environment
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.metadata.coordination import CoordinationError
+from sparklog.security.listeners import SecurityProtocol, registered_endpoints
 from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import BrokerConfig, load_config
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.log_format import set_up_logging
@@ -156,7 +158,8 @@ async def _run(config: BrokerConfig) -> int:
         peers.start()
         broker.start(on_all_disks_failed=end)
         if cluster is not None:
-            await cluster.join(config.advertised_listeners or server.address, end)
+            own = registered_endpoints(config.security.listeners, server.places, explicit=config.security.is_advertised)
+            await cluster.join(own, end)
         metrics.serving(_watched(broker, server))
         for line in server.addresses:
             print(f"listening on {line}", flush=True)
@@ -196,7 +199,11 @@ async def _cluster(config: BrokerConfig, loop: asyncio.AbstractEventLoop, enviro
         coordination = await loop.run_in_executor(None, connect)
     except CoordinationError as e:
         raise StorageUnavailableError(str(e)) from e
-    return await Cluster.connect(coordination, config, loop, environment)
+    if config.security.listeners.inter_broker.protocol is SecurityProtocol.PLAINTEXT:
+        return await Cluster.connect(coordination, config, loop, environment)
+    threads = environment.executors.pool("peer-authentication", 1)
+    secure = SecureConnect(config.security.as_client(), threads, environment.clock.monotonic_s)
+    return await Cluster.connect(coordination, config, loop, environment, secure)
 
 
 def _watched(broker: Broker, server: Server) -> Watched:

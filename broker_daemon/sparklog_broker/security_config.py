@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
+from sparklog.security.client_security import ClientSecurity, client_security
 from sparklog.security.handshake import ListenerRules
 from sparklog.security.listeners import (
     Listener,
@@ -68,6 +69,32 @@ class BrokerSecurity(Struct, frozen=True):
 
     listeners: Listeners
     settings: Mapping[str, object]
+    is_advertised: bool = False
+    """Whether `advertised.listeners` is set."""
+
+    def advertised_of(self, listener: str) -> tuple[str, int] | None:
+        """What `advertised.listeners` says of a listener; None: nothing, or it is not set."""
+        if not self.is_advertised:
+            return None
+        return next(((one.host, one.port) for one in self.listeners.advertised if one.name == listener), None)
+
+    def as_client(self) -> ClientSecurity:
+        """How this broker connects to others through the inter-broker listener: with the listener's certificates, and
+        as whom `sasl.jaas.config` says. Raises InvalidConfigError."""
+        listener = self.listeners.inter_broker
+        own = self.of(listener)
+        given: dict[str, object] = {"security.protocol": listener.protocol.value}
+        if listener.protocol.tls:
+            known = settings_of(Scope.CLIENT)
+            given |= {n: v for n, v in own.items() if n.startswith("ssl.") and n in known and v not in ("", None)}
+            given["ssl.endpoint.identification.algorithm"] = own["ssl.endpoint.identification.algorithm"]
+        if listener.protocol.sasl:
+            given["sasl.mechanism"] = own["sasl.mechanism.inter.broker.protocol"]
+            given["sasl.jaas.config"] = own["sasl.jaas.config"]
+        try:
+            return client_security(given)
+        except InvalidConfigError as e:
+            raise InvalidConfigError(f"inter.broker.listener.name = {listener.name}: {e}") from None
 
     def of(self, listener: Listener) -> dict[str, object]:
         """The settings as this listener has them."""
@@ -119,7 +146,7 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
         advertised,
         str(settings["inter.broker.listener.name"]),
     )
-    security = BrokerSecurity(listeners, settings)
+    security = BrokerSecurity(listeners, settings, bool(advertised))
     known = {listener.name.lower() for listener in listeners.bound}
     for name in settings:
         owner = name.removeprefix(LISTENER_PREFIX).partition(".")[0]

@@ -107,7 +107,7 @@ class LeaderEpochCache(LeaderEpochs):
         self._path = directory / LEADER_EPOCHS_FILE
         self._file_is_first = file_is_first
         self._is_ahead = False
-        """Whether the newest epoch is not in the file yet: it has no records."""
+        """Whether the file says something else: the newest epoch has no records yet, or writing has failed."""
         super().__init__(entries)
 
     def begin(self, epoch: int, log_end_offset: int) -> None:
@@ -138,18 +138,19 @@ class LeaderEpochCache(LeaderEpochs):
 
     def cut(self, log_end_offset: int) -> None:
         """The log has been truncated. Raises StorageFullError, StorageError."""
-        if self.truncate_from_end(log_end_offset):
+        if self.truncate_from_end(log_end_offset) or self._is_ahead:
             self._write(self.entries)
 
     def restart_at(self, offset: int) -> None:
         """The log has been emptied and begins at `offset`."""
-        if self.entries:
+        if self.entries or self._is_ahead:
             self.entries = ()
             self._write(())
 
     def _write(self, entries: Sequence[EpochEntry]) -> None:
-        self._file_is_first = self._is_ahead = False
+        self._is_ahead = True  # until it is written
         self._files.write_atomic(self._path, encode_epochs(entries))
+        self._file_is_first = self._is_ahead = False
 
 
 def load_epochs(
@@ -173,7 +174,7 @@ def load_epochs(
             cache._write(cache.entries)
     else:
         cache = LeaderEpochCache(files, directory, entries, file_is_first=entries == [*FIRST_ENTRIES])
-        cache.truncate_from_end(bounds[1])
+        cache._is_ahead = cache.truncate_from_end(bounds[1])
     cache.truncate_from_start(bounds[0])
     return cache
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from sparklog.log.directories.broker_epoch import Lives
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import (
     ConnectionLossError,
@@ -63,6 +64,11 @@ class BrokerRegistration:
         self._zk.listen(lambda state: self._call(lambda: self._on_state(state)))
         self._register()
 
+    @property
+    def lives(self) -> Lives:
+        """Those before the present one of which everything is there."""
+        return Lives(self._registration.clean_epochs, self._registration.flushed_epochs)
+
     def is_certain(self) -> bool:
         """Whether the session cannot have ended yet."""
         if self.broker_epoch == NO_EPOCH:
@@ -74,7 +80,8 @@ class BrokerRegistration:
             self._suspended_ms = self._now_ms()
         elif state is SessionState.LOST:
             if self.broker_epoch != NO_EPOCH:  # the process lives: what it has in memory and in caches is there
-                self._registration = replace(self._registration, clean_epoch=self.broker_epoch)
+                lives = self.lives.then(self.broker_epoch)
+                self._registration = replace(self._registration, clean_epochs=lives.clean, flushed_epochs=lives.flushed)
             self.broker_epoch = NO_EPOCH
         else:
             self._suspended_ms = None

@@ -4,7 +4,7 @@
 |---|---|
 | `/controller_epoch` | the epoch; each write of the controller sets it: its version fences, its mzxid is the image's |
 | `/controller` | ephemeral: `{"broker_id", "epoch"}` |
-| `/brokers/ids/<id>` | ephemeral: `{"incarnation", "rack", "endpoints", "clean_epoch"}`; czxid = broker epoch |
+| `/brokers/ids/<id>` | ephemeral: a `Registration`; its czxid is the broker epoch |
 | `/brokers/known/<id>` | the last broker epoch that the controller has acted on |
 | `/config` | settings of the cluster |
 | `/security/<kind>/<key>` | a security record (`security.records`); the key is percent-encoded |
@@ -28,7 +28,6 @@ import msgspec
 
 from sparklog.metadata.coordination import Create, Delete, Node, NodeExistsError, Op, SetData, Steps
 from sparklog.replication.cluster_image import (
-    NO_EPOCH,
     BrokerImage,
     ClusterDelta,
     ClusterImage,
@@ -63,12 +62,14 @@ decode = msgspec.json.decode
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What a broker writes about itself. `incarnation`: of the process, so that it knows a node of its own."""
+    """What a broker writes about itself. `incarnation`: of the process, so that it knows a node of its own.
+    The epochs as in BrokerImage."""
 
     incarnation: str
     rack: str | None = None
     endpoints: tuple[str, ...] = ()
-    clean_epoch: int = NO_EPOCH
+    clean_epochs: tuple[int, ...] = ()
+    flushed_epochs: tuple[int, ...] = ()
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
@@ -105,7 +106,7 @@ def take_cluster_id(coordination: Any, new_id: str) -> Steps:
 def broker_image(broker_id: int, node: Node) -> BrokerImage:
     """A registered broker. Raises msgspec.ValidationError for a node that is none."""
     found = decode(node.data, type=Registration)
-    return BrokerImage(broker_id, node.czxid, found.rack, found.endpoints, found.clean_epoch)
+    return BrokerImage(broker_id, node.czxid, found.rack, found.endpoints, found.clean_epochs, found.flushed_epochs)
 
 
 # --- writing

@@ -42,7 +42,9 @@ class Version(NamedTuple):
 class BrokerImage(Struct, frozen=True):
     """A registered broker. `broker_epoch`: czxid of its registration (KIP-380); a restart has a higher one.
 
-    `clean_epoch`: the broker epoch noted in its directories when they were last closed cleanly, -1 after a crash.
+    `clean_epochs`: broker epochs of earlier lives of which it has everything that it had then: since, it has always
+    been stopped cleanly, or only its session has ended. `flushed_epochs`: those of which it has everything that was
+    fsynced.
     `is_stopping`: it asked for a controlled shutdown; it leads nothing and joins no ISR any more.
     """
 
@@ -50,7 +52,8 @@ class BrokerImage(Struct, frozen=True):
     broker_epoch: int
     rack: str | None = None
     endpoints: tuple[str, ...] = ()
-    clean_epoch: int = NO_EPOCH
+    clean_epochs: tuple[int, ...] = ()
+    flushed_epochs: tuple[int, ...] = ()
     is_stopping: bool = False
 
 

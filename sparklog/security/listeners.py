@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -168,6 +168,31 @@ def _ip_says(host: str, question: Callable[[ipaddress.IPv4Address | ipaddress.IP
         return question(ipaddress.ip_address(host))
     except ValueError:
         return False
+
+
+def registered_endpoints(
+    listeners: Listeners, own: Mapping[str, tuple[str, int]], *, explicit: bool
+) -> tuple[str, ...]:
+    """What a broker registers: where others of the cluster reach it, as `HOST:PORT`, and if it has several listeners
+    each of them as `NAME://HOST:PORT`. `own`: where the listeners listen, by name. `explicit`: whether
+    `advertised.listeners` is set; a listener that is not named there is told to nobody."""
+    told = {one.name: (one.host, one.port) for one in listeners.advertised} if explicit else dict(own)
+    inner = told.get(listeners.inter_broker.name) or own[listeners.inter_broker.name]
+    every = [f"{name}://{_address(*where)}" for name, where in told.items()] if len(listeners.bound) > 1 else []
+    return (_address(*inner), *every)
+
+
+def endpoint_for(endpoints: Sequence[str], listener: str = "") -> str:
+    """Of a broker's registered endpoints the one for who came through `listener`, as `HOST:PORT`; "": for another
+    broker. Where none is told for it, "" is returned."""
+    named = [one for one in endpoints if "://" in one]
+    if not listener or not named:
+        return next((one for one in endpoints if "://" not in one), "")
+    return next((one.partition("://")[2] for one in named if one.startswith(f"{listener}://")), "")
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listener_settings(settings: Mapping[str, object], name: str) -> dict[str, object]:

@@ -196,5 +196,9 @@ class SimNet:
     def heal(self) -> None:
         self._cut.clear()
 
+    def heal_links(self, links: Iterable[tuple[str, str]]) -> None:
+        """Of `heal`, these directions."""
+        self._cut.difference_update(links)
+
     def is_cut(self, from_host: str, to_host: str) -> bool:
         return (from_host, to_host) in self._cut

@@ -1,6 +1,7 @@
 """A ZooKeeper in memory that loses connections, sessions and answers; `Coordination` for simulations.
 
-Nothing happens by itself: `advance(now_ms)` lets time pass up to `now_ms`. Requests, answers and watches travel in the
+With a `loop` the ensemble is a process of a `Simulation`, whose time it goes by. Without one nothing happens by itself:
+`advance(now_ms)` lets time pass up to `now_ms`. Requests, answers and watches travel in the
 order of their connection and take a random time. The same seed and the same calls give the same run.
 
 - `cut(client, notice_ms)`: its connection breaks, and it notices after `notice_ms`. Of the requests on their way a
@@ -9,6 +10,9 @@ order of their connection and take a random time. The same seed and the same cal
 - The server ends a session that it has not heard of for the session's timeout; the ephemeral nodes go. The client
   learns of it when it connects: LOST, then CONNECTED with a new session.
 - `stop()`, `start()`: of the whole ensemble. It forgets nothing; sessions live on from the start.
+
+A thread that waits for a future's result gets it at once: in a simulation a job takes no time. What the client has
+asked before is done first. Without a connection it gets ConnectionLossError.
 
 Not simulated: several servers of different age. A real client may read from one that is behind; those who depend on the
 newest write to it (the controller's fence).
@@ -40,10 +44,22 @@ from sparklog.metadata.coordination import (
     SetData,
     Watch,
 )
+from sparklog.testing.sim_loop import SimLoop
 from sparklog.testing.sim_znodes import Znodes
 
 LATENCY_MS = (1, 20)
 RECONNECT_MS = (50, 500)
+
+
+class _Answer(Future[Any]):
+    """See the module about threads that wait."""
+
+    ask_now: Callable[[], None] = staticmethod(lambda: None)
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            self.ask_now()
+        return super().result(0)
 
 
 class _Session(Struct):
@@ -57,6 +73,8 @@ class _Request(Struct, eq=False):
     future: Future[Any]
     sent: bool = False
     answered: bool = False
+    outcome: Callable[[], None] | None = None
+    """What it has come to, once the server has done it."""
 
 
 class _Watches(Struct):
@@ -67,9 +85,10 @@ class _Watches(Struct):
 class SimZooKeeper:
     """See the module."""
 
-    def __init__(self, seed: int = 0, *, session_timeout_ms: int = 12_000) -> None:
+    def __init__(self, seed: int = 0, *, session_timeout_ms: int = 12_000, loop: SimLoop | None = None) -> None:
         self.random = random.Random(seed)
-        self.now_ms = 0
+        self._loop = loop
+        self._now_ms = 0
         self.session_timeout_ms = session_timeout_ms
         self.is_up = True
         self.znodes = Znodes()
@@ -80,15 +99,22 @@ class SimZooKeeper:
 
     # --- time
 
+    @property
+    def now_ms(self) -> int:
+        return self._now_ms if self._loop is None else round(self._loop.time() * 1_000)
+
     def advance(self, now_ms: int) -> None:
         """Everything that is due until `now_ms` happens, in order."""
         while self._events and self._events[0][0] <= now_ms:
             due_ms, _, action = heapq.heappop(self._events)
-            self.now_ms = max(self.now_ms, due_ms)
+            self._now_ms = max(self._now_ms, due_ms)
             action()
-        self.now_ms = max(self.now_ms, now_ms)
+        self._now_ms = max(self._now_ms, now_ms)
 
     def at(self, due_ms: int, action: Callable[[], None]) -> None:
+        if self._loop is not None:
+            self._loop.call_at(due_ms / 1_000, action)
+            return
         self._scheduled += 1
         heapq.heappush(self._events, (due_ms, self._scheduled, action))
 
@@ -325,7 +351,9 @@ class SimClient:
     # --- requests
 
     def _ask(self, perform: Callable[[SimClient], Any]) -> Future[Any]:
-        request = _Request(perform, Future())
+        future = _Answer()
+        request = _Request(perform, future)
+        future.ask_now = lambda: self._finish_now(request)
         if self._is_closed:
             request.future.set_exception(SessionExpiredError("the client is closed"))
             return request.future
@@ -343,21 +371,38 @@ class SimClient:
 
     def _arrive(self, request: _Request, connection: int) -> None:
         if connection == self._connection:
-            done = self._perform(request)
-            self._answer(lambda: self._finish(request, done))
+            self._perform(request)
+            self._answer(lambda: self._finish(request))
 
-    def _perform(self, request: _Request) -> Callable[[], None]:
+    def _perform(self, request: _Request) -> None:
+        """What the server does; once."""
+        if request.answered:
+            return
         request.answered = True
         try:
             result = request.perform(self)
         except CoordinationError as e:
-            error = e
-            return lambda: request.future.set_exception(error)
-        return lambda: request.future.set_result(result)
+            request.outcome = partial(request.future.set_exception, e)
+        else:
+            request.outcome = partial(request.future.set_result, result)
 
-    def _finish(self, request: _Request, done: Callable[[], None]) -> None:
-        self._waiting.remove(request)
-        done()
+    def _finish(self, request: _Request) -> None:
+        if request in self._waiting:
+            self._waiting.remove(request)
+            assert request.outcome is not None
+            request.outcome()
+
+    def _finish_now(self, request: _Request) -> None:
+        """A thread waits for it, which takes no time."""
+        if request not in self._waiting:
+            return
+        if not self._is_connected:
+            self._waiting.remove(request)
+            request.future.set_exception(ConnectionLossError())
+            return
+        for earlier in self._waiting[: self._waiting.index(request) + 1]:
+            self._perform(earlier)
+        self._finish(request)
 
     def _answer(self, action: Callable[[], None]) -> None:
         self._answer_due_ms = max(self._answer_due_ms, self._server.now_ms) + self._server.latency_ms()

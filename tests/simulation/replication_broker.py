@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparklog import errors
 from sparklog.errors import SparklogError
+from sparklog.log.directories.broker_epoch import Lives
 from sparklog.metadata.broker_registration import BrokerRegistration
 from sparklog.metadata.cluster_znodes import Registration
 from sparklog.metadata.controller_session import ControllerSession
@@ -43,7 +44,8 @@ class Broker:
         self.life = 0
         self.is_alive = False
         self.is_paused = False
-        self.clean_epoch = -1
+        self.lives = Lives()
+        self._stopped_cleanly = False
         self._held: list[Callable[[], None]] = []
 
     # --- life
@@ -57,9 +59,10 @@ class Broker:
         self.tokens: dict[int, Callable[[Any], None]] = {}
         self.believed_controller = self.world.choose(len(self.world.brokers) or 1) + 1
         self.zk = self.world.zk.client()
-        clean_epoch, self.clean_epoch = self.clean_epoch, -1
+        lives = Lives(self.lives.clean if self._stopped_cleanly else (), self.lives.flushed)
+        self._stopped_cleanly = False
         self.registration = BrokerRegistration(
-            self.zk, self.id, Registration(f"{self.id}.{self.life}", None, (), clean_epoch),
+            self.zk, self.id, Registration(f"{self.id}.{self.life}", None, (), *lives),
             lambda: self.world.zk.now_ms, lambda _: self._on_registered(), call=self.run,
         )  # fmt: skip
         self.controller = Controller(
@@ -84,7 +87,7 @@ class Broker:
     def stop_cleanly(self) -> None:
         self.log.flush()
         self.log.checkpoint()
-        self.clean_epoch = self.registration.broker_epoch
+        self._stopped_cleanly = True
         self.is_alive = False
         self._held.clear()
         self.zk.close()
@@ -127,6 +130,7 @@ class Broker:
     # --- the image
 
     def _on_registered(self) -> None:
+        self.lives = self.registration.lives.then(self.registration.broker_epoch)  # in its directories
         self._follow_image()
 
     def _poll(self) -> None:

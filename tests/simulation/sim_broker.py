@@ -88,7 +88,7 @@ class SimBroker:
         self.failed = reason
 
     def _accept(self, connection: SimConnection, dispatcher: Dispatcher, loop: SimLoop) -> None:
-        _ServerConnection(connection, dispatcher, loop)
+        ServerConnection(connection, dispatcher, loop)
 
     def kill(self) -> None:
         """SIGKILL: what was written stays."""
@@ -120,7 +120,7 @@ class SimBroker:
             await broker.close()
 
 
-class _ServerConnection:
+class ServerConnection:
     """Requests of one connection, one after the other, as `sparklog_broker.network.connection` has them."""
 
     def __init__(self, connection: SimConnection, dispatcher: Dispatcher, loop: SimLoop) -> None:
@@ -128,6 +128,9 @@ class _ServerConnection:
         self.peer_host = self.peer_name = connection.peer_host
         self.times = RequestTimes()
         self.principal = ANONYMOUS
+        self.authentication = None
+        self.is_known = True
+        self.listener = self.local_socket = ""
         self._connection = connection
         self._dispatcher = dispatcher
         self._loop = loop

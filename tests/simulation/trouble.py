@@ -24,8 +24,7 @@ OPENS = frozenset({"open", "create", "list"})
 class Disks:
     """Faults of the machine's disks, by the first directory of a path."""
 
-    def __init__(self, world: World) -> None:
-        self._rng = world.simulation.rng
+    def __init__(self) -> None:
         self.full: set[str] = set()
         self.broken: set[str] = set()
         self.short = False
@@ -70,7 +69,7 @@ class Trouble:
         self.world = world
         self.sim = world.simulation
         self.rng = world.simulation.rng
-        self.disks = Disks(world)
+        self.disks = Disks()
         world.machine.files.fault = self.disks.fault
         world.machine.files.part_of = lambda size_bytes: self.rng.randint(0, size_bytes)
 

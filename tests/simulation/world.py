@@ -35,15 +35,16 @@ GROUPS = {"member": "group", "pipeline": "pipeline", "trespasser": "group", "aud
 ALL_ROLES = {**ROLES, **sim_members.ROLES, **sim_shared.ROLES, **sim_intruders.ROLES, **sim_keepers.ROLES}
 
 
-class _Client:
+class Client:
     """One client: its lives, one after the other, and their histories."""
 
-    def __init__(self, world: World, role: str, slot: int) -> None:
+    def __init__(self, world: Scene, role: str, slot: int) -> None:
         self.role = role
         self.slot = slot
         self._world = world
         self.histories: list[io.BytesIO] = []
         self.loop: SimLoop | None = None
+        self.host = ""
         self.task: Any = None
         self.leaves = False
         """It is to end by itself, as one that is closed; then its next life begins."""
@@ -60,11 +61,12 @@ class _Client:
             history, f"{self.role}-{number}", group=GROUPS.get(self.role, ""), reads_committed=self.role != "uncommitted",
             clock=world.now_ns,
         )  # fmt: skip
-        client = SimClient(loop, world.net, f"client-{number}", world.broker.host)
+        self.host = f"client-{number}"
+        client = world.connected(loop, self.host)
         told = Told(
             world.seed, number, self.slot, client, recorder, world.inputs, world.outputs,
             lambda: world.wanted and not (self.leaves and self.loop is loop), world.done_batches,
-            world.machine.clock.now_ms, random.Random(world.simulation.rng.getrandbits(32)), world.plan, world.notes,
+            world.clock_ms, random.Random(world.simulation.rng.getrandbits(32)), world.plan, world.notes,
         )  # fmt: skip
         self.task = loop.create_task(ALL_ROLES[self.role](told))
 
@@ -83,16 +85,116 @@ class _Client:
             self.start()
 
 
-class World:
-    """See the module."""
+class Scene:
+    """What worlds of one broker and of several have in common: clients, their histories, and a network."""
 
-    def __init__(self, seed: int, plan: Plan, simulation: Simulation, store: SimStore | None = None) -> None:
+    def __init__(self, seed: int, plan: Plan, simulation: Simulation) -> None:
         self.seed = seed
         self.plan = plan
         self.simulation = simulation
-        self.store = store
         self.numbers = itertools.count()
         self.net = SimNet(simulation, slow_share=plan.slow_share)
+        self.inputs = [f"{INPUT}-{n}" for n in range(PARTITIONS)]
+        self.outputs = [f"{OUTPUT}-{n}" for n in range(PARTITIONS)]
+        self.wanted = True
+        self.done_batches: dict[int, int] = {}
+        self.notes = Notes(simulation)
+        self.clients: list[Client] = []
+        self.zombies: list[SimLoop] = []
+        self.faults = 0
+        self._final: list[io.BytesIO] = []
+
+    def connected(self, loop: SimLoop, host: str) -> Any:
+        """What a client asks brokers with."""
+        raise NotImplementedError
+
+    def clock_ms(self) -> int:
+        """What clients take for the time."""
+        raise NotImplementedError
+
+    def now_ns(self) -> int:
+        return int(self.simulation.now_s * 1e9) + 1
+
+    def begin_clients(self) -> None:
+        for role, count in self.plan.clients.items():
+            self.clients += [Client(self, role, len(self.clients) + n) for n in range(count)]
+
+    def run_for(self, seconds: float) -> None:
+        self.simulation.run_for(seconds)
+
+    def check_loops(self, *brokers: SimLoop | None) -> None:
+        """Nothing has failed that nobody expected."""
+        for loop in (*brokers, *(c.loop for c in self.clients), *self.zombies):
+            assert loop is not None
+            for failure in loop.failures:
+                error = failure.get("exception")
+                if isinstance(error, PowerCut | SparklogError):
+                    continue
+                raise AssertionError(f"{loop.name} failed: {failure}") from error
+        self.notes.check()
+
+    def end_clients(self) -> None:
+        """Everything works: they come to their ends."""
+        self.wanted = False
+        end = self.simulation.now_s + HEALING_S
+        self.simulation.run(lambda: all(c.task.done() for c in self.clients), limit_s=end)
+        stuck = [c.loop.name for c in self.clients if c.loop is not None and not c.task.done()]
+        if stuck:
+            raise AssertionError(f"{HEALING_S:.0f} s after all was healed these are not done: {', '.join(stuck)}")
+        for loop in self.zombies:
+            self.net.process_died(loop)
+            loop.kill()
+        for client in self.clients:
+            client.kill()
+
+    def recorder(self, group: str = "") -> Recorder:
+        """Of one who reads at the end."""
+        self._final.append(io.BytesIO())
+        return Recorder(self._final[-1], f"last-{group}", group=group, clock=self.now_ns)
+
+    def read_everything(self) -> None:
+        """When all is healed: everything up to the high watermarks, which waits for every transaction below."""
+        loop = self.simulation.loop("last")
+        try:
+            self.simulation.complete(loop, self._last(loop), limit_s=FINAL_S)
+        except (SimulationStuckError, SparklogError) as e:
+            raise AssertionError(f"when all is healed not everything can be read: {e}") from e
+
+    async def _last(self, loop: SimLoop) -> None:
+        client = self.connected(loop, "last")
+        names = [*self.inputs, *self.outputs]
+        rows, decided = await read_committed(client, names, self.recorder())
+        self.notes.on_final(rows)
+        kept = [name for name in names if self._keeps_all(name)]
+        self.notes.check_logs({name: await audit(client, name) for name in kept}, decided)
+        if KEYED in self.plan.topics:
+            self.notes.check_keyed((await read_committed(client, [f"{KEYED}-0"]))[0])
+        if AGED in self.plan.topics:
+            kept_bytes = int(str(self.plan.topics[AGED]["retention.bytes"]))
+            await sim_keepers.check_aged(client, self.notes, kept_bytes)
+        for role in self.plan.clients:
+            if role in GROUPS:
+                await committed_offsets(client, GROUPS[role], self.inputs, self.recorder(GROUPS[role]))
+
+    def _keeps_all(self, name: str) -> bool:
+        return self.plan.topics[name.rpartition("-")[0]].get("cleanup.policy") != "compact"
+
+    def operations(self) -> list[Operation]:
+        """What everybody did and saw."""
+        files = [*self._final, *(h for c in self.clients for h in c.histories)]
+        found = [o for f in files for o in parse_history(f.getvalue())]
+        for client in self.clients:
+            if client.role == "shared":
+                found += _batches(client.slot, self.done_batches.get(client.slot, 0), self.inputs)
+        return found
+
+
+class World(Scene):
+    """See the module."""
+
+    def __init__(self, seed: int, plan: Plan, simulation: Simulation, store: SimStore | None = None) -> None:
+        super().__init__(seed, plan, simulation)
+        self.store = store
         self.machine = SimMachine(simulation, "machine")
         settings: dict[str, object] = {**SMALL, **plan.settings}
         if plan.disks:
@@ -100,27 +202,20 @@ class World:
         if store is not None:
             settings["remote.log.storage.url"] = store.url
         self.broker = SimBroker(self.machine, self.net, "broker", settings)
-        self.inputs = [f"{INPUT}-{n}" for n in range(PARTITIONS)]
-        self.outputs = [f"{OUTPUT}-{n}" for n in range(PARTITIONS)]
-        self.wanted = True
-        self.done_batches: dict[int, int] = {}
-        self.notes = Notes(simulation)
-        self.clients: list[_Client] = []
-        self.zombies: list[SimLoop] = []
-        self.faults = 0
         self.trouble = Trouble(self)
         self._tuned: set[str] = set()
-        self._final: list[io.BytesIO] = []
 
-    def now_ns(self) -> int:
-        return int(self.simulation.now_s * 1e9) + 1
+    def connected(self, loop: SimLoop, host: str) -> SimClient:
+        return SimClient(loop, self.net, host, self.broker.host)
+
+    def clock_ms(self) -> int:
+        return self.machine.clock.now_ms()
 
     def run(self) -> list[Operation]:
         """What everybody did and saw. Raises AssertionError for a violation that shows at once."""
         self.broker.start()
         self._make_topics()
-        for role, count in self.plan.clients.items():
-            self.clients += [_Client(self, role, len(self.clients) + n) for n in range(count)]
+        self.begin_clients()
         rng = self.simulation.rng
         kinds = list(self.plan.faults)
         while self.simulation.now_s < self.plan.seconds:
@@ -129,9 +224,11 @@ class World:
             if kinds:
                 self.trouble.strike(rng.choices(kinds, list(self.plan.faults.values()))[0])
                 self.faults += 1
-        self._heal()
-        self._read_everything()
-        return self._operations()
+        self.trouble.heal()
+        self.end_clients()
+        self.check_loops(self.broker.loop)
+        self.read_everything()
+        return self.operations()
 
     def _make_topics(self) -> None:
         loop, broker = self.broker.loop, self.broker.broker
@@ -150,9 +247,6 @@ class World:
                 self._tuned.add(topic)
                 loop.create_task(broker.topics.alter(topic, self.plan.internal))
 
-    def run_for(self, seconds: float) -> None:
-        self.simulation.run_for(seconds)
-
     def pass_time(self, seconds: float) -> None:
         """Lets time pass; a machine whose power has gone is started again, and so is a broker that has given up."""
         end = self.simulation.now_s + seconds
@@ -165,82 +259,15 @@ class World:
         self._check()
 
     def _check(self) -> None:
-        self._check_broker()
+        self.check_loops(self.broker.loop)
         for client in self.clients:
             client.look()
-
-    def _check_broker(self) -> None:
-        for loop in (self.broker.loop, *(c.loop for c in self.clients), *self.zombies):
-            assert loop is not None
-            for failure in loop.failures:
-                error = failure.get("exception")
-                if isinstance(error, PowerCut | SparklogError):
-                    continue
-                raise AssertionError(f"{loop.name} failed: {failure}") from error
-        self.notes.check()
 
     @property
     def cleaned(self) -> int:
         """How much background work there was: segments compacted, objects in the store, records deleted."""
         written = self.store.writes if self.store is not None else 0
         return self.trouble.disks.compacted + written + self.notes.aged_start
-
-    # -- the end
-
-    def _heal(self) -> None:
-        self.trouble.heal()
-        self.wanted = False
-        end = self.simulation.now_s + HEALING_S
-        self.simulation.run(lambda: all(c.task.done() for c in self.clients), limit_s=end)
-        stuck = [c.loop.name for c in self.clients if c.loop is not None and not c.task.done()]
-        if stuck:
-            raise AssertionError(f"{HEALING_S:.0f} s after all was healed these are not done: {', '.join(stuck)}")
-        for loop in self.zombies:
-            self.net.process_died(loop)
-            loop.kill()
-        for client in self.clients:
-            client.kill()
-        self._check_broker()
-
-    def recorder(self, group: str = "") -> Recorder:
-        """Of one who reads at the end."""
-        self._final.append(io.BytesIO())
-        return Recorder(self._final[-1], f"last-{group}", group=group, clock=self.now_ns)
-
-    def _read_everything(self) -> None:
-        """When all is healed: everything up to the high watermarks, which waits for every transaction below."""
-        loop = self.simulation.loop("last")
-        try:
-            self.simulation.complete(loop, self._last(loop), limit_s=FINAL_S)
-        except (SimulationStuckError, SparklogError) as e:
-            raise AssertionError(f"when all is healed not everything can be read: {e}") from e
-
-    async def _last(self, loop: SimLoop) -> None:
-        client = SimClient(loop, self.net, "last", self.broker.host)
-        names = [*self.inputs, *self.outputs]
-        rows, decided = await read_committed(client, names, self.recorder())
-        self.notes.on_final(rows)
-        kept = [name for name in names if self._keeps_all(name)]
-        self.notes.check_logs({name: await audit(client, name) for name in kept}, decided)
-        if KEYED in self.plan.topics:
-            self.notes.check_keyed((await read_committed(client, [f"{KEYED}-0"]))[0])
-        if AGED in self.plan.topics:
-            kept_bytes = int(str(self.plan.topics[AGED]["retention.bytes"]))
-            await sim_keepers.check_aged(client, self.notes, kept_bytes)
-        for role in self.plan.clients:
-            if role in GROUPS:
-                await committed_offsets(client, GROUPS[role], self.inputs, self.recorder(GROUPS[role]))
-
-    def _keeps_all(self, name: str) -> bool:
-        return self.plan.topics[name.rpartition("-")[0]].get("cleanup.policy") != "compact"
-
-    def _operations(self) -> list[Operation]:
-        files = [*self._final, *(h for c in self.clients for h in c.histories)]
-        found = [o for f in files for o in parse_history(f.getvalue())]
-        for client in self.clients:
-            if client.role == "shared":
-                found += _batches(client.slot, self.done_batches.get(client.slot, 0), self.inputs)
-        return found
 
 
 def _batches(slot: int, done: int, partitions: Sequence[str]) -> list[Operation]:

@@ -195,6 +195,10 @@ def test_the_chapter(tmp_path: Path) -> None:
         (job,) = [text for kind, text in texts if kind == "job"]
         (tmp_path / "job.py").write_text(job)
         run(f"{sys.executable} job.py")
+        for number, (kind, text) in enumerate(texts):
+            if kind == "python":
+                (tmp_path / f"page-{number}.py").write_text(text)
+                run(f"{sys.executable} -W error page-{number}.py")
         for kind, text in texts:
             if kind == "console":
                 for command, wanted in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):

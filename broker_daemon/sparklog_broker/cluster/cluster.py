@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sparklog.environment import Environment
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
-from sparklog.log.directories.broker_epoch import NO_EPOCH, note_epoch, noted_epoch
+from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, noted_lives
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError, Steps
 from sparklog.metadata.image_store import IdBlocks, ImageStore
@@ -26,6 +26,7 @@ from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, Version
 from sparklog.replication.controller.model import ControlledShutdown, ControllerConfig
 from sparklog.replication.replica.model import ReplicaConfig
+from sparklog.security.listeners import endpoint_for
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.cluster.cluster_records import ClusterRecords
@@ -141,10 +142,12 @@ class Cluster:
         """What this broker goes by."""
         return self.images.image
 
-    def endpoint_of(self, broker_id: int) -> tuple[str, int] | None:
-        """Where a broker is reached; None: it is not registered."""
+    def endpoint_of(self, broker_id: int, listener: str = "") -> tuple[str, int] | None:
+        """Where a broker is reached by who has come through `listener`, or ("") by this broker; None: it is not
+        registered, or tells such peers nothing."""
         broker = self.image.brokers.get(broker_id)
-        return parse_address(broker.endpoints[0]) if broker is not None and broker.endpoints else None
+        address = endpoint_for(broker.endpoints, listener) if broker is not None else ""
+        return parse_address(address) if address else None
 
     def registered(self) -> Iterable[int]:
         """The ids of all brokers that are there."""
@@ -157,17 +160,15 @@ class Cluster:
 
     # --- life
 
-    async def join(self, endpoint: str, on_lost: Callable[[str], None]) -> None:
-        """Registers this broker at `endpoint`, and returns when the cluster knows it.
+    async def join(self, endpoints: Sequence[str], on_lost: Callable[[str], None]) -> None:
+        """Registers this broker at `endpoints` (see `registered_endpoints`), and returns when the cluster knows it.
 
         Raises InvalidConfigError if another process has its id. `on_lost` is told why when it cannot go on later.
         """
         logs = self._storage.logs
-        clean_epoch = NO_EPOCH
-        if logs.started_clean:
-            clean_epoch = await self._storage.run(lambda: noted_epoch(logs.directories.all))
+        lives = await self._storage.run(lambda: noted_lives(logs.directories.all, clean_stop=logs.started_clean))
         registration = znodes.Registration(
-            self._environment.randomness.new_id(), self._config.broker_rack or None, (endpoint,), clean_epoch
+            self._environment.randomness.new_id(), self._config.broker_rack or None, tuple(endpoints), *lives
         )
         taken: list[bool] = []
         self.membership = Membership(
@@ -212,7 +213,8 @@ class Cluster:
     def _on_registered(self, epoch: int, on_lost: Callable[[str], None]) -> None:
         log.info("broker %d is registered with epoch %d", self._config.broker_id, epoch)
         logs = self._storage.logs
-        noting = self._storage.run(lambda: note_epoch(logs.directories.live, epoch))
+        lives = self.membership.registration.lives.then(epoch)
+        noting = self._storage.run(lambda: note_lives(logs.directories.live, lives))
         noting.add_done_callback(partial(self._on_noted, epoch, on_lost))
 
     def _on_noted(self, epoch: int, on_lost: Callable[[str], None], noting: asyncio.Future[None]) -> None:

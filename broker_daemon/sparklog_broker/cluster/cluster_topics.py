@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from sparklog.environment import Environment
 from sparklog.errors import (
+    CoordinatorNotAvailableError,
     InvalidConfigError,
     RequestTimedOutError,
     SparklogError,
@@ -34,6 +36,7 @@ from sparklog.metadata.store import (
 )
 from sparklog.protocol import topic_messages as t
 from sparklog.protocol.base import Message
+from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage
 from sparklog.replication.controller.model import (
@@ -44,7 +47,7 @@ from sparklog.replication.controller.model import (
     DeleteTopic,
     Request,
 )
-from sparklog.types import TopicPartition
+from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.images import ImageFollower
@@ -66,6 +69,8 @@ M = TypeVar("M", bound=Message)
 REPLICATION_FACTOR_MAX = 3
 """Of `default.replication.factor` = -1."""
 CHANGE_TIMEOUT_S = 30.0
+KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
+"""Of FIND_COORDINATOR."""
 
 
 class ClusterTopics(Topics):
@@ -116,6 +121,8 @@ class ClusterTopics(Topics):
                     token, image_of(topic), topic.partitions, factor, spec.assignment, self._draw(), self._draw()
                 )
             )
+        elif spec.name in INTERNAL_TOPICS:
+            await self._hand_on_internal(spec.name)
         else:
             request = t.CreateTopicRequest(
                 spec.name,
@@ -196,6 +203,12 @@ class ClusterTopics(Topics):
 
     async def _hand_on(self, api: Api, request: Message, response: type[M]) -> M:
         return await self._controller.request("topics", api, request, response, timeout_s=CHANGE_TIMEOUT_S)
+
+    async def _hand_on_internal(self, name: str) -> None:
+        """Nobody may ask for an internal topic to be made; who is asked for a coordinator makes it."""
+        key_type = KEY_TYPES[name]
+        with contextlib.suppress(CoordinatorNotAvailableError):  # made, and nobody leads it yet
+            await self._hand_on(Api.FIND_COORDINATOR, FindCoordinatorRequest(name, key_type), FindCoordinatorResponse)
 
     async def _until(self, name: str, is_done: Callable[[Topic], bool]) -> Topic:
         """The topic, when this broker serves it as it is to be."""

@@ -19,12 +19,19 @@ from sparklog.protocol.messages import (
 )
 from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
 from sparklog.version import __version__
+from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import parse_address
 
 M = TypeVar("M", bound=Message)
 
 Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Opens a stream to a host and port; a simulation has its own."""
+
+
+def is_due(connect: Connect, writer: asyncio.StreamWriter) -> bool:
+    """Whether the session of a connection that `connect` has made is about to end."""
+    return isinstance(connect, SecureConnect) and connect.is_due(writer)
+
 
 CLIENT_NAME = "sparklog-broker"
 CONNECT_TIMEOUT_S = 5.0
@@ -55,6 +62,8 @@ class Peer:
         async with self._turn:
             try:
                 async with asyncio.timeout(timeout_s):
+                    if self._streams is not None and is_due(self._connect, self._streams[1]):
+                        self.close()
                     if self._streams is None:
                         await self._open()
                     return await self._exchange(api, message, response)

@@ -18,7 +18,7 @@ async def find_coordinator(request: FindCoordinatorRequest, payload: memoryview,
     topic = broker.groups.topic if request.key_type == KEY_GROUP else broker.transactions.topic
     await topic.ensure()
     leader = topic.leader_of(topic.partition_for(request.key))
-    endpoint = broker.cluster.endpoint_of(leader)
+    endpoint = broker.cluster.endpoint_of(leader, context.listener)
     if endpoint is None:
         raise CoordinatorNotAvailableError(
             f"nobody leads the partition of {topic.name} of {request.key!r} at the moment"

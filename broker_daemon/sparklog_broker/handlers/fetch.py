@@ -60,7 +60,7 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
             raise
     await reading.count()
     named = [i for r in reading.results if r.error_code or r.preferred_replica >= 0 for i in _named(r)]
-    brokers = endpoints(context.broker, named) if named else []
+    brokers = endpoints(context.broker, named, context.listener) if named else []
     return Response(FetchResponse(reading.results, brokers), list(reading.slices))
 
 

@@ -39,13 +39,13 @@ def leader_hint(broker: Broker, topic: str, number: int, error: Exception | None
     return LeaderHint(leader, partition.replicas.leader_epoch)
 
 
-def endpoints(broker: Broker, broker_ids: Iterable[int]) -> list[BrokerEndpoint]:
-    """Where brokers are, each once; without -1 and those that are not registered."""
+def endpoints(broker: Broker, broker_ids: Iterable[int], listener: str = "") -> list[BrokerEndpoint]:
+    """Where brokers are for who came through `listener`, each once; without -1 and those that are not registered."""
     if broker.cluster is None:
         return []
     found = []
     for broker_id in sorted(set(broker_ids) - {UNKNOWN}):
-        address, known = broker.cluster.endpoint_of(broker_id), broker.cluster.image.brokers.get(broker_id)
+        address, known = broker.cluster.endpoint_of(broker_id, listener), broker.cluster.image.brokers.get(broker_id)
         if address is not None and known is not None:
             found.append(BrokerEndpoint(broker_id, *address, known.rack or ""))
     return found

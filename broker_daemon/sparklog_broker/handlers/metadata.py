@@ -24,7 +24,6 @@ from sparklog.types import TopicPartition
 from sparklog.version import __version__
 from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.replica import ClusterReplica
-from sparklog_broker.config import parse_address
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.auto_creation import create_missing
 from sparklog_broker.handlers.locate import is_same_host
@@ -65,7 +64,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
     response = MetadataResponse(
         cluster_id=broker.storage.cluster_id,
         controller=broker.config.broker_id if broker.cluster is None else broker.cluster.controller.controller_id,
-        brokers=_brokers(broker, host, port),
+        brokers=_brokers(broker, host, port, context.listener),
         topics=[],
     )
     remedy = "ask for fewer topics at once, or use a newer client, which asks page by page"
@@ -76,15 +75,15 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
     )
 
 
-def _brokers(broker: Broker, host: str, port: int) -> list[BrokerEndpoint]:
-    """Those that are registered; this one is there in any case."""
+def _brokers(broker: Broker, host: str, port: int, listener: str) -> list[BrokerEndpoint]:
+    """Those that are registered, where who came through `listener` reaches them; this one is there in any case."""
+    host, port = broker.config.security.advertised_of(listener) or (host, port)
     found = {broker.config.broker_id: BrokerEndpoint(broker.config.broker_id, host, port, broker.config.broker_rack)}
     if broker.cluster is not None:
         for known in broker.cluster.image.brokers.values():
-            if known.endpoints:
-                found[known.broker_id] = BrokerEndpoint(
-                    known.broker_id, *parse_address(known.endpoints[0]), known.rack or ""
-                )
+            where = broker.cluster.endpoint_of(known.broker_id, listener)
+            if where is not None:
+                found[known.broker_id] = BrokerEndpoint(known.broker_id, *where, known.rack or "")
     return [found[i] for i in sorted(found)]
 
 

@@ -30,7 +30,6 @@ from sparklog.replication.cluster_image import ClusterImage
 from sparklog.replication.controller.model import Cordon, Elect, ElectionKind, Reassign
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.cluster import Cluster
-from sparklog_broker.config import parse_address
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
 
@@ -154,8 +153,9 @@ async def describe_cluster(request: DescribeClusterRequest, payload: memoryview,
         state = BrokerState(broker_id, is_cordoned=broker_id in image.cordoned)
         registered = image.brokers.get(broker_id)
         if registered is not None:
-            if registered.endpoints:
-                state.host, state.port = parse_address(registered.endpoints[0])
+            where = broker.cluster.endpoint_of(broker_id, context.listener)
+            if where is not None:
+                state.host, state.port = where
             state.rack, state.broker_epoch = registered.rack, registered.broker_epoch
             state.is_stopping = registered.is_stopping
         states.append(state)

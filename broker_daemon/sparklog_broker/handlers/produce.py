@@ -74,7 +74,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
         for i, (p, o) in enumerate(zip(request.partitions, outcomes, strict=True))
     )
     leaders = [r.leader_id for r in results if r.leader_id >= 0]
-    return Response(ProduceResponse(results, endpoints(context.broker, leaders) if leaders else []))
+    return Response(ProduceResponse(results, endpoints(context.broker, leaders, context.listener) if leaders else []))
 
 
 def _cut(partitions: list[ProducePartition], payload: memoryview) -> list[memoryview]:

@@ -110,6 +110,11 @@ class Server:
         return self.listeners[0].address
 
     @property
+    def places(self) -> dict[str, tuple[str, int]]:
+        """Where the listeners listen, by name."""
+        return {one.name: (str(one.sock.getsockname()[0]), int(one.sock.getsockname()[1])) for one in self.listeners}
+
+    @property
     def addresses(self) -> list[str]:
         """The first as `HOST:PORT`, others with their listener's name, as `NAME://HOST:PORT`."""
         return [self.address, *(f"{one.name}://{one.address}" for one in self.listeners[1:])]

@@ -12,7 +12,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from sparklog.errors import NotLeaderError, RequestTimedOutError, SparklogError, StorageError, StorageFullError
+from sparklog.errors import (
+    NotEnoughReplicasAfterAppendError,
+    RequestTimedOutError,
+    SparklogError,
+    StorageError,
+    StorageFullError,
+)
 from sparklog.log.log_manager import LogManager
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
@@ -126,13 +132,12 @@ class Appender:
                 partition = write.partition
                 if partition.deleted:
                     del waiting[i]
-                elif partition.error is not None:  # no log to tell from: it may be on too few replicas
-                    outcomes[i] = type(partition.error)(str(partition.error))
-                    del waiting[i]
-                elif not partition.replicas.leads_in(write.leader_epoch):
-                    outcomes[i] = NotLeaderError(
-                        f"partition {partition.key}: written in leader epoch {write.leader_epoch}, but the leader has "
-                        f"changed before it was on all in-sync replicas; send it again"
+                elif partition.error is not None or not partition.replicas.leads_in(write.leader_epoch):
+                    # Not the error itself, nor NotLeaderError: these say that nothing was written.
+                    why = "the leader has changed" if partition.error is None else str(partition.error)
+                    outcomes[i] = NotEnoughReplicasAfterAppendError(
+                        f"partition {partition.key}: written in leader epoch {write.leader_epoch}, but not known to be "
+                        f"on all in-sync replicas: {why}; send it again"
                     )
                     del waiting[i]
                 elif partition.log.high_watermark >= end:

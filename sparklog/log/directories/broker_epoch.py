@@ -1,14 +1,19 @@
-"""broker-epoch.json, in each log directory of a broker of a cluster: in which life its logs were written to last.
+"""broker-epoch.json, in each log directory of a broker of a cluster: in which lives its logs were written to.
 
-``{"broker_epoch": n}`` is written, atomically and durably, after each registration and before anything is led or
-copied. Together with the mark of a clean stop it tells the controller whether everything is still there that this life
-had: only then the broker keeps its place in ISR and ELR (KIP-966). If the file is lost, the broker counts as crashed:
-it copies what it lacks and joins again. No checksum: what cannot be read counts as lost.
+``{"clean": [n, …], "flushed": [n, …]}``, broker epochs, the newest first, is written, atomically and durably, after
+each registration and before anything is led or copied in that life. Of a life in `flushed` everything is there that was
+fsynced; of one in `clean` everything: since then the broker has always been stopped cleanly. The broker keeps its place
+in ISR and ELR (KIP-966) if the life that the controller knows of is named. A life may be missing there: the controller
+knows of none that ended before there was one.
+
+A directory without the file has lost everything, and with it the broker: it copies what it lacks and joins again.
+No checksum: what cannot be read counts as lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -18,27 +23,49 @@ from sparklog.log.directories.log_directory import LogDirectory
 
 BROKER_EPOCH_FILE = "broker-epoch.json"
 NO_EPOCH = -1
+EPOCHS_KEPT = 20
+"""Lives between two controllers that have seen the broker."""
+
+
+class Lives(NamedTuple):
+    """Broker epochs, the newest first; see the module."""
+
+    clean: tuple[int, ...] = ()
+    flushed: tuple[int, ...] = ()
+
+    def then(self, broker_epoch: int) -> Lives:
+        """With one life more, in which nothing was lost so far."""
+        clean = (broker_epoch, *(e for e in self.clean if e != broker_epoch))
+        flushed = (broker_epoch, *(e for e in self.flushed if e != broker_epoch))
+        return Lives(clean[:EPOCHS_KEPT], flushed[:EPOCHS_KEPT])
 
 
 class _Content(Struct, frozen=True):
-    broker_epoch: int
+    clean: tuple[int, ...]
+    flushed: tuple[int, ...]
 
 
-def noted_epoch(directories: Iterable[LogDirectory]) -> int:
-    """The epoch that all directories agree on, -1 if they do not, or one has failed. Raises StorageError."""
-    found = {_noted(directory) for directory in directories}
-    return found.pop() if len(found) == 1 else NO_EPOCH
+def noted_lives(directories: Iterable[LogDirectory], *, clean_stop: bool) -> Lives:
+    """What all directories agree on; nothing if one has failed. `clean_stop`: whether the last stop was a clean one.
+    Raises StorageError."""
+    noted = [_noted(directory) for directory in directories]
+    clean = _common([lives.clean for lives in noted]) if clean_stop else ()
+    return Lives(clean, _common([lives.flushed for lives in noted]))
 
 
-def _noted(directory: LogDirectory) -> int:
+def _common(lists: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(epoch for epoch in lists[0] if all(epoch in other for other in lists)) if lists else ()
+
+
+def _noted(directory: LogDirectory) -> Lives:
     if directory.failure is not None:
-        return NO_EPOCH
+        return Lives()
     data = read_whole(directory.files, directory.path / BROKER_EPOCH_FILE)
     content = None if data is None else decode(data, _Content)
-    return NO_EPOCH if content is None else content.broker_epoch
+    return Lives() if content is None else Lives(content.clean, content.flushed)
 
 
-def note_epoch(directories: Iterable[LogDirectory], broker_epoch: int) -> None:
+def note_lives(directories: Iterable[LogDirectory], lives: Lives) -> None:
     """Raises StorageFullError, StorageError."""
     for directory in directories:
-        directory.files.write_atomic(directory.path / BROKER_EPOCH_FILE, encode(_Content(broker_epoch)))
+        directory.files.write_atomic(directory.path / BROKER_EPOCH_FILE, encode(_Content(*lives)))

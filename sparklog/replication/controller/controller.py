@@ -216,8 +216,10 @@ class Controller:
         known = self._known(draft)
         gone = {i for i, epoch in known.items() if i not in brokers or brokers[i].broker_epoch != epoch}
         crashed: set[int] = set()
+        emptied: set[int] = set()
         if self._guards.unclean_restart_forgets:
-            crashed = {i for i in gone if i in brokers and brokers[i].clean_epoch != known[i]}
+            crashed = {i for i in gone if i in brokers and known[i] not in brokers[i].clean_epochs}
+            emptied = {i for i in crashed if known[i] not in brokers[i].flushed_epochs}
         before = draft.live_brokers()
         for broker_id in before:
             if broker_id not in brokers:
@@ -242,17 +244,17 @@ class Controller:
                 or not gone.isdisjoint(partition.isr)
                 or not crashed.isdisjoint(partition.elr)
             ):
-                self._depart(draft, tp, partition, gone, crashed)
+                is_flushed = draft.topic(tp.topic).configs.get(FLUSH_MODE_SETTING) == "group"
+                self._depart(draft, tp, partition, gone, emptied if is_flushed else crashed)
 
     def _known(self, draft: Draft) -> dict[int, int]:
         return {**(self._image.known if self._image is not None else {}), **draft.known}
 
     def _depart(
-        self, draft: Draft, tp: TopicPartition, partition: PartitionImage, gone: set[int], crashed: set[int]
+        self, draft: Draft, tp: TopicPartition, partition: PartitionImage, gone: set[int], forgotten: set[int]
     ) -> None:
         rules = draft.rules(tp, partition)
-        is_flushed = draft.topic(tp.topic).configs.get(FLUSH_MODE_SETTING) == "group"  # then a crash loses nothing
-        left = election.without(partition, gone, rules.min_insync, () if is_flushed else crashed)
+        left = election.without(partition, gone, rules.min_insync, forgotten)
         after = election.elect(left, rules)
         if left.leader == NO_LEADER and after.leader == partition.leader != NO_LEADER:
             draft.change(

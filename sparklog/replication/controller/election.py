@@ -54,7 +54,7 @@ def without(
     partition: PartitionImage, gone: Collection[int], min_insync: int, forgotten: Collection[int] = ()
 ) -> PartitionImage:
     """The brokers `gone` take no part any more. `forgotten`: what they had is not certain to be there (a crash without
-    flushed data); they are no eligible leaders either (KAFKA-15586, 18106, 18635)."""
+    flushed data, or another disk); they are no eligible leaders either (KAFKA-15586, 18106, 18635)."""
     left = with_isr(partition, [r for r in partition.isr if r not in gone and r not in forgotten], min_insync)
     left = replace(left, elr=tuple(r for r in left.elr if r not in forgotten))
     if partition.leader in gone or partition.leader in forgotten:

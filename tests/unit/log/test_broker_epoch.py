@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparklog.environment.files import RealFiles
-from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE, NO_EPOCH, note_epoch, noted_epoch
+from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE, EPOCHS_KEPT, Lives, note_lives, noted_lives
 from sparklog.log.log_manager import LogManager
 
 
@@ -18,21 +18,40 @@ def logs(tmp_path: Path) -> LogManager:
     return manager
 
 
-def test_all_directories_agree(logs: LogManager) -> None:
-    assert noted_epoch(logs.directories.all) == NO_EPOCH
-    note_epoch(logs.directories.live, 17)
-    assert noted_epoch(logs.directories.all) == 17
-    note_epoch(logs.directories.live, 23)
-    assert noted_epoch(logs.directories.all) == 23
+def test_a_stop_that_was_not_clean_leaves_what_was_flushed(logs: LogManager) -> None:
+    assert noted_lives(logs.directories.all, clean_stop=True) == Lives()
+    note_lives(logs.directories.live, Lives().then(17))
+    assert noted_lives(logs.directories.all, clean_stop=True) == Lives((17,), (17,))
+    crashed = noted_lives(logs.directories.all, clean_stop=False)
+    assert crashed == Lives((), (17,))
+    note_lives(logs.directories.live, crashed.then(23))
+    assert noted_lives(logs.directories.all, clean_stop=True) == Lives((23,), (23, 17))
     logs.close()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"broker_epoch": 16}'])
-def test_one_that_is_lost_or_of_another_life_counts_as_a_crash(logs: LogManager, content: bytes | None) -> None:
-    note_epoch(logs.directories.live, 17)
+def test_only_so_many_lives_are_kept() -> None:
+    lives = Lives()
+    for epoch in range(2 * EPOCHS_KEPT):
+        lives = lives.then(epoch)
+    assert lives.clean == lives.flushed == tuple(range(2 * EPOCHS_KEPT - 1, EPOCHS_KEPT - 1, -1))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"clean": [16], "flushed": [16]}', b'{"broker_epoch": 17}'])
+def test_a_directory_that_is_lost_or_of_another_life_vouches_for_nothing(
+    logs: LogManager, content: bytes | None
+) -> None:
+    note_lives(logs.directories.live, Lives((17,), (17,)))
     path = logs.log_dirs[1] / BROKER_EPOCH_FILE
     path.unlink()
     if content is not None:
         path.write_bytes(content)
-    assert noted_epoch(logs.directories.all) == NO_EPOCH
+    assert noted_lives(logs.directories.all, clean_stop=True) == Lives()
+    logs.close()
+
+
+def test_what_only_some_directories_know_does_not_count(logs: LogManager) -> None:
+    """The power has gone while a registration was noted."""
+    note_lives(logs.directories.live, Lives((17,), (17, 5)))
+    note_lives(logs.directories.live[:1], Lives((23, 17), (23, 17, 5)))
+    assert noted_lives(logs.directories.all, clean_stop=True) == Lives((17,), (17, 5))
     logs.close()

@@ -144,6 +144,36 @@ def test_a_log_notes_an_epoch_before_its_first_record_is_written(tmp_path: Path)
     assert log.end_offset_for(6) == (5, 9)
 
 
+def test_an_epoch_that_could_not_be_written_is_written_before_its_first_record_all_the_same(tmp_path: Path) -> None:
+    """Else followers would cut and copy that record for ever: after a restart nobody knows of the epoch."""
+    files = LimitedFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, 2, 0)
+    log.replica.begin_epoch(1)
+    files.free_bytes = 10
+    with pytest.raises(StorageFullError):
+        log.appender.append(records(1), leader_epoch=1)
+    files.free_bytes = 1 << 30
+    append(log, 1, 1)
+    assert decode_epochs((tmp_path / FILE).read_bytes()) == [(0, 0), (1, 2)]
+
+
+def test_an_epoch_that_a_truncation_has_left_behind_in_the_file_is_not_taken_for_one_of_later_records(
+    tmp_path: Path,
+) -> None:
+    """The disk was full, or the power went, when the file was to be written."""
+    log = open_log(tmp_path)
+    append(log, 2, 0)
+    log.close()
+    (tmp_path / FILE).write_bytes(encode_epochs([EpochEntry(0, 0), EpochEntry(1, 2)]))
+    log = open_log(tmp_path)
+    append(log, 3, 0)
+    log.close()
+    log = open_log(tmp_path)
+    assert log.end_offset_for(0) == (0, 5)
+    log.close()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_epochs_survive_restarts_and_a_lost_or_damaged_file(tmp_path: Path, clean: bool) -> None:
     log = open_log(tmp_path, {"segment.bytes": 4096})

@@ -85,9 +85,13 @@ class Cluster:
             del self.brokers[broker_id]
         self.register()
 
-    def start(self, broker_id: int, *, clean: bool = True) -> None:
+    def start(self, broker_id: int, *, clean: bool = True, empty: bool = False) -> None:
+        """`empty`: on another machine."""
         known = self.image.known[broker_id]
-        self.brokers[broker_id] = BrokerImage(broker_id, known + 100, clean_epoch=known if clean else -1)
+        lives = () if empty else (known,)
+        self.brokers[broker_id] = BrokerImage(
+            broker_id, known + 100, clean_epochs=lives if clean else (), flushed_epochs=lives
+        )
         self.register()
 
     @property
@@ -199,6 +203,28 @@ def test_after_a_crash_only_flushed_data_are_trusted(configs: dict[str, Any], le
     cluster.stop(1)
     cluster.start(1, clean=False)
     assert (cluster.partition().leader == 1) is leads
+
+
+@pytest.mark.parametrize("configs", [{}, {"flush_mode": "group"}])
+def test_an_empty_machine_with_an_old_id_leads_nothing(configs: dict[str, Any]) -> None:
+    """What was flushed on the old one is not on the new one."""
+    cluster = Cluster()
+    cluster.create([[1]], **configs)
+    cluster.stop(1)
+    cluster.start(1, clean=False, empty=True)
+    assert (cluster.partition().leader, cluster.partition().isr, cluster.partition().elr) == (-1, (), ())
+
+
+def test_a_broker_vouches_for_lives_that_no_controller_has_seen_the_end_of() -> None:
+    """Its session has ended twice while there was no controller, the process is the same."""
+    cluster = Cluster()
+    cluster.create([[1]])
+    known = cluster.image.known[1]
+    cluster.stop(1)
+    lives = known + 100, known
+    cluster.brokers[1] = BrokerImage(1, known + 200, clean_epochs=lives, flushed_epochs=lives)
+    cluster.register()
+    assert (cluster.partition().leader, cluster.partition().isr) == (1, (1,))
 
 
 def test_a_restart_that_nobody_noticed_is_a_new_life_in_a_new_epoch() -> None:

@@ -23,7 +23,7 @@ TOPIC = TopicImage(
     "events", "0" * 32, (PARTITION,), "typed", ("k",), "t", 17, MappingProxyType({"retention.ms": 5}), {1: b"schema"}
 )
 DELTA = ClusterDelta(
-    brokers={1: BrokerImage(1, 44, "r1", ("host:1",), 40, is_stopping=True), 2: None},
+    brokers={1: BrokerImage(1, 44, "r1", ("host:1",), (40, 30), (40, 30, 20), is_stopping=True), 2: None},
     known={1: 44},
     topics={"events": TOPIC, "gone": None},
     partitions={TopicPartition("events", 0): PARTITION},

@@ -1,0 +1,144 @@
+"""Connections to other brokers through the inter-broker listener: with TLS, and authenticated, as its clients are."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    InvalidRequestError,
+    SaslAuthenticationFailedError,
+    error_from_code,
+)
+from sparklog.protocol import frames
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import (
+    Api,
+    HandshakeRequest,
+    HandshakeResponse,
+    decode_error,
+    decode_response,
+    encode,
+)
+from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
+from sparklog.protocol.security_messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from sparklog.security.client_security import ClientSecurity
+from sparklog.security.sasl import OAUTHBEARER
+from sparklog.security.sasl_client import SaslClient, sasl_client
+from sparklog.security.tls import RenewedContext, client_context, handshake_error
+from sparklog.security.token_source import token_source
+from sparklog.version import __version__
+
+CLIENT_NAME = "sparklog-broker"
+ANSWER_BYTES_MAX = 1024 * 1024
+STEPS_MAX = 8
+RENEWED_AFTER = 0.85
+"""A connection whose session has a lifetime is given up after this part of it; the next request makes another."""
+TOKEN_TIMEOUT_S = 5.0
+
+M = TypeVar("M", bound=Message)
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class SecureConnect:
+    """In place of `asyncio.open_connection`. Event-loop thread only; `threads`: for what SCRAM computes."""
+
+    def __init__(self, security: ClientSecurity, threads: Executor, now_s: Callable[[], float]) -> None:
+        """Raises InvalidConfigError: the certificates."""
+        self._security = security
+        self._threads = threads
+        self._now_s = now_s
+        self._context = RenewedContext(client_context, dict(security.tls)) if security.protocol.tls else None
+        self._due: weakref.WeakKeyDictionary[asyncio.StreamWriter, float] = weakref.WeakKeyDictionary()
+
+    def renew(self) -> bool:
+        """Certificates that have changed; blocks. Raises InvalidConfigError."""
+        return self._context is not None and self._context.renew()
+
+    def is_due(self, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection's session is about to end."""
+        due_s = self._due.get(writer)
+        return due_s is not None and self._now_s() >= due_s
+
+    async def __call__(self, host: str, port: int) -> Streams:
+        """Raises OSError, InvalidConfigError (certificates), SaslAuthenticationFailedError and other answers."""
+        context = self._context.current if self._context is not None else None
+        try:
+            streams = await asyncio.open_connection(
+                host, port, ssl=context, server_hostname=host if context is not None else None
+            )
+        except ssl.SSLError as e:
+            raise handshake_error(e, f"the broker at {host}:{port}") from e
+        try:
+            if self._security.mechanism:
+                await self._authenticate(streams)
+        except BaseException:
+            streams[1].close()
+            raise
+        return streams
+
+    async def _authenticate(self, streams: Streams) -> None:
+        loop = asyncio.get_running_loop()
+        exchange = _Exchange(streams)
+        hello = HandshakeRequest(CLIENT_NAME, __version__, "")
+        answer = await exchange.ask(Api.HANDSHAKE, hello, HandshakeResponse)
+        exchange.spoken = SpokenVersions(answer.apis, "the other broker")
+        began_s = self._now_s()
+        client = await loop.run_in_executor(self._threads, self._client)
+        chosen = SaslHandshakeRequest(self._security.mechanism)
+        await exchange.ask(Api.SASL_HANDSHAKE, chosen, SaslHandshakeResponse)
+        message: bytes | None = client.first()
+        for _ in range(STEPS_MAX):
+            if message is None:
+                return
+            step = SaslAuthenticateRequest(message)
+            found = await exchange.ask(Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse)
+            message = await loop.run_in_executor(self._threads, client.answer, found.auth_bytes)
+            if found.session_lifetime_ms:
+                self._due[streams[1]] = began_s + found.session_lifetime_ms / 1000 * RENEWED_AFTER
+        raise SaslAuthenticationFailedError("the other broker does not end the authentication")
+
+    def _client(self) -> SaslClient:
+        token = None
+        if self._security.mechanism == OAUTHBEARER:
+            token = token_source(self._security.token_endpoint).token(TOKEN_TIMEOUT_S)
+        return sasl_client(self._security, token)
+
+
+class _Exchange:
+    """Requests one after the other on a connection that is new."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._reader, self._writer = streams
+        self.spoken = HANDSHAKE_ONLY
+        self._id = 0
+
+    async def ask(self, api: Api, message: Message, response: type[M]) -> M:
+        """Raises the answer's error, EOFError, OSError."""
+        version = self.spoken.version_of(api)
+        self._id += 1
+        self._writer.write(frames.encode_request(api, version.number, self._id, encode(message, version.older)))
+        await self._writer.drain()
+        try:
+            prefix = frames.decode_response_prefix(
+                await self._reader.readexactly(frames.PREFIX_BYTES), ANSWER_BYTES_MAX
+            )
+            body = memoryview(await self._reader.readexactly(prefix.body_bytes))
+        except EOFError as e:
+            raise BrokerNotAvailableError("the other broker has ended the connection during the authentication") from e
+        if prefix.api != api or prefix.correlation_id != self._id:
+            raise InvalidRequestError(f"another request than {api.name} has been answered")
+        header = body[: prefix.header_bytes]
+        if prefix.error_code:
+            raise error_from_code(prefix.error_code, decode_error(header))
+        return decode_response(api, header, response)

@@ -1,0 +1,61 @@
+"""One life of a simulated cluster; see `tests/simulation/life.py`. `python -m tests.simulation.cluster.life SEED
+[KIND]` lives one again."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import NamedTuple
+
+from sparklog.testing.sim_loop import Simulation, SimulationStuckError
+from tests.checker.analysis import Verdict, analyse
+from tests.checker.report import report
+from tests.simulation.cluster.plans import CLUSTER_PLANS
+from tests.simulation.cluster.world import ClusterWorld
+from tests.simulation.plans import Plan
+
+
+class ClusterLife(NamedTuple):
+    """What has happened in one life."""
+
+    verdict: Verdict
+    trace_hash: str
+    turns: int
+    faults: int
+    elections: int
+    disk_faults: int
+
+
+def kind_of(seed: int) -> str:
+    """The kind of life that a seed draws."""
+    names = tuple(CLUSTER_PLANS)
+    return names[seed % len(names)]
+
+
+def live_cluster(seed: int, kind: str | None = None) -> ClusterLife:
+    """One life. Raises AssertionError for a violation."""
+    kind = kind_of(seed) if kind is None else kind
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _lived(seed, CLUSTER_PLANS[kind])
+    except (AssertionError, SimulationStuckError) as e:
+        raise AssertionError(f"seed {seed} {kind}: {e}") from e
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _lived(seed: int, plan: Plan) -> ClusterLife:
+    with Simulation(seed) as simulation:
+        world = ClusterWorld(seed, plan, simulation)
+        verdict = analyse(world.run())
+        if verdict.beyond(set()):
+            raise AssertionError(report(verdict, set()))
+        return ClusterLife(
+            verdict, simulation.trace_hash, simulation.turns, world.faults, world.elections, world.trouble.touched
+        )
+
+
+if __name__ == "__main__":
+    print(sys.argv[1], live_cluster(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None))

@@ -1,0 +1,240 @@
+"""One real broker of a simulated cluster: `Broker` with `Cluster`, as the main module joins them, on a machine of its
+own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+
+from sparklog_broker.broker import Broker
+from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.config import make_config
+from sparklog_broker.dispatcher import Dispatcher
+from sparklog_broker.registry import HANDLERS
+
+from sparklog.errors import LogCorruptError, SparklogError, StorageError
+from sparklog.log.tools.repair import repair
+from sparklog.replication.cluster_image import ClusterImage
+from sparklog.testing.sim_files import PowerCut
+from sparklog.testing.sim_loop import SimLoop
+from sparklog.testing.sim_machine import SimMachine
+from sparklog.testing.sim_net import SimConnection, SimNet
+from sparklog.testing.sim_streams import stream_opener
+from sparklog.testing.sim_zookeeper import SimClient, SimZooKeeper
+from sparklog.types import TopicPartition
+from tests.simulation.sim_broker import ServerConnection
+
+PORT = 9292
+AGAIN_S = 0.5
+"""A process that has ended because it cannot start is started again."""
+OnLeads = Callable[["Node", TopicPartition], None]
+
+
+class Node:
+    """A broker that can be started, killed, stopped and replaced again and again. `on_leads(node, partition)` is called
+    whenever it begins to lead."""
+
+    def __init__(
+        self, broker_id: int, machine: SimMachine, net: SimNet, zookeeper: SimZooKeeper, settings: Mapping[str, object]
+    ) -> None:
+        self.id = broker_id
+        self.machine = machine
+        self.host = f"broker-{broker_id}"
+        self._net = net
+        self._zookeeper = zookeeper
+        topic = {k.removeprefix("topic."): v for k, v in settings.items() if k.startswith("topic.")}
+        given = {k: v for k, v in settings.items() if not k.startswith("topic.")}
+        self._config = make_config(
+            {
+                "data.dir": "/data",
+                "listen": f"{self.host}:{PORT}",
+                "broker.id": broker_id,
+                "zookeeper.connect": "zookeeper:2181",
+                **given,
+            },
+            topic,
+        )
+        self.loop: SimLoop | None = None
+        self.broker: Broker | None = None
+        self.zk: SimClient | None = None
+        self.life = 0
+        self.has_joined = False
+        self.failed = ""
+        """Why it cannot go on; what its main module would end for."""
+        self._starting: asyncio.Task[None] | None = None
+        self.on_leads: OnLeads = lambda node, tp: None
+
+    # --- what it is
+
+    @property
+    def is_alive(self) -> bool:
+        return self.loop is not None
+
+    @property
+    def is_paused(self) -> bool:
+        return self.loop is not None and self.loop.is_paused
+
+    @property
+    def cluster(self) -> Cluster | None:
+        return self.broker.cluster if self.broker is not None else None
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of its registration, -1: there is none."""
+        cluster = self.cluster
+        membership = getattr(cluster, "membership", None)
+        return -1 if membership is None else membership.registration.broker_epoch
+
+    def controller_image(self) -> ClusterImage | None:
+        """If it is, or takes itself for, the controller."""
+        membership = getattr(self.cluster, "membership", None)
+        return None if membership is None else membership._controller.image
+
+    # --- its life
+
+    def start(self) -> None:
+        """Begins to start; nothing waits for the end of it."""
+        assert self.loop is None
+        loop, environment = self.machine.process()
+        self.loop, self.failed, self.has_joined = loop, "", False
+        self.life += 1
+        self._starting = loop.create_task(self._run(loop, environment))
+
+    async def _run(self, loop: SimLoop, environment: object) -> None:
+        """As `sparklog_broker.main`. A power cut ends it anywhere."""
+        try:
+            await self._started(loop, environment)
+        except PowerCut:
+            return  # the world sees that the machine is off
+        except SparklogError as e:
+            self.failed = f"{type(e).__name__}: {e}"
+
+    async def _started(self, loop: SimLoop, environment) -> None:  # type: ignore[no-untyped-def]
+        self.zk = zk = self._zookeeper.client()
+        if self._is_cut_off:
+            self._zookeeper.cut(zk)
+        connect = stream_opener(self._net, loop, self.host)
+        cluster = await Cluster.connect(zk, self._config, loop, environment, connect)
+        self.broker = broker = Broker.open(self._config, loop, environment, cluster)
+        self._watch_leaderships(cluster)
+        dispatcher = Dispatcher(broker, HANDLERS)
+
+        def accept(connection: SimConnection) -> None:
+            ServerConnection(connection, dispatcher, loop)
+
+        self._net.listen(self.host, loop, accept)
+        broker.start(self._on_failed)
+        await cluster.join((f"{self.host}:{PORT}",), self._on_failed)
+        self.has_joined = True
+
+    def _watch_leaderships(self, cluster: Cluster) -> None:
+        tell = cluster.replicas.on_leadership
+
+        def told(key: TopicPartition, leads: bool) -> None:
+            if leads:
+                self.on_leads(self, key)
+            tell(key, leads)
+
+        cluster.replicas.on_leadership = told
+
+    def _on_failed(self, reason: str) -> None:
+        self.failed = reason
+
+    def look(self) -> None:
+        """Raises AssertionError if something has gone wrong that its main module would not have expected."""
+        task = self._starting
+        if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
+            raise AssertionError(f"{self.host} could not start: {task.exception()!r}") from task.exception()
+
+    def kill(self) -> None:
+        """SIGKILL: what was written stays."""
+        self.machine.kill(self._gone())
+
+    def power_cut(self) -> None:
+        """The machine stops; what was not synced may be lost."""
+        if self.loop is None:
+            self.machine.files.power_cut(self.machine.simulation.rng)
+        else:
+            self.machine.power_cut(self._gone())
+
+    def _gone(self) -> SimLoop:
+        loop, self.loop, self.broker = self.loop, None, None
+        assert loop is not None
+        self.failed, self.has_joined = "", False
+        if self.zk is not None:
+            self.zk.abandon()
+            self.zk = None
+        self._net.process_died(loop)
+        return loop
+
+    def stop(self, limit_s: float) -> bool:
+        """SIGTERM. Returns whether it has ended by itself, in time; it is gone in any case."""
+        loop, broker = self.loop, self.broker
+        assert loop is not None
+        ended = False
+        if broker is not None and self.has_joined:
+            stopping = loop.create_task(self._stop(broker))
+            simulation = self.machine.simulation
+            simulation.run(lambda: stopping.done() or self.machine.files.is_off, limit_s=simulation.now_s + limit_s)
+            if self.machine.files.is_off:
+                return False
+            ended = stopping.done()
+            if ended:
+                stopping.result()
+        self.kill()
+        return ended
+
+    async def _stop(self, broker: Broker) -> None:
+        cluster = broker.cluster
+        assert cluster is not None
+        await cluster.leave()
+        broker.stop_waiting()
+        with contextlib.suppress(StorageError):
+            await broker.close()
+
+    def repair(self) -> list[TopicPartition]:
+        """What an operator does about partitions that are offline because of what a power cut has left: the broker is
+        ended, `sparklog log repair`, a start. The partitions."""
+        broker = self.broker
+        assert broker is not None
+        damaged = [p for p in broker.partitions.all() if isinstance(p.error, LogCorruptError)]
+        if not damaged:
+            return []
+        work = [
+            (broker.storage.logs.location_of(p.key)[0] / str(p.key), broker.partitions.topics[p.key.topic].schemas)
+            for p in damaged
+        ]
+        self.kill()
+        for directory, schemas in work:
+            repair(directory, self.machine.files, dry_run=False, schema_of=schemas.__getitem__)
+        self.start()
+        return sorted(p.key for p in damaged)
+
+    # --- the way to ZooKeeper
+
+    _is_cut_off = False
+
+    def cut_zookeeper(self, notice_ms: int) -> None:
+        """It cannot reach ZooKeeper; a life that begins meanwhile cannot either."""
+        self._is_cut_off = True
+        if self.zk is not None:
+            self._zookeeper.cut(self.zk, notice_ms)
+
+    def heal_zookeeper(self) -> None:
+        self._is_cut_off = False
+        if self.zk is not None:
+            self._zookeeper.heal(self.zk)
+
+    def pause(self, seconds: float) -> None:
+        """SIGSTOP, its way to ZooKeeper, too."""
+        assert self.loop is not None
+        self.loop.is_paused = True
+        if self.zk is not None:
+            self._zookeeper.cut(self.zk, round(seconds * 1_000))
+
+    def resume(self) -> None:
+        assert self.loop is not None
+        self.loop.is_paused = False
+        if self.zk is not None and not self._is_cut_off:
+            self._zookeeper.heal(self.zk)

@@ -1,0 +1,151 @@
+"""What must hold between the brokers of a simulated cluster, whatever happens there, looked at from outside.
+
+Batches are compared by what a follower copies byte for byte: offset, checksum, leader epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sparklog.errors import SparklogError
+from sparklog.format.batch import iterate_batches
+from sparklog.log.partition_log import PartitionLog
+from sparklog.replication.replica.leader import Leader
+from sparklog.testing.sim_files import PowerCut
+from sparklog.types import TopicPartition
+from tests.simulation.cluster.node import Node
+
+PIECE_BYTES = 1 << 20
+
+
+class Copied(NamedTuple):
+    """What all replicas have of a batch in common."""
+
+    base_offset: int
+    next_offset: int
+    crc: int
+    leader_epoch: int
+
+
+class Promises:
+    """See the module. Methods raise AssertionError for what is broken."""
+
+    def __init__(self, compacted: Iterable[str] = ()) -> None:
+        self._compacted = frozenset(compacted)
+        """Topics whose logs may lack batches."""
+        self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        self._committed: dict[TopicPartition, dict[int, Copied]] = {}
+        self._looked: dict[tuple[int, int, TopicPartition], int] = {}
+        """How far a life of a broker was looked at."""
+        self._shown: dict[TopicPartition, tuple[int, int]] = {}
+        self.epochs = 0
+        """How many times somebody has begun to lead."""
+
+    def on_leads(self, node: Node, tp: TopicPartition) -> None:
+        """One life of one broker leads in an epoch."""
+        cluster = node.cluster
+        assert cluster is not None
+        epoch = cluster.replicas._replicas[tp].leader_epoch
+        me = node.id, node.life
+        known = self._leaders.setdefault((tp, epoch), me)
+        self.epochs += 1
+        if known != me:
+            raise AssertionError(f"{tp}: (broker, life) {known} and {me} lead in epoch {epoch}")
+
+    def look(self, nodes: Iterable[Node]) -> None:
+        """Below the high watermarks all logs agree, for ever; the end that consumers are told of never goes back."""
+        for node in nodes:
+            broker = node.broker
+            if broker is None or node.machine.files.is_off:
+                continue
+            for partition in sorted(broker.partitions.all(), key=lambda p: p.key):
+                log = partition.open_log
+                if log is None or node.id not in partition.replicas.replicas:
+                    continue
+                self._look_at_log(node, partition.key, log)
+                state = getattr(partition.replicas, "state", None)
+                if isinstance(state, Leader) and not state.has_resigned:
+                    self._look_at_end(partition.key, state)
+
+    def _look_at_log(self, node: Node, tp: TopicPartition, log: PartitionLog) -> None:
+        mark = log.high_watermark
+        if mark > log.log_end_offset:
+            raise AssertionError(f"{tp}: the high watermark {mark} of {node.host} is beyond {log.log_end_offset}")
+        key = (node.id, node.life, tp)
+        first = max(self._looked.get(key, 0), log.log_start_offset)
+        if first >= mark or tp.topic in self._compacted:
+            return
+        try:
+            found = batches_of(log, first, mark)
+        except SparklogError:
+            return  # its disk has failed
+        committed = self._committed.setdefault(tp, {})
+        for batch in found:
+            known = committed.setdefault(batch.base_offset, batch)
+            if known != batch:
+                raise AssertionError(f"{tp}: {node.host} shows {batch}, {known} was shown before")
+        self._looked[key] = mark
+
+    def _look_at_end(self, tp: TopicPartition, leader: Leader) -> None:
+        """KIP-207."""
+        try:
+            latest = leader.latest_offset()
+        except SparklogError:
+            return
+        epoch = leader.partition.leader_epoch
+        newest, shown = self._shown.get(tp, (-1, 0))
+        if epoch >= newest:
+            if latest < shown:
+                raise AssertionError(f"{tp}: the end goes back from {shown} to {latest} with epoch {epoch}")
+            self._shown[tp] = epoch, latest
+
+    def at_rest(self, nodes: Iterable[Node]) -> None:
+        """All have come back, and nothing happens any more: all replicas of a partition are equal."""
+        first: dict[TopicPartition, tuple[Node, list[Copied]]] = {}
+        for node in nodes:
+            assert node.broker is not None
+            for partition in sorted(node.broker.partitions.all(), key=lambda p: p.key):
+                tp, log = partition.key, partition.open_log
+                if node.id not in partition.replicas.replicas or tp.topic in self._compacted:
+                    continue
+                if log is None:
+                    raise AssertionError(f"{tp} is offline on {node.host}: {partition.error}")
+                mine = batches_of(log, log.log_start_offset, log.log_end_offset)
+                other, theirs = first.setdefault(tp, (node, mine))
+                if mine != theirs:
+                    raise AssertionError(
+                        f"{tp}: the log of {node.host} {_differing(mine, theirs)} is not that of {other.host}"
+                    )
+                for offset, batch in self._committed.get(tp, {}).items():
+                    if log.log_start_offset <= offset and batch not in set(mine):
+                        raise AssertionError(f"{tp}: {batch} was shown, and is not in the log of {node.host}")
+
+
+def batches_of(log: PartitionLog, offset: int, end: int) -> list[Copied]:
+    """All whole batches from `offset` to `end`. Raises SparklogError."""
+    found: list[Copied] = []
+    while offset < end:
+        piece = log.reader.read(offset, PIECE_BYTES, may_wait=False, to_log_end=True)
+        if piece is None:
+            break
+        try:
+            data = memoryview(piece.read())
+        except PowerCut:
+            return found
+        finally:
+            piece.release()
+        for _, header in iterate_batches(data):
+            if header.next_offset > end:
+                return found
+            if header.base_offset >= offset:
+                found.append(Copied(header.base_offset, header.next_offset, header.crc, header.leader_epoch))
+            offset = header.next_offset
+    return found
+
+
+def _differing(mine: list[Copied], theirs: list[Copied]) -> str:
+    for i, (one, other) in enumerate(zip(mine, theirs, strict=False)):
+        if one != other:
+            return f"(batch {i}: {one}, there {other})"
+    return f"(of {len(mine)} batches, there {len(theirs)})"

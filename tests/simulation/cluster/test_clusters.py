@@ -1,0 +1,65 @@
+"""Clusters of three to five real brokers on a simulated ZooKeeper, beside clients, crashes, power cuts, broken links,
+ended sessions, failing disks and machines that are replaced: no promise is broken.
+
+A failing seed is lived again with `python -m tests.simulation.cluster.life SEED KIND`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.cluster.life import live_cluster
+from tests.simulation.cluster.plans import CLUSTER_PLANS
+from tests.simulation.torture import main
+
+SEEDS = 13
+"""Of each kind of life; together more than 100."""
+TORTURE_SEEDS = 400
+
+
+@pytest.mark.parametrize("kind", CLUSTER_PLANS)
+def test_no_promise_is_broken(kind: str) -> None:
+    lives = [live_cluster(seed, kind) for seed in range(SEEDS)]
+    assert sum(life.verdict.acknowledged for life in lives) > 10 * SEEDS
+    assert sum(life.faults for life in lives) > 5 * SEEDS
+    assert sum(life.elections for life in lives) > 9 * SEEDS  # six when the topics are made
+    if CLUSTER_PLANS[kind].disks:
+        assert sum(life.disk_faults for life in lives) > SEEDS // 2
+
+
+@pytest.mark.parametrize("seed", [1087, 1191])
+def test_an_empty_machine_with_an_old_id_leads_nothing(seed: int) -> None:
+    """Found here: topics with flush.mode=group took it for a broker that has crashed, and has what was flushed."""
+    live_cluster(seed, "cluster-replaced")
+
+
+@pytest.mark.parametrize("seed", [1019, 1083])
+def test_a_session_that_ends_twice_while_there_is_no_controller_is_no_crash(seed: int) -> None:
+    """Found here: the partition was without a leader for ever."""
+    live_cluster(seed, "cluster-zookeeper")
+
+
+@pytest.mark.parametrize("seed", [1518, 3004])
+def test_a_partition_whose_disk_fails_acknowledges_nothing_that_others_lack(seed: int) -> None:
+    """Found here: those who waited for replicas were told that all is well."""
+    live_cluster(seed, "cluster-disks")
+
+
+def test_a_seed_gives_one_life() -> None:
+    for seed, kind in enumerate(CLUSTER_PLANS):
+        assert live_cluster(seed, kind) == live_cluster(seed, kind)
+    assert len({live_cluster(seed, "cluster-kills").trace_hash for seed in range(4)}) == 4
+
+
+def test_a_campaign_counts_what_it_lives(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--count", "2", "--first", "3", "--worlds", "cluster"]) == 0
+    assert "end: 2 lives" in capsys.readouterr().out
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("first", range(10_000, 10_000 + TORTURE_SEEDS, 50))
+@pytest.mark.parametrize("kind", CLUSTER_PLANS)
+def test_no_promise_is_broken_in_many_lives(kind: str, first: int) -> None:
+    for seed in range(first, first + 50):
+        live_cluster(seed, kind)

@@ -1,0 +1,352 @@
+"""What goes wrong in a cluster's life: each kind a method, drawn by the plan. Faults go on while others come."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sparklog.errors import SparklogError
+from sparklog.metadata.cluster_znodes import CONTROLLER
+from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
+from sparklog.testing.sim_loop import SimLoop
+from tests.simulation.cluster.node import Node
+from tests.simulation.cluster.plans import SESSION_MS
+from tests.simulation.trouble import REPLACED, Disks
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster.world import ClusterWorld
+
+DOWN_S = 1.5
+"""How long a broker is down at most."""
+STOP_LIMIT_S = 20.0
+SESSION_S = SESSION_MS / 1_000
+
+
+class ClusterTrouble:
+    """See the module."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self.world = world
+        self.sim = world.simulation
+        self.rng = world.simulation.rng
+        self.disks = {node.id: Disks() for node in world.nodes}
+        self.suspects: dict[int, int] = {}
+        """Brokers that crashed, and the life in which they did: until they are in sync again they may lack records."""
+        for node in world.nodes:
+            self.equip(node)
+
+    def equip(self, node: Node) -> None:
+        """The machine's disks fail as they are told."""
+        node.machine.files.fault = self.disks[node.id].fault
+        node.machine.files.part_of = lambda size_bytes: self.rng.randint(0, size_bytes)
+
+    @property
+    def touched(self) -> int:
+        return sum(disks.touched for disks in self.disks.values())
+
+    def strike(self, kind: str) -> None:
+        self.sim.note("fault", kind)
+        getattr(self, kind.replace(" ", "_"))()
+
+    # --- whom it hits
+
+    def _node(self) -> Node:
+        """Now and then a leader, so that it hits those who have something to lose."""
+        leaders = [n for n in self.world.nodes if self.world.leads_something(n)]
+        if leaders and self.rng.random() < 0.4:
+            return self.rng.choice(leaders)
+        return self.rng.choice(self.world.nodes)
+
+    def _can_spare(self, node: Node) -> bool:
+        """Whether another one at least is left, so that lives make progress."""
+        return any(n.is_alive and not n.is_paused for n in self.world.nodes if n is not node)
+
+    def _in_sync(self, node: Node) -> bool:
+        image = self.world.controller_image()
+        return (
+            image is not None
+            and node.has_joined
+            and node.broker_epoch >= 0
+            and image.known.get(node.id) == node.broker_epoch
+            and all(
+                node.id in p.isr and p.leader >= 0
+                for topic in image.topics.values()
+                for p in topic.partitions
+                if node.id in p.replicas
+            )
+        )
+
+    def may_crash(self, node: Node) -> bool:
+        """What was acknowledged and not flushed survives as long as one crashes at a time."""
+        if self.world.is_flushed:
+            return True
+        for suspect, life in list(self.suspects.items()):
+            found = self.world.node(suspect)
+            if found.life > life and self._in_sync(found):
+                del self.suspects[suspect]
+        return not set(self.suspects) - {node.id}
+
+    # --- brokers
+
+    def kill_broker(self) -> None:
+        node = self._node()
+        if not node.is_alive:
+            self.revive(node)
+        elif self.may_crash(node) and self._can_spare(node):
+            self._crashed(node, node.kill)
+
+    def power_cut(self) -> None:
+        node = self._node()
+        if node.is_alive and self.may_crash(node):
+            self._crashed(node, node.power_cut)
+
+    def power_cut_at_step(self) -> None:
+        """The power goes at one of the next calls of the file system, perhaps while it recovers."""
+        files = self._node().machine.files
+        files.cut_at = len(files.calls) + self.rng.randrange(60)
+
+    def is_off(self, node: Node) -> None:
+        """The power has gone at the step that was chosen."""
+        self._crashed(node, node.power_cut)
+
+    def _crashed(self, node: Node, crash: Callable[[], None]) -> None:
+        self.suspects[node.id] = node.life
+        crash()
+        self._again(node)
+
+    def _again(self, node: Node) -> None:
+        """It is started again, sometimes before its session has ended."""
+        life = node.life
+        self.world.later(self.rng.random() * DOWN_S, lambda: self.revive(node) if node.life == life else None)
+
+    def revive(self, node: Node) -> None:
+        if not node.is_alive and not node.machine.files.is_off:
+            node.start()
+
+    def stop_broker(self) -> None:
+        node = self._node()
+        if node.is_alive and not node.is_paused and node.has_joined and self.may_crash(node) and self._can_spare(node):
+            if not node.stop(self.rng.choice([STOP_LIMIT_S, STOP_LIMIT_S, 0.2])):
+                self.suspects[node.id] = node.life
+            self._again(node)
+
+    def give_up(self, node: Node) -> None:
+        """Its process has ended because it cannot go on; what made it end is repaired, and it is started again."""
+        self.sim.note("gave up", node.id, node.failed)
+        self.disks[node.id].heal()
+        self._crashed(node, node.power_cut if self.disks[node.id].touched else node.kill)
+
+    def pause_broker(self) -> None:
+        node = self._node()
+        if not node.is_alive or node.is_paused or not self._can_spare(node):
+            return
+        seconds = self.rng.random() * self.rng.choice([0.3, 1.0, 3.0]) + 0.05
+        life = node.life
+        node.pause(seconds)
+        self.world.later(seconds, lambda: node.resume() if node.is_alive and node.life == life else None)
+
+    def replace_broker(self) -> None:
+        """A new, empty machine has its id: one at a time, when all others have everything."""
+        node = self._node()
+        if self.world.is_quiet and all(self._in_sync(n) for n in self.world.nodes):
+            self.suspects[node.id] = node.life
+            node.kill()
+            self.world.replace_machine(node)
+            self.equip(node)
+            self._again(node)
+
+    def move_leaders(self) -> None:
+        """An operator prefers another order of the replicas, and elects by it."""
+        controller = self.world.controller()
+        image = self.world.controller_image()
+        if controller is None or image is None or controller.is_paused or controller.cluster is None:
+            return
+        targets = {}
+        for tp, partition in sorted(self.world.partitions_of(image)):
+            if self.rng.random() < 0.5:
+                order = list(partition.replicas)
+                self.rng.shuffle(order)
+                targets[tp] = tuple(order)
+        if not targets:
+            return
+        membership = controller.cluster.membership
+        assert controller.loop is not None
+
+        async def move() -> None:
+            with contextlib.suppress(SparklogError):  # an operator may be refused
+                await membership.ask(lambda token: Reassign(token, targets))
+                await membership.ask(lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)))
+
+        controller.loop.create_task(move())
+
+    # --- the network
+
+    def cut_link(self) -> None:
+        """Between two brokers, in one direction or in both."""
+        one, other = self.rng.sample(self.world.nodes, 2)
+        self._cut([(one.host, other.host)] + [(other.host, one.host)] * self.rng.randrange(2))
+
+    def isolate_broker(self) -> None:
+        """From the other brokers, in one direction or both; sometimes from ZooKeeper, too, or from clients."""
+        node = self._node()
+        others = [n.host for n in self.world.nodes if n is not node]
+        if self.rng.random() < 0.3:
+            others += [c.host for c in self.world.clients]
+        direction = self.rng.randrange(3)
+        links = [(node.host, other) for other in others if direction != 1]
+        links += [(other, node.host) for other in others if direction != 2]
+        seconds = self._cut(links)
+        if self.rng.random() < 0.3:
+            self._without_zookeeper(node, seconds)
+
+    def cut_client(self) -> None:
+        client, node = self.rng.choice(self.world.clients), self._node()
+        pair = [client.host, node.host]
+        self.rng.shuffle(pair)
+        self._cut([(pair[0], pair[1])])
+
+    def _cut(self, links: list[tuple[str, str]]) -> float:
+        net = self.world.net
+        seconds = self.rng.random() * self.rng.choice([0.3, 1.0, 3.0]) + 0.05
+        for link in links:
+            net.cut(*link)
+        self.world.later(seconds, lambda: net.heal_links(links))
+        return seconds
+
+    def reset_connections(self) -> None:
+        self.world.net.reset_some(0.3)
+
+    def late_requests(self) -> None:
+        self._leave_late(answers=False)
+
+    def late_answers(self) -> None:
+        self._leave_late(answers=True)
+
+    def _leave_late(self, *, answers: bool) -> None:
+        """What is said to a broker, or by it, arrives late; those who wait come back on other connections."""
+        net = self.world.net
+        stuck = net.delay_some(self._node().host, 0.5, answers=answers)
+        self.world.later(self.rng.random() * 0.5, lambda: net.leave_behind(c for c in stuck if c.is_open))
+
+    # --- ZooKeeper
+
+    def cut_zookeeper(self) -> None:
+        """One broker cannot reach it for a while, which it may notice late."""
+        self._without_zookeeper(self._node(), self.rng.random() * self.rng.choice([0.3, 2.0]))
+
+    def _without_zookeeper(self, node: Node, seconds: float) -> None:
+        node.cut_zookeeper(self.rng.randrange(round(SESSION_MS * 0.7)))
+        self.world.later(seconds, node.heal_zookeeper)
+
+    def expire_session(self) -> None:
+        """The broker lives, its session does not."""
+        node = self._node()
+        if node.zk is not None and node.zk.session_id:
+            self.world.zookeeper.end_session(node.zk.session_id)
+            node.cut_zookeeper(self.rng.randrange(300))
+            self.world.later(self.rng.random() * 0.5, node.heal_zookeeper)
+
+    def zookeeper_away(self) -> None:
+        """All of it; minutes, as a cluster sees it whose sessions are this short."""
+        zookeeper = self.world.zookeeper
+        if zookeeper.is_up:
+            zookeeper.stop()
+            self.world.later(self.rng.random() * self.rng.choice([1.0, 5.0]) * SESSION_S, self._zookeeper_back)
+
+    def _zookeeper_back(self) -> None:
+        if not self.world.zookeeper.is_up:
+            self.world.zookeeper.start()
+
+    def delete_controller(self) -> None:
+        """An operator has another one elected."""
+        self.world.operator.delete(CONTROLLER)
+
+    # --- clients
+
+    def kill_client(self) -> None:
+        client = self.rng.choice(self.world.clients)
+        client.kill()
+        client.start()
+
+    def pause_client(self) -> None:
+        loop = self.rng.choice(self.world.clients).loop
+        assert loop is not None
+        loop.is_paused = True
+        self.world.later(self.rng.random() * self.rng.choice([1.0, 1.0, 10.0]), lambda: _wake(loop))
+
+    def zombie_client(self) -> None:
+        """A client sleeps while its next life begins; then both go on."""
+        client = self.rng.choice([c for c in self.world.clients if c.role in REPLACED])
+        zombie = client.loop
+        assert zombie is not None
+        zombie.is_paused = True
+        self.world.zombies.append(zombie)
+        client.start()
+        self.world.later(self.rng.random() * 1.5, lambda: _wake(zombie))
+
+    def leave_group(self) -> None:
+        members = [c for c in self.world.clients if c.role in ("member", "pipeline")]
+        self.rng.choice(members).leaves = True
+
+    # --- clocks, disks
+
+    def jump_clock(self) -> None:
+        self._node().machine.clock.offset_ms += self.rng.choice([-3_600_000, -500, 500, 60_000, 3_600_000])
+
+    def _disk(self) -> str:
+        return self.rng.choice(self.world.plan.disks)
+
+    def full_disk(self) -> None:
+        self.disks[self._node().id].full.add(self._disk())
+
+    def space_again(self) -> None:
+        for disks in self.disks.values():
+            disks.full.clear()
+            disks.short = False
+
+    def one_disk_error(self) -> None:
+        operation = self.rng.choice(["write", "sync", "sync", "rename", "create", "read", "truncate", "remove"])
+        self.disks[self._node().id].once = self._disk(), operation, self.rng.choice([errno.EIO, errno.ENOSPC])
+
+    def broken_disk(self) -> None:
+        """Of one broker at a time."""
+        if not any(disks.broken for disks in self.disks.values()):
+            self.disks[self._node().id].broken.add(self._disk())
+
+    def new_disk(self) -> None:
+        """What a broken disk has lost comes back with a restart, as the broker's message asks for."""
+        for node in self.world.nodes:
+            disks = self.disks[node.id]
+            if node.is_alive and not node.is_paused and (disks.broken or disks.touched) and self.may_crash(node):
+                disks.heal()
+                self._crashed(node, self.rng.choice([node.kill, node.power_cut]))
+                return
+
+    # --- the end
+
+    def heal(self) -> None:
+        """Everything works again, and everybody is there."""
+        self._zookeeper_back()
+        self.world.net.heal()
+        for client in self.world.clients:
+            assert client.loop is not None
+            client.loop.is_paused = False
+        for node in self.world.nodes:
+            node.machine.files.cut_at = None
+            had_trouble = self.disks[node.id].touched > 0
+            self.disks[node.id].heal()
+            if node.machine.files.is_off:
+                node.power_cut()
+            elif node.is_alive and had_trouble:
+                node.kill()
+            if not node.is_alive:
+                node.start()
+            elif node.is_paused:
+                node.resume()
+            node.heal_zookeeper()
+
+
+def _wake(loop: SimLoop) -> None:
+    loop.is_paused = False

@@ -1,0 +1,239 @@
+"""The world of one life of a cluster: three to five machines with a real broker each, ZooKeeper, clients at work, what
+goes wrong, healing, and a final reading."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+
+from sparklog.metadata.store import TopicSpec
+from sparklog.replication.cluster_image import ClusterImage, PartitionImage
+from sparklog.testing.sim_loop import SimLoop, Simulation
+from sparklog.testing.sim_machine import SimMachine
+from sparklog.testing.sim_zookeeper import SimZooKeeper
+from sparklog.types import TopicPartition
+from tests.checker.history import Operation
+from tests.simulation.cluster.client import ClusterClient
+from tests.simulation.cluster.node import Node
+from tests.simulation.cluster.plans import QUICK, SESSION_MS
+from tests.simulation.cluster.promises import Promises
+from tests.simulation.cluster.trouble import ClusterTrouble
+from tests.simulation.plans import INPUT, OUTPUT, Plan
+from tests.simulation.world import FAULT_EVERY_S, PARTITIONS, Scene
+
+BROKERS = (3, 3, 3, 3, 4, 5)
+REPLICAS = 3
+START_S = 30.0
+REST_S = 60.0
+LOOK_S = 0.5
+
+
+class ClusterWorld(Scene):
+    """See the module."""
+
+    def __init__(self, seed: int, plan: Plan, simulation: Simulation) -> None:
+        super().__init__(seed, plan, simulation)
+        rng = simulation.rng
+        self._zookeeper_loop = simulation.loop("zookeeper")
+        self.zookeeper = SimZooKeeper(rng.getrandbits(32), session_timeout_ms=SESSION_MS, loop=self._zookeeper_loop)
+        self.operator = self.zookeeper.client()
+        self._settings: dict[str, object] = {**QUICK, **plan.settings}
+        if plan.disks:
+            self._settings["log.dirs"] = ",".join(plan.disks)
+        count = rng.choice(BROKERS)
+        self._promises = Promises(n for n, c in plan.topics.items() if c.get("cleanup.policy") == "compact")
+        self.nodes = [self._node(i, SimMachine(simulation, f"machine-{i}")) for i in range(1, count + 1)]
+        self.is_flushed = all(c.get("flush.mode") == "group" for c in plan.topics.values())
+        self._later: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = itertools.count()
+        self.trouble = ClusterTrouble(self)
+
+    def _node(self, broker_id: int, machine: SimMachine) -> Node:
+        node = Node(broker_id, machine, self.net, self.zookeeper, self._settings)
+        node.on_leads = self._promises.on_leads
+        return node
+
+    @property
+    def elections(self) -> int:
+        """How many times somebody has begun to lead."""
+        return self._promises.epochs
+
+    def connected(self, loop: SimLoop, host: str) -> ClusterClient:
+        return ClusterClient(loop, self.net, host, [node.host for node in self.nodes])
+
+    def clock_ms(self) -> int:
+        return self.nodes[0].machine.clock.now_ms()
+
+    def node(self, broker_id: int) -> Node:
+        return self.nodes[broker_id - 1]
+
+    def replace_machine(self, node: Node) -> None:
+        """A new one, whose disks are empty."""
+        node.machine = SimMachine(self.simulation, f"{node.machine.name}'")
+
+    # --- what the brokers know
+
+    def controller(self) -> Node | None:
+        """The one with the newest image, of those that take themselves for the controller."""
+        found = [(image.version, n.id) for n in self.nodes if (image := n.controller_image()) is not None]
+        return self.node(max(found)[1]) if found else None
+
+    def controller_image(self) -> ClusterImage | None:
+        controller = self.controller()
+        return None if controller is None else controller.controller_image()
+
+    @staticmethod
+    def partitions_of(image: ClusterImage) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+        for name, topic in image.topics.items():
+            for number, partition in enumerate(topic.partitions):
+                yield TopicPartition(name, number), partition
+
+    @staticmethod
+    def leads_something(node: Node) -> bool:
+        return node.broker is not None and any(p.replicas.leader == node.id for p in node.broker.partitions.all())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is on its way that would fail later."""
+        return all(n.is_alive and not n.is_paused and n.machine.files.cut_at is None for n in self.nodes)
+
+    # --- a run
+
+    def run(self) -> list[Operation]:
+        """What everybody did and saw. Raises AssertionError for a violation that shows at once."""
+        self._begin()
+        self.begin_clients()
+        rng = self.simulation.rng
+        kinds = list(self.plan.faults)
+        end = self.simulation.now_s + self.plan.seconds
+        while self.simulation.now_s < end:
+            self.pass_time(rng.uniform(*FAULT_EVERY_S))
+            self.trouble.strike(rng.choices(kinds, list(self.plan.faults.values()))[0])
+            self.faults += 1
+        self._later.clear()
+        self.trouble.heal()
+        self._look_on_until_done()
+        self.end_clients()
+        self._check_nodes()
+        self._come_to_rest()
+        self.read_everything()
+        self._promises.at_rest(self.nodes)
+        return self.operations()
+
+    def _begin(self) -> None:
+        for node in self.nodes:
+            node.start()
+        joined = lambda: all(n.has_joined for n in self.nodes)  # noqa: E731
+        if not self.simulation.run(joined, limit_s=self.simulation.now_s + START_S):
+            self._check_nodes()
+            raise AssertionError(f"no cluster within {START_S:.0f} s")
+        first = self.nodes[0]
+        assert first.loop is not None
+        self.simulation.complete(first.loop, self._make_topics(first), limit_s=START_S)
+        self.simulation.run(self._agree, limit_s=self.simulation.now_s + START_S)
+
+    def _agree(self) -> bool:
+        """Whether all brokers know everything: what a topic's settings promise begins with that."""
+        image = self.controller_image()
+        return image is not None and all(
+            node.cluster is not None and node.cluster.images.image.version == image.version for node in self.nodes
+        )
+
+    async def _make_topics(self, node: Node) -> None:
+        broker = node.broker
+        assert broker is not None
+        for topic, configs in self.plan.topics.items():
+            partitions = PARTITIONS if topic in (INPUT, OUTPUT) else 1
+            await broker.topics.create(TopicSpec(topic, partitions, configs=configs, replication_factor=REPLICAS))
+        for internal in (broker.groups.topic, broker.transactions.topic):
+            await internal.ensure()
+            await broker.topics.alter(internal.name, self.plan.internal)
+
+    def later(self, delay_s: float, action: Callable[[], object]) -> None:
+        """Between two events, when so much time has passed."""
+        heapq.heappush(self._later, (self.simulation.now_s + delay_s, next(self._order), action))
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets time pass. What fails meanwhile as machines do is started again."""
+        end = self.simulation.now_s + seconds
+        while self.simulation.now_s < end:
+            due = min(end, self._later[0][0]) if self._later else end
+            self.simulation.run(self._has_news, limit_s=due)
+            while self._later and self._later[0][0] <= self.simulation.now_s:
+                heapq.heappop(self._later)[2]()
+            self._see_news()
+        self._check()
+
+    def _has_news(self) -> bool:
+        return any(n.machine.files.is_off or n.failed for n in self.nodes)
+
+    def _see_news(self) -> None:
+        for node in self.nodes:
+            if node.machine.files.is_off:
+                self.trouble.is_off(node)
+            elif node.failed:
+                self.trouble.give_up(node)
+            elif node.has_joined and not node.is_paused:
+                for tp in node.repair():
+                    self.notes.repaired(str(tp))
+
+    def _check(self) -> None:
+        self._check_nodes()
+        self._promises.look(self.nodes)
+        for client in self.clients:
+            client.look()
+
+    def _check_nodes(self) -> None:
+        self.check_loops(*(n.loop for n in self.nodes if n.loop is not None))
+        for node in self.nodes:
+            node.look()
+
+    def _look_on_until_done(self) -> None:
+        """The promises hold while everything comes back, too."""
+        self.wanted = False
+        end = self.simulation.now_s + REST_S
+        while self.simulation.now_s < end and not all(c.task.done() for c in self.clients):
+            due = min(end, self.simulation.now_s + LOOK_S)
+            done = lambda: self._has_news() or all(c.task.done() for c in self.clients)  # noqa: E731
+            self.simulation.run(done, limit_s=due)
+            self._see_news()
+            self._run_due()
+            self._check_nodes()
+            self._promises.look(self.nodes)
+
+    def _run_due(self) -> None:
+        while self._later and self._later[0][0] <= self.simulation.now_s:
+            heapq.heappop(self._later)[2]()
+
+    def _come_to_rest(self) -> None:
+        end = self.simulation.now_s + REST_S
+        why = "?"
+        while self.simulation.now_s < end:
+            self.simulation.run_for(LOOK_S)
+            why = self._unrest()
+            if not why:
+                return
+        raise AssertionError(f"{REST_S:.0f} s after all was healed: {why}")
+
+    def _unrest(self) -> str:
+        """What is not yet as it is to be."""
+        image = self.controller_image()
+        if image is None:
+            return "there is no controller"
+        missing = [n.host for n in self.nodes if not n.has_joined or n.id not in image.brokers]
+        if missing:
+            return f"not in the cluster: {missing}"
+        for tp, partition in self.partitions_of(image):
+            if set(partition.isr) != set(partition.replicas):
+                return f"{tp}: {partition}"
+            logs = [self._log(i, tp) for i in partition.replicas]
+            if len(set(logs)) != 1 or logs[0][0] != logs[0][1]:
+                return f"{tp}: logs end, and are committed up to, {logs}"
+        return ""
+
+    def _log(self, broker_id: int, tp: TopicPartition) -> tuple[int, int]:
+        broker = self.node(broker_id).broker
+        partition = None if broker is None else broker.partitions.find(tp)
+        log = None if partition is None else partition.open_log
+        return (-1, -1) if log is None else (log.log_end_offset, log.high_watermark)

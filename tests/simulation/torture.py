@@ -1,0 +1,130 @@
+"""Lives without end, until told to stop: `python -m tests.simulation.torture forever | --seconds N | --count N`.
+
+Seeds are taken one after the other, from `--first` on; each lives once in a kind of life of every world that is asked
+for. A violation is one line that says how to live it again. Ctrl-C stops; the exit code is 1 if there was a violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from tests.simulation.cluster.life import kind_of, live_cluster
+from tests.simulation.cluster.plans import CLUSTER_PLANS
+from tests.simulation.life import live
+from tests.simulation.plans import PLANS, plan_of
+from tests.simulation.replication_world import World as RulesWorld
+
+Live = Callable[[int, str], object]
+PROGRESS_S = 30.0
+MESSAGE_CHARS = 300
+
+
+def _live_rules(seed: int, kind: str) -> None:
+    RulesWorld(seed).run()
+
+
+WORLDS: dict[str, tuple[Callable[[int], str], Live, str]] = {
+    "cluster": (kind_of, live_cluster, "python -m tests.simulation.cluster.life {seed} {kind}"),
+    "broker": (plan_of, live, "python -m tests.simulation.life {seed} {kind}"),
+    "rules": (
+        lambda seed: "rules",
+        _live_rules,
+        "python -c 'from tests.simulation.replication_world import World; World({seed}).run()'",
+    ),
+}
+"""By name: the kind that a seed draws, how it is lived, and lived again."""
+KINDS = {**dict.fromkeys(CLUSTER_PLANS, "cluster"), **dict.fromkeys(PLANS, "broker"), "rules": "rules"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="tests.simulation.torture", description=__doc__)
+    parser.add_argument("how_long", nargs="?", choices=["forever"], help="until Ctrl-C (the default)")
+    parser.add_argument("--seconds", type=float, help="until so much time has passed")
+    parser.add_argument("--count", type=int, help="until so many lives have been lived")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: drawn from the time)")
+    parser.add_argument("--worlds", default="cluster", help=f"of {', '.join(WORLDS)}; several with commas")
+    parser.add_argument("--kinds", default="", help="only these kinds of life; several with commas")
+    given = parser.parse_args(arguments)
+    first = given.first or int(time.time()) % 1_000_000 * 1_000
+    logging.disable(logging.CRITICAL)
+    kinds = tuple(filter(None, given.kinds.split(",")))
+    campaign = Campaign(_lives(first, tuple(given.worlds.split(",")), kinds), sys.stdout.write)
+    with contextlib.suppress(KeyboardInterrupt):
+        campaign.run(seconds=given.seconds, count=given.count)
+    campaign.tell("end")
+    return 1 if campaign.violations else 0
+
+
+def _lives(first: int, worlds: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, int, str]]:
+    """World, seed and kind, without end."""
+    for seed in itertools.count(first):
+        if kinds:
+            kind = kinds[seed % len(kinds)]
+            yield KINDS[kind], seed, kind
+            continue
+        for world in worlds:
+            yield world, seed, WORLDS[world][0](seed)
+
+
+class Campaign:
+    """Counts what is lived, and says so."""
+
+    def __init__(self, lives: Iterator[tuple[str, int, str]], write: Callable[[str], object]) -> None:
+        self._lives = lives
+        self._write = write
+        self._began_s = time.monotonic()
+        self._cpu_s = time.process_time()
+        self._lived: Counter[str] = Counter()
+        self.violations = 0
+
+    def run(self, *, seconds: float | None = None, count: int | None = None) -> None:
+        """Until one of both is reached."""
+        next_s = self._began_s + PROGRESS_S
+        while True:
+            now_s = time.monotonic()
+            if (seconds is not None and now_s - self._began_s >= seconds) or (
+                count is not None and self._lived.total() >= count
+            ):
+                return
+            if now_s >= next_s:
+                self.tell("so far")
+                next_s = now_s + PROGRESS_S
+            self._live(*next(self._lives))
+
+    def _live(self, world: str, seed: int, kind: str) -> None:
+        _, live_one, again = WORLDS[world]
+        try:
+            live_one(seed, kind)
+        except Exception as e:  # noqa: BLE001 - whatever it is, the search goes on
+            self.violations += 1
+            why = " ".join(str(e).split())[:MESSAGE_CHARS] if isinstance(e, AssertionError) else repr(e)
+            self._write(f"VIOLATION {again.format(seed=seed, kind=kind)} : {why}\n")
+            sys.stdout.flush()
+        self._lived[kind] += 1
+
+    def tell(self, what: str) -> None:
+        """One line."""
+        passed_s = max(time.monotonic() - self._began_s, 1e-9)
+        cpu_s = time.process_time() - self._cpu_s
+        total = self._lived.total()
+        kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(self._lived.items()))
+        self._write(
+            f"{what}: {total} lives in {passed_s:.0f} s ({total / passed_s:.2f}/s, {cpu_s / max(total, 1):.2f} s of "
+            f"processor each), {self.violations} violations; {kinds}\n"
+        )
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # what the dead processes of lives have left behind needs no cleaning

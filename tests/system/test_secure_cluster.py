@@ -1,0 +1,149 @@
+"""Two brokers and ZooKeeper: they authenticate to one another, clients are told of their own listener, and users are
+known everywhere."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparklog import Admin, Consumer, Producer
+from sparklog.client.local_zookeeper import ZooKeeperProcess
+from sparklog.client.net.addresses import parse_bootstrap
+from sparklog.client.net.connection import Connection
+from sparklog.errors import ClusterAuthorizationFailedError, SaslAuthenticationFailedError
+from sparklog.security.authority import Authority
+from sparklog.security.client_security import client_security
+from sparklog.security.scram import credential_text, make_credential
+from sparklog.security.secrets import Secret
+from tests.system.broker_process import BrokerProcess
+from tests.system.cluster_processes import SETTINGS, until
+from tests.system.secure_broker import now, write_identity
+
+MECHANISM = "SCRAM-SHA-512"
+PASSWORDS = {"broker": "between-us", "admin": "over-all"}
+LISTENERS = ("INTERNAL", "CLIENTS")
+
+
+class SecureCluster:
+    """Brokers 1 and 2."""
+
+    def __init__(self, directory: Path) -> None:
+        self.zookeeper = ZooKeeperProcess(directory / "zookeeper")
+        self.zookeeper.start()
+        authority = Authority("test CA", now())
+        self.ca = directory / "ca.pem"
+        self.ca.write_text(authority.identity.certificate)
+        own = write_identity(
+            directory, "broker", authority.issue("broker", ["localhost", "127.0.0.1"], now(), 1, broker=True)
+        )
+        (directory / "password").write_text(PASSWORDS["broker"] + "\n")
+        initial = ";".join(
+            f"{name}={MECHANISM}:{credential_text(make_credential(MECHANISM, Secret(password)))}"
+            for name, password in PASSWORDS.items()
+        )
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        settings = "\n".join(
+            [
+                f'zookeeper.connect = "{self.zookeeper.hosts}/sparklog"',
+                'listeners = "INTERNAL://127.0.0.1:0,CLIENTS://127.0.0.1:0"',
+                'listener.security.protocol.map = "INTERNAL:SASL_SSL,CLIENTS:SASL_SSL"',
+                'inter.broker.listener.name = "INTERNAL"',
+                *(f'{name} = "{value}"' for name, value in own.items()),
+                f'ssl.ca.location = "{self.ca}"',
+                f'sasl.scram.initial.credentials = "{initial}"',
+                f'sasl.jaas.config = \'{module} required username="broker" '
+                f'password="${{file:{directory / "password"}}}";\'',
+                'authorizer = "acl"',
+                'super.users = "User:broker;User:admin"',
+                SETTINGS,
+            ]
+        )
+        self.brokers: dict[int, BrokerProcess] = {}
+        self.addresses: dict[tuple[int, str], str] = {}
+        for number in (1, 2):
+            work_dir = directory / f"broker-{number}"
+            work_dir.mkdir()
+            process = self.brokers[number] = BrokerProcess(
+                work_dir / "data", settings=f"broker.id = {number}\n{settings}", listen=None, work_dir=work_dir
+            )
+            assert process.process.stdout is not None
+            self.addresses[number, "INTERNAL"] = process.address
+            second = process.process.stdout.readline().strip().removeprefix("listening on CLIENTS://")
+            self.addresses[number, "CLIENTS"] = second
+
+    def security(self, name: str, password: str) -> dict[str, str]:
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": MECHANISM,
+            "sasl.username": name,
+            "sasl.password": password,
+            "ssl.ca.location": str(self.ca),
+        }
+
+    def close(self) -> None:
+        codes = [process.stop() for process in self.brokers.values()]
+        self.zookeeper.kill()
+        assert codes == [0, 0], [process.stderr[-2000:] for process in self.brokers.values()]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
+    made = SecureCluster(tmp_path_factory.mktemp("secure-cluster"))
+    yield made
+    made.close()
+
+
+def test_what_is_written_is_copied_and_read(cluster: SecureCluster) -> None:
+    admin_security = cluster.security("admin", PASSWORDS["admin"])
+    bootstrap = cluster.addresses[1, "CLIENTS"]
+    with Admin(bootstrap, security=admin_security) as admin:
+        until(lambda: len(admin.describe_cluster().brokers) == 2, "two brokers")
+        told = {f"{broker.host}:{broker.port}" for broker in admin.describe_cluster().brokers}
+        assert told == {cluster.addresses[n, "CLIENTS"] for n in (1, 2)}
+        admin.create_topic("t", partitions=4, replication_factor=2, configs={"min.insync.replicas": 2})
+    values = [b"%d" % i * 100 for i in range(200)]
+    with Producer(bootstrap, security=admin_security) as producer:
+        for i, value in enumerate(values):
+            producer.send("t", value, partition=i % 4)
+    with Consumer(bootstrap, security=admin_security, group_id="g", consumer_timeout_ms=20_000) as consumer:
+        consumer.subscribe(["t"])
+        found = [record.value for record in itertools.islice(consumer, len(values))]
+    assert sorted(found) == sorted(values)
+
+
+def test_a_user_is_known_to_all_brokers_and_gone_from_all(cluster: SecureCluster) -> None:
+    admin_security = cluster.security("admin", PASSWORDS["admin"])
+    alice = client_security(cluster.security("alice", "wonder"))
+    second = parse_bootstrap(cluster.addresses[2, "CLIENTS"])[0]
+
+    def log_in() -> Connection | None:
+        try:
+            return Connection(second, timeout_ms=15_000, security=alice)
+        except SaslAuthenticationFailedError:
+            return None
+
+    with Admin(cluster.addresses[1, "CLIENTS"], security=admin_security) as admin:
+        assert log_in() is None
+        admin.set_user_password("alice", "wonder", only_new=True)
+        found: list[Connection] = []
+        until(lambda: (one := log_in()) is not None and not found.append(one), "alice at broker 2")  # type: ignore[func-returns-value]
+        with (
+            Admin(cluster.addresses[2, "CLIENTS"], security=alice) as hers,
+            pytest.raises(ClusterAuthorizationFailedError),
+        ):
+            hers.set_user_password("alice", "admin-too")
+        admin.remove_user("alice")
+    until(lambda: not found[0].is_idle(), "the end of alice's connection to broker 2")
+    found[0].close()
+    assert log_in() is None
+
+
+def test_nobody_gets_in_between_the_brokers(cluster: SecureCluster) -> None:
+    inner = parse_bootstrap(cluster.addresses[1, "INTERNAL"])[0]
+    with pytest.raises(SaslAuthenticationFailedError):
+        Connection(inner, security=client_security(cluster.security("broker", "guessed")))
+    for process in cluster.brokers.values():
+        assert not any(password in process.stderr for password in (*PASSWORDS.values(), "guessed", "wonder"))
