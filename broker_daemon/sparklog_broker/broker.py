@@ -29,7 +29,9 @@ from sparklog_broker.partitions.offset_snapshots import OffsetSnapshots
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 from sparklog_broker.security.access import Access
+from sparklog_broker.security.audit_log import AuditLog
 from sparklog_broker.security.records import SecurityRecords
+from sparklog_broker.security.throttling import Throttling
 from sparklog_broker.security.users import SECRET_BYTES, Users
 from sparklog_broker.topics import Topics
 
@@ -70,6 +72,8 @@ class Broker:
         self.security_records.watch(RecordKind.USERS, self.users.follow)
         self.access = Access.of(config, self.security_records)
         """None: everybody may do everything."""
+        self.throttling = Throttling(config, self.security_records, clock.monotonic_s)
+        self.audit = AuditLog.of(config, environment, loop)
         self.offset_snapshots = OffsetSnapshots()
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
@@ -139,6 +143,8 @@ class Broker:
         return await self._loop.run_in_executor(None, self._close)
 
     def _close(self) -> bool:
+        if self.audit is not None:
+            self.audit.close()
         self.io.stop()
         self.storage.stop_reading()
         self.background.close()

@@ -39,6 +39,11 @@ class BrokerConfig(Struct, frozen=True):
     listen: str
     authorizer: str
     super_users: str
+    audit_log_file: str
+    audit_log_max_bytes: int
+    audit_log_backups: int
+    quota_window_num: int
+    quota_window_size_seconds: int
     allow_everyone_if_no_acl_found: bool
     zookeeper_connect: str
     zookeeper_session_timeout_ms: int

@@ -26,7 +26,7 @@ from sparklog.protocol.base import Message
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api, decode_request, older_version
-from sparklog.protocol.permissions import Verdict
+from sparklog.protocol.permissions import ADMINISTRATIVE, Verdict, resources_of
 from sparklog.security.acls import Operation, ResourceType
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.broker import Broker
@@ -35,7 +35,9 @@ from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.long_answers import one_by_one
 from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response
 from sparklog_broker.security.access import Access, peer_of
+from sparklog_broker.security.audit_log import AuditLog
 from sparklog_broker.security.authenticator import SASL_APIS, Authenticator
+from sparklog_broker.security.throttling import Throttling
 
 log = logging.getLogger(__name__)
 
@@ -128,12 +130,16 @@ class Dispatcher:
         requests: RequestCounters | None = None,
         access: Access | None = None,
         authenticator: Authenticator | None = None,
+        throttling: Throttling | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         """`requests`: where errors are counted. `access` None: everybody may do everything. `authenticator` None: every
-        peer is known by its address."""
+        peer is known by its address. `throttling` None: nobody has a quota."""
         self._broker = broker
         self._access = access
         self._authenticator = authenticator
+        self._throttling = throttling
+        self._audit = audit
         self._requests = RequestCounters() if requests is None else requests
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
 
@@ -171,10 +177,12 @@ class Dispatcher:
             authenticate,
         )
         payload = body[prefix.header_bytes :]
-        if self._access is None:
-            response = await self._handlers[prefix.api](request, payload, context)
+        if isinstance(request, m.HandshakeRequest):
+            connection.client_id = request.client_name
+        if self._throttling is None or not self._throttling.is_needed:
+            response = await self._watched(prefix.api, request, payload, context)
         else:
-            response = await self._guarded(self._access, Api(prefix.api), request, payload, context)
+            response = await self._metered(self._throttling, prefix.api, request, payload, context, connection)
         field = RESULT_LISTS.get(type(response.message))
         if field is not None:
             results = getattr(response.message, field)
@@ -182,6 +190,46 @@ class Dispatcher:
             if len(results) > RESULTS_INLINE_MAX:
                 await self._encode_long(response, field, older)
         return frame_response(prefix.api, prefix.correlation_id, response, older)
+
+    async def _metered(
+        self,
+        throttling: Throttling,
+        api: int,
+        request: Message,
+        payload: memoryview,
+        context: RequestContext,
+        connection: Connection,
+    ) -> Response:
+        """Counts what the request costs its user, and mutes the connection when that is too much."""
+        request, begun = throttling.begin(request, context.principal, connection.client_id)
+        response = await self._watched(api, request, payload, context)
+        given_bytes = sum(part.length_bytes for part in response.payload)
+        wait_s = context.times.wait_s
+        throttle_ms = throttling.end(begun, request, response.message, len(payload), given_bytes, wait_s)
+        if throttle_ms:
+            connection.mute(throttle_ms)
+        return response
+
+    async def _watched(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
+        """Notes administrative acts, however they end."""
+        if self._audit is None or number not in ADMINISTRATIVE:
+            return await self._allowed(number, request, payload, context)
+        api, code = Api(number), UnknownServerError.code
+        try:
+            response = await self._allowed(number, request, payload, context)
+            code = 0
+        except SparklogError as e:
+            code = e.code
+            raise
+        finally:
+            about = resources_of(api, request)
+            self._audit.act(api, context.principal, context.peer_host, context.listener, about, code)
+        return response
+
+    async def _allowed(self, api: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
+        if self._access is None:
+            return await self._handlers[api](request, payload, context)
+        return await self._guarded(self._access, Api(api), request, payload, context)
 
     async def _guarded(
         self, access: Access, api: Api, request: Message, payload: memoryview, context: RequestContext
@@ -193,6 +241,10 @@ class Dispatcher:
         while True:
             version = access.version
             verdict = access.judge(api, request, peer)
+            error = verdict.error or verdict.item_error
+            if error is not None and self._audit is not None:
+                about = (verdict.operation, verdict.resource)
+                self._audit.denial(api, context.principal, context.peer_host, context.listener, error, *about)
             if verdict.error is not None:
                 raise verdict.error
             response = await self._handled(api, request, payload, context, verdict)

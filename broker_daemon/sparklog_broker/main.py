@@ -142,11 +142,20 @@ async def _run(config: BrokerConfig) -> int:
         await metrics.stop()
         raise
     try:
+        answer = Dispatcher(
+            broker,
+            HANDLERS,
+            broker.requests,
+            broker.access,
+            peers.authenticator,
+            throttling=broker.throttling,
+            audit=broker.audit,
+        ).answer
         server = Server(
             peers.open(sockets, local=config.local_socket_enabled),
             config,
             loop=loop,
-            answer=Dispatcher(broker, HANDLERS, broker.requests, broker.access, peers.authenticator).answer,
+            answer=answer,
             budget=broker.memory,
             requests=broker.requests,
             threads=peers.threads,
@@ -213,6 +222,7 @@ def _watched(broker: Broker, server: Server) -> Watched:
         address=server.address,
         server=server,
         requests=broker.requests,
+        throttling=broker.throttling,
         memory=broker.memory,
         storage=broker.storage,
         io=broker.io,

@@ -25,6 +25,7 @@ from sparklog.cli import (
     log,
     offsets,
     produce,
+    quota,
     reassign,
     sql,
     topic,
@@ -81,6 +82,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
+app.add_typer(quota.app, name="quota")
 app.command("top", epilog=top.EPILOG)(top.top)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(log.app, name="log")

@@ -15,7 +15,7 @@ EPILOG = """\
 
 `sparklog broker`
 
-`sparklog broker --data-dir /var/lib/sparklog --listen 0.0.0.0:9292`
+`sparklog broker --data-dir /var/lib/sparklog --listen 127.0.0.1:9300`
 
 `sparklog config broker --output broker.toml && sparklog broker --config broker.toml`
 

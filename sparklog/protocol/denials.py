@@ -42,6 +42,11 @@ _ITEMS: Mapping[Api, _Items] = {
         m.ListOffsetsResponse,
         lambda p, e: m.ListOffsetsResult(p.topic, p.partition, e.code, message=str(e)),
     ),
+    Api.OFFSETS_FOR_LEADER_EPOCH: _Items(
+        "partitions",
+        m.OffsetsForLeaderEpochResponse,
+        lambda p, e: m.EpochEndOffset(p.topic, p.partition, e.code, message=str(e)),
+    ),
     Api.DELETE_RECORDS: _Items(
         "partitions",
         m.DeleteRecordsResponse,

@@ -21,6 +21,7 @@ from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import operation_messages as operation
+from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -99,6 +100,8 @@ class Api(IntEnum):
     CREATE_ACLS = 66
     DELETE_ACLS = 67
     DESCRIBE_ACLS = 68
+    DESCRIBE_CLIENT_QUOTAS = 69
+    ALTER_CLIENT_QUOTAS = 90
 
 
 class ErrorBody(Message):
@@ -181,10 +184,12 @@ class ProduceResult(Message):
 
 
 class ProduceResponse(Message):
-    """One result per partition of the request, in its order. `brokers`: where the leaders that results name are."""
+    """One result per partition of the request, in its order. `brokers`: where the leaders that results name are.
+    `throttle_ms`: for so long the broker reads nothing more from the connection (a quota)."""
 
     results: list[ProduceResult]
     brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
+    throttle_ms: Annotated[int, Since(2, ignorable=True)] = 0
 
 
 class FetchPartition(Message):
@@ -248,10 +253,11 @@ class FetchResult(Message):
 
 class FetchResponse(Message):
     """One result per partition of the request, in its order; the payload is their data back to back. `brokers`: where
-    the brokers that results name are."""
+    the brokers that results name are. `throttle_ms` as in ProduceResponse."""
 
     results: list[FetchResult]
     brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
+    throttle_ms: Annotated[int, Since(2, ignorable=True)] = 0
 
 
 class EpochPartition(Message):
@@ -506,6 +512,8 @@ APIS: dict[Api, ApiSpec] = {
     Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 2),
     Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 2),
     Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 2),
+    Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 2),
+    Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 2),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

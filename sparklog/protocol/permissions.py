@@ -173,6 +173,8 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.CREATE_ACLS: (Rule(ResourceType.CLUSTER, _O.ALTER, _cluster),),
     Api.DELETE_ACLS: (Rule(ResourceType.CLUSTER, _O.ALTER, _cluster),),
     Api.DESCRIBE_ACLS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
+    Api.DESCRIBE_CLIENT_QUOTAS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE_CONFIGS, _cluster),),
+    Api.ALTER_CLIENT_QUOTAS: (Rule(ResourceType.CLUSTER, _O.ALTER_CONFIGS, _cluster),),
     Api.PRODUCE: (
         _TRANSACTIONAL._replace(when="with a transactional id"),
         Rule(TOPIC, _O.WRITE, _topics_of("partitions"), _ITEM),
@@ -239,6 +241,7 @@ ADMINISTRATIVE = frozenset(
         Api.ALTER_USER_SCRAM_CREDENTIALS,
         Api.CREATE_ACLS,
         Api.DELETE_ACLS,
+        Api.ALTER_CLIENT_QUOTAS,
         Api.ALTER_PARTITION_REASSIGNMENTS,
         Api.ELECT_LEADERS,
         Api.CORDON_BROKER,
@@ -297,6 +300,11 @@ def _error(rule: Rule, name: str) -> SparklogError:
     what = f"the {rule.resource_type} {name!r}" if name else f"this {rule.resource_type}"
     what = "the cluster" if rule.resource_type is ResourceType.CLUSTER else what
     return _ERRORS[rule.resource_type](f"{rule.operation} on {what} is not allowed")
+
+
+def resources_of(api: Api, request: Message) -> list[str]:
+    """What the request is about, for the audit log."""
+    return [str(Resource(rule.resource_type, name)) for rule in PERMISSIONS[api] for name in rule.names(request)]
 
 
 def required_operations(api: Api) -> Iterable[tuple[ResourceType, Operation]]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -92,6 +92,14 @@ class Quota(NamedTuple):
     limit: float
 
 
+class Throttled(NamedTuple):
+    """A group that has to wait."""
+
+    key: QuotaKey
+    group: Group
+    throttle_ms: int
+
+
 class QuotaTable:
     """All quotas that are set. Pure look-ups."""
 
@@ -143,6 +151,12 @@ class Throttles:
     def replace_table(self, table: QuotaTable) -> None:
         """Other quotas from now on. A group whose limit has changed begins with a full bucket of the new size."""
         self._table = table
+
+    def waiting(self, now_ms: int) -> Iterator[Throttled]:
+        """The groups that have to wait as things are."""
+        for (key, group), (rate, bucket) in self._buckets.items():
+            if wait_ms := throttle_ms(bucket, rate, now_ms):
+                yield Throttled(key, group, wait_ms)
 
     def charge(self, key: QuotaKey, user: str, client_id: str, cost: float, now_ms: int) -> int:
         """Counts `cost`, and says how long the connection has to be muted (ms).

@@ -53,6 +53,7 @@ from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import operation_messages as operation
+from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -298,6 +299,10 @@ REQUESTS: dict[m.Api, Message] = {
         "loader-1", 4_000, 2, [cluster.TransactionPartitionName("trips", 1)]
     ),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
+    m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasRequest("0af3"),
+    m.Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasRequest(
+        [quotas.QuotaAlteration("alice", "", {"producer_byte_rate": 1024.0, "consumer_byte_rate": None})]
+    ),
     m.Api.SASL_HANDSHAKE: security.SaslHandshakeRequest("SCRAM-SHA-512"),
     m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateRequest(b"n,,n=alice,r=nonce"),
     m.Api.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsRequest(
@@ -418,6 +423,14 @@ RESPONSES: dict[m.Api, Message] = {
         "b1c2", 1, 7, [operation.BrokerState(1, "10.0.0.1", 9292, "r1", 16), operation.BrokerState(2)], 0
     ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
+    m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasResponse(
+        [quotas.QuotaEntry("alice", None, {"producer_byte_rate": 1024.0})],
+        True,
+        [quotas.ThrottledGroup("producer_byte_rate", "alice", None, 17)],
+    ),
+    m.Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasResponse(
+        [quotas.QuotaEntry("alice", "", {"producer_byte_rate": 1024.0})]
+    ),
     m.Api.CREATE_ACLS: acls.CreateAclsResponse(2),
     m.Api.DELETE_ACLS: acls.DeleteAclsResponse(
         [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")], True

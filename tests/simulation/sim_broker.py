@@ -128,6 +128,7 @@ class ServerConnection:
         self.peer_host = self.peer_name = connection.peer_host
         self.times = RequestTimes()
         self.principal = ANONYMOUS
+        self.client_id = ""
         self.authentication = None
         self.is_known = True
         self.listener = self.local_socket = ""

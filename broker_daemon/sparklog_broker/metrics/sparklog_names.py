@@ -102,6 +102,15 @@ def server_families(watched: Watched) -> Iterator[Metric]:
     yield one_gauge("sparklog_request_memory_waiting", "Connections that wait for memory.", memory.waiting_count)
     yield one_gauge("sparklog_unread_answer_bytes", "Held by answers that clients do not read.", unread.held_bytes)
     yield one_gauge("sparklog_unread_answer_files", "File ranges held by such answers.", unread.held_files)
+    throttled = dict(watched.throttling.throttled)
+    yield counter(
+        Described("sparklog_throttled_requests", "Requests after which a connection was muted, by the quota."),
+        [({"quota": str(key)}, count) for key, (count, _) in throttled.items()],
+    )
+    yield counter(
+        Described("sparklog_throttle_seconds", "For how long connections were muted in all, by the quota."),
+        [({"quota": str(key)}, total_ms / 1_000) for key, (_, total_ms) in throttled.items()],
+    )
     purgatories = {"fetch": watched.partitions.fetches, "produce": watched.partitions.produces}
     yield gauge(
         Described("sparklog_purgatory_waiting", "Requests that wait, by what they wait in."),

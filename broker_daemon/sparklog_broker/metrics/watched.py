@@ -16,6 +16,7 @@ from sparklog_broker.network.server import Server
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
+from sparklog_broker.security.throttling import Throttling
 
 
 class Watched(NamedTuple):
@@ -25,6 +26,7 @@ class Watched(NamedTuple):
     clock: MachineClock
     address: str
     server: Server
+    throttling: Throttling
     requests: RequestCounters
     memory: MemoryBudget
     storage: Storage

@@ -147,6 +147,10 @@ class Connection:
         self.local_address, self.peer_host, self.peer_name = addresses or _addresses(sock)
         self.principal: Principal = ANONYMOUS
         """Who the peer is; whoever authenticates it says so here. Counts from the next request on."""
+        self.client_id = ""
+        """What the client calls itself."""
+        self._mute_ms = 0
+        self._muted: asyncio.TimerHandle | None = None
         self._prefix = bytearray(PREFIX_BYTES)
         self._prefix_received = 0
         self._frames_begun = 0
@@ -187,6 +191,10 @@ class Connection:
         """Of the request that is being processed."""
         return self._current.times if self._current is not None else RequestTimes()
 
+    def mute(self, mute_ms: int) -> None:
+        """When the request that is being processed has been answered, nothing is read for so long (KIP-219)."""
+        self._mute_ms = max(self._mute_ms, mute_ms)
+
     def refuse(self, error: SparklogError) -> None:
         """The first request is answered with `error`, then the connection is closed."""
         self._refusal = error
@@ -194,7 +202,7 @@ class Connection:
     # -- reading
 
     def _resume_reading(self) -> None:
-        if not self._reader_on and self._state in (State.OPEN, State.LINGERING):
+        if not self._reader_on and self._muted is None and self._state in (State.OPEN, State.LINGERING):
             self._progress_at = self._loop.time()
             try:
                 self._loop.add_reader(self._fd, self._on_readable)
@@ -289,7 +297,7 @@ class Connection:
         self._active_at = frame.times.received_s = self._loop.time()
         self._requests.begin(frame.prefix.api, frame.prefix.body_bytes)
         self._reading = None
-        if self._current is None:
+        if self._current is None and self._muted is None:
             self._process(frame)
         else:
             self._ready = frame
@@ -351,7 +359,22 @@ class Connection:
             self._send(reply)
         elif self._state is State.DRAINING:
             self._linger()
-        elif self._ready is not None:
+        elif self._mute_ms:
+            self._pause_reading()
+            self._muted = self._loop.call_later(self._mute_ms / 1_000, self._unmute)
+            self._mute_ms = 0
+        else:
+            self._go_on()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._active_at = self._loop.time()
+        self._resume_reading()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """With the request that has been read ahead."""
+        if self._ready is not None and self._state is State.OPEN:
             frame, self._ready = self._ready, None
             self._resume_reading()
             self._process(frame)
@@ -432,6 +455,7 @@ class Connection:
                 self.close()
         elif (
             (self._current is None or self._out)
+            and self._muted is None
             and self._reading is None
             and now - self._active_at > self._limits.idle_timeout_s
         ):
@@ -483,6 +507,8 @@ class Connection:
         try:
             self._pause_reading()
             self._stop_writer()
+            if self._muted is not None:
+                self._muted.cancel()
             if self._running is not None:
                 self._running.cancel()
             self._unread.note(self, 0, 0)

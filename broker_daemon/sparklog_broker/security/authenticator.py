@@ -52,8 +52,6 @@ from sparklog_broker.security_config import BrokerSecurity
 log = logging.getLogger(__name__)
 
 SASL_APIS = frozenset({Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
-CHECK_S_MAX = 30.0
-"""So often a session that has no end is looked at: it may have got one."""
 _LOOK_AGAIN_S = 0.05
 """Until an exchange that is under way on a thread has ended."""
 
@@ -85,6 +83,8 @@ class Authenticator:
             for listener in security.listeners.bound
         }
         self._exchanging: set[Connection] = set()
+        self._timers: weakref.WeakKeyDictionary[Connection, asyncio.TimerHandle] = weakref.WeakKeyDictionary()
+        """Of connections whose sessions, or whose time to authenticate, end."""
         self._by_password: weakref.WeakKeyDictionary[Connection, str] = weakref.WeakKeyDictionary()
         """Connections of users with a password, with the users' names."""
         users.on_removed = self._end_connections_of
@@ -173,6 +173,8 @@ class Authenticator:
             match effect:
                 case Authenticated(principal, mechanism, again):
                     connection.principal = principal
+                    assert connection.authentication is not None
+                    self._watch(connection, connection.authentication)
                     (self.counters.again if again else self.counters.succeeded)[mechanism] += 1
                     if mechanism != OAUTHBEARER:
                         self._by_password[connection] = principal.name
@@ -197,12 +199,16 @@ class Authenticator:
     # -- the end of sessions
 
     def _watch(self, connection: Connection, authentication: Authentication) -> None:
-        """Looks again when the session, or the patience, ends: also a request that waits does not outlive it."""
+        """Looks when the session, or the patience, ends: a request that waits does not outlive it either."""
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
         deadline_ms = authentication.deadline_ms
-        now_ms = self._clock.now_ms()
-        # without a limit it may get one when it authenticates again; that is at least so often looked for
-        left_s = CHECK_S_MAX if deadline_ms is None else min(max(deadline_ms - now_ms, 0) / 1000, CHECK_S_MAX)
-        self._loop.call_later(left_s + _LOOK_AGAIN_S, self._look, weakref.ref(connection), authentication)
+        if deadline_ms is not None:
+            left_s = max(deadline_ms - self._clock.now_ms(), 0) / 1000 + _LOOK_AGAIN_S
+            self._timers[connection] = self._loop.call_later(
+                left_s, self._look, weakref.ref(connection), authentication
+            )
 
     def _look(self, reference: weakref.ref[Connection], authentication: Authentication) -> None:
         connection = reference()

@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparklog.client.admin import acl_admin, cluster_admin, transaction_admin, user_admin
+from sparklog.client.admin import acl_admin, cluster_admin, quota_admin, transaction_admin, user_admin
 from sparklog.client.admin.cluster_admin import BrokerDescription, ClusterDescription, PartitionReassignment
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
+from sparklog.client.admin.quota_admin import QuotaDescription
 from sparklog.client.admin.record_deletion import delete_records
 from sparklog.client.admin.transaction_admin import HangingTransaction
 from sparklog.client.admin.user_admin import UserDescription
@@ -44,6 +45,7 @@ from sparklog.protocol.transaction_messages import (
 from sparklog.security.acl_records import ALL_ACLS, AclFilter
 from sparklog.security.acls import Acl
 from sparklog.security.client_security import Security, with_parameters
+from sparklog.security.quotas import Entity
 from sparklog.security.sasl import SCRAM_MECHANISMS
 from sparklog.security.scram import ITERATIONS_MIN
 from sparklog.security.secrets import Secret
@@ -523,6 +525,16 @@ class Admin:
     def describe_acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
         """The ACLs that the filter takes, or all. Raises as `create_acls`."""
         return acl_admin.describe_acls(self._cluster, wanted, timeout_ms=self._timeout_ms)
+
+    def describe_client_quotas(self) -> QuotaDescription:
+        """All quotas of users and client ids, and who has to wait at the moment. Raises
+        ClusterAuthorizationFailedError."""
+        return quota_admin.describe_quotas(self._cluster, timeout_ms=self._timeout_ms)
+
+    def alter_client_quotas(self, entity: Entity, changes: Mapping[str, float | None]) -> dict[str, float]:
+        """Sets quotas of a user, a client id or both (`sparklog.security.quotas.Entity`; None: takes one away); the
+        quotas that the entity has now. Raises InvalidConfigError, ClusterAuthorizationFailedError."""
+        return quota_admin.alter_quotas(self._cluster, entity, changes, timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
         """Every other method raises ClosedError from now on; again is fine. Nothing is held: connections are shared by

@@ -44,8 +44,10 @@ from sparklog.protocol import frames
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import (
     Api,
+    FetchResponse,
     HandshakeRequest,
     HandshakeResponse,
+    ProduceResponse,
     decode_error_body,
     decode_response,
     encode,
@@ -60,6 +62,8 @@ RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
 HEADER_ONLY_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 """Of every other response: only fetches have a payload."""
 CONNECT_TIMEOUT_MS = 10_000
+THROTTLE_MS_MAX = 3_600_000
+"""Whatever a broker says, a request is not waited for much longer."""
 READ_AHEAD_BYTES = 16 * 1024
 """Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
 READ_AHEAD_BYTES_MAX = 256 * 1024
@@ -117,6 +121,7 @@ class Connection:
         self._next_id = 0
         self._expected: deque[_Expected] = deque()
         self._closed = False
+        self._muted_until = 0.0
         self._spoken = HANDSHAKE_ONLY
         self._memory = ReusedMemory()
         self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
@@ -252,7 +257,9 @@ class Connection:
             raise FrameTooLargeError(
                 f"a request of {len(head) + size} bytes; this broker takes {limit} (socket.request.max.bytes)"
             )
-        deadline = time.monotonic() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        deadline = (
+            max(time.monotonic(), self._muted_until) + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        )
         try:
             self._send_all([head, *payload], deadline)
         except BaseException:
@@ -279,7 +286,10 @@ class Connection:
                 )
             if prefix.error_code == 0:
                 self.used_at = time.monotonic()
-                return decode_response(expected.api, header, response), payload
+                answer = decode_response(expected.api, header, response)
+                if isinstance(answer, ProduceResponse | FetchResponse) and answer.throttle_ms > 0:
+                    self._wait_for(answer.throttle_ms)
+                return answer, payload
         except BaseException:
             self.close()
             raise
@@ -290,6 +300,13 @@ class Connection:
         if isinstance(error, UnsupportedVersionError) and body.version_max >= 0:
             raise self._spoken.no_common_version(expected.api, (body.version_min, body.version_max)) from error
         raise error
+
+    def _wait_for(self, throttle_ms: int) -> None:
+        """The broker reads nothing for so long (a quota): that does not count against the time of requests, neither of
+        those that are on their way nor of those to come."""
+        throttle_s = min(throttle_ms, THROTTLE_MS_MAX) / 1_000
+        self._muted_until = time.monotonic() + throttle_s
+        self._expected = deque(e._replace(deadline=e.deadline + throttle_s) for e in self._expected)
 
     def abort(self) -> None:
         """Breaks the connection from another thread: whoever waits on it gets BrokerNotAvailableError."""

@@ -639,3 +639,50 @@ def test_an_answer_that_waits_does_not_keep_its_request() -> None:
             await p.response()
 
     run(scenario)
+
+
+async def _muting(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
+    """Answers with the body; its first byte says for how many minutes, then the second for how many ms."""
+    connection.mute(body[0] * 60_000 + body[1])
+    return Reply([encode_response(prefix.api, 0, prefix.correlation_id, b"", 2), bytes(body)])
+
+
+def test_a_muted_connection_is_answered_at_once_and_not_read_and_others_do_not_notice() -> None:
+    async def main() -> None:
+        served: list[int] = []
+
+        async def answer(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
+            served.append(prefix.correlation_id)
+            return await _muting(prefix, body, connection)
+
+        async with peer(answer) as muted, peer(answer) as other:
+            await muted.send(encode_request(4, 0, 1, b"", 2) + b"\x0a\x00")
+            await muted.send((encode_request(4, 0, 2, b"", 2) + b"\x00\x00") * 10_000)
+            assert (await muted.response())[3] == b"\x0a\x00", "answered at once"
+            for i in range(100, 200):
+                await other.send(encode_request(4, 0, i, b"", 2) + b"\x00\x00")
+                assert (await other.response())[1] == i
+            assert served == [1, *range(100, 200)]
+            assert muted.budget.used_bytes <= READ_AHEAD_BYTES
+            assert muted.connection.state is State.OPEN
+            muted.connection.check_deadlines(asyncio.get_running_loop().time() + 300)
+            assert muted.connection.state is State.OPEN, "it is not idle: it may not"
+
+    asyncio.run(main())
+
+
+def test_when_the_time_is_over_requests_go_on_in_their_order() -> None:
+    async def main() -> None:
+        began: list[float] = []
+
+        async def answer(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
+            began.append(asyncio.get_running_loop().time())
+            return await _muting(prefix, body, connection)
+
+        async with peer(answer) as p:
+            await p.send(encode_request(4, 0, 1, b"", 2) + b"\x00\x28" + encode_request(4, 0, 2, b"", 2) + b"\x00\x00")
+            await p.send(encode_request(4, 0, 3, b"", 2) + b"\x00\x00")
+            assert [(await p.response())[1] for _ in range(3)] == [1, 2, 3]
+            assert began[1] - began[0] >= 0.039
+
+    asyncio.run(main())

@@ -25,6 +25,7 @@ class _Peer:
     peer_host = "127.0.0.1"
     peer_name = "127.0.0.1:2"
     principal = ANONYMOUS
+    client_id = ""
     authentication = None
     is_known = True
     listener = local_socket = ""

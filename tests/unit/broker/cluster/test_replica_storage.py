@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sparklog.errors import NotLeaderError, RequestTimedOutError, StorageError, StorageFullError
+from sparklog.log.partition_log import PartitionLog
 from tests.unit.broker.cluster.replica_group import LAG_MS, Group, batches
 from tests.unit.log.compaction_support import keyed_batch, open_keyed, stored
 from tests.unit.log.support import LimitedFiles
@@ -88,7 +89,7 @@ def test_a_replica_retains_on_its_own_and_never_behind_its_high_watermark(tmp_pa
 def test_a_disk_that_is_full_shrinks_the_isr_and_loses_nothing(tmp_path: Path) -> None:
     disks: dict[str, LimitedFiles] = {}
 
-    def open_log(directory: Path, settings: dict[str, Any], **more: Any) -> Any:
+    def open_log(directory: Path, settings: dict[str, Any], **more: object) -> PartitionLog:
         disks[directory.name] = LimitedFiles()
         return open_keyed(directory, settings, files=disks[directory.name])
 
@@ -123,7 +124,7 @@ def test_a_disk_that_is_full_shrinks_the_isr_and_loses_nothing(tmp_path: Path) -
 def test_with_group_flush_a_follower_has_on_the_disk_what_its_next_fetch_acknowledges(tmp_path: Path) -> None:
     files: dict[str, LimitedFiles] = {}
 
-    def open_log(directory: Path, settings: dict[str, Any], **more: Any) -> Any:
+    def open_log(directory: Path, settings: dict[str, Any], **more: object) -> PartitionLog:
         files[directory.name] = LimitedFiles()
         return open_keyed(directory, settings, files=files[directory.name])
 

@@ -50,6 +50,7 @@ def watched(broker: Broker) -> Watched:
         broker.environment.clock,
         "127.0.0.1:9292",
         cast(Server, server),
+        broker.throttling,
         broker.requests,
         broker.memory,
         broker.storage,

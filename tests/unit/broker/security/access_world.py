@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,12 +46,12 @@ class Connected:
     peer_host = HOST
     peer_name = f"{HOST}:5"
 
-    def __init__(self, principal: Principal, local_host: str) -> None:
+    def __init__(self, principal: Principal, local_host: str, mute: Callable[[int], None]) -> None:
+        self.mute = mute
         self.local_address = (local_host, 9292)
         self.principal = principal
         self.authentication = None
         self.is_known = True
-        self.listener = "PLAINTEXT"
         self.local_socket = "sparklog-123"
         self.times = RequestTimes()
         self.listener = "CLIENTS"
@@ -66,7 +66,15 @@ class World:
         self.broker = Broker.open(make_config(given), asyncio.get_running_loop())
         self.broker.start()
         self._local_host = "10.0.0.1"
-        self.dispatcher = Dispatcher(self.broker, HANDLERS, self.broker.requests, self.broker.access)
+        self.dispatcher = Dispatcher(
+            self.broker,
+            HANDLERS,
+            self.broker.requests,
+            self.broker.access,
+            throttling=self.broker.throttling,
+            audit=self.broker.audit,
+        )
+        self.muted_ms: list[int] = []
 
     def put_peers_on_its_host(self) -> None:
         """From now on peers are on the broker's host."""
@@ -80,7 +88,7 @@ class World:
         header = encode(request)
         body = memoryview(bytearray(header + payload))
         prefix = RequestPrefix(api, APIS[api].version_max, 7, len(header), len(body))
-        reply = await self.dispatcher.answer(prefix, body, Connected(who, self._local_host))  # type: ignore[arg-type]
+        reply = await self.dispatcher.answer(prefix, body, Connected(who, self._local_host, self.muted_ms.append))  # type: ignore[arg-type]
         if reply is None or not reply.parts:
             return Answer(0, None, b"")
         data = b"".join(bytes(part) for part in reply.parts if isinstance(part, bytes | memoryview))

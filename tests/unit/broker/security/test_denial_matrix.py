@@ -20,6 +20,7 @@ from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import operation_messages as operation
+from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as sasl
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -66,6 +67,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.PRODUCE: _produce,
     Api.FETCH: lambda n: m.FetchRequest(5_000, 1, 1 << 20, 0, [m.FetchPartition(n.topic, 0, 0, 1 << 20)]),
     Api.LIST_OFFSETS: lambda n: m.ListOffsetsRequest([m.ListOffsetsPartition(n.topic, 0, -1)]),
+    Api.OFFSETS_FOR_LEADER_EPOCH: lambda n: m.OffsetsForLeaderEpochRequest([m.EpochPartition(n.topic, 0, -1, 0)]),
     Api.LOCATE_SEGMENTS: lambda n: m.LocateSegmentsRequest(n.topic, 0, 0, 10),
     Api.DELETE_RECORDS: lambda n: m.DeleteRecordsRequest(1_000, [m.DeleteRecordsPartition(n.topic, 0, 1)]),
     Api.ALTER_TOPIC: lambda n: topics.AlterTopicRequest(n.topic, {"retention.ms": 5}),
@@ -100,6 +102,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
         1, 1, [cluster.IsrProposal(n.topic, 0, 0, 0, [cluster.IsrMember(1, 1)])]
     ),
     Api.CONTROLLED_SHUTDOWN: lambda n: cluster.ControlledShutdownRequest(1, 1),
+    Api.DIRECTORY_FAILED: lambda n: cluster.DirectoryFailedRequest(1, 1, [cluster.OfflinePartition(n.topic, 0)]),
     Api.WRITE_TXN_MARKERS: lambda n: cluster.WriteTxnMarkersRequest(
         0, [cluster.TransactionMarker(n.topic, 0, 0, 0, True)]
     ),
@@ -125,6 +128,10 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda n: sasl.DescribeUserScramCredentialsRequest(["mallory"]),
     Api.CREATE_ACLS: lambda n: acls.CreateAclsRequest([ENTRY]),
     Api.DELETE_ACLS: lambda n: acls.DeleteAclsRequest([acls.AclFilterEntry()]),
+    Api.DESCRIBE_CLIENT_QUOTAS: lambda n: quotas.DescribeClientQuotasRequest(),
+    Api.ALTER_CLIENT_QUOTAS: lambda n: quotas.AlterClientQuotasRequest(
+        [quotas.QuotaAlteration("mallory", None, {"producer_byte_rate": 1e9})]
+    ),
     Api.DESCRIBE_ACLS: lambda n: acls.DescribeAclsRequest(acls.AclFilterEntry()),
 }
 MORE_REQUESTS: list[tuple[Api, Callable[[Names], Message | tuple[Message, bytes]]]] = [

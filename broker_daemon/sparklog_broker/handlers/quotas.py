@@ -1,0 +1,72 @@
+"""DESCRIBE_CLIENT_QUOTAS and ALTER_CLIENT_QUOTAS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from sparklog.errors import InvalidConfigError
+from sparklog.protocol.quota_messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    QuotaEntry,
+    ThrottledGroup,
+)
+from sparklog.security.quota_records import parse_key, quota_record
+from sparklog.security.quotas import Entity, QuotaKey
+from sparklog.security.records import RecordId
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.network.long_answers import NEWER_CLIENT, one_by_one
+from sparklog_broker.network.reply import Response
+from sparklog_broker.security.throttling import KEYS
+
+THROTTLED_MAX = 1_000
+
+
+async def describe_client_quotas(
+    request: DescribeClientQuotasRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    broker = context.broker
+    await broker.pace.begin()
+    throttled = [ThrottledGroup(str(t.key), *t.group, t.throttle_ms) for t in broker.throttling.waiting()]
+    return await broker.long_answers.build(
+        DescribeClientQuotasResponse([], throttled=list(islice(throttled, THROTTLED_MAX))),
+        "entries",
+        one_by_one(_entries(context, request.after), context.older_version),
+        paged=True,
+        remedy=NEWER_CLIENT,
+        version=context.older_version,
+    )
+
+
+def _entries(context: RequestContext, after: str) -> Iterator[QuotaEntry]:
+    entries = dict(context.broker.throttling.entries)
+    return (_entry(*entries[key]) for key in sorted(entries) if key > after)
+
+
+async def alter_client_quotas(
+    request: AlterClientQuotasRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """In effect here when it is answered, on other brokers of a cluster with the next image."""
+    now: dict[Entity, dict[QuotaKey, float]] = {e: dict(q) for e, q in context.broker.throttling.entries.values()}
+    altered: dict[Entity, dict[QuotaKey, float]] = {}
+    for alteration in request.alterations:
+        entity = Entity(alteration.user, alteration.client_id)
+        quotas = altered.setdefault(entity, now.get(entity, {}))
+        for name, limit in alteration.changes.items():
+            key = parse_key(name)
+            if limit is not None and key not in KEYS:
+                raise InvalidConfigError(f"{key} is not held yet: use one of {', '.join(KEYS)}")
+            if limit is None:
+                quotas.pop(key, None)
+            else:
+                quotas[key] = limit
+    records: dict[RecordId, bytes | None] = dict(quota_record(entity, quotas) for entity, quotas in altered.items())
+    await context.broker.security_records.change(records)
+    return Response(AlterClientQuotasResponse([_entry(entity, quotas) for entity, quotas in altered.items()]))
+
+
+def _entry(entity: Entity, quotas: Mapping[QuotaKey, float]) -> QuotaEntry:
+    return QuotaEntry(entity.user, entity.client_id, {str(key): limit for key, limit in sorted(quotas.items())})

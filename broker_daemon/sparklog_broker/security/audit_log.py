@@ -1,0 +1,158 @@
+"""The audit log at work: lines are written by a thread of their own, into a file that is rotated.
+
+`audit.log.file` grows to `audit.log.max.bytes`, then it becomes `….1`, the one before `….2`, and so on up to
+`audit.log.backups`. What cannot be written is said in the broker's log, and nobody waits for it. More lines than
+WAITING_MAX that are not written yet are left out, and the next line says how many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from sparklog.environment import Environment
+from sparklog.environment.files import File, FileSystem
+from sparklog.errors import ERRORS, SparklogError
+from sparklog.protocol.messages import Api
+from sparklog.security.acls import Operation, Resource
+from sparklog.security.audit import VALUE_CHARS_MAX, AuditEvent, AuditKind, AuditLimiter, audit_line
+from sparklog.security.principals import Principal
+from sparklog_broker.config import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX = 10_000
+NO_ERROR = "NONE"
+
+
+class AuditLog:
+    """Event-loop thread only, but for the writing."""
+
+    def __init__(self, config: BrokerConfig, environment: Environment, loop: asyncio.AbstractEventLoop) -> None:
+        path = Path(config.audit_log_file)
+        self._file = RotatedFile(
+            path if path.is_absolute() else config.data_dir / path,
+            environment.files,
+            config.audit_log_max_bytes,
+            config.audit_log_backups,
+        )
+        self._clock = environment.clock
+        self._loop = loop
+        self._limiter = AuditLimiter()
+        self._thread = environment.executors.pool("audit", 1)
+        self._waiting = 0
+        self._left_out = 0
+
+    @classmethod
+    def of(cls, config: BrokerConfig, environment: Environment, loop: asyncio.AbstractEventLoop) -> AuditLog | None:
+        """None: there is none."""
+        return cls(config, environment, loop) if config.audit_log_file else None
+
+    def act(
+        self, api: Api, principal: Principal, host: str, listener: str, resources: Iterable[str], error_code: int
+    ) -> None:
+        """An administrative act, however it ended."""
+        resource = ", ".join(resources)[:VALUE_CHARS_MAX]
+        self.note(self._event(AuditKind.ACT, api, principal, host, listener, _outcome(error_code), "", resource))
+
+    def denial(
+        self,
+        api: Api,
+        principal: Principal,
+        host: str,
+        listener: str,
+        error: SparklogError,
+        operation: Operation | None,
+        resource: Resource | None,
+    ) -> None:
+        """A request, or part of it, was denied."""
+        about = (str(operation or ""), str(resource or ""))
+        self.note(self._event(AuditKind.DENIAL, api, principal, host, listener, error.name, *about))
+
+    def _event(
+        self,
+        kind: AuditKind,
+        api: Api,
+        principal: Principal,
+        host: str,
+        listener: str,
+        outcome: str,
+        operation: str,
+        resource: str,
+    ) -> AuditEvent:
+        now_ms = self._clock.now_ms()
+        return AuditEvent(kind, now_ms, principal, host, listener, api.name, outcome, operation, resource)
+
+    def note(self, event: AuditEvent) -> None:
+        """Writes the event's line, unless its source has too many."""
+        left_out = self._limiter.admit(event)
+        if left_out is None:
+            return
+        if self._waiting >= WAITING_MAX:
+            self._left_out += 1
+            return
+        line = audit_line(event, (), left_out + self._left_out)
+        self._left_out = 0
+        self._waiting += 1
+        self._loop.run_in_executor(self._thread, self._file.append, line.encode()).add_done_callback(self._written)
+
+    def _written(self, writing: asyncio.Future[None]) -> None:
+        self._waiting -= 1
+        error = None if writing.cancelled() else writing.exception()
+        if error is not None:
+            log.error("a line of the audit log is not written: %s", error)
+
+    def close(self) -> None:
+        """Writes what waits. Blocks."""
+        self._thread.shutdown()
+        self._file.close()
+
+
+def _outcome(error_code: int) -> str:
+    return ERRORS[error_code]("").name if error_code in ERRORS else (str(error_code) if error_code else NO_ERROR)
+
+
+class RotatedFile:
+    """One thread at a time."""
+
+    def __init__(self, path: Path, files: FileSystem, max_bytes: int, backups: int) -> None:
+        self._path = path
+        self._files = files
+        self._max_bytes = max_bytes
+        self._backups = backups
+        self._open: File | None = None
+        self._size_bytes = 0
+
+    def append(self, line: bytes) -> None:
+        """Raises StorageError, OSError."""
+        file = self._opened()
+        if self._size_bytes and self._size_bytes + len(line) > self._max_bytes:
+            self._rotate()
+            file = self._opened()
+        file.write(self._size_bytes, line)
+        self._size_bytes += len(line)
+
+    def _opened(self) -> File:
+        if self._open is None:
+            self._open = self._files.open(self._path, create=True)
+            self._size_bytes = self._open.size()
+        return self._open
+
+    def _rotate(self) -> None:
+        self.close()
+        for number in range(self._backups, 0, -1):
+            newer = self._path if number == 1 else self._numbered(number - 1)
+            if self._files.exists(newer):
+                self._files.rename(newer, self._numbered(number))
+        if not self._backups:
+            self._files.remove(self._path)
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None

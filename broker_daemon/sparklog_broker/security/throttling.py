@@ -1,0 +1,112 @@
+"""Quotas at work: what requests cost their users and client ids, and how long connections are muted for it (KIP-219).
+
+The answer is sent at once and says `throttle_ms`; for that time the connection is not read. A fetch that finds its
+group in debt is answered without records, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from msgspec import structs
+
+from sparklog.errors import InvalidConfigError
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from sparklog.security.principals import Principal
+from sparklog.security.quota_records import quotas_of
+from sparklog.security.quotas import Entity, QuotaKey, QuotaTable, Throttled, Throttles, Window
+from sparklog.security.records import RecordKind
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.security.records import SecurityRecords
+
+log = logging.getLogger(__name__)
+
+
+KEYS = (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE)
+"""What the broker holds its peers to."""
+
+
+class Begun(NamedTuple):
+    """A request that may cost something: who it is of, and when it began."""
+
+    user: str
+    client_id: str
+    begun_s: float
+    debt_ms: int = 0
+
+
+class Throttling:
+    """Event-loop thread only. `throttled`: how often, and for how many ms in all, by the quota that was exceeded."""
+
+    def __init__(self, config: BrokerConfig, records: SecurityRecords, monotonic_s: Callable[[], float]) -> None:
+        window = Window(config.quota_window_num, config.quota_window_size_seconds)
+        self._throttles = Throttles(QuotaTable(), window, threads=config.num_io_threads + 1)
+        self._monotonic_s = monotonic_s
+        self._by_key: dict[str, tuple[Entity, dict[QuotaKey, float]]] = {}
+        self.throttled: dict[QuotaKey, tuple[int, int]] = {}
+        records.watch(RecordKind.QUOTAS, self._follow)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anybody has a quota."""
+        return bool(self._by_key)
+
+    @property
+    def entries(self) -> Mapping[str, tuple[Entity, Mapping[QuotaKey, float]]]:
+        """All quotas by the keys of their records."""
+        return self._by_key
+
+    def waiting(self) -> Iterator[Throttled]:
+        """The groups that have to wait now."""
+        return self._throttles.waiting(self._now_ms())
+
+    def begin(self, request: Message, principal: Principal, client_id: str) -> tuple[Message, Begun]:
+        """To be called before a request is handled; what is to be handled in its place."""
+        begun = Begun(principal.name, client_id, self._monotonic_s())
+        if isinstance(request, FetchRequest):
+            who = (begun.user, client_id)
+            debt_ms = self._throttles.debt_ms(QuotaKey.CONSUMER_BYTE_RATE, *who, self._now_ms())
+            if debt_ms:
+                return structs.replace(request, max_bytes=0, max_wait_ms=0), begun._replace(debt_ms=debt_ms)
+            most = self._throttles.fetch_bytes_max(*who)
+            if most < request.max_bytes:
+                return structs.replace(request, max_bytes=int(most)), begun
+        return request, begun
+
+    def end(
+        self, begun: Begun, request: Message, answer: Message | None, taken_bytes: int, given_bytes: int, wait_s: float
+    ) -> int:
+        """For how long the connection is to be muted (ms); 0: not at all. Says so in the answer."""
+        now_ms, who = self._now_ms(), (begun.user, begun.client_id)
+        costs: dict[QuotaKey, float] = {}
+        if isinstance(request, ProduceRequest):
+            costs[QuotaKey.PRODUCER_BYTE_RATE] = taken_bytes
+        elif isinstance(request, FetchRequest) and not begun.debt_ms:
+            costs[QuotaKey.CONSUMER_BYTE_RATE] = given_bytes
+        costs[QuotaKey.REQUEST_PERCENTAGE] = max(0.0, self._monotonic_s() - begun.begun_s - wait_s) * 1_000
+        waits = {key: self._throttles.charge(key, *who, cost, now_ms) for key, cost in costs.items()}
+        if begun.debt_ms:
+            waits[QuotaKey.CONSUMER_BYTE_RATE] = begun.debt_ms
+        key, throttle_ms = max(waits.items(), key=lambda item: item[1])
+        if throttle_ms:
+            count, total_ms = self.throttled.get(key, (0, 0))
+            self.throttled[key] = (count + 1, total_ms + throttle_ms)
+            if isinstance(answer, ProduceResponse | FetchResponse):
+                answer.throttle_ms = throttle_ms
+        return throttle_ms
+
+    def _now_ms(self) -> int:
+        return int(self._monotonic_s() * 1_000)
+
+    def _follow(self, changes: Mapping[str, bytes | None]) -> None:
+        for key, value in changes.items():
+            self._by_key.pop(key, None)
+            if value is not None:
+                try:
+                    self._by_key[key] = quotas_of(value)
+                except InvalidConfigError as e:
+                    log.error("quota %s is left out: %s", key, e)  # noqa: TRY400
+        self._throttles.replace_table(QuotaTable(dict(self._by_key.values())))

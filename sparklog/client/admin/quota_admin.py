@@ -1,0 +1,61 @@
+"""Quotas of users and client ids: listed and changed. Any broker takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from sparklog.client.net.paging import pages
+from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.protocol.messages import Api
+from sparklog.protocol.quota_messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    QuotaAlteration,
+    QuotaEntry,
+    ThrottledGroup,
+)
+from sparklog.security.quota_records import quota_record
+from sparklog.security.quotas import Entity, QuotaKey
+
+if TYPE_CHECKING:
+    from sparklog.client.net.cluster import Cluster
+
+
+class QuotaDescription(NamedTuple):
+    """`quotas` by entity. `throttled`: who has to wait at the moment, at the broker that was asked."""
+
+    quotas: dict[Entity, dict[str, float]]
+    throttled: list[ThrottledGroup]
+
+
+def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescription:
+    """See `Admin.describe_client_quotas`."""
+    policy = RetryPolicy(timeout_ms)
+
+    def ask(before: DescribeClientQuotasResponse | None) -> DescribeClientQuotasResponse:
+        request = DescribeClientQuotasRequest("" if before is None else str(position(before)))
+        return request_until(cluster, Api.DESCRIBE_CLIENT_QUOTAS, request, DescribeClientQuotasResponse, policy)
+
+    def position(page: DescribeClientQuotasResponse) -> object:
+        if not page.entries:
+            return None
+        return quota_record(_entity(page.entries[-1]), {QuotaKey.PRODUCER_BYTE_RATE: 1.0})[0].key
+
+    found = list(pages(ask, position))
+    return QuotaDescription({_entity(e): e.quotas for page in found for e in page.entries}, found[0].throttled)
+
+
+def alter_quotas(
+    cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], *, timeout_ms: int = 30_000
+) -> dict[str, float]:
+    """See `Admin.alter_client_quotas`."""
+    request = AlterClientQuotasRequest([QuotaAlteration(entity.user, entity.client_id, dict(changes))])
+    policy = RetryPolicy(timeout_ms)
+    return request_until(cluster, Api.ALTER_CLIENT_QUOTAS, request, AlterClientQuotasResponse, policy).entries[0].quotas
+
+
+def _entity(entry: QuotaEntry) -> Entity:
+    return Entity(entry.user, entry.client_id)

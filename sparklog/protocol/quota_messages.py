@@ -1,0 +1,65 @@
+"""The APIs of quotas: DESCRIBE_CLIENT_QUOTAS and ALTER_CLIENT_QUOTAS (KIP-546)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from sparklog.protocol.base import Message
+
+ENTITIES_PER_REQUEST_MAX = 1_000
+QUOTAS_PER_ENTITY_MAX = 50
+EntityName = Annotated[str, Meta(max_length=1_024)]
+QuotaName = Annotated[str, Meta(max_length=64)]
+
+
+class QuotaEntry(Message):
+    """The quotas of one entity: a user, a client id, or both; None: not named, "": the default."""
+
+    user: EntityName | None
+    client_id: EntityName | None
+    quotas: dict[str, float]
+
+
+class ThrottledGroup(Message):
+    """Those who share a quota and have to wait at the moment, for `throttle_ms`."""
+
+    quota: str
+    user: str | None
+    client_id: str | None
+    throttle_ms: int
+
+
+class DescribeClientQuotasRequest(Message):
+    """All quotas. `after`: those whose keys (`security/quota_records.py`) come after this one."""
+
+    after: Annotated[str, Meta(max_length=64)] = ""
+
+
+class DescribeClientQuotasResponse(Message):
+    """In the order of their keys. `more`: these were not all. `throttled`: at this broker, at most 1,000."""
+
+    entries: list[QuotaEntry]
+    more: bool = False
+    throttled: list[ThrottledGroup] = []
+
+
+class QuotaAlteration(Message):
+    """Quotas that an entity is to have; None: it has none any more. Those that are not named stay."""
+
+    user: EntityName | None
+    client_id: EntityName | None
+    changes: Annotated[dict[QuotaName, float | None], Meta(min_length=1, max_length=QUOTAS_PER_ENTITY_MAX)]
+
+
+class AlterClientQuotasRequest(Message):
+    """All are made, or none."""
+
+    alterations: Annotated[list[QuotaAlteration], Meta(min_length=1, max_length=ENTITIES_PER_REQUEST_MAX)]
+
+
+class AlterClientQuotasResponse(Message):
+    """The entities as they are now."""
+
+    entries: list[QuotaEntry]

@@ -1,0 +1,50 @@
+"""Quotas as security records: one for each entity.
+
+A record's key is the SHA-256 of its entity, so that names may be long; the value is a JSON object: `user` and
+`client_id` (absent: not named; "": the default), and `quotas` by their keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from sparklog.errors import InvalidConfigError
+from sparklog.security.quotas import Entity, QuotaKey, QuotaTable
+from sparklog.security.records import RecordId, RecordKind
+
+CLIENT_ID_CHARS_MAX = 1_024
+
+Quotas = Mapping[QuotaKey, float]
+
+
+def quota_record(entity: Entity, quotas: Quotas) -> tuple[RecordId, bytes | None]:
+    """The record of the entity's quotas; without any there is none. Raises InvalidConfigError."""
+    QuotaTable({entity: quotas or {QuotaKey.PRODUCER_BYTE_RATE: 1.0}})
+    named = {name: value for name, value in entity._asdict().items() if value is not None}
+    identity = json.dumps(named, sort_keys=True, ensure_ascii=False).encode()
+    key = RecordId(RecordKind.QUOTAS, hashlib.sha256(identity).hexdigest())
+    if not quotas:
+        return key, None
+    return key, json.dumps({**named, "quotas": {str(k): v for k, v in sorted(quotas.items())}}).encode()
+
+
+def quotas_of(value: bytes) -> tuple[Entity, dict[QuotaKey, float]]:
+    """What a record says; of keys that a later version may have nothing. Raises InvalidConfigError."""
+    try:
+        found = json.loads(value)
+        entity = Entity(found.get("user"), found.get("client_id"))
+        quotas = {QuotaKey(k): float(v) for k, v in found["quotas"].items() if k in set(QuotaKey)}
+        QuotaTable({entity: quotas})
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        raise InvalidConfigError("what is stored is no quota") from e
+    return entity, quotas
+
+
+def parse_key(text: str) -> QuotaKey:
+    """The key of a text. Raises InvalidConfigError."""
+    try:
+        return QuotaKey(text)
+    except ValueError as e:
+        raise InvalidConfigError(f"{text[:64]!r} is no quota: use one of {', '.join(QuotaKey)}") from e

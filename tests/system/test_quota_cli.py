@@ -1,0 +1,65 @@
+"""`sparklog quota` against a real broker, and what a throttled producer notices."""
+
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sparklog
+from sparklog import Admin, Consumer, Producer
+from sparklog.security.quotas import Entity
+from sparklog.types import TopicPartition
+from tests.system.test_cli import Run, run  # noqa: F401
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[sparklog.LocalBroker]:
+    with sparklog.start_local(data_dir=tmp_path / "broker-data") as local:
+        yield local
+
+
+def test_quotas_are_set_shown_and_taken_away(run: Run, broker: sparklog.LocalBroker) -> None:
+    assert "no such quotas" in run("quota", "describe").stderr
+    made = run("quota", "alter", "--user", "loader", "--add-config", "producer_byte_rate=1000,request_percentage=50")
+    assert made.stdout == "producer_byte_rate=1000, request_percentage=50\n"
+    run("quota", "alter", "--user-defaults", "--client-id", "spark", "--add-config", "consumer_byte_rate=1e6")
+    shown = run("quota", "describe").stdout
+    assert "loader" in shown
+    assert "(default)" in shown
+    assert "1e+06" in shown
+    assert "spark" not in run("quota", "describe", "--user", "loader").stdout
+    left = run("quota", "alter", "--user", "loader", "--delete-config", "producer_byte_rate").stdout
+    assert left == "request_percentage=50\n"
+    run("quota", "alter", "--user", "loader", "--delete-config", "request_percentage")
+    assert set(Admin(broker.bootstrap_servers).describe_client_quotas().quotas) == {Entity("", "spark")}
+    wrong = run("quota", "alter", "--user", "a", "--add-config", "bytes=5", code=1).stderr
+    assert "producer_byte_rate" in wrong.replace("\n", " ")
+    assert "--user" in run("quota", "alter", "--add-config", "producer_byte_rate=5", code=2).stderr
+    assert "cannot both" in run("quota", "alter", "--user", "a", "--user-defaults", code=2).stderr
+
+
+def test_a_throttled_producer_waits_and_loses_nothing(broker: sparklog.LocalBroker) -> None:
+    """A burst of ten seconds' worth is free, then it waits; what it sends is all there, once and in order."""
+    admin = Admin(broker.bootstrap_servers)
+    admin.create_topic("t")
+    admin.alter_client_quotas(Entity("ANONYMOUS"), {"producer_byte_rate": 100_000.0})
+    with Producer(broker.bootstrap_servers, linger_ms=0) as producer:
+        chance = random.Random(1)
+        sent = [producer.send("t", chance.randbytes(100_000)) for _ in range(12)]
+        assert [future.result(60).offset for future in sent] == list(range(12))
+    assert admin.list_offsets({TopicPartition("t", 0): "latest"})[TopicPartition("t", 0)].offset == 12
+    throttled = admin.describe_client_quotas().throttled
+    assert [(g.quota, g.user) for g in throttled] in ([], [("producer_byte_rate", "ANONYMOUS")])
+    admin.alter_client_quotas(Entity("ANONYMOUS"), {"producer_byte_rate": None, "consumer_byte_rate": 100_000.0})
+    with Consumer(broker.bootstrap_servers, local_read="off") as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek_to_beginning()
+        got = 0
+        while got < 12:
+            got += len(consumer.poll(1_000))
+    assert got == 12

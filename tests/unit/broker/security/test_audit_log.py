@@ -1,0 +1,83 @@
+"""The audit log at work: one line per administrative act and per denial, in files that are rotated."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from sparklog_broker.security.audit_log import RotatedFile
+
+from sparklog.environment.files import RealFiles
+from sparklog.protocol import acl_messages as acls
+from sparklog.protocol import messages as m
+from sparklog.protocol import topic_messages as topics
+from sparklog.protocol.messages import Api
+from tests.unit.broker.security.access_world import ADMIN, BATCH, HOST, MALLORY, World
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def brief(line: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(line[k] for k in ("kind", "principal", "api", "operation", "resource", "outcome"))
+
+
+def test_acts_and_denials_have_a_line_each(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, **{"audit.log.file": "audit.log"})
+        await world.do(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest("t"))
+        await world.ask(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest("t"))
+        await world.ask(MALLORY, Api.DELETE_TOPIC, topics.DeleteTopicRequest("t"))
+        produce = m.ProduceRequest(1, 1_000, [m.ProducePartition("t", 0, len(BATCH))])
+        await world.ask(MALLORY, Api.PRODUCE, produce, BATCH)
+        await world.do(ADMIN, Api.PRODUCE, produce, BATCH)  # neither
+        entry = acls.AclEntry("topic", "literal", "t", "User:alice", "*", "Read", "Allow")
+        await world.do(ADMIN, Api.CREATE_ACLS, acls.CreateAclsRequest([entry]))
+        await world.close()
+
+    asyncio.run(scenario())
+    found = lines(tmp_path / "audit.log")
+    assert [brief(line) for line in found] == [
+        ("act", "User:admin", "CREATE_TOPIC", "", "topic:t", "NONE"),
+        ("act", "User:admin", "CREATE_TOPIC", "", "topic:t", "TOPIC_ALREADY_EXISTS"),
+        ("denial", "User:mallory", "DELETE_TOPIC", "Delete", "topic:t", "TOPIC_AUTHORIZATION_FAILED"),
+        ("act", "User:mallory", "DELETE_TOPIC", "", "topic:t", "TOPIC_AUTHORIZATION_FAILED"),
+        ("denial", "User:mallory", "PRODUCE", "Write", "topic:t", "TOPIC_AUTHORIZATION_FAILED"),
+        ("act", "User:admin", "CREATE_ACLS", "", "cluster:kafka-cluster", "NONE"),
+    ]
+    assert {(line["host"], line["listener"]) for line in found} == {(HOST, "CLIENTS")}
+
+
+def test_denials_of_one_source_are_limited_and_counted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, **{"audit.log.file": str(tmp_path / "elsewhere.log")})
+        for _ in range(100):
+            await world.ask(MALLORY, Api.DELETE_GROUP, _delete())
+        await world.close()
+
+    asyncio.run(scenario())
+    found = lines(tmp_path / "elsewhere.log")
+    assert sum(line["kind"] == "act" for line in found) == 100
+    assert 20 <= sum(line["kind"] == "denial" for line in found) <= 30
+
+
+def _delete() -> Any:
+    from sparklog.protocol.group_messages import DeleteGroupRequest
+
+    return DeleteGroupRequest("g")
+
+
+def test_the_file_is_rotated(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    file = RotatedFile(path, RealFiles(), max_bytes=100, backups=2)
+    for i in range(10):
+        file.append(b"%039d\n" % i)
+    file.close()
+    again = RotatedFile(path, RealFiles(), max_bytes=100, backups=2)
+    again.append(b"%039d\n" % 10)
+    again.close()
+    found = {p.name: [int(line) for line in p.read_text().split()] for p in tmp_path.iterdir()}
+    assert found == {"audit.log": [10], "audit.log.1": [8, 9], "audit.log.2": [6, 7]}

@@ -1,0 +1,123 @@
+"""Quotas in the dispatcher: who is muted for how long, and who is not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparklog.errors import InvalidConfigError
+from sparklog.protocol import messages as m
+from sparklog.protocol import quota_messages as q
+from sparklog.protocol.messages import Api
+from sparklog.security.quota_records import quota_record, quotas_of
+from sparklog.security.quotas import Entity, QuotaKey
+from sparklog.security.records import RecordKind
+from tests.unit.broker.security.access_world import ADMIN, ALICE, BATCH, MALLORY, World, text_of
+
+PRODUCE = m.ProduceRequest(1, 1_000, [m.ProducePartition("public", 0, len(BATCH))])
+FETCH = m.FetchRequest(0, 1, 1 << 20, 0, [m.FetchPartition("public", 0, 0, 1 << 20)])
+
+
+async def furnished(directory: Path) -> World:
+    world = World(directory, **{"allow.everyone.if.no.acl.found": True})
+    await world.furnish()
+    return world
+
+
+async def limit(world: World, user: str | None, client_id: str | None = None, **limits: float | None) -> Any:
+    request = q.AlterClientQuotasRequest([q.QuotaAlteration(user, client_id, dict(limits))])
+    return await world.do(ADMIN, Api.ALTER_CLIENT_QUOTAS, request)
+
+
+def test_who_sends_more_is_told_to_wait_and_nobody_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = await furnished(tmp_path)
+        assert (await world.do(ALICE, Api.PRODUCE, PRODUCE, BATCH)).throttle_ms == 0
+        assert not world.broker.throttling.is_needed
+        await limit(world, "alice", producer_byte_rate=1.0)
+        first = await world.do(ALICE, Api.PRODUCE, PRODUCE, BATCH)
+        assert first.results[0].error_code == 0, "it is done all the same"
+        owed_s = len(BATCH) - 10  # ten windows of one second are free
+        assert owed_s * 1_000 - 2_000 < first.throttle_ms <= owed_s * 1_000
+        assert world.muted_ms == [first.throttle_ms]
+        assert (await world.do(MALLORY, Api.PRODUCE, PRODUCE, BATCH)).throttle_ms == 0
+        assert (await world.do(ALICE, Api.FETCH, FETCH)).throttle_ms == 0, "another quota"
+        assert world.muted_ms == [first.throttle_ms]
+        shown = await world.do(ADMIN, Api.DESCRIBE_CLIENT_QUOTAS, q.DescribeClientQuotasRequest())
+        assert shown.entries == [q.QuotaEntry("alice", None, {"producer_byte_rate": 1.0})]
+        assert [(t.quota, t.user, t.client_id) for t in shown.throttled] == [("producer_byte_rate", "alice", None)]
+        assert world.broker.throttling.throttled[QuotaKey.PRODUCER_BYTE_RATE] == (1, first.throttle_ms)
+        await limit(world, "alice", producer_byte_rate=None)
+        assert (await world.do(ALICE, Api.PRODUCE, PRODUCE, BATCH)).throttle_ms == 0
+        assert not world.broker.throttling.is_needed
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_in_debt_gets_no_records_and_costs_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = await furnished(tmp_path)
+        await limit(world, None, "tests", consumer_byte_rate=1.0)
+        first = await world.do(ALICE, Api.FETCH, FETCH)
+        assert first.results[0].length_bytes > 0, "a batch is served whole"
+        assert first.throttle_ms > 0
+        again = await world.do(MALLORY, Api.FETCH, FETCH)
+        assert (again.results[0].error_code, again.results[0].length_bytes) == (0, 0)
+        assert again.results[0].high_watermark == 3
+        assert 0 < again.throttle_ms <= first.throttle_ms
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_time_is_counted_and_its_waits_are_one_window_at_most(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = await furnished(tmp_path)
+        await limit(world, "alice", request_percentage=0.000_001)
+        for _ in range(5):
+            await world.do(ALICE, Api.LIST_OFFSETS, m.ListOffsetsRequest([m.ListOffsetsPartition("public", 0, -1)]))
+        assert world.muted_ms
+        assert max(world.muted_ms) <= 1_000
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_quotas_are_there_after_a_restart_and_wrong_ones_are_refused(tmp_path: Path) -> None:
+    async def first() -> None:
+        world = await furnished(tmp_path)
+        now = await limit(world, "", producer_byte_rate=5.0, consumer_byte_rate=7.0)
+        assert now.entries == [q.QuotaEntry("", None, {"consumer_byte_rate": 7.0, "producer_byte_rate": 5.0})]
+        for changes, hint in (({"bytes": 1.0}, "no quota"), ({"producer_byte_rate": -1.0}, "above 0")):
+            request = q.AlterClientQuotasRequest([q.QuotaAlteration("alice", None, dict(changes))])
+            assert hint in text_of(await world.ask(ADMIN, Api.ALTER_CLIENT_QUOTAS, request))
+        nobody = q.AlterClientQuotasRequest([q.QuotaAlteration(None, None, {"producer_byte_rate": 1.0})])
+        assert "is for a user" in text_of(await world.ask(ADMIN, Api.ALTER_CLIENT_QUOTAS, nobody))
+        await world.close()
+
+    async def second() -> None:
+        world = World(tmp_path)
+        assert list(world.broker.throttling.entries.values()) == [
+            (Entity(""), {QuotaKey.PRODUCER_BYTE_RATE: 5.0, QuotaKey.CONSUMER_BYTE_RATE: 7.0})
+        ]
+        await world.close()
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_records() -> None:
+    entity, quotas = Entity("alice", ""), {QuotaKey.PRODUCER_BYTE_RATE: 5.0}
+    name, value = quota_record(entity, quotas)
+    assert name.kind == RecordKind.QUOTAS
+    assert value is not None
+    assert quotas_of(value) == (entity, quotas)
+    assert quota_record(entity, {}) == (name, None)
+    assert quota_record(Entity("alice"), quotas)[0] != name
+    for spoiled in (b"", b"[]", b"{}", b'{"user":"a","quotas":{"producer_byte_rate":-1}}', b'{"quotas":{}}'[:-1]):
+        with pytest.raises(InvalidConfigError):
+            quotas_of(spoiled)
