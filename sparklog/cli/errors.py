@@ -13,7 +13,8 @@ from sparklog.errors import SparklogError
 HINTS: dict[type[SparklogError], str] = {
     errors.UnknownServerError: "look into the broker's log (its stderr); the details are there",
     errors.OffsetOutOfRangeError: "`sparklog offsets TOPIC` shows the offsets that exist; `--from earliest` always works",
-    errors.LogTruncatedError: "records were lost in an unclean leader election: go on with `seek` to an offset that exists",
+    errors.LogTruncatedError: "read on with `--from earliest` or `--from latest`; a consumer needs `seek`, or auto.offset.reset",
+    errors.ResourceNotFoundError: "`sparklog user list` shows the users there are; `sparklog user add NAME` makes one",
     errors.CorruptBatchError: "`sparklog log dump PATH` on the segment file shows which batch is damaged; a consumer reads on after `seek` behind it",
     errors.UnknownTopicOrPartitionError: "`sparklog topic list` shows the topics; `sparklog topic create NAME` makes one",
     errors.InvalidTopicError: "`sparklog topic create --help` shows names, schemas and columns that work",
@@ -93,7 +94,6 @@ HINTS: dict[type[SparklogError], str] = {
     errors.TransactionalIdAuthorizationFailedError: "ask for an ACL on the transactional id that allows the operation the message names",
     errors.ClusterAuthorizationFailedError: "ask for an ACL on the cluster that allows the operation the message names",
     errors.PolicyViolationError: "delete what is not needed any more, or ask for a larger quota",
-    errors.ResourceNotFoundError: "nothing is to be changed or removed under that name: see how it is spelled",
     errors.AdoptionRefusedError: "nothing has changed: resolve what the message names and run it again",
     errors.SecurityDisabledError: 'set `authorizer = "acl"` and `super.users` in the broker\'s configuration, and start it again',
     errors.InvalidQueryError: "`.tables` and `.schema TOPIC` in `sparklog sql` show what there is; a name that is no identifier stands in double quotes",
