@@ -30,6 +30,7 @@ from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 from sparklog_broker.security.access import Access
 from sparklog_broker.security.audit_log import AuditLog
+from sparklog_broker.security.producer_owners import ProducerOwners
 from sparklog_broker.security.records import SecurityRecords
 from sparklog_broker.security.throttling import Throttling
 from sparklog_broker.security.users import SECRET_BYTES, Users
@@ -62,7 +63,7 @@ class Broker:
         role_of = None if cluster is None else cluster.serve(self.io).role_of
         self.partitions = Partitions(config, storage, self.io, role_of)
         self.appender = Appender(loop, self.io, storage.logs, self.partitions.produces)
-        self.background = Background(config, loop, environment, storage, self.partitions)
+        self.background = Background(config, loop, environment, storage, self.partitions, shared=cluster is not None)
         make_topics = Topics if cluster is None else cluster.topics
         self.topics = make_topics(storage, self.partitions, self.background, self.pace)
         make_records = SecurityRecords if cluster is None else cluster.security_records
@@ -72,6 +73,7 @@ class Broker:
         self.security_records.watch(RecordKind.USERS, self.users.follow)
         self.access = Access.of(config, self.security_records)
         """None: everybody may do everything."""
+        self.producer_owners = None if self.access is None else ProducerOwners()
         self.throttling = Throttling(config, self.security_records, clock.monotonic_s)
         self.audit = AuditLog.of(config, environment, loop)
         self.offset_snapshots = OffsetSnapshots()
