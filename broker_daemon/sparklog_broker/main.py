@@ -27,6 +27,7 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import BrokerConfig, load_config
+from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.log_format import set_up_logging
 from sparklog_broker.metrics.service import MetricsService
@@ -137,6 +138,11 @@ async def _run(config: BrokerConfig) -> int:
         # On a thread, so that a second signal can end a long recovery.
         broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
         peers = PeerSecurity(config, loop, environment, broker.users, contexts)
+        audit = broker.audit
+        if audit is not None:
+            peers.authenticator.on_failed = lambda peer, reason, text: audit.failed_authentication(
+                peer.peer_host, peer.listener, reason, text
+            )
     except BaseException:
         close_all(sockets)
         await metrics.stop()
@@ -160,6 +166,7 @@ async def _run(config: BrokerConfig) -> int:
             requests=broker.requests,
             threads=peers.threads,
             authentication_threads=peers.authentication_threads,
+            authentication=peers.authenticator.counters,
             greet=peers.authenticator.greet,
         )
         loop.add_signal_handler(signal.SIGHUP, peers.renew)
@@ -169,7 +176,7 @@ async def _run(config: BrokerConfig) -> int:
         if cluster is not None:
             own = registered_endpoints(config.security.listeners, server.places, explicit=config.security.is_advertised)
             await cluster.join(own, end)
-        metrics.serving(_watched(broker, server))
+        metrics.serving(_watched(broker, server, peers.authenticator.counters))
         for line in server.addresses:
             print(f"listening on {line}", flush=True)
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
@@ -215,7 +222,7 @@ async def _cluster(config: BrokerConfig, loop: asyncio.AbstractEventLoop, enviro
     return await Cluster.connect(coordination, config, loop, environment, secure)
 
 
-def _watched(broker: Broker, server: Server) -> Watched:
+def _watched(broker: Broker, server: Server, authentication: AuthenticationCounters) -> Watched:
     return Watched(
         config=broker.config,
         clock=broker.environment.clock,
@@ -231,6 +238,7 @@ def _watched(broker: Broker, server: Server) -> Watched:
         groups=broker.groups,
         transactions=broker.transactions,
         cluster=broker.cluster,
+        authentication=authentication,
     )
 
 

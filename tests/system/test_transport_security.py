@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 import socket
+import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
         tmp_path_factory.mktemp("secure"),
         more='sasl.enabled.mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256"\n'
         'listener.name.both.sasl.enabled.mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"\n'
+        'audit.log.file = "audit.log"\nmetrics.listen = "127.0.0.1:0"\n'
         "connection.failed.authentication.delay.ms = 10",
     )
     with Admin(broker.addresses["LOCAL"]) as admin:
@@ -135,7 +139,10 @@ def test_unknown_users_and_wrong_passwords_look_alike_and_are_logged_without_the
     assert len(texts) == 1
     log = secure.process.stderr
     assert f"{listener}: {given['sasl.mechanism']}: credentials are wrong" in log
-    assert "wrong-pony" not in log
+    audit = secure.directory / "data" / "audit.log"
+    until(lambda: f'"detail":"{listener}: {given["sasl.mechanism"]}: credentials' in audit.read_text(), "a line")
+    assert '"kind":"authentication"' in audit.read_text()
+    assert "wrong-pony" not in log + audit.read_text()
     assert PASSWORD not in log
 
 
@@ -182,6 +189,19 @@ def test_a_users_connections_end_when_the_user_is_removed(secure: SecureBroker) 
             admin.set_user_password("dave", "x", only_existing=True)
     with pytest.raises(SaslAuthenticationFailedError):
         connect(secure, "SASL", settings_of(secure, WAYS[1][1], "dave", "dave-second"))
+
+
+def test_who_gets_in_is_counted(secure: SecureBroker) -> None:
+    with closing(connect(secure, "SASL", settings_of(secure, WAYS[1][1]))):
+        with pytest.raises(SaslAuthenticationFailedError):
+            connect(secure, "SASL", settings_of(secure, WAYS[1][1], password="no"))
+        with urllib.request.urlopen(secure.process.metrics_url, timeout=20) as page:
+            text = page.read().decode()
+    for series in (
+        'authentications_total{mechanism="SCRAM-SHA-256"}',
+        'authentication_failures_total{reason="credentials"}',
+    ):
+        assert re.search(rf"(?m)^sparklog_{re.escape(series)} [1-9]", text), series
 
 
 def test_slow_and_hostile_handshakes_hold_nothing(secure: SecureBroker) -> None:
