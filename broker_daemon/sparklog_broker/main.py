@@ -209,7 +209,11 @@ async def _cluster(config: BrokerConfig, loop: asyncio.AbstractEventLoop, enviro
             "zookeeper.connect is set, but kazoo is not installed: pip install 'sparklog[cluster]'"
         ) from e
     connect = partial(
-        ZooKeeper.connect, config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms
+        ZooKeeper.connect,
+        config.zookeeper_connect,
+        session_timeout_ms=config.zookeeper_session_timeout_ms,
+        login=config.security.zookeeper_login,
+        set_acl=bool(config.security.settings["zookeeper.set.acl"]),
     )
     try:
         coordination = await loop.run_in_executor(None, connect)
