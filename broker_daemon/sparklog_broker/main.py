@@ -10,15 +10,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import grp
 import logging
 import os
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from sparklog.environment import Environment, real_environment
+from sparklog.environment.files import directory_mode
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.metadata.coordination import CoordinationError
 from sparklog.security.listeners import SecurityProtocol, registered_endpoints
@@ -134,6 +137,8 @@ async def _run(config: BrokerConfig) -> int:
     sockets = bind_all(config.security.listeners.bound)
     try:
         await metrics.start()
+        if config.data_file_group:
+            give_to_group(config, environment)
         cluster = await _cluster(config, loop, environment) if config.zookeeper_connect else None
         # On a thread, so that a second signal can end a long recovery.
         broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
@@ -198,6 +203,27 @@ async def _run(config: BrokerConfig) -> int:
         return _fail(ended[0], EXIT_FAILED)
     log.info("stopped" if clean else "stopped, but not cleanly; the next start checks the logs")
     return EXIT_OK if clean else EXIT_FAILED
+
+
+def give_to_group(config: BrokerConfig, environment: Environment) -> None:
+    """Gives the data directories to `data.file.group`, so that all that is made in them from now on belongs to it.
+    Raises InvalidConfigError, StorageError."""
+    name = config.data_file_group
+    try:
+        group = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    except KeyError as e:
+        raise InvalidConfigError(f"data.file.group = {name!r}: there is no such group") from e
+    mode = directory_mode(int(config.data_file_mode, 8)) | stat.S_ISGID
+    for directory in (config.data_dir, *config.log_dirs):
+        environment.files.make_directory(directory)
+        try:
+            os.chown(directory, -1, group)
+            directory.chmod(mode)
+        except OSError as e:
+            raise InvalidConfigError(
+                f"data.file.group = {name!r}: {directory} cannot be given to it ({e.strerror}): the broker's user has to "
+                "be a member of the group, and own the directory"
+            ) from e
 
 
 async def _cluster(config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment) -> Cluster:
