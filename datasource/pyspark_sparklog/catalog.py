@@ -211,12 +211,18 @@ def _by_leader(c: Cluster, partitions: Iterable[TopicPartition]) -> dict[Endpoin
 def _list_offsets(
     c: Cluster, asked: list[tuple[TopicPartition, int]], isolation: int, timeout_ms: int
 ) -> list[int | None]:
+    """With READ_COMMITTED of each transaction all is below the latest offsets, or nothing."""
     answers: dict[tuple[TopicPartition, int], int | None] = {}
-    for endpoint, partitions in _by_leader(c, dict.fromkeys(tp for tp, _ in asked)).items():
+    by_leader = _by_leader(c, dict.fromkeys(tp for tp, _ in asked))
+    are_ends = {t for _, t in asked} in ({EARLIEST_TIMESTAMP, LATEST_TIMESTAMP}, {LATEST_TIMESTAMP})
+    together = isolation == READ_COMMITTED and len(by_leader) > 1 and are_ends
+    if together:  # one broker asks the others
+        by_leader = {next(iter(by_leader)): [tp for tps in by_leader.values() for tp in tps]}
+    for endpoint, partitions in by_leader.items():
         here = set(partitions)
         questions = [q for q in asked if q[0] in here]
         request = ListOffsetsRequest(
-            [ListOffsetsPartition(tp.topic, tp.partition, t) for tp, t in questions], isolation
+            [ListOffsetsPartition(tp.topic, tp.partition, t) for tp, t in questions], isolation, all_at_once=together
         )
         response = c.request(Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=endpoint, timeout_ms=timeout_ms)
         answers |= {q: _offset(c, r) for q, r in zip(questions, response.results, strict=True)}

@@ -285,3 +285,24 @@ class AlterSecurityRecordsResponse(Message):
 
     controller_epoch: Int64
     zxid: Int64
+
+
+HOLD_MS_MAX = 10_000
+STATE_PARTITIONS_MAX = 10_000
+
+
+class HoldTransactionsRequest(Message):
+    """From a broker that takes a snapshot of several leaders to each coordinator: nothing is to be decided until
+    `name` is released, or for `hold_ms` at most."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    hold_ms: Annotated[int, Meta(ge=1, le=HOLD_MS_MAX)]
+    release: bool = False
+
+
+class HoldTransactionsResponse(Message):
+    """All transactions that were decided have their markers. `partitions`: those of the state topic that are held, with
+    their leader epochs; after a release only those that were held from the beginning to its end."""
+
+    partitions: Annotated[list[int], Meta(max_length=STATE_PARTITIONS_MAX)]
+    leader_epochs: Annotated[list[int], Meta(max_length=STATE_PARTITIONS_MAX)]

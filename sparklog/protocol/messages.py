@@ -90,6 +90,7 @@ class Api(IntEnum):
     ALTER_USER_SCRAM_CREDENTIALS = 62
     DESCRIBE_USER_SCRAM_CREDENTIALS = 63
     OFFSETS_FOR_LEADER_EPOCH = 85
+    HOLD_TRANSACTIONS = 86
     ALTER_PARTITION_REASSIGNMENTS = 70
     LIST_PARTITION_REASSIGNMENTS = 71
     ELECT_LEADERS = 72
@@ -304,10 +305,15 @@ class ListOffsetsPartition(Message):
 
 
 class ListOffsetsRequest(Message):
-    """Looks up offsets. With isolation 1 the latest is the last stable offset, and nothing beyond it is found."""
+    """Looks up offsets. With isolation 1 the latest is the last stable offset, and nothing beyond it is found.
+
+    `all_at_once`: earliest and latest offsets of partitions that several brokers lead; with isolation 1 of each
+    transaction that spans them all is below the latest ones, or nothing.
+    """
 
     partitions: Annotated[list[ListOffsetsPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
     isolation: Annotated[int, Meta(ge=0, le=1)] = 0
+    all_at_once: Annotated[bool, Since(2, ignorable=True)] = False
 
 
 class ListOffsetsResult(Message):
@@ -489,6 +495,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 2),
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
+    Api.HOLD_TRANSACTIONS: ApiSpec(cluster.HoldTransactionsRequest, cluster.HoldTransactionsResponse, 2, 2),
     Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
     Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
     Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(

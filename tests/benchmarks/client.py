@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import growth, latency
+from . import gaps, growth, latency
 from .payloads import read_payloads
 
 POLL_MS = 1000
@@ -202,6 +202,7 @@ _ALL: tuple[Callable[..., dict[str, float]], ...] = (
     sparklog_poll,
     confluent_consume,
     raw_receive,
+    *gaps.PROGRAMS,
     *growth.PROGRAMS,
     *latency.PROGRAMS,
 )

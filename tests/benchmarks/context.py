@@ -11,17 +11,19 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from sparklog.client.local_cluster import LocalCluster
 
 from .kafka import KafkaInstallation, KafkaServer
+from .kafka_cluster import KafkaCluster
 from .payloads import payload_file
-from .processes import Finished, MeasurementError, directory_bytes, run, usage
+from .processes import Finished, MeasurementError, directory_bytes, run, total_usage
 from .results import Measurement
 
 if TYPE_CHECKING:
@@ -114,6 +116,30 @@ class Context:
         return self.once("broker", lambda: self.stack.enter_context(sparklog.start_local(self.scratch / "sparklog")))
 
     @property
+    def kafka_cluster(self) -> KafkaCluster:
+        """For one row: the machine does not hold both clusters at work."""
+
+        def make() -> KafkaCluster:
+            server = KafkaCluster(self.installation, Path(tempfile.mkdtemp(prefix="kafka-cluster-", dir=self.scratch)))
+            self.after_row("kafka cluster", server.stop)
+            server.start()
+            return server
+
+        return self.once("kafka cluster", make)
+
+    @property
+    def cluster(self) -> LocalCluster:
+        """Three brokers and a ZooKeeper, for one row."""
+
+        def make() -> LocalCluster:
+            made = sparklog.start_local(Path(tempfile.mkdtemp(prefix="cluster-", dir=self.scratch)), brokers=3)
+            assert isinstance(made, LocalCluster)
+            self.after_row("cluster", made.stop)
+            return made
+
+        return self.once("cluster", make)
+
+    @property
     def spark(self) -> SparkProcess:
         """A Spark session in a process of its own; a new one when the last has died."""
         from .spark_session import SparkProcess
@@ -176,18 +202,19 @@ def environment() -> dict[str, str]:
 
 
 def measured(
-    server_pid: int,
+    server_pid: int | Sequence[int],
     measure: Callable[[], tuple[dict[str, float], Finished]],
     value: Callable[[dict[str, float]], float],
     stored: Callable[[], float] | None = None,
 ) -> Measurement:
-    """Runs `measure` and puts with its result what the client and the server cost. `stored`: bytes per record on
-    disk."""
+    """Runs `measure` and puts with its result what the client and the server (or all servers) cost. `stored`: bytes per
+    record on disk."""
     os.sync()  # what the run before has left to be written is not this run's burden
     load = os.getloadavg()[0]
-    before = usage(server_pid)
+    pids = [server_pid] if isinstance(server_pid, int) else list(server_pid)
+    before = total_usage(pids)
     result, done = measure()
-    after = usage(server_pid)
+    after = total_usage(pids)
     return Measurement(
         value=value(result),
         client_cpu_s=done.cpu_s,

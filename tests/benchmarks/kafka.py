@@ -144,7 +144,7 @@ class KafkaServer:
         self.process: subprocess.Popen[bytes] | None = None
         self._admin: Any = None
         directory.mkdir(parents=True, exist_ok=True)
-        self.port, controller = _free_ports(2)
+        self.port, controller = free_ports(2)
         self.bootstrap_servers = f"127.0.0.1:{self.port}"
         self._properties = directory / "server.properties"
         self._properties.write_text(_PROPERTIES.format(port=self.port, controller=controller, data=self.data))
@@ -173,7 +173,7 @@ class KafkaServer:
                 stderr=log,
                 start_new_session=True,
             )
-        while not _answers(self.port):
+        while not answers(self.port):
             if self.process.poll() is not None or time.perf_counter() > begun + START_TIMEOUT_S:
                 last = (self.directory / "server.log").read_text(errors="replace")[-2000:]
                 self.kill()
@@ -322,7 +322,8 @@ def parse_end_to_end_latency(text: str) -> dict[str, float]:
     return {"average_ms": float(average[1]), "p50_ms": p50, "p99_ms": p99, "p999_ms": p999}
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
+    """Whether somebody listens."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:
@@ -330,7 +331,8 @@ def _answers(port: int) -> bool:
     return True
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Of loopback."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [s.getsockname()[1] for s in sockets]

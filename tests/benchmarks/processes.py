@@ -57,6 +57,12 @@ def usage(pid: int) -> Usage:
     return Usage(cpu_s, rss_bytes)
 
 
+def total_usage(pids: Sequence[int]) -> Usage:
+    """Of several processes. Raises MeasurementError when one is gone."""
+    found = [usage(pid) for pid in pids]
+    return Usage(sum(u.cpu_s for u in found), sum(u.rss_bytes for u in found))
+
+
 def run(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Finished:
     """Runs `command` to its end. Raises MeasurementError with its last words when it fails or takes too long."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -258,7 +258,7 @@ REQUESTS: dict[m.Api, Message] = {
     m.Api.PRODUCE: m.ProduceRequest(-1, 30_000, [m.ProducePartition("flights", 1, 5), m.ProducePartition("w", 0, 2)]),
     m.Api.FETCH: m.FetchRequest(500, 1, 50 << 20, 0, [m.FetchPartition("flights", 1, 42, 8 << 20, 3, True)], "rack-a"),
     m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsRequest("frame/1", ["flights", "trips"], "flights", 1, 1),
-    m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2, 3)]),
+    m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition("flights", 1, -2, 3)], 1, True),
     m.Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochRequest([m.EpochPartition("flights", 1, 3, 2)]),
     m.Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest("flights", 1, 10, 2**40),
     m.Api.DELETE_RECORDS: m.DeleteRecordsRequest(
@@ -299,6 +299,7 @@ REQUESTS: dict[m.Api, Message] = {
         "loader-1", 4_000, 2, [cluster.TransactionPartitionName("trips", 1)]
     ),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
+    m.Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsRequest("2/7", 3_000, True),
     m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasRequest("0af3"),
     m.Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasRequest(
         [quotas.QuotaAlteration("alice", "", {"producer_byte_rate": 1024.0, "consumer_byte_rate": None})]
@@ -404,6 +405,7 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.DIRECTORY_FAILED: cluster.DirectoryFailedResponse(1),
     m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
     m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
+    m.Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsResponse([0, 3], [5, 2]),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),
     m.Api.SASL_HANDSHAKE: security.SaslHandshakeResponse(0, ["SCRAM-SHA-512", "SCRAM-SHA-256"]),
     m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateResponse(0, b"v=proof", 3_600_000),

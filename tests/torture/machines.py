@@ -27,6 +27,7 @@ CHROOT = "/sparklog"
 DISK_BYTES = 1 << 30
 FILL_CHUNK_BYTES = 1 << 20
 SETTINGS: Mapping[str, object] = {
+    "allow.insecure": True,
     "zookeeper.session.timeout.ms": 2_000,
     "replica.lag.time.max.ms": 4_000,
     "replica.fetch.backoff.ms": 100,

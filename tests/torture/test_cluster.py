@@ -13,6 +13,7 @@ from tests.torture.broker_steps import BROKER_STEPS
 from tests.torture.campaign import Outcome
 from tests.torture.cluster_campaign import ClusterCampaign, ClusterPlan
 from tests.torture.network import can_isolate
+from tests.torture.processes import CampaignError
 from tests.torture.test_transactions import CLIENT_STEPS, SHORT, TRANSACTIONS
 from tests.torture.workforce import Work
 
@@ -95,3 +96,23 @@ def test_a_few_faults(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_many_faults(tmp_path: Path, seed: int) -> None:
     judged(plan(seed, 25), tmp_path)
+
+
+@pytest.mark.torture
+def test_logs_that_part_are_found_out(tmp_path: Path) -> None:
+    """A leader that was cut off keeps what nobody else has; nobody tells it where its log and the next leader's
+    part."""
+    told = ClusterPlan(
+        seed=1,
+        count=12,
+        work=Work(clients={"producer": 3, "assigned": 1}, settings=WORK.settings),
+        faults={"isolate broker": 3, "pause broker": 1},
+        broker_settings=SHORT,
+        without="sparklog.replication.replica.model:divergence_check",
+    )
+    try:
+        verdict = ClusterCampaign(told, tmp_path).run().verdict
+    except CampaignError as e:
+        assert "not in sync again" in str(e)  # a follower that cannot go on is noticed, too
+    else:
+        assert verdict.found, report(verdict)

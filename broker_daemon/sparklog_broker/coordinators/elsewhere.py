@@ -12,6 +12,8 @@ from sparklog.protocol.cluster_messages import (
     AddPartitionsToTxnResponse,
     FindTxnOwnersRequest,
     FindTxnOwnersResponse,
+    HoldTransactionsRequest,
+    HoldTransactionsResponse,
     TransactionMarker,
     TransactionPartitionName,
     WriteTxnMarkersRequest,
@@ -90,6 +92,15 @@ class OtherBrokers:
                 offsets |= {TopicPartition(r.topic, r.partition): r.offset for r in answer.results if not r.error_code}
         starts, ends = found.values()
         return {tp: Extent(starts[tp], end) for tp, end in ends.items() if tp in starts}
+
+    async def hold(self, broker_id: int, name: str, hold_s: float, *, release: bool = False) -> dict[int, int]:
+        """Holds the transactions that a broker coordinates, or releases them: leader epochs by partition of the state
+        topic. Raises as `BrokerPeers.request`."""
+        request = HoldTransactionsRequest(name, int(hold_s * 1000), release)
+        answer = await self._peers.request(
+            broker_id, Api.HOLD_TRANSACTIONS, request, HoldTransactionsResponse, timeout_s=hold_s
+        )
+        return dict(zip(answer.partitions, answer.leader_epochs, strict=False))
 
     async def owners(self, broker_id: int, tp: TopicPartition) -> dict[int, str]:
         """Transactional ids by producer id, as far as the broker coordinates them. Raises as `BrokerPeers.request`."""

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import count
+from typing import TypeVar
 
-from sparklog.errors import CoordinatorNotAvailableError, NotCoordinatorError, SparklogError, UnknownServerError
+from sparklog.errors import (
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    SparklogError,
+    UnknownServerError,
+    UnsupportedApiError,
+)
 from sparklog.types import TopicPartition
 from sparklog_broker.coordinators.elsewhere import OtherBrokers
 from sparklog_broker.coordinators.internal_topics import InternalTopic
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
+
+T = TypeVar("T")
+
+HOLD_S = 3.0
+"""Coordinators go on by themselves after so long: who has asked may have died."""
+HOLD_ATTEMPTS = 8
+HOLD_BACKOFF_S, HOLD_BACKOFF_S_MAX = 0.05, 2.0
 
 
 class TransactionAccess:
@@ -19,6 +35,7 @@ class TransactionAccess:
         self._here = here
         self._topic = topic
         self._elsewhere = elsewhere
+        self._names = count(1)
 
     async def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
@@ -50,6 +67,44 @@ class TransactionAccess:
             for broker_id in self._elsewhere.ids():
                 found |= await self._elsewhere.owners(broker_id, tp)
         return found
+
+    async def while_nothing_is_decided(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` gives, while no transaction is half visible: each coordinator has decided nothing since before it
+        began, and what was decided before is visible everywhere. Raises what `work` does, and
+        CoordinatorNotAvailableError when not all coordinators can be held."""
+        elsewhere = self._elsewhere
+        if elsewhere is None or not self._topic.exists:
+            return await work()
+        last = "not all of them could be held"
+        for attempt in range(HOLD_ATTEMPTS):
+            name = f"{elsewhere.broker_id}/{next(self._names)}"
+            brokers = [elsewhere.broker_id, *elsewhere.ids()]
+            found = await asyncio.gather(*(self._hold(b, name) for b in brokers), return_exceptions=True)
+            held: dict[int, int] = {}
+            for outcome in found:
+                held |= outcome if isinstance(outcome, dict) else {}
+            try:
+                result = await work() if len(held) >= self._topic.partitions else None
+            finally:
+                ended = await asyncio.gather(
+                    *(self._hold(b, name, release=True) for b in brokers), return_exceptions=True
+                )
+            if any(isinstance(o, UnsupportedApiError) for o in found):
+                return await work()  # a broker of an earlier release, which is about to be replaced
+            still: dict[int, int] = {}
+            for outcome in ended:
+                still |= outcome if isinstance(outcome, dict) else {}
+            if result is not None and still == held:
+                return result
+            last = next((str(o) for o in [*found, *ended] if isinstance(o, BaseException)), last)
+            await asyncio.sleep(min(HOLD_BACKOFF_S * 2**attempt, HOLD_BACKOFF_S_MAX))
+        raise CoordinatorNotAvailableError(f"the coordinators of transactions are changing: {last}")
+
+    async def _hold(self, broker_id: int, name: str, *, release: bool = False) -> dict[int, int]:
+        assert self._elsewhere is not None
+        if broker_id != self._elsewhere.broker_id:
+            return await self._elsewhere.hold(broker_id, name, HOLD_S, release=release)
+        return self._here.release(name) if release else await self._here.hold(name, HOLD_S)
 
     async def _ask(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: tuple[TopicPartition, ...]

@@ -7,7 +7,7 @@ acknowledges only what is there: a power cut must not leave a part of the marker
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sparklog.environment.clock import Clock
@@ -47,6 +47,10 @@ class _Change(NamedTuple):
         return self.effects.records
 
 
+async def _at_once() -> None:
+    """Nothing is held."""
+
+
 class TransactionShard(Shard[Coordinator, _Change]):
     """See the module. Event-loop thread only."""
 
@@ -69,6 +73,8 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._waiting: dict[object, asyncio.Future[Any]] = {}
         self._unfinished: set[Marker] = set()
         self._recovered = asyncio.Event()
+        self.may_go_on: Callable[[], Awaitable[None]] = _at_once
+        """Returns when requests are not held (`TransactionHolds`)."""
 
     # -- the coordinator's life
 
@@ -91,12 +97,19 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._apply(effects)
         self._finished(set())
 
+    async def quiet(self) -> None:
+        """Returns when nothing is under way: what was decided has all its markers. Raises CoordinatorLoadingError."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+        self.ready()
+
     # -- requests
 
     async def request(self, request: Request) -> Any:
         """The answer to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError when the
         end of the transaction before takes too long."""
         await self._reserve_ids()
+        await self.may_go_on()
         coordinator = self.ready()
         token = object()
         loop = asyncio.get_running_loop()

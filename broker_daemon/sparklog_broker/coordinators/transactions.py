@@ -8,6 +8,7 @@ was decided is driven on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import logging
 import operator
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sparklog.environment.clock import Clock
 from sparklog.errors import (
+    ConcurrentTransactionsError,
     CoordinatorLoadingError,
     CoordinatorNotAvailableError,
     InvalidProducerIdMappingError,
@@ -50,6 +52,7 @@ from sparklog.types import SHARED_PREFIX, ProducerIdAndEpoch, TopicPartition, sh
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.internal_topics import InternalTopic
+from sparklog_broker.coordinators.transaction_holds import TransactionHolds
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.coordinators.transaction_shard import TransactionShard
 from sparklog_broker.partitions.partitions import Partitions
@@ -96,6 +99,7 @@ class TransactionCoordinator:
         self._tasks: list[asyncio.Task[None]] = []
         self._settled = asyncio.Event()
         self._settled.set()
+        self._holds = TransactionHolds(loop, self._held_partitions)
 
     # -- life
 
@@ -127,7 +131,34 @@ class TransactionCoordinator:
             self._shard_number(number).park()
 
     def _new_shard(self, number: int) -> TransactionShard:
-        return TransactionShard(number, self._loop, self.topic, self._markers, self._storage, self._limits, self._clock)
+        shard = TransactionShard(
+            number, self._loop, self.topic, self._markers, self._storage, self._limits, self._clock
+        )
+        shard.may_go_on = self._holds.passed
+        return shard
+
+    def _held_partitions(self) -> dict[int, int]:
+        """Those of the state topic that this broker coordinates, with their leader epochs."""
+        found = {}
+        for shard in self._served():
+            with contextlib.suppress(SparklogError):  # it has just got another leader
+                found[shard.number] = self.topic.partition_of(shard.number).replicas.leader_epoch
+        return found
+
+    async def hold(self, name: str, hold_s: float) -> dict[int, int]:
+        """Requests wait until `release`, or for `hold_s`; returns when what was decided before has all its markers.
+        Leader epochs by partition of the state topic. Raises CoordinatorLoadingError, ConcurrentTransactionsError."""
+        self._holds.begin(name, hold_s)
+        try:
+            async with asyncio.timeout(hold_s):
+                await asyncio.gather(*(shard.quiet() for shard in self._served()))
+        except TimeoutError as e:
+            raise ConcurrentTransactionsError("transactions that were decided do not have their markers yet") from e
+        return self._holds.took_effect(name)
+
+    def release(self, name: str) -> dict[int, int]:
+        """Of the partitions that `hold` has told, those that have been held all the time."""
+        return self._holds.end(name)
 
     def _shard_number(self, number: int) -> TransactionShard:
         while number >= len(self._shards):  # made by a broker with another number in its configuration

@@ -1,5 +1,5 @@
 """What brokers of a cluster ask of one another for transactions: WRITE_TXN_MARKERS, ADD_PARTITIONS_TO_TXN,
-FIND_TXN_OWNERS."""
+FIND_TXN_OWNERS, HOLD_TRANSACTIONS."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from sparklog.protocol.cluster_messages import (
     AddPartitionsToTxnResponse,
     FindTxnOwnersRequest,
     FindTxnOwnersResponse,
+    HoldTransactionsRequest,
+    HoldTransactionsResponse,
     TransactionOwner,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -52,3 +54,13 @@ async def find_txn_owners(request: FindTxnOwnersRequest, payload: memoryview, co
     """As far as this broker coordinates them."""
     owners = _member(context).transactions.owners(TopicPartition(request.topic, request.partition))
     return Response(FindTxnOwnersResponse([TransactionOwner(*owner) for owner in owners.items()]))
+
+
+async def hold_transactions(request: HoldTransactionsRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Of those that this broker coordinates."""
+    transactions = _member(context).transactions
+    if request.release:
+        held = transactions.release(request.name)
+    else:
+        held = await transactions.hold(request.name, request.hold_ms / 1000)
+    return Response(HoldTransactionsResponse(list(held), list(held.values())))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from sparklog.errors import SparklogError, UnknownServerError
+from sparklog.errors import (
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    SparklogError,
+    UnknownServerError,
+    UnknownTopicOrPartitionError,
+)
 from sparklog.log.leader_epochs import UNDEFINED
 from sparklog.log.partition_log import PartitionLog
 from sparklog.protocol.messages import (
@@ -31,6 +37,7 @@ from sparklog.types import (
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.named_once import check_each_once
+from sparklog_broker.handlers.snapshots import all_at_once
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 
@@ -49,6 +56,8 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition, p.timestamp_ms))
+    if request.all_at_once and broker.cluster is not None:
+        return Response(ListOffsetsResponse(await _all_at_once(broker, request)))
     lookups: dict[int, asyncio.Future[OffsetAndTimestamp]] = {}
     for i, wanted in enumerate(request.partitions):
         try:
@@ -98,6 +107,27 @@ def _epoch_before(broker: Broker, wanted: ListOffsetsPartition, offset: int) -> 
     partition = broker.partitions.find(TopicPartition(wanted.topic, wanted.partition))
     log = None if partition is None else partition.open_log
     return UNDEFINED if log is None or offset <= log.log_start_offset else log.epochs.epoch_of(offset - 1)
+
+
+async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[ListOffsetsResult]:
+    """Also of partitions that others lead. Raises as `all_at_once`, and InvalidRequestError."""
+    if any(p.timestamp_ms not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for p in request.partitions):
+        raise InvalidRequestError("only the earliest and the latest offsets can be asked for all at once")
+    wanted = list(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in request.partitions))
+    extents = await all_at_once(broker, wanted, request.isolation)
+    results = []
+    for p in request.partitions:
+        extent = extents.get(TopicPartition(p.topic, p.partition))
+        if extent is not None:
+            offset = extent.start if p.timestamp_ms == EARLIEST_TIMESTAMP else extent.end
+            results.append(ListOffsetsResult(p.topic, p.partition, 0, offset))
+        elif broker.partitions.find(TopicPartition(p.topic, p.partition)) is None:
+            text = f"there is no partition {p.topic}-{p.partition}"
+            results.append(ListOffsetsResult(p.topic, p.partition, UnknownTopicOrPartitionError.code, message=text))
+        else:
+            text = f"partition {p.topic}-{p.partition} has no leader that tells where it ends at the moment"
+            results.append(ListOffsetsResult(p.topic, p.partition, LeaderNotAvailableError.code, message=text))
+    return results
 
 
 async def _collect(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from sparklog.errors import NotLeaderError, SparklogError
 from sparklog.protocol.messages import SnapshotOffsetsRequest, SnapshotOffsetsResponse
@@ -34,7 +35,17 @@ async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview,
 
 async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Snapshot:
     known = [topic for name in topics if (topic := broker.partitions.topics.get(name)) is not None]
-    return await _collect(broker, [TopicPartition(t.name, n) for t in known for n in range(t.partitions)], isolation)
+    return await all_at_once(broker, [TopicPartition(t.name, n) for t in known for n in range(t.partitions)], isolation)
+
+
+async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
+    """`_collect` for readers of committed records: of a transaction that spans brokers all is in the extents, or
+    nothing. Raises CoordinatorNotAvailableError, too."""
+    leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}
+    collect = partial(_collect, broker, partitions, isolation)
+    if isolation != READ_COMMITTED or len(leaders) <= 1:  # one leader shows all of a transaction at the same moment
+        return await collect()
+    return await broker.transaction_access.while_nothing_is_decided(collect)
 
 
 async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:

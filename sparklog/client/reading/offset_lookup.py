@@ -17,6 +17,7 @@ from sparklog.types import (
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    READ_COMMITTED,
     READ_UNCOMMITTED,
     OffsetAndTimestamp,
     TopicPartition,
@@ -53,12 +54,14 @@ def list_offsets(
     asked: Mapping[TopicPartition, str | int],
     *,
     isolation: int = READ_UNCOMMITTED,
+    all_at_once: bool = False,
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """Looks up offsets, asking each partition's leader; with READ_COMMITTED the latest is the last stable offset.
+    `all_at_once`: earliest and latest only; of each transaction all is below the latest offsets, or nothing.
 
     All of it takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError and others."""
-    found = find_offsets(cluster, asked, isolation=isolation, timeout_ms=timeout_ms)
+    found = find_offsets(cluster, asked, isolation=isolation, all_at_once=all_at_once, timeout_ms=timeout_ms)
     return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in found.items()}
 
 
@@ -67,6 +70,7 @@ def find_offsets(
     asked: Mapping[TopicPartition, str | int],
     *,
     isolation: int = READ_UNCOMMITTED,
+    all_at_once: bool = False,
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, FoundOffset]:
     """`list_offsets`, with leader epochs."""
@@ -77,9 +81,12 @@ def find_offsets(
         known = cluster.last_leader(TopicPartition(*tp))
         epoch = known.epoch if known is not None and known.endpoint == leader else -1
         by_leader.setdefault(leader, []).append(ListOffsetsPartition(*tp, timestamp_of(spec), epoch))
+    together = all_at_once and isolation == READ_COMMITTED and len(by_leader) > 1
+    if together:  # one broker asks the others
+        by_leader = {next(iter(by_leader)): [p for partitions in by_leader.values() for p in partitions]}
     found: dict[TopicPartition, FoundOffset] = {}
     for leader, partitions in by_leader.items():
-        request = ListOffsetsRequest(partitions, isolation)
+        request = ListOffsetsRequest(partitions, isolation, all_at_once=together)
         response = cluster.request(
             Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=leader, timeout_ms=deadline.left_ms()
         )

@@ -95,7 +95,9 @@ def _ranges(
         return {}
     left_ms = deadline.left_ms
     earliest = list_offsets(shared, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=left_ms())
-    latest = list_offsets(shared, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, timeout_ms=left_ms())
+    latest = list_offsets(
+        shared, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, all_at_once=True, timeout_ms=left_ms()
+    )
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     for tp in tps:
         low, high = earliest[tp].offset, latest[tp].offset

@@ -109,6 +109,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.ADD_PARTITIONS_TO_TXN: lambda n: cluster.AddPartitionsToTxnRequest(
         n.transactional_id, 0, 0, [cluster.TransactionPartitionName(n.topic, 0)]
     ),
+    Api.HOLD_TRANSACTIONS: lambda n: cluster.HoldTransactionsRequest("h", 1),
     Api.FIND_TXN_OWNERS: lambda n: cluster.FindTxnOwnersRequest(n.topic, 0),
     Api.ALTER_PARTITION_REASSIGNMENTS: lambda n: operation.AlterPartitionReassignmentsRequest(
         [operation.ReassignmentTarget(n.topic, 0, [0])]

@@ -1,0 +1,74 @@
+"""Coordinators pause for a snapshot: for as long as it is held, and never for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from sparklog_broker.coordinators import transaction_holds
+from sparklog_broker.coordinators.transaction_holds import TransactionHolds
+
+from sparklog.errors import ConcurrentTransactionsError
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 30))
+
+
+def test_requests_wait_until_all_holds_have_ended() -> None:
+    async def scenario() -> None:
+        holds = TransactionHolds(asyncio.get_running_loop(), lambda: {0: 4, 1: 2})
+        await holds.passed()
+        holds.begin("a", 60)
+        holds.begin("b", 60)
+        waiting = asyncio.ensure_future(holds.passed())
+        await asyncio.sleep(0)
+        assert holds.took_effect("a") == {0: 4, 1: 2}
+        assert holds.end("b") == {}, "it has not taken effect"
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert holds.end("a") == {0: 4, 1: 2}
+        await waiting
+
+    run(scenario())
+
+
+def test_a_hold_ends_by_itself_and_then_was_none() -> None:
+    async def scenario() -> None:
+        holds = TransactionHolds(asyncio.get_running_loop(), lambda: {0: 4})
+        holds.begin("a", 0.01)
+        assert holds.took_effect("a") == {0: 4}
+        await holds.passed()
+        assert holds.end("a") == holds.took_effect("a") == {}
+
+    run(scenario())
+
+
+def test_what_has_changed_its_leader_was_not_held() -> None:
+    async def scenario() -> None:
+        partitions = {0: 4, 1: 2, 2: 7}
+        holds = TransactionHolds(asyncio.get_running_loop(), lambda: dict(partitions))
+        holds.begin("a", 60)
+        holds.took_effect("a")
+        partitions[1] = 3
+        del partitions[2]
+        assert holds.end("a") == {0: 4}
+
+    run(scenario())
+
+
+def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_holds, "HOLDS_MAX", 1)
+
+    async def scenario() -> None:
+        holds = TransactionHolds(asyncio.get_running_loop(), dict)
+        holds.begin("a", 60)
+        with pytest.raises(ConcurrentTransactionsError):
+            holds.begin("b", 60)
+        holds.end("a")
+        holds.begin("b", 60)
+        holds.end("b")
+
+    run(scenario())
