@@ -24,7 +24,8 @@ from sparklog.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-from sparklog.protocol.messages import Api
+from sparklog.protocol.frames import encode_request
+from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, ProducePartition, ProduceRequest, encode
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.authority import Authority
 from sparklog.security.client_security import client_security
@@ -219,3 +220,28 @@ def test_slow_and_hostile_handshakes_hold_nothing(secure: SecureBroker) -> None:
     for sock in held:
         sock.close()
     until(lambda: secure.process.open_files() <= before, "the end of all handshakes")
+
+
+def test_peers_that_go_away_in_the_middle_of_large_frames_leave_nothing(secure: SecureBroker) -> None:
+    """While a thread encrypts an answer, or decrypts a request, for them."""
+    settings = settings_of(secure, WAYS[0][1])
+    with Producer(secure.addresses["TLS"], security=settings) as producer:
+        for _ in range(8):
+            producer.send("large", bytes(1_000_000))
+    probe = connect(secure, "TLS", settings)
+    with closing(probe):
+        before = secure.process.open_files()
+        for number in range(40):
+            connection = connect(secure, "TLS", settings)
+            if number % 2:
+                asked = FetchRequest(0, 1, 1 << 24, 0, [FetchPartition("large", 0, 0, 1 << 23)])
+                connection.send(Api.FETCH, asked)
+                assert connection._socket.recv_into(bytearray(number * 10_000 + 1), 0, 0)
+            else:
+                request = encode(ProduceRequest(1, 1_000, [ProducePartition("large", 0, 4_000_000)]))
+                frame = encode_request(Api.PRODUCE, 0, 7, request, 4_000_000)
+                connection._socket.sendmsg([frame, bytes(number * 90_000)])
+            connection.close()
+        until(lambda: secure.process.open_files() <= before, "the end of all connections")
+        probe.request(Api.METADATA, MetadataRequest(), MetadataResponse)
+    assert "Traceback" not in secure.process.stderr
