@@ -18,6 +18,7 @@ from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.settings import MIB
 from sparklog_broker import descriptors
 from sparklog_broker.config import BrokerConfig
+from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Addresses, Answer, Connection, ConnectionLimits, State
 from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, why_not
@@ -64,6 +65,7 @@ class Server:
         requests: RequestCounters,
         threads: Executor | None = None,
         authentication_threads: Executor | None = None,
+        authentication: AuthenticationCounters | None = None,
         greet: Greet = lambda connection, listener, certificate: None,
     ) -> None:
         self.listeners = tuple(listeners)
@@ -92,10 +94,7 @@ class Server:
         self._strangers: dict[Connection | TlsHandshake, str] = {}
         """Whose peers are, or may still be, unknown, the oldest first, with their hosts."""
         self._strangers_max = config.security.authenticating_max
-        self.handshakes_failed_count = 0
-        """Of TLS."""
-        self.strangers_closed_count = 0
-        """For newer ones, beyond `connections.authenticating.max`."""
+        self._authentication = AuthenticationCounters() if authentication is None else authentication
         self._refused: set[Connection] = set()
         """Those of them that are only told why they are not taken."""
         self._per_ip: Counter[str] = Counter()
@@ -215,7 +214,7 @@ class Server:
         self._strangers.pop(handshake, None)
         self._forget_one_of(host)
         if secured is None:
-            self.handshakes_failed_count += 1
+            self._authentication.failed["tls"] += 1
             self._check_all_closed()
             return
         self.accepted_count -= 1  # it was counted when it came
@@ -233,7 +232,7 @@ class Server:
         while len(self._strangers) > self._strangers_max:
             oldest = next(iter(self._strangers))
             self._strangers.pop(oldest)
-            self.strangers_closed_count += 1
+            self._authentication.failed["too-many"] += 1
             oldest.close()
 
     def _add(
