@@ -13,6 +13,8 @@ from sparklog.errors import SparklogError
 HINTS: dict[type[SparklogError], str] = {
     errors.UnknownServerError: "look into the broker's log (its stderr); the details are there",
     errors.OffsetOutOfRangeError: "`sparklog offsets TOPIC` shows the offsets that exist; `--from earliest` always works",
+    errors.LogTruncatedError: "read on with `--from earliest` or `--from latest`; a consumer needs `seek`, or auto.offset.reset",
+    errors.ResourceNotFoundError: "`sparklog user list` shows the users there are; `sparklog user add NAME` makes one",
     errors.CorruptBatchError: "`sparklog log dump PATH` on the segment file shows which batch is damaged; a consumer reads on after `seek` behind it",
     errors.UnknownTopicOrPartitionError: "`sparklog topic list` shows the topics; `sparklog topic create NAME` makes one",
     errors.InvalidTopicError: "`sparklog topic create --help` shows names, schemas and columns that work",

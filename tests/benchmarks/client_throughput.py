@@ -21,6 +21,8 @@ from sparklog import TopicPartition
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bootstrap-servers", help="default: a broker of its own")
+    parser.add_argument("--command-config", metavar="FILE", help="how to connect: a file of client settings")
+    parser.add_argument("--local-read", default="auto", choices=("auto", "off"), help="of poll_batches and poll")
     parser.add_argument("--records", type=int, default=2_000_000, help="per run with tables (default %(default)s)")
     parser.add_argument(
         "--single-records", type=int, default=300_000, help="per run of send() and poll() (default %(default)s)"
@@ -45,7 +47,8 @@ class Benchmark:
         self.arguments = arguments
         self.bootstrap_servers = bootstrap_servers
         self.value = bytes(arguments.value_bytes)
-        self.admin = sparklog.Admin(bootstrap_servers)
+        self.security = arguments.command_config
+        self.admin = sparklog.Admin(bootstrap_servers, security=self.security)
         self.topics = 0
         self.filled = ""
 
@@ -81,7 +84,7 @@ class Benchmark:
 
     def producer(self) -> sparklog.Producer:
         a = self.arguments
-        return sparklog.Producer(self.bootstrap_servers, acks=a.acks, compression=a.compression)
+        return sparklog.Producer(self.bootstrap_servers, acks=a.acks, compression=a.compression, security=self.security)
 
     def send_tables(self, table: pa.Table, topic: str | None = None) -> float:
         topic = topic or self.new_topic()
@@ -111,6 +114,7 @@ class Benchmark:
             return time.perf_counter() - start
 
     def consumer(self, **settings: Any) -> sparklog.Consumer:
+        settings |= {"local_read": self.arguments.local_read, "security": self.security}
         consumer = sparklog.Consumer(self.bootstrap_servers, **settings)
         consumer.assign([TopicPartition(self.filled, p) for p in range(self.arguments.partitions)])
         return consumer
@@ -131,7 +135,7 @@ class Benchmark:
 
     def read_table(self, local: str) -> float:
         start = time.perf_counter()
-        table = sparklog.read_table(self.bootstrap_servers, self.filled, local=local)
+        table = sparklog.read_table(self.bootstrap_servers, self.filled, local=local, security=self.security)
         assert table.num_rows == self.arguments.records
         return time.perf_counter() - start
 

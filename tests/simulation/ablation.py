@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 from sparklog_broker.coordinators.transaction_shard import TransactionShard
@@ -21,15 +21,21 @@ MODULES = (
 )
 """Where a dataclass `Safeguards` is."""
 
+CLUSTER_MODULES = (
+    "sparklog.replication.replica.model",
+    "sparklog.replication.controller.model",
+)
+"""Of rules that only several brokers have."""
+
 ANSWERS_FIRST = "sparklog_broker.coordinators.transaction_shard:records_before_answers"
 """No field: the transaction coordinator answers, and writes markers, before its records are in."""
 
 
-def safeguards() -> list[str]:
+def safeguards(modules: Sequence[str] = MODULES) -> list[str]:
     """All of them, as `module:field`."""
     return [
         f"{module}:{field.name}"
-        for module in MODULES
+        for module in modules
         for field in dataclasses.fields(importlib.import_module(module).Safeguards)
     ]
 

@@ -116,6 +116,8 @@ class SimProducer:
             while not waiting and partition.queue and len(taken) < min(room, 2):
                 taken.append(partition.queue.popleft())
             if taken[0].alone:
+                if not waiting:
+                    partition.queue.extendleft(reversed(taken[1:]))
                 del taken[1:]
             self._send(partition, taken)
 

@@ -129,7 +129,7 @@ def test_a_user_is_known_to_all_brokers_and_gone_from_all(cluster: SecureCluster
         assert log_in() is None
         admin.set_user_password("alice", "wonder", only_new=True)
         found: list[Connection] = []
-        until(lambda: (one := log_in()) is not None and not found.append(one), "alice at broker 2")  # type: ignore[func-returns-value]
+        until(lambda: (one := log_in()) is not None and not found.append(one), "alice at broker 2")
         with (
             Admin(cluster.addresses[2, "CLIENTS"], security=alice) as hers,
             pytest.raises(ClusterAuthorizationFailedError),

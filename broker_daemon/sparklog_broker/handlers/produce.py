@@ -20,6 +20,7 @@ from sparklog_broker.handlers.leader_hints import endpoints, leader_hint
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.appender import INLINE_APPEND_BYTES, Write
+from sparklog_broker.security.producer_owners import ProducerOwners
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
     """Every partition has its own outcome. With acks 0 nothing is answered, but an error closes the connection."""
     pieces = _cut(request.partitions, payload)
     verified = await _verify(request, pieces, context)
+    if context.broker.producer_owners is not None:
+        await _check_owners(context.broker.producer_owners, request, pieces, verified, context)
     outcomes: list[_Outcome | None] = [None] * len(pieces)
     writes: dict[int, Write] = {}
     issued = context.broker.is_issued
@@ -99,6 +102,31 @@ async def _verify(request: ProduceRequest, pieces: list[memoryview], context: Re
     return await context.broker.verification.verify(
         request.transactional_id, list(zip(partitions, pieces, strict=True))
     )
+
+
+async def _check_owners(
+    owners: ProducerOwners,
+    request: ProduceRequest,
+    pieces: list[memoryview],
+    verified: dict[int, Verified],
+    context: RequestContext,
+) -> None:
+    """Notes in `verified` why batches of somebody else's producers are not appended."""
+    for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
+        if isinstance(verified.get(i), SparklogError):
+            continue
+        found = owners.judge(context.principal, request.transactional_id, wanted.topic, piece)
+        if isinstance(found, SparklogError):
+            verified[i] = found
+        elif found is not None and request.transactional_id is not None:
+            identity = request.transactional_id, found.producer_id, found.producer_epoch
+            try:
+                if i not in verified:  # else the coordinator has just been asked
+                    tp = TopicPartition(wanted.topic, wanted.partition)
+                    await context.broker.transaction_access.add_partitions(*identity, [tp])
+                owners.confirmed(request.transactional_id, found.producer_id)
+            except SparklogError as e:
+                verified[i] = e
 
 
 def _append(

@@ -14,4 +14,7 @@ async def init_producer_id(request: InitProducerIdRequest, payload: memoryview, 
             request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
         )
         return Response(InitProducerIdResponse(*identity))
-    return Response(InitProducerIdResponse(await context.broker.storage.new_producer_id(), 0))
+    producer_id = await context.broker.storage.new_producer_id()
+    if context.broker.producer_owners is not None:
+        context.broker.producer_owners.issued(producer_id, context.principal)
+    return Response(InitProducerIdResponse(producer_id, 0))

@@ -32,7 +32,8 @@ LOOK_S = 0.5
 class ClusterWorld(Scene):
     """See the module."""
 
-    def __init__(self, seed: int, plan: Plan, simulation: Simulation) -> None:
+    def __init__(self, seed: int, plan: Plan, simulation: Simulation, *, brokers: int = 0) -> None:
+        """`brokers` 0: as many as the seed says."""
         super().__init__(seed, plan, simulation)
         rng = simulation.rng
         self._zookeeper_loop = simulation.loop("zookeeper")
@@ -41,7 +42,7 @@ class ClusterWorld(Scene):
         self._settings: dict[str, object] = {**QUICK, **plan.settings}
         if plan.disks:
             self._settings["log.dirs"] = ",".join(plan.disks)
-        count = rng.choice(BROKERS)
+        count = brokers or rng.choice(BROKERS)
         self._promises = Promises(n for n, c in plan.topics.items() if c.get("cleanup.policy") == "compact")
         self.nodes = [self._node(i, SimMachine(simulation, f"machine-{i}")) for i in range(1, count + 1)]
         self.is_flushed = all(c.get("flush.mode") == "group" for c in plan.topics.values())

@@ -10,6 +10,7 @@ import pytest
 
 from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.errors import ClosedError
+from sparklog.security.quotas import Entity
 from tests.unit.client.fake_broker import FakeBroker
 
 TP = TopicPartition("events", 0)
@@ -45,6 +46,14 @@ ADMIN: dict[str, tuple[Any, ...]] = {
     "cancel_partition_reassignments": (),
     "elect_leaders": (),
     "cordon_broker": (1,),
+    "set_user_password": ("alice", "secret"),
+    "describe_users": (),
+    "remove_user": ("alice",),
+    "create_acls": ([],),
+    "delete_acls": (),
+    "describe_acls": (),
+    "describe_client_quotas": (),
+    "alter_client_quotas": (Entity(user="alice"), {}),
 }
 CONSUMER: dict[str, tuple[Any, ...]] = {
     "assign": ([TP],),

@@ -1,0 +1,341 @@
+"""Losses and stalls that other systems have had, played step by step with three real brokers on a quiet network. More
+of them are in `test_replication_scenarios.py`, where logs are models that can be made to lag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sparklog_broker.cluster.membership import ImageNews
+from sparklog_broker.cluster.replica import UNKNOWN
+
+from sparklog.errors import NotControllerError, SparklogError
+from sparklog.format.batch import assign_producer
+from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE
+from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.coordination import Create
+from sparklog.protocol.messages import (
+    Api,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
+from sparklog.replication.cluster_image import PartitionImage
+from sparklog.replication.controller.model import AlterConfig, Elect, ElectionKind, Reassign
+from sparklog.testing.sim_loop import Simulation
+from sparklog.types import TopicPartition
+from tests.simulation.cluster.node import Node
+from tests.simulation.cluster.plans import SAFE, SESSION_MS
+from tests.simulation.cluster.promises import batches_of
+from tests.simulation.cluster.world import ClusterWorld
+from tests.simulation.plans import INPUT, OUTPUT, Plan
+from tests.simulation.sim_producer import encode_values
+
+TP = TopicPartition(INPUT, 0)
+PATIENCE_S = 30.0
+SESSION_S = SESSION_MS / 1_000
+PLAN = Plan({}, {}, topics={INPUT: SAFE, OUTPUT: SAFE}, internal=SAFE, slow_share=0.0)
+
+
+class Play:
+    """Three brokers, all in sync; broker 1 leads the partition."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.world = ClusterWorld(1, PLAN, simulation, brokers=3)
+        self.world._begin()
+        self.client = self.world.connected(simulation.loop("client"), "client")
+        self.values = iter(range(1, 1_000_000))
+        self.sequence = 0
+        self._state = UNKNOWN
+        drawn = self.ask(Api.INIT_PRODUCER_ID, InitProducerIdRequest(), InitProducerIdResponse)
+        self.identity = drawn.producer_id, drawn.producer_epoch
+        self.order(1, 2, 3)
+
+    def __getitem__(self, broker_id: int) -> Node:
+        return self.world.node(broker_id)
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        end = self.simulation.now_s + PATIENCE_S
+        while not condition():
+            assert self.simulation.now_s < end, f"it does not come about: {self.state}"
+            self.pass_time(0.02)
+
+    def pass_time(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+
+    @property
+    def state(self) -> PartitionImage:
+        """As the controller has it; as long as there is none, as the last one had it."""
+        image = self.world.controller_image()
+        found = None if image is None else image.partition(TP)
+        self._state = found or self._state
+        return self._state
+
+    def log(self, broker_id: int) -> Any:
+        broker = self[broker_id].broker
+        assert broker is not None
+        partition = broker.partitions.find(TP)
+        assert partition is not None
+        return partition.open_log
+
+    def ask(self, api: Api, request: Any, response: Any, payload: bytes = b"") -> Any:
+        work = self.client.ask_until(api, request, response, payload)
+        return self.simulation.complete(self.client.loop, work, limit_s=PATIENCE_S)
+
+    def tell_controller(self, make: Callable[[int], Any]) -> Any:
+        """Asks the controller as one of its own brokers would."""
+        controller = self.world.controller()
+        assert controller is not None and controller.cluster is not None and controller.loop is not None
+        work = controller.cluster.membership.ask(make)
+        return self.simulation.complete(controller.loop, work, limit_s=PATIENCE_S)
+
+    def order(self, *replicas: int) -> None:
+        """The first one leads."""
+        self.tell_controller(lambda token: Reassign(token, {TP: replicas}))
+        self.tell_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (TP,)))
+        self.until(lambda: self.leads(replicas[0]))
+
+    def leads(self, broker_id: int) -> bool:
+        broker = self[broker_id].broker
+        partition = None if broker is None else broker.partitions.find(TP)
+        return partition is not None and partition.replicas.leads_in(self.state.leader_epoch)
+
+    def acknowledged(self, count: int = 3) -> int:
+        """One batch is stored; its base offset."""
+        payload = encode_values([next(self.values) for _ in range(count)], 1_700_000_000_000)
+        assign_producer(
+            memoryview(payload),
+            producer_id=self.identity[0],
+            producer_epoch=self.identity[1],
+            base_sequence=self.sequence,
+        )
+        self.sequence += count
+        request = ProduceRequest(-1, 5_000, [ProducePartition(*TP, len(payload))])
+        end = self.simulation.now_s + PATIENCE_S
+        while True:
+            (result,) = self.ask(Api.PRODUCE, request, ProduceResponse, bytes(payload)).results
+            if not result.error_code:
+                return int(result.base_offset)
+            assert self.simulation.now_s < end, result
+            self.pass_time(0.1)
+
+    def delete_below(self, offset: int) -> None:
+        request = DeleteRecordsRequest(5_000, [DeleteRecordsPartition(*TP, offset)])
+        (result,) = self.ask(Api.DELETE_RECORDS, request, DeleteRecordsResponse).results
+        assert result.error_code == 0, result
+
+    def come_to_rest(self) -> None:
+        """Everybody is there, and all replicas are equal."""
+        self.world.trouble.heal()
+        self.world._come_to_rest()
+        self.world._promises.at_rest(self.world.nodes)
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    with Simulation(1) as simulation:
+        yield Play(simulation)
+
+
+def test_a_controller_that_wakes_up_behind_another_one_changes_nothing(play: Play) -> None:
+    """KAFKA-6082, fluss 2778: its writes are fenced, whatever it still believes."""
+    old = play.world.controller()
+    assert old is not None and old.cluster is not None and old.loop is not None
+    old.pause(4 * SESSION_S)
+    play.until(lambda: play.world.controller() is not old)
+    before = play.state
+    old.resume()
+    asked = old.loop.create_task(old.cluster.membership.ask(lambda token: Reassign(token, {TP: (3, 2, 1)})))
+    play.until(asked.done)
+    if asked.exception() is None:  # it had heard of its end before, and asked again as one of the others
+        raise AssertionError(asked.result())
+    assert isinstance(asked.exception(), NotControllerError)
+    assert play.state.replicas == before.replicas
+    play.come_to_rest()
+
+
+def test_a_registration_of_an_earlier_session_of_the_same_process_is_made_anew(play: Play) -> None:
+    """KAFKA-7165: the node is there, but goes with a session that is not the present one."""
+    node = play[2]
+    zk = node.zk
+    assert zk is not None
+    path = f"{znodes.BROKER_IDS}/2"
+    registered = play.world.zookeeper.znodes.read(path)
+    stranger = play.world.zookeeper.client()
+    play.pass_time(1.0)
+    play.world.zookeeper.end_session(zk.session_id)
+    made = stranger.transaction([Create(path, registered.data, ephemeral=True)])
+    play.until(made.done)
+    node.cut_zookeeper(0)
+    node.heal_zookeeper()
+    play.until(lambda: (n := play.world.zookeeper.znodes.find(path)) is not None and n.owner == zk.session_id)
+    assert play.world.zookeeper.znodes.read(path).czxid > registered.czxid
+    play.come_to_rest()
+
+
+def test_an_image_that_comes_late_is_dropped(play: Play) -> None:
+    """KAFKA-7235: what an earlier controller, or this one earlier, has decided does not come back."""
+    node = play[3]
+    assert node.cluster is not None and node.loop is not None
+    images = node.cluster.images
+    late = images.image
+    play.order(2, 1, 3)
+    play.until(lambda: images.image.version > late.version)
+    newer = images.image
+    play.simulation.complete(node.loop, images._take(ImageNews(late)))
+    assert images.image is newer
+    play.come_to_rest()
+
+
+def test_a_follower_that_ends_below_its_leaders_start_goes_on_there(play: Play) -> None:
+    """KAFKA-7414: out of range is no reason to give up. fluss 703: nor is a sequence in the middle, of a producer that
+    the follower has never heard of. fluss 4012: nothing of the old log comes back with the next start."""
+    play.acknowledged()
+    play[3].kill()
+    play.until(lambda: 3 not in play.state.isr)
+    end = play.acknowledged()
+    play.delete_below(end + 2)
+    play.acknowledged()
+    play[3].start()
+    play.until(lambda: 3 in play.state.isr)
+    assert play.log(3).log_start_offset == end + 2
+    play[3].kill()
+    play[3].start()
+    play.until(lambda: play[3].has_joined and 3 in play.state.isr)
+    assert play.log(3).log_start_offset == end + 2
+    play.acknowledged()
+    play.come_to_rest()
+
+
+def test_epochs_are_found_in_the_batches_when_their_file_is_gone(play: Play) -> None:
+    """KAFKA-10432: the first one, too."""
+    play.acknowledged()
+    play.order(2, 1, 3)
+    play.acknowledged()
+    before = play.log(3).epochs.entries
+    assert len(before) == 2
+    place = play[3].broker.storage.logs.location_of(TP)[0] / str(TP)  # type: ignore[union-attr]
+    play[3].kill()
+    play[3].machine.files.remove(place / LEADER_EPOCHS_FILE)
+    play[3].start()
+    play.until(lambda: play[3].has_joined and 3 in play.state.isr)
+    assert play.log(3).epochs.entries == before
+    play.come_to_rest()
+
+
+def test_a_proposal_that_a_controller_takes_with_it_is_made_again(play: Play) -> None:
+    """KAFKA-14154: else the partition stays under-replicated for ever."""
+    leader = next(n for n in play.world.nodes if n is not play.world.controller())
+    follower = next(n for n in play.world.nodes if n is not leader and n is not play.world.controller())
+    others = [n.id for n in play.world.nodes if n is not leader]
+    play.order(leader.id, *others)
+    controller = play.world.controller()
+    assert controller is not None
+    play.world.net.cut(follower.host, leader.host)
+    play.world.net.cut(leader.host, follower.host)
+    controller.kill()  # at about the time when the leader proposes to go on without the follower
+    play.until(lambda: play.world.controller() not in (None, controller))
+    play.world.net.heal()
+    controller.start()
+    play.until(lambda: set(play.state.isr) == {1, 2, 3})
+    play.acknowledged()
+    play.come_to_rest()
+
+
+def test_a_smaller_isr_is_no_new_leader_epoch(play: Play) -> None:
+    """KAFKA-15021: a follower that stops costs neither a new epoch, nor those who wait for the others."""
+    play.acknowledged()
+    epoch = play.state.leader_epoch
+    play[3].stop(10.0)
+    play.until(lambda: 3 not in play.state.isr)
+    play.acknowledged()
+    assert (play.state.leader, play.state.leader_epoch) == (1, epoch)
+    play.come_to_rest()
+
+
+def test_fewer_replicas_are_asked_for_than_before_and_nobody_is_eligible_any_more(play: Play) -> None:
+    """KAFKA-16540: from then on records are committed without those that have left."""
+    for other in (2, 3):
+        play[other].stop(10.0)
+    play.until(lambda: play.state.isr == (1,) and play.state.elr)
+    play.tell_controller(lambda token: AlterConfig(token, INPUT, {"min.insync.replicas": 1}))
+    play.until(lambda: not play.state.elr)
+    play.acknowledged()
+    play[1].kill()
+    for other in (2, 3):
+        play[other].start()
+    play.until(lambda: play.state.leader == -1)
+    play.pass_time(3 * SESSION_S)
+    assert play.state.leader == -1  # neither of them has the last record
+    assert play.state.isr == ()
+    assert set(play.state.elr) <= {1}
+
+
+def test_a_new_leader_gives_followers_their_time(play: Play) -> None:
+    """fluss 3698, KAFKA-14140: the first write must not make healthy followers look as if they lagged."""
+    play.acknowledged()
+    for replicas in ((2, 3, 1), (3, 1, 2), (1, 2, 3)):
+        play.order(*replicas)
+        epoch = play.state.partition_epoch
+        play.acknowledged()
+        assert set(play.state.isr) == {1, 2, 3}
+        assert play.state.partition_epoch == epoch
+
+
+def test_a_follower_that_crashed_does_not_lead_with_what_it_has_left(play: Play) -> None:
+    """fluss 644, 662, KAFKA-14617, 18106: it lost its page cache, the leader is stopped right after."""
+    base = play.acknowledged()
+    play[2].power_cut()
+    play[1].stop(10.0)
+    play[2].start()
+    play.until(lambda: play.state.leader == 3)
+    assert 2 not in play.state.isr or play.log(2).log_end_offset > base
+    play.come_to_rest()
+    assert play.log(1).log_end_offset > base
+
+
+def test_when_all_sessions_have_ended_there_is_a_controller_again(play: Play) -> None:
+    """fluss 4362: the processes live, and nobody restarts them."""
+    for node in play.world.nodes:
+        assert node.zk is not None
+        play.world.zookeeper.end_session(node.zk.session_id)
+        node.cut_zookeeper(50)
+        node.heal_zookeeper()
+    play.until(lambda: (image := play.world.controller_image()) is not None and len(image.eligible()) == 3)
+    play.acknowledged()
+    play.come_to_rest()
+
+
+def test_logs_that_have_parted_agree_again_without_a_loss(play: Play) -> None:
+    """KAFKA-6361, fluss 4269: a record that only one follower has, and one in its place at the next leader."""
+    play.acknowledged()
+    play.world.net.cut(play[1].host, play[2].host)
+    play.world.net.cut(play[2].host, play[1].host)
+    task = play.client.loop.create_task(_one_try(play))
+    play.until(lambda: play.log(3).log_end_offset > play.log(2).log_end_offset)
+    play[1].pause(2.0)
+    play.order(2, 3, 1) if play.world.controller() is not play[1] else None
+    play.until(lambda: play.state.leader in (2, 3))
+    play[1].resume()
+    play.world.net.heal()
+    play.until(task.done)
+    play.acknowledged()
+    play.come_to_rest()
+    logs = [batches_of(play.log(i), 0, play.log(i).log_end_offset) for i in (1, 2, 3)]
+    assert logs[0] == logs[1] == logs[2]
+
+
+async def _one_try(play: Play) -> None:
+    payload = encode_values([next(play.values)], 1_700_000_000_000)
+    assign_producer(memoryview(payload), producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    request = ProduceRequest(-1, 1_000, [ProducePartition(*TP, len(payload))])
+    try:
+        await play.client.ask(Api.PRODUCE, request, ProduceResponse, bytes(payload))
+    except SparklogError:
+        return
