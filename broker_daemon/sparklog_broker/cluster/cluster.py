@@ -126,7 +126,9 @@ class Cluster:
     def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> ClusterTopics:
         """In place of those of a broker that is alone."""
         self._storage, self._partitions, self._background = storage, partitions, background
-        self.server = ReplicaServer(partitions, self.replicas.now_ms, self._config.fetch_max_bytes)
+        self.server = ReplicaServer(
+            partitions, self.replicas.now_ms, self._config.fetch_max_bytes, storage.remote_reads
+        )
         self._topics = ClusterTopics(
             self._config, self._environment, storage, self._store, partitions, background, pace, self.replicas
         )
