@@ -41,6 +41,8 @@ SHOWN = {
 ORDER = (
     "index.md",
     "guide.md",
+    "cluster.md",
+    "operating.md",
     "security.md",
     "watching.md",
     "console.md",

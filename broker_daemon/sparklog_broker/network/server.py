@@ -36,6 +36,7 @@ ACCEPT_PAUSE_S = 0.5
 ACCEPT_COMPLAINT_S = 60.0
 """So often at most the log says that connections cannot be accepted."""
 SWEEP_S_MAX = 5.0
+SWEEP_S_STOPPING = 0.1
 SWEEPS_PER_TIMEOUT = 4
 TLS_SHARE_OF_TIMEOUT = 1 / 3
 """Of the time in which a peer has to authenticate, its TLS handshake may take this part."""
@@ -327,6 +328,10 @@ class Server:
             stranger.close()
         for connection in list(self._connections):
             connection.stop()
+        if self._sweep is not None:  # peers that keep their end open are let go after a moment, not at the next sweep
+            self._sweep.cancel()
+            self._sweep_s = min(self._sweep_s, SWEEP_S_STOPPING)
+            self._check_deadlines()
         if self._connections:
             self._all_closed.clear()
             with contextlib.suppress(TimeoutError):
