@@ -142,6 +142,8 @@ async def _run(config: BrokerConfig) -> int:
         await metrics.stop()
         raise
     try:
+        if broker.audit is not None:
+            peers.authenticator.on_failed = broker.audit.failed_authentication
         answer = Dispatcher(
             broker,
             HANDLERS,
