@@ -63,7 +63,7 @@ class Broker:
         role_of = None if cluster is None else cluster.serve(self.io).role_of
         self.partitions = Partitions(config, storage, self.io, role_of)
         self.appender = Appender(loop, self.io, storage.logs, self.partitions.produces)
-        self.background = Background(config, loop, environment, storage, self.partitions)
+        self.background = Background(config, loop, environment, storage, self.partitions, shared=cluster is not None)
         make_topics = Topics if cluster is None else cluster.topics
         self.topics = make_topics(storage, self.partitions, self.background, self.pace)
         make_records = SecurityRecords if cluster is None else cluster.security_records

@@ -7,6 +7,7 @@ what can be told of a log, its settings, and its end.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -317,6 +318,11 @@ class PartitionLog:
     def has_remote_segments(self) -> bool:
         """Whether a part of the log is only in the object store."""
         return bool(self._state.segments.all) and self._state.segments.all[0].is_remote
+
+    def bases_in(self, start_offset: int, end_offset: int) -> list[int]:
+        """The base offsets in [start_offset, end_offset) of segments."""
+        bases = self._state.segments.bases
+        return bases[bisect_left(bases, start_offset) : bisect_left(bases, end_offset)]
 
     def epochs_in(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Pairs (leader epoch, its first offset) of the records in [start_offset, end_offset)."""

@@ -15,6 +15,8 @@ from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
 from sparklog.security.records import CHANGES_MAX, KEY_CHARS_MAX, VALUE_BYTES_MAX
 
 WAIT_MS_MAX = 60_000
+SEGMENTS_MAX = 1_000
+"""As many slices as an answer can have."""
 EPOCHS_MAX = 10_000
 """That begin in one answer's part of a log; an answer ends before there are more."""
 NO_SESSION = 0
@@ -69,7 +71,9 @@ class ReplicaFetchResult(Message):
     """Of one partition: `length_bytes` bytes of whole batches in the payload, from the fetch offset to `next_offset`,
     with the leader's marks. `diverging_epoch` >= 0: there are none; the follower's last epoch, or the largest before it
     that the leader knows, is this one and ends at `diverging_end`. With an error the offsets are the leader's
-    bounds. `epochs`: those that begin in the payload's offsets; compaction may have removed their first records."""
+    bounds. `epochs`: those that begin in the payload's offsets; compaction may have removed their first records.
+    `segments`: where the leader's segments begin in them. A follower's begin there, too: copies in the object store are
+    of whole segments, and have to fit everybody's log."""
 
     topic: Name
     partition: Partition
@@ -84,6 +88,7 @@ class ReplicaFetchResult(Message):
     next_offset: Int64 = -1
     message: str = ""
     epochs: Annotated[list[EpochBegin], Meta(max_length=EPOCHS_MAX)] = []
+    segments: Annotated[list[Int64], Meta(max_length=SEGMENTS_MAX)] = []
 
 
 class ReplicaFetchResponse(Message):

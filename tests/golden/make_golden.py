@@ -391,7 +391,17 @@ RESPONSES: dict[m.Api, Message] = {
         5,
         [
             cluster.ReplicaFetchResult(
-                "events", 1, 0, 4, 118, 100, 130, length_bytes=64, next_offset=125, epochs=[cluster.EpochBegin(4, 122)]
+                "events",
+                1,
+                0,
+                4,
+                118,
+                100,
+                130,
+                length_bytes=64,
+                next_offset=125,
+                epochs=[cluster.EpochBegin(4, 122)],
+                segments=[122],
             ),
             cluster.ReplicaFetchResult("events", 2, 0, 4, 118, 100, 130, 3, 115),
             cluster.ReplicaFetchResult("events", 3, 74, message="epoch 3 is over"),

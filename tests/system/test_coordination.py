@@ -28,7 +28,8 @@ from sparklog.metadata.coordination import (
     Steps,
     drive,
 )
-from sparklog.testing.sim_zookeeper import SimZooKeeper
+from sparklog.testing.sim_zookeeper import SimClient, SimZooKeeper
+from tests.system.relay import Relay
 
 SESSION_MS = 1_000
 PATIENCE_S = 30
@@ -38,6 +39,15 @@ class Ensemble(Protocol):
     """A ZooKeeper with clients, as the suite needs it."""
 
     def client(self) -> Coordination: ...
+    def lose_answers(self, client: Coordination) -> None:
+        """What the client asks from now on arrives, if at all, and it hears nothing of it before `cut`."""
+        ...
+
+    def cut(self, client: Coordination) -> None:
+        """It has no connection until `heal`."""
+        ...
+
+    def heal(self, client: Coordination) -> None: ...
     def wait_until(self, condition: Callable[[], bool]) -> None: ...
     def stop(self) -> None: ...
     def start(self) -> None: ...
@@ -51,6 +61,17 @@ class Simulated:
         client = self._server.client()
         self.wait_until(lambda: client.session_id != 0)
         return client
+
+    def lose_answers(self, client: Coordination) -> None:
+        pass  # each request takes its time to arrive, and so does its answer
+
+    def cut(self, client: Coordination) -> None:
+        assert isinstance(client, SimClient)
+        self._server.cut(client)
+
+    def heal(self, client: Coordination) -> None:
+        assert isinstance(client, SimClient)
+        self._server.heal(client)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         for _ in range(PATIENCE_S * 100):
@@ -73,14 +94,25 @@ class Real:
     def __init__(self, process: ZooKeeperProcess, path: str) -> None:
         self._process = process
         self._path = path
-        self._clients: list[Coordination] = []
+        self._clients: dict[Coordination, Relay] = {}
 
     def client(self) -> Coordination:
         from sparklog.metadata.zookeeper import ZooKeeper
 
-        client = ZooKeeper.connect(self._process.hosts + self._path, session_timeout_ms=SESSION_MS)
-        self._clients.append(client)
+        host, _, port = self._process.hosts.rpartition(":")
+        relay = Relay(host, int(port))
+        client = ZooKeeper.connect(relay.address + self._path, session_timeout_ms=SESSION_MS)
+        self._clients[client] = relay
         return client
+
+    def lose_answers(self, client: Coordination) -> None:
+        self._clients[client].lose_answers()
+
+    def cut(self, client: Coordination) -> None:
+        self._clients[client].cut()
+
+    def heal(self, client: Coordination) -> None:
+        self._clients[client].heal()
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -95,8 +127,10 @@ class Real:
         self._process.start()
 
     def close(self) -> None:
-        for client in self._clients:
+        for client, relay in self._clients.items():
+            relay.heal()
             client.close()
+            relay.close()
 
 
 @pytest.fixture(scope="module")
@@ -286,6 +320,44 @@ def test_steps_run_with_results_and_errors(ensemble: Ensemble) -> None:
 
     drive(steps())
     ensemble.wait_until(lambda: seen == [True, "exists", "none", []])
+
+
+def test_a_request_whose_answer_is_lost_has_had_its_effect_or_not(ensemble: Ensemble) -> None:
+    """The client cannot know; when it is back it finds one of both, and goes on from there."""
+    client, other = ensemble.client(), ensemble.client()
+    ensemble.lose_answers(client)
+    asked = client.transaction([Create("/once", b"mine"), Create("/twice", b"mine")])
+    result(ensemble, other.get("/once"))
+    ensemble.cut(client)
+    assert isinstance(failure(ensemble, asked), ConnectionLossError)
+    ensemble.heal(client)
+    found, twice = result(ensemble, client.get("/once")), result(ensemble, client.get("/twice"))
+    assert (found is None) is (twice is None)
+    again = client.create("/once", b"again")
+    if found is None:
+        assert result(ensemble, again).data == b"again"
+    else:
+        assert isinstance(failure(ensemble, again), NodeExistsError)
+        assert found.data == b"mine"
+
+
+def test_a_session_ends_while_its_client_is_cut_off(ensemble: Ensemble) -> None:
+    client, other = ensemble.client(), ensemble.client()
+    states: list[SessionState] = []
+    called: list[str] = []
+    client.listen(states.append)
+    first = client.session_id
+    result(ensemble, client.create("/e", b"", ephemeral=True))
+    result(ensemble, client.get("/e", lambda: called.append("once")))
+    ensemble.cut(client)
+    ensemble.wait_until(lambda: result(ensemble, other.get("/e")) is None)
+    ensemble.wait_until(lambda: states == [SessionState.SUSPENDED])  # it is not told before it is back
+    ensemble.heal(client)
+    ensemble.wait_until(lambda: states[-1] is SessionState.CONNECTED)
+    assert states == [SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED]
+    assert client.session_id not in (0, first)
+    ensemble.wait_until(lambda: called == ["once"])
+    assert result(ensemble, client.create("/e", b"", ephemeral=True)).owner == client.session_id
 
 
 # -- what only the simulation can bring about at will

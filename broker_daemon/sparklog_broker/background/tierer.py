@@ -20,7 +20,7 @@ from sparklog.errors import SparklogError
 from sparklog.log.log_manager import LogManager
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tiering.object_store import ObjectStore
-from sparklog.log.tiering.tier_run import TierResult, delete_all, tier_log
+from sparklog.log.tiering.tier_run import Role, TierResult, delete_all, tier_log
 from sparklog.types import TopicPartition
 from sparklog_broker.background.periodic import Rounds
 from sparklog_broker.config import BrokerConfig
@@ -46,7 +46,12 @@ class Tierer:
         environment: Environment,
         logs: LogManager,
         store: ObjectStore | None,
+        leading: Callable[[TopicPartition], int] | None = None,
     ) -> None:
+        """`leading`: in which leader epoch this broker leads a partition, -1: in none; None: it is alone."""
+        self._leading = leading
+        self._looked: dict[TopicPartition, int] = {}
+        """The leader epoch in which the store was looked at for copies of others."""
         self._logs = logs
         self._store = store
         self._clock = environment.clock
@@ -101,7 +106,15 @@ class Tierer:
         return done
 
     def _tier(self, partition_log: PartitionLog, store: ObjectStore) -> TierResult:
-        return tier_log(partition_log, store, self._clock, self._check_stop)
+        key = partition_log.owner.topic_partition
+        epoch = -1 if self._leading is None else self._leading(key)
+        role = Role.ALONE
+        if self._leading is not None:
+            is_new = self._looked.get(key) != epoch
+            role = Role.FOLLOWER if epoch < 0 else Role.NEW_LEADER if is_new else Role.LEADER
+        result = tier_log(partition_log, store, self._clock, self._check_stop, role)
+        self._looked[key] = epoch
+        return result
 
     def _try(self, what: TopicPartition | Path, partition_log: PartitionLog | None, job: Callable[[], T]) -> T | None:
         try:

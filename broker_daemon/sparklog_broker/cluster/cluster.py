@@ -126,7 +126,9 @@ class Cluster:
     def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> ClusterTopics:
         """In place of those of a broker that is alone."""
         self._storage, self._partitions, self._background = storage, partitions, background
-        self.server = ReplicaServer(partitions, self.replicas.now_ms, self._config.fetch_max_bytes)
+        self.server = ReplicaServer(
+            partitions, self.replicas.now_ms, self._config.fetch_max_bytes, storage.remote_reads
+        )
         self._topics = ClusterTopics(
             self._config, self._environment, storage, self._store, partitions, background, pace, self.replicas
         )
@@ -251,7 +253,11 @@ class Cluster:
                 await self._follow(self.replicas.image)
 
     async def leave(self) -> None:
-        """Has other brokers lead what this one does, as far as there are others."""
+        """Has other brokers lead what this one does, and be the controller, as far as there are others."""
+        await self._hand_over()
+        self.membership.retire()
+
+    async def _hand_over(self) -> None:
         broker_id, epoch = self._config.broker_id, self.membership.registration.broker_epoch
         fewest, until = -1, self._loop.time() + LEAVE_PATIENCE_S
         why = ""

@@ -65,7 +65,7 @@ def _append(log: PartitionLog, batches: Batches) -> None:
     is_empty = start == log.log_end_offset
     if is_empty and first.base_offset < start < first.next_offset:  # the leader's log begins in the middle of a batch
         log.truncation.restart_at(first.base_offset)
-    info = log.replica.append(batches.data, batches.epochs)
+    info = log.replica.append(batches.data, batches.epochs, batches.segments)
     if info.last_offset >= batches.next_offset:
         raise CorruptBatchError(
             f"the leader's batches end at {info.last_offset + 1}, it has said {batches.next_offset}"

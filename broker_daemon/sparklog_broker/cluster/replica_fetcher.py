@@ -296,7 +296,14 @@ def event_of(fetch: Fetch, result: ReplicaFetchResult, piece: memoryview) -> Fol
     batches = None
     if len(piece):
         epochs = tuple(EpochEntry(e.epoch, e.start_offset) for e in result.epochs)
-        batches = Batches(fetch.fetch_offset, result.next_offset, piece, epochs, max(result.log_start_offset, 0))
+        batches = Batches(
+            fetch.fetch_offset,
+            result.next_offset,
+            piece,
+            epochs,
+            max(result.log_start_offset, 0),
+            tuple(result.segments),
+        )
     return FetchAnswer(
         fetch.number, result.leader_epoch, result.high_watermark, result.log_start_offset, batches, diverging
     )

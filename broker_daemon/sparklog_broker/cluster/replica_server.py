@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 
 from msgspec import Struct, field
 
@@ -20,9 +21,10 @@ from sparklog.errors import (
     SparklogError,
 )
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.segments.slices import FileSlice
+from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.cluster_messages import (
     EPOCHS_MAX,
+    SEGMENTS_MAX,
     EpochBegin,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
@@ -31,6 +33,7 @@ from sparklog.protocol.cluster_messages import (
 )
 from sparklog.replication.replica.model import FetchAccepted, FetchDiverging, FetchRefused, FollowerFetch
 from sparklog.types import TopicPartition
+from sparklog_broker.cluster.remote_pieces import RemotePieces
 from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
 from sparklog_broker.counters.requests import RequestTimes
@@ -47,17 +50,41 @@ class _Session(Struct, eq=False):
     session_id: int
     broker_epoch: int
     heard_ms: int
+    remote_reads: Executor | None
     epoch: int = 0
     armed: dict[TopicPartition, ReplicaFetchPartition] = field(default_factory=dict)
     ready: dict[TopicPartition, None] = field(default_factory=dict)
     """Armed ones that there may be something for."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    pieces: RemotePieces = field(default_factory=lambda: RemotePieces(None, lambda _: None))
+
+    def __post_init__(self) -> None:
+        self.pieces = RemotePieces(self.remote_reads, self.wake)
+
+    def wake(self, key: TopicPartition) -> None:
+        """There may be something for the partition."""
+        if key in self.armed:
+            self.ready[key] = None
+            self.news.set()
+
+    def disarm(self, key: TopicPartition) -> None:
+        self.armed.pop(key, None)
+        self.ready.pop(key, None)
+        self.pieces.drop(key)
 
 
 class ReplicaServer:
     """Event-loop thread only. One session per follower."""
 
-    def __init__(self, partitions: Partitions, now_ms: Callable[[], int], answer_bytes_max: int) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        now_ms: Callable[[], int],
+        answer_bytes_max: int,
+        remote_reads: Executor | None = None,
+    ) -> None:
+        """`remote_reads`: where the object store is waited for; None: the loop's executor."""
+        self._remote_reads = remote_reads
         self._partitions = partitions
         self._now_ms = now_ms
         self._answer_bytes_max = answer_bytes_max
@@ -69,9 +96,7 @@ class ReplicaServer:
     def has_news(self, key: TopicPartition) -> None:
         """Records, marks or another leader: whoever waits for the partition has to look."""
         for session in self._sessions.values():
-            if key in session.armed:
-                session.ready[key] = None
-                session.news.set()
+            session.wake(key)
 
     def heard_ms(self, broker_id: int) -> int:
         """When the broker has last asked for anything; 0: never."""
@@ -84,7 +109,7 @@ class ReplicaServer:
         session = self._session_of(request)
         results: list[ReplicaFetchResult] = []
         for forgotten in request.forgotten:
-            session.armed.pop(TopicPartition(forgotten.topic, forgotten.partition), None)
+            session.disarm(TopicPartition(forgotten.topic, forgotten.partition))
         for wanted in request.partitions:
             self._arm(session, request, wanted, results)
         room = min(request.max_bytes, self._answer_bytes_max)
@@ -114,7 +139,8 @@ class ReplicaServer:
             before = self._sessions.get(request.replica_id)
             if before is not None:
                 before.news.set()  # a request of it may still wait
-            session = _Session(self._last_id, request.broker_epoch, self._now_ms())
+                before.pieces.close()
+            session = _Session(self._last_id, request.broker_epoch, self._now_ms(), self._remote_reads)
             self._sessions[request.replica_id] = session
             return session
         found = self._sessions.get(request.replica_id)
@@ -156,8 +182,7 @@ class ReplicaServer:
     ) -> None:
         """Tells the leader's rules of the fetch; what they refuse is answered at once."""
         key = TopicPartition(wanted.topic, wanted.partition)
-        session.armed.pop(key, None)
-        session.ready.pop(key, None)
+        session.disarm(key)
         try:
             verdict = _replica_of(self._partitions.get(*key)).take_fetch(
                 FollowerFetch(
@@ -203,7 +228,7 @@ class ReplicaServer:
             if (room <= 0 and slices) or len(slices) >= SLICES_MAX:
                 return
             wanted = session.armed.get(key)
-            if wanted is None:
+            if wanted is None or session.pieces.is_reading(key):
                 del session.ready[key]
                 continue
             is_slow = False
@@ -213,7 +238,13 @@ class ReplicaServer:
                 if is_slow and self.quota.wait_ms():
                     continue
                 del session.ready[key]
-                result, found = _read(partition, wanted, room, first=not slices)
+                result, found = _read(partition, wanted, room, first=not slices, piece=session.pieces.take(key))
+                if result is None and partition.log.log_end_offset > wanted.fetch_offset:
+                    session.ready[key] = None  # a batch larger than the room that is left: it is first next time
+            except RemoteReadRequired:
+                size = min(wanted.max_bytes, self._answer_bytes_max)
+                session.pieces.read(key, partition.log, wanted.fetch_offset, size)
+                continue
             except SparklogError as e:
                 session.ready.pop(key, None)
                 result, found = _refused(key, e), []
@@ -235,12 +266,20 @@ def _replica_of(partition: Partition) -> ClusterReplica:
 
 
 def _read(
-    partition: Partition, wanted: ReplicaFetchPartition, room: int, *, first: bool
+    partition: Partition, wanted: ReplicaFetchPartition, room: int, *, first: bool, piece: FileSlice | None = None
 ) -> tuple[ReplicaFetchResult | None, list[FileSlice]]:
-    """None: there is nothing new. Raises NotLeaderError, FencedLeaderEpochError and what reading does."""
-    partition.check_leader_epoch(wanted.leader_epoch)
-    log = partition.log
-    slices = _slices(log, wanted.fetch_offset, min(room, wanted.max_bytes), first=first)
+    """None: there is nothing new. `piece`: what the object store has given. Raises NotLeaderError,
+    FencedLeaderEpochError and what reading does; then `piece` is released."""
+    try:
+        partition.check_leader_epoch(wanted.leader_epoch)
+        log = partition.log
+    except SparklogError:
+        if piece is not None:
+            piece.release()
+        raise
+    slices = [piece] if piece is not None else []
+    if piece is None:
+        slices = _slices(log, wanted.fetch_offset, min(room, wanted.max_bytes), first=first)
     mark, start = log.high_watermark, log.log_start_offset
     if not slices and mark <= wanted.high_watermark and start <= wanted.log_start_offset:
         return None, []
@@ -248,6 +287,7 @@ def _read(
     result = ReplicaFetchResult(*partition.key, 0, wanted.leader_epoch, mark, start, log.log_end_offset)
     if slices:
         result.length_bytes, result.next_offset = length, slices[-1].next_offset
+        result.segments = log.bases_in(wanted.fetch_offset, slices[-1].next_offset)[:SEGMENTS_MAX]
         begun = log.epochs_in(wanted.fetch_offset, slices[-1].next_offset)
         if len(begun) > 1 or begun[0][0] != wanted.last_epoch:
             result.epochs = [EpochBegin(*entry) for entry in begun[:EPOCHS_MAX] if entry[0] >= 0]

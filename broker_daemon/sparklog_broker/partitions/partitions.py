@@ -66,6 +66,14 @@ class Partitions:
         """The partition, whoever leads it. None if there is no such partition."""
         return self._partitions.get(tp)
 
+    def leading_epoch(self, tp: TopicPartition) -> int:
+        """The leader epoch in which this broker leads the partition; -1: it does not. Any thread."""
+        partition = self._partitions.get(tp)
+        if partition is None:
+            return -1
+        epoch = partition.replicas.leader_epoch
+        return epoch if partition.replicas.leads_in(epoch) else -1
+
     def all(self) -> list[Partition]:
         """At this moment, in no order. Any thread."""
         return list(self._partitions.values())

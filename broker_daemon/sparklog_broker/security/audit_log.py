@@ -20,7 +20,6 @@ from sparklog.security.acls import Operation, Resource
 from sparklog.security.audit import VALUE_CHARS_MAX, AuditEvent, AuditKind, AuditLimiter, audit_line
 from sparklog.security.principals import Principal
 from sparklog_broker.config import BrokerConfig
-from sparklog_broker.network.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +71,10 @@ class AuditLog:
         about = (str(operation or ""), str(resource or ""))
         self.note(self._event(AuditKind.DENIAL, api, principal, host, listener, error.name, *about))
 
-    def failed_authentication(self, connection: Connection, reason: str, text: str) -> None:
-        """Nobody has proved who he is. `text` has nothing of what was sent."""
-        now_ms, host = self._clock.now_ms(), connection.peer_host
-        event = AuditEvent(
-            AuditKind.AUTHENTICATION, now_ms, None, host, connection.listener, "SASL_AUTHENTICATE", reason
-        )
-        self.note(event._replace(detail=text))
+    def failed_authentication(self, host: str, listener: str, reason: str, detail: str) -> None:
+        """Somebody could not say who it is. `reason`: as it is counted; `detail`: without what was sent."""
+        now_ms = self._clock.now_ms()
+        self.note(AuditEvent(AuditKind.AUTHENTICATION, now_ms, None, host, listener, "", reason.upper(), detail=detail))
 
     def _event(
         self,

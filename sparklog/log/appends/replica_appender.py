@@ -7,7 +7,7 @@ segment; every other one begins where the log ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sparklog.errors import CorruptBatchError, FencedLeaderEpochError, OffsetOutOfRangeError, UnknownSchemaError
 from sparklog.format.batch import (
@@ -55,12 +55,18 @@ class ReplicaAppender:
         last_ms = self._state.append_time_ms if self._copied_ms is None else self._copied_ms
         return self._state.clock.now_ms() - last_ms > self._state.config.compaction.delete_retention_ms
 
-    def append(self, payload: bytes | bytearray | memoryview, epochs: Sequence[EpochEntry] = ()) -> AppendInfo:
+    def append(
+        self,
+        payload: bytes | bytearray | memoryview,
+        epochs: Sequence[EpochEntry] = (),
+        segments: Sequence[int] = (),
+    ) -> AppendInfo:
         """Appends whole batches of the leader's log, with its stamps; the first begins at the log end, or, compacted,
         behind it.
 
         `epochs`: where leader epochs begin in what is appended, as the leader knows it; compaction may have removed
-        their first records. Nothing is appended if anything is wrong. Raises CorruptBatchError, OffsetOutOfRangeError
+        their first records. `segments`: where segments begin, as at the leader; others are begun as the settings say.
+        Nothing is appended if anything is wrong. Raises CorruptBatchError, OffsetOutOfRangeError
         (they do not follow on the log), UnknownSchemaError (the topic's metadata are not here yet),
         FencedLeaderEpochError, StorageFullError, StorageError.
         """
@@ -74,7 +80,7 @@ class ReplicaAppender:
                     f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's batches begin "
                     f"at {found[0].header.base_offset}"
                 )
-            return self._append(view, found, epochs)
+            return self._append(view, found, epochs, segments)
 
     def _checked(self, view: memoryview) -> list[PlacedBatch]:
         found: list[PlacedBatch] = []
@@ -102,7 +108,9 @@ class ReplicaAppender:
         except KeyError as e:
             raise UnknownSchemaError(f"{where} has schema {header.schema_id}, which is not known here yet") from e
 
-    def _append(self, view: memoryview, batches: list[PlacedBatch], epochs: Sequence[EpochEntry]) -> AppendInfo:
+    def _append(
+        self, view: memoryview, batches: list[PlacedBatch], epochs: Sequence[EpochEntry], segments: Sequence[int]
+    ) -> AppendInfo:
         reach("log.before-append")
         state = self._state
         first, last = batches[0].header, batches[-1].header
@@ -117,13 +125,27 @@ class ReplicaAppender:
         for _, header in batches:
             if header.leader_epoch >= state.epochs.latest:  # else the leader has named the epochs behind it already
                 state.epochs.begin(header.leader_epoch, header.base_offset)
-        state.offsets.reserve(last.next_offset)
-        state.enter(view, batches, last.append_time_ms)
+        for run in _split_at(batches, segments):
+            active = state.segments.active
+            if run[0].header.base_offset in segments and active is not None and active.data_bytes:
+                state.writer.roll_next = True
+            state.offsets.reserve(run[-1].header.next_offset)
+            state.enter(view, run, run[-1].header.append_time_ms)
         self._copied_ms = state.clock.now_ms()
         records = sum(b.header.record_count for b in batches)
         return AppendInfo(
             first.base_offset, last.last_offset, last.append_time_ms, len(batches), records, size_bytes=len(view)
         )
+
+
+def _split_at(batches: list[PlacedBatch], offsets: Sequence[int]) -> Iterator[list[PlacedBatch]]:
+    """The batches in runs, each of which begins at one of the offsets, but perhaps the first."""
+    begin = 0
+    for i in range(1, len(batches)):
+        if batches[i].header.base_offset in offsets:
+            yield batches[begin:i]
+            begin = i
+    yield batches[begin:]
 
 
 def _follows(header: BatchHeader, end: int) -> bool:

@@ -154,8 +154,8 @@ class LogSegment(SegmentView):
     def cut(self, offset: int, interval_bytes: int, *, committed: int = 0) -> SegmentEnd:
         """Cuts the batches from the one on that holds `offset`, on the disk, too; the segment is active afterwards.
 
-        What lies below `committed` readers may have mapped, and what an earlier process has written: they would die of
-        a file that becomes shorter, so the rest is written anew then. Returns its end. Raises LogCorruptError,
+        What lies below `committed`, or was written by an earlier process, readers may have mapped. They would die of a
+        file that becomes shorter, so the rest is written anew then. Returns its end. Raises LogCorruptError,
         StorageError.
         """
         end = self.end_below(offset)

@@ -79,13 +79,14 @@ def decode_segment(data: bytes) -> RemoteSegmentMetadata:
         raise InvalidRequestError(f"the metadata of a remote segment cannot be read: {e}") from e
 
 
-class CopyStarted(Struct, frozen=True, tag="copy-started"):
-    """Objects below `prefix` may exist from now on."""
+class CopyStarted(Struct, frozen=True, tag="copy-started", omit_defaults=True):
+    """Objects below `prefix` may exist from now on. `adopted`: another replica has made them, all are there."""
 
     id: str
     prefix: str
     base_offset: int
     next_offset: int
+    adopted: bool = False
 
 
 class CopyFinished(Struct, frozen=True, tag="copy-finished"):

@@ -1,5 +1,8 @@
 """One round of tiering over one log, in the order that a crash at any point leaves sound.
 
+With several replicas only the leader makes copies; the others find them in the store (`adopt.py`) when they could
+release local files for them, or when they begin to lead.
+
 1. What an earlier attempt left (started but not finished, or half deleted) is deleted.
 2. Segments that are due are copied: started is on the disk before the first object is made, finished after the last.
 3. Local segments that need not stay give way to their copies; the files go after `file.delete.delay.ms`.
@@ -14,6 +17,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +28,7 @@ from sparklog.format.checksum import crc32c
 from sparklog.format.segment import SealedBlocks, decode_seal
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.segment import LogSegment
+from sparklog.log.tiering.adopt import adopt_copies
 from sparklog.log.tiering.columns import encode_columns
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.layout import (
@@ -70,16 +75,37 @@ class TierResult(NamedTuple):
     cleaned: int = 0
 
 
-def tier_log(log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop = go_on) -> TierResult:
+class Role(Enum):
+    """What this replica does for the log's copies."""
+
+    ALONE = "alone"
+    """There are no other replicas: nobody else makes copies."""
+    NEW_LEADER = "new leader"
+    """It leads, and has not looked yet for what others have copied."""
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    """It copies nothing, and deletes only what it has made."""
+
+
+def tier_log(
+    log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop = go_on, role: Role = Role.ALONE
+) -> TierResult:
     """One round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
     cleaned = 0
     for copy in log.tier.state.orphans:
         stop()
-        _delete_copy(log.tier.record, store, copy)
+        if copy.started.adopted and role is Role.FOLLOWER:
+            _forget_copy(log, copy)
+        else:
+            _delete_copy(log.tier.record, store, copy)
         cleaned += 1
-    copied = _copy_due(log, store, clock, stop) if log.config.tiering.enabled else 0
-    released = _release(log, clock) if log.config.tiering.enabled else 0
-    return TierResult(copied, released, _delete_gone(log, store, stop), cleaned)
+    if not log.config.tiering.enabled:
+        return TierResult(0, 0, _delete_gone(log, store, stop, role), cleaned)
+    if role is Role.NEW_LEADER or (role is Role.FOLLOWER and _would_release(log, clock)):
+        stop()
+        adopt_copies(log, store, with_deleted=role is Role.NEW_LEADER)
+    copied = 0 if role is Role.FOLLOWER else _copy_due(log, store, clock, stop)
+    return TierResult(copied, _release(log, clock), _delete_gone(log, store, stop, role), cleaned)
 
 
 # --- copying ---
@@ -199,25 +225,43 @@ def _pieces(read: Callable[[int, int], bytes], size: int, checksums: list[int], 
 # --- local files ---
 
 
-def _release(log: PartitionLog, clock: Clock) -> int:
-    """Local segments give way to their copies, as far as `local.retention.*` says."""
-    local = log.local_segments
-    state = log.tier.state
-    by_base = {s.base_offset: s for s in state.finished}
-    count = to_release(
-        local,
+def _due_locally(log: PartitionLog, clock: Clock, copied_to: int) -> int:
+    """How many of the oldest local segments need not stay, if all below `copied_to` is copied."""
+    return to_release(
+        log.local_segments,
         log.config.tiering.local,
-        copied_to=state.copied_to,
+        copied_to=copied_to,
         now_ms=clock.now_ms(),
         largest_timestamp_of=lambda s: None if s.largest_timestamp is None else s.largest_timestamp[0],
     )
-    old = []
+
+
+def _would_release(log: PartitionLog, clock: Clock) -> bool:
+    """Whether a copy that another replica may have made, and this one does not know, would make room here."""
+    local, copied_to = log.local_segments, log.tier.state.copied_to
+    due = _due_locally(log, clock, log.tierable_end)
+    return any(copied_to < s.next_offset <= log.tierable_end for s in local[:due])
+
+
+def _release(log: PartitionLog, clock: Clock) -> int:
+    """Local segments give way to their copies, as far as `local.retention.*` says. A copy that another replica has made
+    may be of several of them."""
+    local, state = log.local_segments, log.tier.state
+    count = _due_locally(log, clock, state.copied_to)
+    by_base = {s.base_offset: s for s in state.finished}
+    old: list[LogSegment] = []
+    copies: list[RemoteSegmentMetadata] = []
+    behind: list[LogSegment] = []
     for segment in local[:count]:
-        copy = by_base.get(segment.base_offset)
-        if copy is None or copy.next_offset != segment.next_offset:
+        behind.append(segment)
+        copy = by_base.get(behind[0].base_offset)
+        if copy is None or copy.next_offset < segment.next_offset:
             break
-        old.append(segment)
-    if old and log.replacement.release_local(old, [log.tier.segment(by_base[s.base_offset]) for s in old]):
+        if copy.next_offset == segment.next_offset:
+            old += behind
+            copies.append(copy)
+            behind = []
+    if old and log.replacement.release_local(old, [log.tier.segment(copy) for copy in copies]):
         logger.info(
             "partition %s: %d segments are no longer local, the local log begins at %d",
             log.owner.topic_partition, len(old), log.local_log_start_offset,
@@ -229,8 +273,9 @@ def _release(log: PartitionLog, clock: Clock) -> int:
 # --- deleting ---
 
 
-def _delete_gone(log: PartitionLog, store: ObjectStore, stop: Stop) -> int:
-    """Copies wholly below the log start that the log does not hold any more."""
+def _delete_gone(log: PartitionLog, store: ObjectStore, stop: Stop, role: Role) -> int:
+    """Copies wholly below the log start that the log does not hold any more. What a follower has adopted it only
+    forgets: its leader deletes it."""
     held = {s.base_offset for s in log.segments}
     gone = [
         copy
@@ -241,12 +286,21 @@ def _delete_gone(log: PartitionLog, store: ObjectStore, stop: Stop) -> int:
     ]
     for copy in sorted(gone, key=lambda c: c.started.base_offset):
         stop()
+        if copy.started.adopted and role is Role.FOLLOWER:
+            _forget_copy(log, copy)
+            continue
         _delete_copy(log.tier.record, store, copy)
         logger.info(
             "partition %s: offsets %d to %d are deleted from the object store",
             log.owner.topic_partition, copy.started.base_offset, copy.started.next_offset - 1,
         )  # fmt: skip
     return len(gone)
+
+
+def _forget_copy(log: PartitionLog, copy: RemoteCopy) -> None:
+    if copy.phase is not Phase.DELETING:
+        log.tier.record(DeleteStarted(copy.started.id))
+    log.tier.record(DeleteFinished(copy.started.id))
 
 
 def _delete_copy(

@@ -234,13 +234,15 @@ class Fetch(Struct, frozen=True):
 
 class Batches(Struct, frozen=True):
     """Whole batches with the leader's stamps; `data` is the shell's. `epochs`: which leader epochs begin in them, and
-    where: compaction may have removed their first records. `log_start_offset`: where the leader's log begins."""
+    where: compaction may have removed their first records. `log_start_offset`: where the leader's log begins.
+    `segments`: where its segments begin in the batches."""
 
     base_offset: int
     next_offset: int
     data: object
     epochs: tuple[EpochEntry, ...] = ()
     log_start_offset: int = 0
+    segments: tuple[int, ...] = ()
 
 
 class FetchAnswer(Struct, frozen=True):

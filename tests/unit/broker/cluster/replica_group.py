@@ -126,7 +126,8 @@ class Node:
             *KEY, fetch.leader_epoch, fetch.fetch_offset, self.follower.last_epoch(), log.log_start_offset,
             log.high_watermark, max_bytes,
         )  # fmt: skip
-        request = ReplicaFetchRequest(self.broker_id, LIVES[self.broker_id], 0, max_bytes, 0, 0, [wanted])
+        wait_ms = 20_000 if fetch.fetch_offset < leader.log.local_log_start_offset else 0  # for the object store
+        request = ReplicaFetchRequest(self.broker_id, LIVES[self.broker_id], wait_ms, max_bytes, 0, 0, [wanted])
         response = asyncio.run(leader.server.answer(request))
         message = response.message
         assert isinstance(message, ReplicaFetchResponse)

@@ -1,0 +1,58 @@
+"""Copies that another replica has made: found by their manifests in the object store, and entered into the own journal.
+
+A manifest is the last object of a copy, so what has one is whole. A copy is taken if it is of this log: its offsets lie
+in it, with the same leader epochs (after an unclean election there may be others), and no copy that is known overlaps
+with it. Of two copies of the same offsets the later one counts. Copies wholly below the log start are taken, too, where
+asked for: they are to be deleted, and who has made them may be gone.
+"""
+
+from __future__ import annotations
+
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.tiering.layout import decode_manifest, partition_prefix
+from sparklog.log.tiering.object_store import ObjectStore
+from sparklog.log.tiering.state import CopyFinished, CopyStarted, Phase, RemoteSegmentMetadata
+
+
+def adopt_copies(log: PartitionLog, store: ObjectStore, *, with_deleted: bool) -> int:
+    """Lists the store once; returns how many copies are new here. `with_deleted`: also those below the log start.
+
+    Raises RemoteStorageError, StorageError, StorageFullError.
+    """
+    found = {s.id: s for s in _manifests(log, store)}
+    taken = 0
+    for metadata in sorted(found.values(), key=lambda s: (s.base_offset, -s.copied_ms)):
+        if metadata.id in log.tier.state.copies or not _is_wanted(log, metadata, with_deleted=with_deleted):
+            continue
+        started = CopyStarted(metadata.id, metadata.prefix, metadata.base_offset, metadata.next_offset, adopted=True)
+        log.tier.record(started)
+        log.tier.record(CopyFinished(metadata))
+        taken += 1
+    return taken
+
+
+def _manifests(log: PartitionLog, store: ObjectStore) -> list[RemoteSegmentMetadata]:
+    owner = log.owner
+    found = []
+    for key in store.manifests(partition_prefix(owner)):
+        if any(key.startswith(c.started.prefix + "/") for c in log.tier.state.copies.values()):
+            continue
+        manifest = decode_manifest(store.read_unchecked(key))
+        if manifest is not None and (manifest.topic_id, manifest.partition) == (owner.topic_id, owner.partition):
+            found.append(manifest.segment)
+    return found
+
+
+def _is_wanted(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_deleted: bool) -> bool:
+    if metadata.next_offset <= log.log_start_offset:
+        return with_deleted
+    if metadata.next_offset > log.tierable_end:
+        return False
+    known = [
+        c.segment for c in log.tier.state.copies.values() if c.phase is not Phase.COPYING and c.segment is not None
+    ]
+    if any(k.base_offset < metadata.next_offset and metadata.base_offset < k.next_offset for k in known):
+        return False
+    start = max(metadata.base_offset, log.log_start_offset)
+    there = [epoch for epoch, first in metadata.leader_epochs if first > start]
+    return there == [epoch for epoch, _ in log.epochs_in(start, metadata.next_offset)[1:]]

@@ -1,0 +1,217 @@
+"""Tiered topics with replicas: only the leader copies to the object store, all know what is there, and whoever leads
+goes on without a second copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparklog.errors import RemoteStorageError
+from sparklog.log.partition_log import PartitionLog
+from sparklog.log.retention.run import run_retention
+from sparklog.log.tiering.object_store import ObjectStore
+from sparklog.log.tiering.read_cache import ReadCache
+from sparklog.log.tiering.remote_segment import RemoteAccess
+from sparklog.log.tiering.tier_run import Role, TierResult, tier_log
+from tests.unit.broker.cluster.replica_group import KEY, Group
+from tests.unit.log.compaction_support import keyed_batch, open_keyed, stored
+from tests.unit.log.support import ManualClock
+from tests.unit.log.tiering_support import FailingStore, memory_store, stored_names
+
+SETTINGS = {
+    "cleanup.policy": "delete",
+    "segment.bytes": 1 << 20,
+    "index.interval.bytes": 1,
+    "retention.ms": -1,
+    "remote.storage.enable": True,
+    "local.retention.bytes": 0,
+    "file.delete.delay.ms": 0,
+}
+
+
+class TieredGroup(Group):
+    """`leads`: brokers that have led in this epoch, and looked at the store."""
+
+    def __init__(self, directory: Path, store: ObjectStore) -> None:
+        self.store = store
+        self.clock = ManualClock(1_000_000)
+        self.looked: dict[int, int] = {}
+        super().__init__(directory, SETTINGS, open_log=self._opened)
+
+    def _opened(self, directory: Path, settings: dict[str, Any], **more: Any) -> PartitionLog:
+        access = RemoteAccess(self.store, ReadCache(directory / "cache", 64 << 20))
+        return open_keyed(directory, settings, clock=self.clock, remote=access, **more)  # type: ignore[arg-type]
+
+    def segment(self) -> None:
+        """One more segment of two batches, on all replicas that copy."""
+        for i in range(2):
+            self.append(keyed_batch([(b"k", b"%d" % i)]))
+        self.leader.log.appender.begin_segment()
+        self.sync()
+
+    def tier(self, broker_id: int) -> TierResult:
+        log = self.nodes[broker_id].log
+        log.flusher.flush()
+        role = Role.FOLLOWER
+        if self.image.leader == broker_id:
+            epoch = self.image.leader_epoch
+            role = Role.LEADER if self.looked.get(broker_id) == epoch else Role.NEW_LEADER
+            self.looked[broker_id] = epoch
+        return tier_log(log, self.store, self.clock, role=role)
+
+    def copies(self) -> int:
+        return sum(name.endswith("manifest.json") for name in stored_names(self.store))
+
+
+def filled(tmp_path: Path, segments: int = 3, store: ObjectStore | None = None) -> TieredGroup:
+    group = TieredGroup(tmp_path, store if store is not None else memory_store())
+    for _ in range(segments):
+        group.segment()
+    group.append(keyed_batch([(b"k", b"tail")]))
+    group.sync()
+    return group
+
+
+def test_the_segments_of_all_replicas_begin_where_the_leaders_do(tmp_path: Path) -> None:
+    group = filled(tmp_path)
+    bases = [s.base_offset for s in group[1].segments]
+    assert bases == [0, 2, 4, 6]
+    assert [[s.base_offset for s in group[b].segments] for b in (2, 3)] == [bases, bases]
+
+
+def test_only_the_leader_copies_and_followers_release_what_it_has_copied(tmp_path: Path) -> None:
+    group = filled(tmp_path)
+    assert group.tier(2) == TierResult()
+    assert (group[2].local_log_start_offset, group.copies()) == (0, 0), "nothing is released before it is in the store"
+    assert group.tier(1) == TierResult(copied=3, released=3)
+    for broker in (2, 3):
+        assert group.tier(broker) == TierResult(released=3)
+        assert group[broker].local_log_start_offset == 6
+        assert stored(group[broker]) == stored(group[1])
+    assert group.copies() == 3
+
+
+def test_a_new_leader_goes_on_without_a_second_copy(tmp_path: Path) -> None:
+    group = filled(tmp_path)
+    group.tier(1)
+    group.change(2)
+    group.segment()
+    assert group.tier(2) == TierResult(copied=1, released=4)
+    assert group.copies() == 4
+    group.append(keyed_batch([(b"k", b"tail")]))
+    group.sync()
+    group.tier(1)
+    group.tier(3)
+    want = stored(group[2])
+    assert stored(group[1]) == stored(group[3]) == want
+    assert group[1].local_log_start_offset == group[3].local_log_start_offset == group[2].local_log_start_offset
+    assert group.copies() == 4
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_replica_is_restarted_with_what_is_only_in_the_store(tmp_path: Path, role: str) -> None:
+    group = filled(tmp_path)
+    group.tier(1)
+    group.tier(2)
+    broker = 1 if role == "leader" else 2
+    want, end = stored(group[broker]), group[broker].log_end_offset
+    if role == "leader":
+        group.change(2)
+    group.leave(broker)
+    group[broker].close()
+    again = group.open(broker, high_watermark=end, recovery_point=end)
+    assert stored(again) == want
+    group.come_back(broker, again)
+    group.segment()
+    assert stored(group[broker])[: len(want)] == want
+    assert group.image.isr == (1, 2, 3)
+
+
+def test_a_new_replica_copies_what_is_only_in_the_store_from_its_leader(tmp_path: Path) -> None:
+    store = FailingStore("memory://replica-tiering")
+    group = TieredGroup(tmp_path, store)
+    group.leave(3)
+    for _ in range(3):
+        group.segment()
+    group.append(keyed_batch([(b"k", b"tail")]))
+    group.sync()
+    group.tier(1)
+    assert group[1].local_log_start_offset == 6
+    store.fails = lambda what, key: what.startswith("read")
+    group.come_back(3)
+    leader = group.leader
+    group.nodes[3].ask(leader, 1 << 20)
+    assert group[3].log_end_offset == 0
+    store.fails = lambda what, key: False
+    group.sync()
+    assert group[3].log_end_offset == group[1].log_end_offset
+    assert stored(group[3]) == stored(group[1])
+    assert group.image.isr == (1, 2, 3)
+    assert group.tier(3).released == 3
+
+
+def test_the_leader_deletes_what_retention_gives_up_and_the_others_forget_it(tmp_path: Path) -> None:
+    group = filled(tmp_path)
+    group.tier(1)
+    group.tier(2)
+    group[1].retention.delete_records(4)
+    group.leader.partition.on_log_start_raised()
+    group.sync()
+    for broker in (2, 1):
+        log = group[broker]
+        assert log.log_start_offset == 4
+        run_retention({KEY: log}, lambda: None)
+        log.retention.drop_below_log_start()
+        group.tier(broker)
+        assert len(log.tier.state.copies) == 1
+        assert group.copies() == (3 if broker == 2 else 1)
+
+
+def test_what_a_dead_leader_has_copied_is_deleted_by_the_next_one(tmp_path: Path) -> None:
+    group = filled(tmp_path)
+    group.tier(1)
+    group.leave(1)
+    group.change(2, isr=(2, 3))
+    group[2].retention.delete_records(2)
+    run_retention({KEY: group[2]}, lambda: None)
+    group.tier(2)
+    assert group.copies() == 2
+    assert group[2].local_log_start_offset == 6
+
+
+def test_a_copy_of_another_history_is_not_taken(tmp_path: Path) -> None:
+    """Broker 1 was isolated, led on with records that nobody else has, and copied them before it knew."""
+    group = filled(tmp_path, 1)
+    group.out = {2, 3}
+    for i in range(2):
+        group[1].appender.append(keyed_batch([(b"k", b"alone %d" % i)]), leader_epoch=4)
+    group[1].appender.begin_segment()
+    group[1].raise_high_watermark(group[1].log_end_offset)
+    group.tier(1)
+    assert group.copies() == 2
+    group.out = {1}
+    group.change(2, isr=(2, 3))
+    group.segment()
+    group.tier(2)
+    assert {s.base_offset for s in group[2].tier.state.finished} == {0, 2}
+    assert b"alone 0" not in {row.value for row in stored(group[2])}
+    group.come_back(1)
+    group.sync()
+    group.tier(1)
+    assert stored(group[1]) == stored(group[2])
+
+
+def test_a_store_that_fails_stops_nothing_but_tiering(tmp_path: Path) -> None:
+    store = FailingStore("memory://replica-tiering-fails")
+    group = filled(tmp_path, store=store)
+    store.fails = lambda what, key: what == "write"
+    with pytest.raises(RemoteStorageError):
+        group.tier(1)
+    assert group.tier(2) == TierResult()
+    group.change(2)
+    store.fails = lambda what, key: False
+    assert group.tier(2).copied == 3
+    group.tier(1)
+    assert stored(group[1]) == stored(group[2])
