@@ -570,6 +570,12 @@ class ResourceNotFoundError(SparklogError):
     code = 95
 
 
+class AdoptionRefusedError(SparklogError):
+    """A broker's directory cannot be taken into a cluster as it is: something in it collides with what is there."""
+
+    code = 96
+
+
 class InvalidQueryError(SparklogError):
     """DuckDB cannot run the SQL: a mistake in it, or more memory than it may use."""
 

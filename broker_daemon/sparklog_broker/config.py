@@ -80,6 +80,7 @@ class BrokerConfig(Struct, frozen=True):
     local_read_enabled: bool
     log_flush_interval_ms: int
     data_file_mode: str
+    data_file_group: str
     log_retention_check_interval_ms: int
     log_retention_clock_catch_up_rate: int
     log_cleaner_threads: int

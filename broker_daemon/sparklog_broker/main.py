@@ -10,15 +10,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import grp
 import logging
 import os
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from sparklog.environment import Environment, real_environment
+from sparklog.environment.files import directory_mode
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.metadata.coordination import CoordinationError
 from sparklog.security.listeners import SecurityProtocol, registered_endpoints
@@ -27,6 +30,7 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import BrokerConfig, load_config
+from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.log_format import set_up_logging
 from sparklog_broker.metrics.service import MetricsService
@@ -133,10 +137,17 @@ async def _run(config: BrokerConfig) -> int:
     sockets = bind_all(config.security.listeners.bound)
     try:
         await metrics.start()
+        if config.data_file_group:
+            give_to_group(config, environment)
         cluster = await _cluster(config, loop, environment) if config.zookeeper_connect else None
         # On a thread, so that a second signal can end a long recovery.
         broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
         peers = PeerSecurity(config, loop, environment, broker.users, contexts)
+        audit = broker.audit
+        if audit is not None:
+            peers.authenticator.on_failed = lambda peer, reason, text: audit.failed_authentication(
+                peer.peer_host, peer.listener, reason, text
+            )
     except BaseException:
         close_all(sockets)
         await metrics.stop()
@@ -160,6 +171,7 @@ async def _run(config: BrokerConfig) -> int:
             requests=broker.requests,
             threads=peers.threads,
             authentication_threads=peers.authentication_threads,
+            authentication=peers.authenticator.counters,
             greet=peers.authenticator.greet,
         )
         loop.add_signal_handler(signal.SIGHUP, peers.renew)
@@ -169,7 +181,7 @@ async def _run(config: BrokerConfig) -> int:
         if cluster is not None:
             own = registered_endpoints(config.security.listeners, server.places, explicit=config.security.is_advertised)
             await cluster.join(own, end)
-        metrics.serving(_watched(broker, server))
+        metrics.serving(_watched(broker, server, peers.authenticator.counters))
         for line in server.addresses:
             print(f"listening on {line}", flush=True)
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
@@ -193,6 +205,27 @@ async def _run(config: BrokerConfig) -> int:
     return EXIT_OK if clean else EXIT_FAILED
 
 
+def give_to_group(config: BrokerConfig, environment: Environment) -> None:
+    """Gives the data directories to `data.file.group`, so that all that is made in them from now on belongs to it.
+    Raises InvalidConfigError, StorageError."""
+    name = config.data_file_group
+    try:
+        group = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    except KeyError as e:
+        raise InvalidConfigError(f"data.file.group = {name!r}: there is no such group") from e
+    mode = directory_mode(int(config.data_file_mode, 8)) | stat.S_ISGID
+    for directory in (config.data_dir, *config.log_dirs):
+        environment.files.make_directory(directory)
+        try:
+            os.chown(directory, -1, group)
+            directory.chmod(mode)
+        except OSError as e:
+            raise InvalidConfigError(
+                f"data.file.group = {name!r}: {directory} cannot be given to it ({e.strerror}): the broker's user has to "
+                "be a member of the group, and own the directory"
+            ) from e
+
+
 async def _cluster(config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment) -> Cluster:
     """Raises StorageUnavailableError, InvalidConfigError."""
     try:
@@ -202,7 +235,11 @@ async def _cluster(config: BrokerConfig, loop: asyncio.AbstractEventLoop, enviro
             "zookeeper.connect is set, but kazoo is not installed: pip install 'sparklog[cluster]'"
         ) from e
     connect = partial(
-        ZooKeeper.connect, config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms
+        ZooKeeper.connect,
+        config.zookeeper_connect,
+        session_timeout_ms=config.zookeeper_session_timeout_ms,
+        login=config.security.zookeeper_login,
+        set_acl=bool(config.security.settings["zookeeper.set.acl"]),
     )
     try:
         coordination = await loop.run_in_executor(None, connect)
@@ -215,7 +252,7 @@ async def _cluster(config: BrokerConfig, loop: asyncio.AbstractEventLoop, enviro
     return await Cluster.connect(coordination, config, loop, environment, secure)
 
 
-def _watched(broker: Broker, server: Server) -> Watched:
+def _watched(broker: Broker, server: Server, authentication: AuthenticationCounters) -> Watched:
     return Watched(
         config=broker.config,
         clock=broker.environment.clock,
@@ -231,6 +268,7 @@ def _watched(broker: Broker, server: Server) -> Watched:
         groups=broker.groups,
         transactions=broker.transactions,
         cluster=broker.cluster,
+        authentication=authentication,
     )
 
 

@@ -26,7 +26,14 @@ from sparklog.security.secrets import Secret
 from sparklog.security.users import Credentials, parse_initial
 from sparklog.settings import Scope, Value, did_you_mean, settings_of
 
-_NAMES = ("listeners", "listener.security.protocol.map", "inter.broker.listener.name", "allow.insecure")
+_ZOOKEEPER = ("zookeeper.username", "zookeeper.password", "zookeeper.set.acl")
+_NAMES = (
+    "listeners",
+    "listener.security.protocol.map",
+    "inter.broker.listener.name",
+    "allow.insecure",
+    *_ZOOKEEPER,
+)
 _PREFIXES = ("ssl.", "sasl.", "connection.failed.", "connections.max.reauth.", "connections.authenticat")
 LISTENER_PREFIX = "listener.name."
 _NOT_PER_LISTENER = ("ssl.reload.interval.ms", "connections.authenticating.max")
@@ -122,6 +129,18 @@ class BrokerSecurity(Struct, frozen=True):
         )
 
     @property
+    def zookeeper_login(self) -> tuple[str, Secret] | None:
+        """Name and password; None: nobody in particular. Raises InvalidConfigError for half of it."""
+        name, password, set_acl = (self.settings[setting] for setting in _ZOOKEEPER)
+        given = name.reveal() if isinstance(name, Secret) else str(name)
+        secret = password if isinstance(password, Secret) else Secret(str(password))
+        if bool(given) != bool(secret) or ":" in given or (set_acl and not given):
+            raise InvalidConfigError(
+                "zookeeper.username (without a colon) and zookeeper.password belong together; zookeeper.set.acl needs both"
+            )
+        return (given, secret) if given else None
+
+    @property
     def initial_users(self) -> dict[str, Credentials]:
         """`sasl.scram.initial.credentials`. Raises InvalidConfigError."""
         text = self.settings["sasl.scram.initial.credentials"]
@@ -154,6 +173,7 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
             raise InvalidConfigError(f"{name}: there is no such listener{did_you_mean(owner, known)}")
     for listener in listeners.bound:
         security.rules(listener)
+    _ = security.zookeeper_login, security.initial_users  # what is wrong with them is said at once
     return security
 
 

@@ -25,7 +25,7 @@ TOP = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
-    "SECURITY.md": "security.md",
+    "SECURITY.md": "vulnerabilities.md",
 }
 """Pages at the repository's top, and their names in the site."""
 SHOWN = {
@@ -41,6 +41,8 @@ SHOWN = {
 ORDER = (
     "index.md",
     "guide.md",
+    "cluster.md",
+    "operating.md",
     "security.md",
     "watching.md",
     "console.md",

@@ -16,14 +16,17 @@ import typer
 from sparklog.cli import (
     acl,
     broker,
+    cluster,
     conf,
     consume,
     delete_records,
+    elect_leaders,
     group,
     log,
     offsets,
     produce,
     quota,
+    reassign,
     sql,
     topic,
     transaction,
@@ -64,7 +67,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("broker", epilog=broker.EPILOG)(broker.broker)
+app.add_typer(broker.app, name="broker")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
@@ -72,6 +76,8 @@ app.command("sql", epilog=sql.EPILOG)(sql.sql)
 app.command("console", epilog=web_console.EPILOG)(web_console.web_console)
 app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
 app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delete_records)
+app.add_typer(reassign.app, name="reassign")
+app.command("elect-leaders", epilog=elect_leaders.EPILOG)(elect_leaders.elect_leaders)
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(user.app, name="user")

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from sparklog.cli import decommission
+
 EPILOG = """\
 **Examples**
 
@@ -33,7 +35,13 @@ class LogLevel(StrEnum):
     ERROR = "ERROR"
 
 
+app = typer.Typer(help="Run a broker in the foreground, or take one out of its cluster.", epilog=EPILOG)
+app.command("decommission", epilog=decommission.EPILOG)(decommission.decommission)
+
+
+@app.callback(invoke_without_command=True, epilog=EPILOG)
 def broker(
+    context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="Configuration file (TOML).")] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where topics are stored. [default: ./sparklog-data]", show_default=False)
@@ -70,7 +78,9 @@ def broker(
         str, typer.Option(metavar="NAME", help="With --secure-setup: the first super user's name.")
     ] = "admin",
 ) -> None:
-    """Run a broker in the foreground."""
+    """Run a broker in the foreground, or take one out of its cluster."""
+    if context.invoked_subcommand is not None:
+        return
     if secure_setup is not None:
         if config or zookeeper or rack or broker_id is not None:
             raise typer.BadParameter("--secure-setup makes a configuration of its own: leave the other options out")

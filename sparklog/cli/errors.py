@@ -94,6 +94,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.TransactionalIdAuthorizationFailedError: "ask for an ACL on the transactional id that allows the operation the message names",
     errors.ClusterAuthorizationFailedError: "ask for an ACL on the cluster that allows the operation the message names",
     errors.PolicyViolationError: "delete what is not needed any more, or ask for a larger quota",
+    errors.AdoptionRefusedError: "nothing has changed: resolve what the message names and run it again",
     errors.SecurityDisabledError: 'set `authorizer = "acl"` and `super.users` in the broker\'s configuration, and start it again',
     errors.InvalidQueryError: "`.tables` and `.schema TOPIC` in `sparklog sql` show what there is; a name that is no identifier stands in double quotes",
     errors.QueryResultTooLargeError: "add a LIMIT, take fewer columns, or raise the limit that the message names",

@@ -25,6 +25,10 @@ EPILOG = """\
 """
 
 
+ALONE = 0
+"""The usual id of a broker that is alone, which need not be shown."""
+
+
 class OffsetsFormat(StrEnum):
     """How the offsets are printed."""
 
@@ -33,8 +37,9 @@ class OffsetsFormat(StrEnum):
 
 
 class PartitionOffsets(NamedTuple):
-    """One partition: [log_start, log_end) can be read; `newest_ms` -1: there is no record; `size_bytes` of batches, -1:
-    not known. What lies below `local_start` is only in the object store, `remote_bytes` of `size_bytes`."""
+    """One partition: [log_start, log_end) can be read, -1: nobody leads it; `newest_ms` -1: there is no record;
+    `size_bytes` of batches, -1: not known. What lies below `local_start` is only in the object store, `remote_bytes` of
+    `size_bytes`."""
 
     partition: int
     log_start: int
@@ -46,6 +51,7 @@ class PartitionOffsets(NamedTuple):
     leader: int = -1
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
 
     @property
     def offsets(self) -> int:
@@ -73,11 +79,14 @@ def offsets(
     console.stdout().print(offsets_table(rows))
 
 
-def partition_offsets(admin: Admin, topic: TopicDescription) -> list[PartitionOffsets]:
-    """Asks for the offsets of all partitions of `topic`, in partition order."""
+def partition_offsets(admin: Admin, topic: TopicDescription, *, leaderless: bool = False) -> list[PartitionOffsets]:
+    """Asks for the offsets of all partitions of `topic`, in partition order. `leaderless`: one that nobody leads is
+    shown without offsets, not an error."""
     from sparklog.types import TopicPartition
 
-    tps = [TopicPartition(topic.name, p) for p in range(topic.partitions)]
+    every = [TopicPartition(topic.name, p) for p in range(topic.partitions)]
+    offline = {p.partition for p in topic.partition_details if leaderless and p.leader < 0}
+    tps = [tp for tp in every if tp.partition not in offline]
     details = {p.partition: p for p in topic.partition_details}
     # the end is asked last, so that a partition that grows meanwhile never shows an end before its newest record
     newest = admin.list_offsets(dict.fromkeys(tps, "max_timestamp"))
@@ -86,22 +95,29 @@ def partition_offsets(admin: Admin, topic: TopicDescription) -> list[PartitionOf
     return [
         PartitionOffsets(
             tp.partition,
-            first[tp].offset,
-            last[tp].offset,
-            newest[tp].timestamp_ms,
+            first[tp].offset if tp in first else -1,
+            last[tp].offset if tp in last else -1,
+            newest[tp].timestamp_ms if tp in newest else -1,
             details[tp.partition].size_bytes,
             details[tp.partition].local_log_start_offset,
             details[tp.partition].remote_size_bytes,
             details[tp.partition].leader,
             details[tp.partition].replicas,
             details[tp.partition].isr,
+            details[tp.partition].elr,
         )
-        for tp in tps
+        for tp in every
     ]
 
 
 def _ids(brokers: tuple[int, ...]) -> str:
     return ",".join(map(str, brokers))
+
+
+def _number(offset: int) -> str:
+    from sparklog.cli import console
+
+    return console.number(offset) if offset >= 0 else "-"
 
 
 def offsets_table(rows: list[PartitionOffsets]) -> Table:
@@ -111,29 +127,28 @@ def offsets_table(rows: list[PartitionOffsets]) -> Table:
     tiered = any(row.remote_bytes > 0 for row in rows)
     numbers = ("partition", "log start", *(("local start",) if tiered else ()), "log end", "offsets", "size")
     numbers += ("in the tier",) if tiered else ()
-    replicated = any(len(row.replicas) > 1 for row in rows)
-    brokers = ("leader", "replicas", "in sync") if replicated else ()
+    replicated = any(row.replicas != (ALONE,) for row in rows)
+    eligible = any(row.elr for row in rows)
+    brokers = ("leader", "replicas", "in sync", *(("eligible",) if eligible else ())) if replicated else ()
     table = console.table(*numbers, "newest", *brokers, right=numbers)
 
-    def add(*cells: str, local: str, remote_bytes: int, who: tuple[str, ...] = ("", "", "")) -> None:
+    def add(*cells: str, local: str, remote_bytes: int, who: tuple[str, ...] = ("", "", "", "")) -> None:
         partition, log_start, log_end, offsets, size, newest = cells
         in_tier = console.size(remote_bytes) if remote_bytes >= 0 else "-"
         table.add_row(
             partition, log_start, *((local,) if tiered else ()), log_end, offsets, size,
-            *((in_tier,) if tiered else ()), newest, *(who if replicated else ()),
+            *((in_tier,) if tiered else ()), newest, *who[: len(brokers)],
         )  # fmt: skip
 
     for row in rows:
         add(
             str(row.partition),
-            console.number(row.log_start),
-            console.number(row.log_end),
-            console.number(row.offsets),
+            *map(_number, (row.log_start, row.log_end, row.offsets if row.log_end >= 0 else -1)),
             console.size(row.size_bytes) if row.size_bytes >= 0 else "-",
             console.time(row.newest_ms),
             local=console.number(row.local_start) if row.local_start >= 0 else "-",
             remote_bytes=row.remote_bytes,
-            who=("-" if row.leader < 0 else str(row.leader), _ids(row.replicas), _ids(row.isr)),
+            who=("-" if row.leader < 0 else str(row.leader), _ids(row.replicas), _ids(row.isr), _ids(row.elr)),
         )
     if len(rows) > 1:
         newest_ms = max(row.newest_ms for row in rows)

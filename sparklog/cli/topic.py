@@ -147,7 +147,7 @@ def describe(
 
     with open_admin(bootstrap_servers) as admin:
         topic = admin.describe_topic(name)
-        rows = partition_offsets(admin, topic)
+        rows = partition_offsets(admin, topic, leaderless=True)
     print(f"topic       {topic.name}  ({topic.kind})")
     print(f"id          {topic.topic_id}")
     print(f"created     {console.time(topic.created_ms)}")

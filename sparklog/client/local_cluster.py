@@ -1,15 +1,22 @@
-"""`start_local(brokers=3)`: a cluster of brokers and a ZooKeeper on this machine, for development."""
+"""`start_local(brokers=3)`: a cluster of brokers and a ZooKeeper on this machine, for development.
+
+`cluster.json` in its directory: `{"zookeeper": "", "zookeeper_port": 40123, "ports": {"1": 40124, …}}`. A second start
+on the directory goes on with the same brokers on the same ports. If it is lost, ports are new, and so are brokers that
+have no directory; `zookeeper` has to be named again.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -20,6 +27,8 @@ from sparklog.errors import InvalidConfigError
 __all__ = ["ClusterBroker", "LocalCluster", "start_cluster"]
 
 BROKERS_MAX = 20
+BROKERS_DEFAULT = 3
+LAYOUT_FILE = "cluster.json"
 CHROOT = "/sparklog"
 SESSION_TIMEOUT_MS = 6_000
 """Shorter than a broker's default: on one machine a broker that is killed is missed sooner."""
@@ -75,32 +84,55 @@ class LocalCluster:
     """Brokers 1, 2, … and a ZooKeeper, as processes. Use it in a `with` block; they end with it, or with this
     process."""
 
-    def __init__(self, directory: Path, *, temporary: bool, brokers: int, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        temporary: bool,
+        brokers: int | None,
+        settings: Mapping[str, object],
+        zookeeper: str | None = None,
+    ) -> None:
+        """Starts nothing. `brokers`, `zookeeper`: see `start_cluster`. Raises InvalidConfigError."""
+        layout = _layout(directory, brokers, zookeeper)
         self.data_dir = directory
         self._temporary = temporary
         self._owner = os.getpid()
-        self.zookeeper = ZooKeeperProcess(directory / "zookeeper")
+        self._zookeeper: ZooKeeperProcess | None = None
+        self.zookeeper_connect = layout.zookeeper
+        """Where its ZooKeeper is, with the path in it."""
+        if not layout.zookeeper:
+            self._zookeeper = ZooKeeperProcess(directory / "zookeeper", port=layout.zookeeper_port)
+            self.zookeeper_connect = self._zookeeper.hosts + CHROOT
         self.brokers = [
             ClusterBroker(
                 i,
                 f"127.0.0.1:{port}",
                 directory / f"broker-{i}",
                 {
-                    "zookeeper.connect": self.zookeeper.hosts + CHROOT,
+                    "zookeeper.connect": self.zookeeper_connect,
                     "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
                     **settings,
                     "broker.id": i,
                 },
             )
-            for i, port in enumerate(_free_ports(brokers), 1)
+            for i, port in sorted(layout.ports.items())
         ]
         self.bootstrap_servers = ",".join(broker.bootstrap_servers for broker in self.brokers)
         """All of them."""
 
+    @property
+    def zookeeper(self) -> ZooKeeperProcess:
+        """Raises InvalidConfigError for a cluster whose ZooKeeper is another's."""
+        if self._zookeeper is None:
+            raise InvalidConfigError(f"the ZooKeeper at {self.zookeeper_connect} was not started here")
+        return self._zookeeper
+
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """ZooKeeper, then the brokers. Raises BrokerNotAvailableError."""
         _live.add(self)
-        self.zookeeper.start()
+        if self._zookeeper is not None:
+            self._zookeeper.start()
         for broker in self.brokers:
             broker.start(timeout_s)
 
@@ -108,7 +140,8 @@ class LocalCluster:
         """Stops all; removes a temporary directory. Again is fine."""
         with ThreadPoolExecutor(len(self.brokers)) as threads:
             list(threads.map(ClusterBroker.stop, self.brokers))
-        self.zookeeper.kill()
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
         _live.discard(self)
         if self._temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
@@ -126,24 +159,86 @@ class LocalCluster:
 
 
 def start_cluster(
-    brokers: int,
+    brokers: int | None,
     data_dir: str | os.PathLike[str] | None = None,
     *,
     settings: Mapping[str, object] | None = None,
+    zookeeper: str | None = None,
     timeout_s: float = START_TIMEOUT_S,
 ) -> LocalCluster:
-    """See `start_local`. Raises InvalidConfigError (too many brokers, no Java, no PySpark), BrokerNotAvailableError."""
-    if not 1 <= brokers <= BROKERS_MAX:
+    """See `start_local`. `brokers` None: as many as the directory has, or 3; `zookeeper`: HOST:PORT,…/PATH of one that
+    runs already. Raises InvalidConfigError (too many brokers, no Java, no PySpark, a directory that is another
+    cluster's), BrokerNotAvailableError."""
+    if brokers is not None and not 1 <= brokers <= BROKERS_MAX:
         raise InvalidConfigError(f"brokers = {brokers}: 1 to {BROKERS_MAX} can be started on one machine")
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
-    cluster = LocalCluster(directory, temporary=temporary, brokers=brokers, settings=settings or {})
+    cluster = LocalCluster(
+        directory, temporary=temporary, brokers=brokers, settings=settings or {}, zookeeper=zookeeper
+    )
     try:
         cluster.start(timeout_s)
     except BaseException:
         cluster.stop()
         raise
     return cluster
+
+
+@dataclass
+class _Layout:
+    """Content of `cluster.json`. `zookeeper` "": one of its own."""
+
+    zookeeper: str = ""
+    zookeeper_port: int = 0
+    ports: dict[int, int] = field(default_factory=dict)
+
+
+def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Layout:
+    """What the directory says, with what is new; written there. Raises InvalidConfigError."""
+    layout = _read_layout(directory)
+    if layout.ports and brokers is not None and brokers < len(layout.ports):
+        raise InvalidConfigError(
+            f"{directory} has {len(layout.ports)} brokers: start them all, and take some away with "
+            f"`sparklog broker decommission`"
+        )
+    if zookeeper is not None and "/" not in zookeeper:
+        zookeeper += CHROOT
+    if layout.ports and zookeeper is not None and zookeeper != layout.zookeeper:
+        where = layout.zookeeper or "its own ZooKeeper"
+        raise InvalidConfigError(f"the cluster in {directory} is at {where}, not at {zookeeper}")
+    layout.zookeeper = zookeeper if zookeeper is not None else layout.zookeeper
+    wanted = max(brokers if brokers is not None else len(layout.ports) or BROKERS_DEFAULT, len(layout.ports))
+    free = iter(_free_ports(wanted + 1))
+    layout.zookeeper_port = _kept(layout.zookeeper_port, free)
+    layout.ports = {i: _kept(layout.ports.get(i, 0), free) for i in range(1, wanted + 1)}
+    directory.mkdir(parents=True, exist_ok=True)
+    written = directory / f"{LAYOUT_FILE}.new"
+    written.write_text(json.dumps(asdict(layout)) + "\n", encoding="utf-8")
+    written.replace(directory / LAYOUT_FILE)
+    return layout
+
+
+def _read_layout(directory: Path) -> _Layout:
+    """Raises InvalidConfigError."""
+    path = directory / LAYOUT_FILE
+    if not path.exists():
+        return _Layout()
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        ports = {int(i): int(port) for i, port in found["ports"].items()}
+        return _Layout(str(found["zookeeper"]), int(found["zookeeper_port"]), ports)
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise InvalidConfigError(f"{path} cannot be read ({e!r}): remove it, then the cluster gets new ports") from e
+
+
+def _kept(port: int, free: Iterator[int]) -> int:
+    """`port` if nobody has taken it meanwhile, else a free one."""
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if port:
+            probe.bind(("127.0.0.1", port))
+            return port
+    return next(free)
 
 
 def _free_ports(count: int) -> list[int]:

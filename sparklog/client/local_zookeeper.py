@@ -43,14 +43,14 @@ class ZooKeeperProcess:
     """Listens on a free port; keeps the port, and its data in `directory`, over `kill` and `start`. It ends with this
     process."""
 
-    def __init__(self, directory: Path, *, tick_ms: int = 200, host: str = "127.0.0.1") -> None:
-        """`tick_ms`: sessions last 2 to 300 of them; `host`: an address of this machine. Raises InvalidConfigError if
-        there is no Java, or no PySpark."""
+    def __init__(self, directory: Path, *, tick_ms: int = 200, host: str = "127.0.0.1", port: int = 0) -> None:
+        """`tick_ms`: sessions last 2 to 300 of them; `host`: an address of this machine; `port` 0: any free one. Raises
+        InvalidConfigError if there is no Java, or no PySpark."""
         self._jars = _jars()
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._host = host
-        self.port = _free_port(host)
+        self.port = port or _free_port(host)
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "zoo.cfg").write_text(
             f"tickTime={tick_ms}\ndataDir={directory / 'data'}\nclientPort={self.port}\nclientPortAddress={host}\n"

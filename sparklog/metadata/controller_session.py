@@ -79,6 +79,7 @@ class ControllerSession:
         self._own_watch = 0
         self._stored = ClusterImage()
         self._unwritten: Write | None = None
+        self._is_retired = False
         self._is_contending = False
         self._is_asked_again = False
         """Somebody wanted to contend while that was under way, on a connection that may have broken since."""
@@ -87,6 +88,21 @@ class ControllerSession:
         """Stands for election, now and whenever there is no controller."""
         self._zk.listen(lambda state: self._call(lambda: self._on_state(state)))
         self._contend()
+
+    def retire(self) -> None:
+        """This broker is about to stop: it is the controller no more, and another one is elected at once, not when the
+        session ends."""
+        self._is_retired = True
+        self.handle(SessionLost())
+        self._drive(self._give_up_node())
+
+    def _give_up_node(self) -> Steps:
+        try:
+            node = yield self._zk.get(znodes.CONTROLLER)
+            if node is not None and node.owner == self._zk.session_id:
+                yield self._zk.delete(znodes.CONTROLLER, node.version)
+        except CoordinationError as e:
+            logger.info("another controller is elected when the session ends: %s", e)
 
     def handle(self, event: Event) -> None:
         """An event for the controller, of whatever this broker was asked."""
@@ -109,6 +125,8 @@ class ControllerSession:
                     self._drive(self._judge(self._unwritten))
 
     def _contend(self) -> None:
+        if self._is_retired:
+            return
         if self._is_contending:
             self._is_asked_again = True
         else:

@@ -17,6 +17,7 @@ from typing import Any
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
+from kazoo.security import make_digest_acl
 
 from sparklog.metadata.coordination import (
     ANY_VERSION,
@@ -39,6 +40,7 @@ from sparklog.metadata.coordination import (
     SetData,
     Watch,
 )
+from sparklog.security.secrets import Secret
 
 _ERRORS: dict[type[Exception], type[CoordinationError]] = {
     exceptions.NoNodeError: NoNodeError,
@@ -70,11 +72,26 @@ class ZooKeeper:
         client.add_listener(self._on_state)
 
     @classmethod
-    def connect(cls, hosts: str, *, session_timeout_ms: int = 12_000, timeout_ms: int = 15_000) -> ZooKeeper:
+    def connect(
+        cls,
+        hosts: str,
+        *,
+        session_timeout_ms: int = 12_000,
+        timeout_ms: int = 15_000,
+        login: tuple[str, Secret] | None = None,
+        set_acl: bool = False,
+    ) -> ZooKeeper:
         """`hosts`: host:port, several with commas, behind them a path under which everything is (made if it is not
-        there). Raises ConnectionLossError if none answers within `timeout_ms`."""
+        there). `login`: name and password of ZooKeeper's scheme `digest`; with `set_acl` the nodes that are made are
+        for this login alone. Raises ConnectionLossError if none answers within `timeout_ms`."""
         servers, slash, path = hosts.partition("/")
-        client = KazooClient(servers, timeout=session_timeout_ms / 1_000, connection_retry=_RETRY)
+        secured: dict[str, Any] = {}
+        if login is not None:
+            name, password = login
+            secured["auth_data"] = [("digest", f"{name}:{password.reveal()}")]
+            if set_acl:
+                secured["default_acl"] = [make_digest_acl(name, password.reveal(), all=True)]
+        client = KazooClient(servers, timeout=session_timeout_ms / 1_000, connection_retry=_RETRY, **secured)
         zookeeper = cls(client, session_timeout_ms)
         try:
             client.start(timeout_ms / 1_000)

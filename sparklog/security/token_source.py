@@ -8,9 +8,6 @@ import base64
 import json
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable
 
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SaslAuthenticationFailedError
@@ -52,6 +49,9 @@ class TokenSource:
             self._kept = None
 
     def _ask(self, timeout_s: float) -> tuple[Secret, float]:
+        import urllib.error  # slow to import
+        import urllib.request
+
         one = self._endpoint
         quote = urllib.parse.quote_plus
         login = f"{quote(one.client_id)}:{quote(one.client_secret.reveal())}"

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 import sparklog
 from sparklog.client.local_zookeeper import has_java
-from sparklog.errors import InvalidReplicaAssignmentError, NoReassignmentInProgressError, SparklogError
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    EligibleLeadersNotAvailableError,
+    InvalidConfigError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    NoReassignmentInProgressError,
+    SparklogError,
+)
 from sparklog.types import TopicPartition
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
@@ -140,3 +150,85 @@ def test_a_reassignment_is_cancelled(cluster: sparklog.LocalCluster, admin: spar
     until(lambda: admin.describe_cluster().throttle_bytes == 0, "the end of the throttle")  # it goes with them
     fill(cluster, 3_000, 30)
     assert values(cluster) == list(range(3_030))
+
+
+def test_what_cannot_be_had_is_refused_with_the_reason(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
+    with pytest.raises(InvalidReplicationFactorError, match="replication factor 5 with 4 brokers; use 1 to 4"):
+        admin.create_topic("many", replication_factor=5)
+    with pytest.raises(InvalidConfigError, match=r"min.insync.replicas = 3 with 2 replicas"):
+        admin.create_topic("strict", replication_factor=2, configs={"min.insync.replicas": 3})
+    with pytest.raises(InvalidConfigError, match=r"min.insync.replicas = 2 with 1 replicas"):
+        admin.create_topic("strict", replica_assignment=[[1], [2]], configs={"min.insync.replicas": 2})
+    strange: list[list[list[int]]] = [[[]], [[1, 1]], [[1, 2], [3]], [[7]]]
+    for nonsense in strange:
+        with pytest.raises(InvalidReplicaAssignmentError):
+            admin.create_topic("nonsense", replica_assignment=nonsense)
+    with pytest.raises(InvalidReplicaAssignmentError, match="3 partitions, but replicas for 1"):
+        admin.create_topic("nonsense", partitions=3, replica_assignment=[[1]])
+    admin.create_topic("events", replication_factor=2)
+    for asked in cluster.brokers:  # whoever is asked, the controller or not
+        with (
+            sparklog.Admin(asked.bootstrap_servers) as one,
+            pytest.raises(
+                InvalidConfigError, match=r"min.insync.replicas = 3 with 2 replicas, which can never be in sync"
+            ),
+        ):
+            one.alter_topic("events", {"min.insync.replicas": 3})
+    admin.alter_topic("events", {"min.insync.replicas": 2})
+    assert admin.list_topics() == ["events"]
+
+
+def test_a_directory_is_one_brokers_of_one_cluster(cluster: sparklog.LocalCluster, tmp_path: Path) -> None:
+    settings = {"zookeeper.connect": cluster.zookeeper.hosts + "/elsewhere", "zookeeper.session.timeout.ms": 2_000}
+    with sparklog.start_local(tmp_path / "one", settings={**settings, "broker.id": 1}):
+        pass
+    with pytest.raises(BrokerNotAvailableError, match=r"belongs to broker 1 of cluster .*, this is broker 2"):
+        sparklog.start_local(tmp_path / "one", settings={**settings, "broker.id": 2})
+    here = {**settings, "zookeeper.connect": cluster.zookeeper.hosts + "/sparklog", "broker.id": 1}
+    with pytest.raises(BrokerNotAvailableError, match="belongs to broker 1 of cluster"):
+        sparklog.start_local(tmp_path / "one", settings=here)
+    with pytest.raises(BrokerNotAvailableError, match=r"another broker is registered as broker.id 1"):
+        sparklog.start_local(tmp_path / "two", settings=here)
+    late = {**here, "broker.id": 9, "zookeeper.session.timeout.ms": 5_000, "replica.lag.time.max.ms": 5_000}
+    with pytest.raises(BrokerNotAvailableError, match=r"must be below replica.lag.time.max.ms"):
+        sparklog.start_local(tmp_path / "nine", settings=late)
+
+
+def test_the_same_id_on_an_empty_machine_inherits_the_partitions(
+    cluster: sparklog.LocalCluster, admin: sparklog.Admin
+) -> None:
+    admin.create_topic("events", replica_assignment=[[4, 1], [1, 4], [4, 2]], configs={"min.insync.replicas": 2})
+    fill(cluster, 0, 3_000)
+    lost = cluster.brokers[3]
+    lost.kill()
+    shutil.rmtree(lost.data_dir)
+    until(lambda: 4 not in {p.leader for p in admin.describe_topic("events").partition_details}, "other leaders")
+    lost.start()
+    until(lambda: in_sync(admin) == [(1, 4), (1, 4), (2, 4)], "broker 4 to have everything again")
+    fill(cluster, 3_000, 300)
+    assert admin.elect_leaders("preferred") > 0
+    until(lambda: [p.leader for p in admin.describe_topic("events").partition_details] == [4, 1, 4], "its leaderships")
+    assert values(cluster) == list(range(3_300))
+
+
+def test_an_unclean_election_is_asked_for_and_loses_what_only_the_dead_had(
+    cluster: sparklog.LocalCluster, admin: sparklog.Admin
+) -> None:
+    admin.create_topic("events", replica_assignment=[[1, 4], [2, 3], [3, 2]])
+    tp = EVENTS[0]
+    fill(cluster, 0, 30)
+    cluster.brokers[3].kill()
+    until(lambda: admin.describe_topic("events").partition_details[0].isr == (1,), "broker 4 to leave the ISR")
+    fill(cluster, 30, 3)
+    cluster.brokers[0].kill()
+    cluster.brokers[3].start()
+    until(lambda: admin.describe_topic("events").partition_details[0].leader == -1, "nobody to lead")
+    with pytest.raises(EligibleLeadersNotAvailableError):
+        admin.elect_leaders("preferred", [tp])
+    assert admin.elect_leaders("unclean", [tp]) == 1
+    until(lambda: admin.describe_topic("events").partition_details[0].leader == 4, "broker 4 to lead")
+    until(lambda: len(values(cluster)) == 32, "what is left")  # 33 were acknowledged: one only by broker 1
+    cluster.brokers[0].start()
+    until(lambda: in_sync(admin)[0] == (1, 4), "broker 1 to follow, without what it alone had")
+    assert len(values(cluster)) == 32
+    assert admin.elect_leaders("unclean") == 0

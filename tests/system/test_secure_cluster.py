@@ -23,7 +23,7 @@ from tests.system.cluster_processes import SETTINGS, until
 from tests.system.secure_broker import now, write_identity
 
 MECHANISM = "SCRAM-SHA-512"
-PASSWORDS = {"broker": "between-us", "admin": "over-all"}
+PASSWORDS = {"broker": "between-us", "admin": "over-all", "brokers": "to-zookeeper"}
 LISTENERS = ("INTERNAL", "CLIENTS")
 
 
@@ -43,11 +43,14 @@ class SecureCluster:
         initial = ";".join(
             f"{name}={MECHANISM}:{credential_text(make_credential(MECHANISM, Secret(password)))}"
             for name, password in PASSWORDS.items()
+            if name != "brokers"
         )
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
         settings = "\n".join(
             [
                 f'zookeeper.connect = "{self.zookeeper.hosts}/sparklog"',
+                f'zookeeper.username = "brokers"\nzookeeper.password = "{PASSWORDS["brokers"]}"',
+                "zookeeper.set.acl = true",
                 'listeners = "INTERNAL://127.0.0.1:0,CLIENTS://127.0.0.1:0"',
                 'listener.security.protocol.map = "INTERNAL:SASL_SSL,CLIENTS:SASL_SSL"',
                 'inter.broker.listener.name = "INTERNAL"',
@@ -139,6 +142,22 @@ def test_a_user_is_known_to_all_brokers_and_gone_from_all(cluster: SecureCluster
     until(lambda: not found[0].is_idle(), "the end of alice's connection to broker 2")
     found[0].close()
     assert log_in() is None
+
+
+def test_what_is_in_zookeeper_is_for_the_brokers_alone(cluster: SecureCluster) -> None:
+    from sparklog.metadata.coordination import CoordinationError
+    from sparklog.metadata.zookeeper import ZooKeeper
+
+    for login in (None, ("brokers", Secret("guessed"))):
+        stranger = ZooKeeper.connect(cluster.zookeeper.hosts, login=login)
+        try:
+            for path in ("/sparklog", "/sparklog/topics", "/sparklog/controller", "/sparklog/brokers/ids"):
+                with pytest.raises(CoordinationError, match="NoAuth"):
+                    stranger.get(path).result(20)
+                with pytest.raises(CoordinationError, match="NoAuth"):
+                    stranger.set_data(path, b"").result(20)
+        finally:
+            stranger.close()
 
 
 def test_nobody_gets_in_between_the_brokers(cluster: SecureCluster) -> None:

@@ -218,7 +218,7 @@ def test_nothing_but_the_authentication_is_answered_before_the_peer_is_known(
     with socket.create_connection(parse_bootstrap(secure.addresses["SASL"])[0], 20) as sock:
         for number, (api, header) in enumerate(sent):
             version = APIS[Api(api)].version_max if api in set(Api) else 0
-            frame = frames.encode_request(Api(api) if api in set(Api) else api, version, number, header)  # type: ignore[arg-type]
+            frame = frames.encode_request(Api(api) if api in set(Api) else api, version, number, header)
             try:
                 sock.sendall(frame)
                 answer = sock.recv(frames.PREFIX_BYTES, socket.MSG_WAITALL)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 import socket
+import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,8 @@ from sparklog.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-from sparklog.protocol.messages import Api
+from sparklog.protocol.frames import encode_request
+from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, ProducePartition, ProduceRequest, encode
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.authority import Authority
 from sparklog.security.client_security import client_security
@@ -35,6 +39,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
         tmp_path_factory.mktemp("secure"),
         more='sasl.enabled.mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256"\n'
         'listener.name.both.sasl.enabled.mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"\n'
+        'audit.log.file = "audit.log"\nmetrics.listen = "127.0.0.1:0"\n'
         "connection.failed.authentication.delay.ms = 10",
     )
     with Admin(broker.addresses["LOCAL"]) as admin:
@@ -135,7 +140,10 @@ def test_unknown_users_and_wrong_passwords_look_alike_and_are_logged_without_the
     assert len(texts) == 1
     log = secure.process.stderr
     assert f"{listener}: {given['sasl.mechanism']}: credentials are wrong" in log
-    assert "wrong-pony" not in log
+    audit = secure.directory / "data" / "audit.log"
+    until(lambda: f'"detail":"{listener}: {given["sasl.mechanism"]}: credentials' in audit.read_text(), "a line")
+    assert '"kind":"authentication"' in audit.read_text()
+    assert "wrong-pony" not in log + audit.read_text()
     assert PASSWORD not in log
 
 
@@ -184,6 +192,19 @@ def test_a_users_connections_end_when_the_user_is_removed(secure: SecureBroker) 
         connect(secure, "SASL", settings_of(secure, WAYS[1][1], "dave", "dave-second"))
 
 
+def test_who_gets_in_is_counted(secure: SecureBroker) -> None:
+    with closing(connect(secure, "SASL", settings_of(secure, WAYS[1][1]))):
+        with pytest.raises(SaslAuthenticationFailedError):
+            connect(secure, "SASL", settings_of(secure, WAYS[1][1], password="no"))
+        with urllib.request.urlopen(secure.process.metrics_url, timeout=20) as page:
+            text = page.read().decode()
+    for series in (
+        'authentications_total{mechanism="SCRAM-SHA-256"}',
+        'authentication_failures_total{reason="credentials"}',
+    ):
+        assert re.search(rf"(?m)^sparklog_{re.escape(series)} [1-9]", text), series
+
+
 def test_slow_and_hostile_handshakes_hold_nothing(secure: SecureBroker) -> None:
     """Peers that connect and say nothing, garbage, or half of a handshake: others get in meanwhile, and all are gone
     when they have closed."""
@@ -199,3 +220,28 @@ def test_slow_and_hostile_handshakes_hold_nothing(secure: SecureBroker) -> None:
     for sock in held:
         sock.close()
     until(lambda: secure.process.open_files() <= before, "the end of all handshakes")
+
+
+def test_peers_that_go_away_in_the_middle_of_large_frames_leave_nothing(secure: SecureBroker) -> None:
+    """While a thread encrypts an answer, or decrypts a request, for them."""
+    settings = settings_of(secure, WAYS[0][1])
+    with Producer(secure.addresses["TLS"], security=settings) as producer:
+        for _ in range(8):
+            producer.send("large", bytes(1_000_000))
+    probe = connect(secure, "TLS", settings)
+    with closing(probe):
+        before = secure.process.open_files()
+        for number in range(40):
+            connection = connect(secure, "TLS", settings)
+            if number % 2:
+                asked = FetchRequest(0, 1, 1 << 24, 0, [FetchPartition("large", 0, 0, 1 << 23)])
+                connection.send(Api.FETCH, asked)
+                assert connection._socket.recv_into(bytearray(number * 10_000 + 1), 0, 0)
+            else:
+                request = encode(ProduceRequest(1, 1_000, [ProducePartition("large", 0, 4_000_000)]))
+                frame = encode_request(Api.PRODUCE, 0, 7, request, 4_000_000)
+                connection._socket.sendmsg([frame, bytes(number * 90_000)])
+            connection.close()
+        until(lambda: secure.process.open_files() <= before, "the end of all connections")
+        probe.request(Api.METADATA, MetadataRequest(), MetadataResponse)
+    assert "Traceback" not in secure.process.stderr

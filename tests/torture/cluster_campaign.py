@@ -272,7 +272,7 @@ class ClusterCampaign:
         """From everybody but the clients, which may go on to ask it: they must find those who lead now."""
         broker = self._any_broker()
         self._cut(broker, [*self._others(broker), ZOOKEEPER], both=True)
-        self._for_a_while()
+        self._wait_for_progress()
         self._machines.network.heal()
 
     def _cut_broker_off(self) -> None:

@@ -36,7 +36,8 @@ GROUPS = {"pipeline": "pipeline", "drain": "pipeline", "member": "group"}
 PRODUCER_SETTINGS = ("transaction_timeout_ms", "request_timeout_ms")
 """Of a pipeline's, which are its producer's."""
 CALLS_IN_FLIGHT = 8
-ACKNOWLEDGED_S = 60.0
+ACKNOWLEDGED_S = 150.0
+"""Longer than delivery.timeout.ms: whatever happens, the client itself ends the wait."""
 POLL_MS = 200
 
 

@@ -122,11 +122,13 @@ class SinkOutcome:
 class SinkCampaign:
     """Everything that runs, and the faults that happen to it."""
 
+    _topic_settings: Mapping[str, object] = {}
+
     def __init__(self, plan: SinkPlan, directory: Path) -> None:
         self._plan = plan
         self._directory = directory
         self._rng = random.Random(f"sink/{plan.seed}")
-        self._broker = Broker(directory, plan.broker_settings, plan.without)
+        self._broker = self._new_broker()
         self._checkpoint = directory / "checkpoint"
         self._faults: Counter[str] = Counter()
         self._steps: Counter[str] = Counter()
@@ -137,6 +139,9 @@ class SinkCampaign:
         self._producer: sparklog.Producer | None = None
         self._histories = directory / "histories"
         self._histories.mkdir()
+
+    def _new_broker(self) -> Broker:
+        return Broker(self._directory, self._plan.broker_settings, self._plan.without)
 
     def run(self) -> SinkOutcome:
         """Raises CampaignError, also when nothing goes on any more."""
@@ -150,7 +155,7 @@ class SinkCampaign:
         try:
             with sparklog.Admin(servers) as admin:
                 for topic in ("in", "out"):
-                    admin.create_topic(topic, partitions=PARTITIONS)
+                    admin.create_topic(topic, partitions=PARTITIONS, configs=self._topic_settings)
             self._producer = sparklog.Producer(servers, acks="all")
             observer = self._client("assigned")
             self._driver.start()

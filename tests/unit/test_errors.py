@@ -99,6 +99,7 @@ TABLE = {
     93: ("NotCoordinatorError", "NOT_COORDINATOR", True),
     94: ("CoordinatorNotAvailableError", "COORDINATOR_NOT_AVAILABLE", True),
     95: ("ResourceNotFoundError", "RESOURCE_NOT_FOUND", False),
+    96: ("AdoptionRefusedError", "ADOPTION_REFUSED", False),
 }
 """A line may be added. A code may neither change nor be used again."""
 

@@ -253,7 +253,11 @@ class Cluster:
                 await self._follow(self.replicas.image)
 
     async def leave(self) -> None:
-        """Has other brokers lead what this one does, as far as there are others."""
+        """Has other brokers lead what this one does, and be the controller, as far as there are others."""
+        await self._hand_over()
+        self.membership.retire()
+
+    async def _hand_over(self) -> None:
         broker_id, epoch = self._config.broker_id, self.membership.registration.broker_epoch
         fewest, until = -1, self._loop.time() + LEAVE_PATIENCE_S
         why = ""

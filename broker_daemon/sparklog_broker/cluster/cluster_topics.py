@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from sparklog.environment import Environment
 from sparklog.errors import (
     CoordinatorNotAvailableError,
+    InvalidConfigError,
     RequestTimedOutError,
     SparklogError,
     TopicAlreadyExistsError,
@@ -37,7 +38,7 @@ from sparklog.protocol import topic_messages as t
 from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
-from sparklog.replication.cluster_image import ClusterImage, TopicImage
+from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage
 from sparklog.replication.controller.model import (
     AddPartitions,
     AlterConfig,
@@ -112,6 +113,9 @@ class ClusterTopics(Topics):
                 schema_id = await self._storage.run(self._store.take_schema_id)
             topic = new_topic(spec, schema_id, self._environment)
             factor = self._replication_factor(spec)
+            if spec.assignment is not None:
+                factor = min(map(len, spec.assignment), default=factor)
+            _check_min_insync(spec.name, topic.configs, factor)
             await self._decide(
                 lambda token: CreateTopic(
                     token, image_of(topic), topic.partitions, factor, spec.assignment, self._draw(), self._draw()
@@ -141,6 +145,10 @@ class ClusterTopics(Topics):
         """Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
         if await self._controller.find():
             wanted = altered_topic(self._there(name), configs)
+            if MIN_INSYNC_SETTING in configs:
+                image = self._images.image.topics.get(name)
+                factor = min((len(p.target) for p in image.partitions), default=1) if image is not None else 1
+                _check_min_insync(name, wanted.configs, factor)
             changes = {key: wanted.configs.get(key) for key in configs}
             await self._decide(lambda token: AlterConfig(token, name, changes))
         else:
@@ -298,6 +306,16 @@ class ClusterTopics(Topics):
             await asyncio.shield(self._storage.run(lambda: self._storage.logs.create_partitions(specs)))
         except SparklogError as e:
             log.error("%d new partitions: %s", len(specs), e)  # noqa: TRY400 - its message says it all
+
+
+def _check_min_insync(name: str, configs: Mapping[str, object], replication_factor: int) -> None:
+    """Raises InvalidConfigError."""
+    wanted = int(str(configs.get(MIN_INSYNC_SETTING, 1)))
+    if wanted > max(1, replication_factor):
+        raise InvalidConfigError(
+            f"topic {name!r}: {MIN_INSYNC_SETTING} = {wanted} with {replication_factor} replicas, which can never be in sync; "
+            f"use 1 to {replication_factor}, or more replicas"
+        )
 
 
 def _is_same(before: TopicImage, wanted: TopicImage) -> bool:

@@ -89,6 +89,10 @@ class Membership:
         self._session.start()
         self._tick()
 
+    def retire(self) -> None:
+        """This broker stops: another one is to be the controller, and who waits here for its images is told so."""
+        self._session.retire()
+
     def stop(self) -> None:
         if self._ticking is not None:
             self._ticking.cancel()

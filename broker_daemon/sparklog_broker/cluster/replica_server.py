@@ -239,6 +239,8 @@ class ReplicaServer:
                     continue
                 del session.ready[key]
                 result, found = _read(partition, wanted, room, first=not slices, piece=session.pieces.take(key))
+                if result is None and partition.log.log_end_offset > wanted.fetch_offset:
+                    session.ready[key] = None  # a batch larger than the room that is left: it is first next time
             except RemoteReadRequired:
                 size = min(wanted.max_bytes, self._answer_bytes_max)
                 session.pieces.read(key, partition.log, wanted.fetch_offset, size)

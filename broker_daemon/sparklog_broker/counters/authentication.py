@@ -14,4 +14,5 @@ class AuthenticationCounters:
         self.again: Counter[str] = Counter()
         """Authenticated again (KIP-368), by mechanism."""
         self.failed: Counter[str] = Counter()
-        """By reason: credentials, mechanism, order, timeout, expired, certificate."""
+        """By reason: credentials, mechanism, order, timeout, expired, certificate, tls (the handshake), too-many
+        (closed for newer ones, `connections.authenticating.max`)."""

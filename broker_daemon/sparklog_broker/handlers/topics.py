@@ -29,6 +29,11 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
     check_not_internal(request.name, "created")
     if broker.cluster is None:
         _check_alone(request, broker.config.broker_id)
+    if request.assignment is not None and request.partitions not in (DEFAULT_PARTITIONS, len(request.assignment)):
+        raise InvalidReplicaAssignmentError(
+            f"topic {request.name!r}: {request.partitions} partitions, but replicas for {len(request.assignment)}; leave the "
+            f"number out, or name replicas for each"
+        )
     topic = await broker.topics.create(
         TopicSpec(
             name=request.name,

@@ -97,6 +97,19 @@ def server_families(watched: Watched) -> Iterator[Metric]:
     yield one_gauge("sparklog_connections", "Open connections.", server.connection_count)
     yield one_counter("sparklog_connections_accepted", "Connections accepted.", server.accepted_count)
     yield one_counter("sparklog_connections_refused", "Of these, told that there are too many.", server.refused_count)
+    authentication = watched.authentication
+    yield counter(
+        Described("sparklog_authentications", "Peers that have said who they are, by mechanism."),
+        [({"mechanism": name}, count) for name, count in authentication.succeeded.items()],
+    )
+    yield counter(
+        Described("sparklog_reauthentications", "Peers that have done so again on the same connection (KIP-368)."),
+        [({"mechanism": name}, count) for name, count in authentication.again.items()],
+    )
+    yield counter(
+        Described("sparklog_authentication_failures", "Authentications that failed, by reason."),
+        [({"reason": name}, count) for name, count in authentication.failed.items()],
+    )
     yield one_gauge("sparklog_request_memory_used_bytes", "Held by requests and unread answers.", memory.used_bytes)
     yield one_gauge("sparklog_request_memory_limit_bytes", "queued.max.request.bytes.", memory.limit_bytes)
     yield one_gauge("sparklog_request_memory_waiting", "Connections that wait for memory.", memory.waiting_count)

@@ -10,6 +10,7 @@ from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
+from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.server import Server
@@ -37,3 +38,4 @@ class Watched(NamedTuple):
     transactions: TransactionCoordinator
     cluster: Cluster | None = None
     """None: the broker is alone."""
+    authentication: AuthenticationCounters = AuthenticationCounters()

@@ -18,6 +18,7 @@ from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.settings import MIB
 from sparklog_broker import descriptors
 from sparklog_broker.config import BrokerConfig
+from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Addresses, Answer, Connection, ConnectionLimits, State
 from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, why_not
@@ -35,6 +36,7 @@ ACCEPT_PAUSE_S = 0.5
 ACCEPT_COMPLAINT_S = 60.0
 """So often at most the log says that connections cannot be accepted."""
 SWEEP_S_MAX = 5.0
+SWEEP_S_STOPPING = 0.1
 SWEEPS_PER_TIMEOUT = 4
 TLS_SHARE_OF_TIMEOUT = 1 / 3
 """Of the time in which a peer has to authenticate, its TLS handshake may take this part."""
@@ -63,6 +65,7 @@ class Server:
         requests: RequestCounters,
         threads: Executor | None = None,
         authentication_threads: Executor | None = None,
+        authentication: AuthenticationCounters | None = None,
         greet: Greet = lambda connection, listener, certificate: None,
     ) -> None:
         self.listeners = tuple(listeners)
@@ -91,10 +94,7 @@ class Server:
         self._strangers: dict[Connection | TlsHandshake, str] = {}
         """Whose peers are, or may still be, unknown, the oldest first, with their hosts."""
         self._strangers_max = config.security.authenticating_max
-        self.handshakes_failed_count = 0
-        """Of TLS."""
-        self.strangers_closed_count = 0
-        """For newer ones, beyond `connections.authenticating.max`."""
+        self._authentication = AuthenticationCounters() if authentication is None else authentication
         self._refused: set[Connection] = set()
         """Those of them that are only told why they are not taken."""
         self._per_ip: Counter[str] = Counter()
@@ -214,7 +214,7 @@ class Server:
         self._strangers.pop(handshake, None)
         self._forget_one_of(host)
         if secured is None:
-            self.handshakes_failed_count += 1
+            self._authentication.failed["tls"] += 1
             self._check_all_closed()
             return
         self.accepted_count -= 1  # it was counted when it came
@@ -232,7 +232,7 @@ class Server:
         while len(self._strangers) > self._strangers_max:
             oldest = next(iter(self._strangers))
             self._strangers.pop(oldest)
-            self.strangers_closed_count += 1
+            self._authentication.failed["too-many"] += 1
             oldest.close()
 
     def _add(
@@ -328,6 +328,10 @@ class Server:
             stranger.close()
         for connection in list(self._connections):
             connection.stop()
+        if self._sweep is not None:  # peers that keep their end open are let go after a moment, not at the next sweep
+            self._sweep.cancel()
+            self._sweep_s = min(self._sweep_s, SWEEP_S_STOPPING)
+            self._check_deadlines()
         if self._connections:
             self._all_closed.clear()
             with contextlib.suppress(TimeoutError):

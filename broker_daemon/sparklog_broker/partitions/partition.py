@@ -125,6 +125,8 @@ class Partition:
     @property
     def write_error(self) -> str:
         """Why nothing can be appended, or why the last append was not taken; empty: it was."""
+        if self.is_elsewhere:
+            return ""
         error = self.error if self._log is None else self._log.write_error
         return self.storage_error if error is None else str(error)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from sparklog.environment import Environment
 from sparklog.environment.files import FileSystem
+from sparklog.errors import StorageError
 from sparklog.log.log_manager import LogManager
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
@@ -89,6 +90,7 @@ class Storage:
         store: MetadataStore | None = None
         try:
             if shared is not None:
+                _check_adopted(config, environment.files)
                 store = shared.store
             else:
                 store = SqliteStore(config.data_dir / METADATA_FILE, environment, create=not logs.was_used)
@@ -151,6 +153,16 @@ class Storage:
             return self.logs.close()
         finally:
             self._store.close()
+
+
+def _check_adopted(config: BrokerConfig, files: FileSystem) -> None:
+    """Raises StorageError for a directory whose topics the cluster does not have, or not all of them."""
+    if files.exists(config.data_dir / METADATA_FILE):
+        raise StorageError(
+            f"{config.data_dir} is the directory of a broker that was alone: take it into the cluster first, nothing is "
+            f"lost by it: sparklog cluster adopt --data-dir {config.data_dir} --broker-id {config.broker_id} --zookeeper "
+            f"{config.zookeeper_connect}"
+        )
 
 
 def remote_access(config: BrokerConfig, files: FileSystem) -> RemoteAccess:

@@ -71,6 +71,11 @@ class AuditLog:
         about = (str(operation or ""), str(resource or ""))
         self.note(self._event(AuditKind.DENIAL, api, principal, host, listener, error.name, *about))
 
+    def failed_authentication(self, host: str, listener: str, reason: str, detail: str) -> None:
+        """Somebody could not say who it is. `reason`: as it is counted; `detail`: without what was sent."""
+        now_ms = self._clock.now_ms()
+        self.note(AuditEvent(AuditKind.AUTHENTICATION, now_ms, None, host, listener, "", reason.upper(), detail=detail))
+
     def _event(
         self,
         kind: AuditKind,

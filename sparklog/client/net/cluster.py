@@ -324,13 +324,21 @@ class Cluster:
         """`request` to the coordinator. After an error that may come of another one having taken over, the next call
         looks for it again."""
         deadline = Deadline(timeout_ms)
+        endpoint: Endpoint | None = None
         try:
             endpoint = self.coordinator(key, timeout_ms=timeout_ms)
             return self.request(api, message, response, endpoint=endpoint, timeout_ms=deadline.left_ms())
-        except (NotCoordinatorError, BrokerNotAvailableError, RequestTimedOutError):
+        except (NotCoordinatorError, BrokerNotAvailableError, RequestTimedOutError) as e:
             with self._lock:
                 self._coordinators.pop(key, None)
+            if endpoint is not None and not isinstance(e, NotCoordinatorError):
+                self.doubt(endpoint)
             raise
+
+    def doubt(self, endpoint: Endpoint) -> None:
+        """A broker cannot do what it should: others are asked first who leads and who coordinates, for it may be cut
+        off and not know that it has been replaced."""
+        self._failed_at[endpoint] = time.monotonic()
 
     def brokers(self, *, timeout_ms: int = 30_000) -> list[Endpoint | None]:
         """Who is asked for what each broker has a part of; None: one that is alone, wherever it is reached. Raises
@@ -354,7 +362,7 @@ class Cluster:
                 open_one = connect_for_data if for_data else Connection
                 connection = open_one(candidate, timeout_ms=share_ms, security=self.security)
             except (BrokerNotAvailableError, RequestTimedOutError) as e:
-                self._failed_at[candidate] = time.monotonic()
+                self.doubt(candidate)
                 failures.append(e)
             else:
                 connection.timeout_ms = timeout_ms
@@ -423,7 +431,7 @@ class Cluster:
             try:
                 return self.request(api, message, response, endpoint=candidate, timeout_ms=share_ms)
             except (BrokerNotAvailableError, RequestTimedOutError, BrokerShuttingDownError) as e:
-                self._failed_at[candidate] = time.monotonic()
+                self.doubt(candidate)
                 failures.append(e)
         is_late = all(isinstance(f, RequestTimedOutError) for f in failures)
         raise (RequestTimedOutError if is_late else BrokerNotAvailableError)("; ".join(map(str, failures)))

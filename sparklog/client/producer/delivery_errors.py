@@ -16,6 +16,8 @@ from sparklog.errors import (
     InvalidTopicError,
     InvalidTxnStateError,
     MessageTooLargeError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
     NotLeaderError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -28,6 +30,8 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 
+CUT_OFF = frozenset(e.code for e in (RequestTimedOutError, NotEnoughReplicasError, NotEnoughReplicasAfterAppendError))
+"""Codes with which a leader answers that does not reach its followers, so perhaps not the controller either."""
 TOPIC_CHANGED = (UnknownTopicOrPartitionError, UnknownSchemaError)
 """What is known of the topic is wrong. After other failures it is only asked for again."""
 

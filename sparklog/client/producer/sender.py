@@ -22,7 +22,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.connection import Connection
 from sparklog.client.net.waker import Waker
 from sparklog.client.producer.accumulator import Accumulator, PartitionQueue
-from sparklog.client.producer.delivery_errors import STORED_NOTHING, TOPIC_CHANGED
+from sparklog.client.producer.delivery_errors import CUT_OFF, STORED_NOTHING, TOPIC_CHANGED
 from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.outcomes import Entry, Outcomes
 from sparklog.client.producer.sequences import WriteSession
@@ -381,6 +381,8 @@ class Sender:
             moved = result.leader_id >= 0 and self._cluster.note_leader(
                 entry.queue.tp, result.leader_id, result.leader_epoch, response.brokers
             )
+            if result.error_code in CUT_OFF:
+                self._cluster.doubt(leader)
             self._outcomes.answered(entry, result, moved=moved)
 
     # -- failures
@@ -388,6 +390,7 @@ class Sender:
     def _drop_channel(self, leader: Endpoint, error: SparklogError) -> None:
         """The connection is lost: everything under way on it is tried again, in order."""
         channel = self._channels.pop(leader)
+        self._cluster.doubt(leader)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(channel.connection)
         channel.connection.close()

@@ -13,7 +13,7 @@ Topics are not weighed by size: that is known to brokers only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sparklog.errors import InvalidReplicationFactorError
 from sparklog.types import TopicPartition
@@ -26,19 +26,22 @@ def plan_moves(
     racks: Mapping[int, str | None],
     *,
     replication_factor: int | None = None,
+    staying: Collection[int] = (),
     balanced: bool = True,
 ) -> dict[TopicPartition, tuple[int, ...]]:
     """The partitions that change, with their new replicas. `racks`: of the brokers that may have replicas;
-    `replication_factor` None: as many as each has. Raises InvalidReplicationFactorError."""
+    `replication_factor` None: as many as each has; `staying`: brokers that keep what they have, and get nothing more.
+    Raises InvalidReplicationFactorError."""
     plan = _Plan(racks)
     wanted: dict[TopicPartition, list[int]] = {}
     for tp, replicas in current.items():
         factor = replication_factor if replication_factor is not None else len(replicas)
-        if not 1 <= factor <= len(racks):
+        wanted[tp] = [r for r in replicas if r in racks or r in staying]
+        possible = sorted({*racks, *wanted[tp]})
+        if not 1 <= factor <= len(possible):
             raise InvalidReplicationFactorError(
-                f"{tp} has {factor} replicas, but only {len(racks)} brokers may have some: {sorted(racks)}"
+                f"{tp} has {factor} replicas, but only {len(possible)} brokers may have some: {possible}"
             )
-        wanted[tp] = [r for r in replicas if r in racks]
         plan.load.update(wanted[tp])
     for tp, replicas in current.items():
         factor = replication_factor if replication_factor is not None else len(replicas)
@@ -60,11 +63,10 @@ class _Plan:
             gone = max(kept[1:], key=lambda r: (self._shares_rack(r, kept), self.load[r], r))
             kept.remove(gone)
             self.load[gone] -= 1
+        places = [i for i, r in enumerate(before) if r not in kept]
         while len(kept) < factor:
             added = self._best(kept)
-            place = next((i for i, r in enumerate(before) if r not in self._racks and i <= len(kept)), len(kept))
-            kept.insert(place, added)
-            before = tuple(added if i == place else r for i, r in enumerate(before))
+            kept.insert(places.pop(0) if places else len(kept), added)
             self.load[added] += 1
 
     def balance(self, wanted: dict[TopicPartition, list[int]]) -> None:
@@ -113,5 +115,5 @@ class _Plan:
         return min(free, key=lambda b: (self._shares_rack(b, kept), self.load[b], b))
 
     def _shares_rack(self, broker: int, others: list[int]) -> bool:
-        rack = self._racks[broker]
-        return rack is not None and any(self._racks[o] == rack for o in others if o != broker)
+        rack = self._racks.get(broker)
+        return rack is not None and any(self._racks.get(o) == rack for o in others if o != broker)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import load_config
+from sparklog_broker.main import give_to_group
 
+from sparklog.environment import real_environment
 from sparklog.environment.files import directory_mode
 from sparklog.errors import InvalidConfigError
 from sparklog.metadata.store import TopicSpec
@@ -74,3 +76,25 @@ def test_who_may_read_may_enter(of_files: int, of_directories: int) -> None:
 def test_another_mode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match="0666"):
         used(tmp_path, '"data.file.mode" = "0666"')
+
+
+def test_new_files_belong_to_the_group_that_is_named(tmp_path: Path) -> None:
+    """To one of the process's own: another one only root may give them to."""
+    own = os.getgroups()[-1] if os.getuid() else 12_345
+    config = load_config(data_dir=str(tmp_path / "data"), listen="127.0.0.1:0", data_file_group=str(own))
+    give_to_group(config, real_environment())
+
+    async def make() -> None:
+        broker = Broker.open(config, asyncio.get_running_loop())
+        await broker.topics.create(TopicSpec("t", 2))
+        await broker.close()
+
+    asyncio.run(make())
+    assert {p.stat().st_gid for p in (config.data_dir, *config.data_dir.rglob("*"))} == {own}
+    assert not stat.S_IMODE((config.data_dir / "metadata.db").stat().st_mode) & 0o007
+
+
+def test_a_group_that_is_not_there(tmp_path: Path) -> None:
+    config = load_config(data_dir=str(tmp_path / "data"), listen="127.0.0.1:0", data_file_group="no-such-group")
+    with pytest.raises(InvalidConfigError, match="no such group"):
+        give_to_group(config, real_environment())

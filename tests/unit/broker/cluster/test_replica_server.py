@@ -115,11 +115,16 @@ class Follower:
         self.session, self.epoch = 0, 0
 
     def request(
-        self, *wanted: tuple[int, int], wait_ms: int = 0, max_bytes: int = 1 << 20, forget: tuple[int, ...] = ()
+        self,
+        *wanted: tuple[int, int],
+        wait_ms: int = 0,
+        max_bytes: int = 1 << 20,
+        forget: tuple[int, ...] = (),
+        mark: int = -1,
     ) -> ReplicaFetchRequest:
-        """`wanted`: (partition, fetch offset)."""
+        """`wanted`: (partition, fetch offset); `mark`: the high watermark that the follower knows."""
         named = [
-            ReplicaFetchPartition("events", p, EPOCH, offset, EPOCH if offset else -1, 0, -1, 1 << 20)
+            ReplicaFetchPartition("events", p, EPOCH, offset, EPOCH if offset else -1, 0, mark, 1 << 20)
             for p, offset in wanted
         ]
         return ReplicaFetchRequest(
@@ -205,6 +210,22 @@ def test_what_does_not_fit_comes_next(leading: Leading) -> None:
         second = await follower.ask(max_bytes=1)
         third = await follower.ask(max_bytes=1)
         assert {*first, *second, *third} == {0, 1, 2}
+
+    asyncio.run(scene())
+
+
+def test_a_batch_that_is_larger_than_the_room_left_comes_next(leading: Leading) -> None:
+    """Nothing else may ever happen in its partition: its producer waits for the followers."""
+
+    async def scene() -> None:
+        follower = Follower(leading)
+        for partition in range(2):
+            leading.append(partition, 50)
+        small = leading.log(0).size_bytes + 1
+        first = await follower.ask((0, 0), (1, 0), max_bytes=small, mark=0)
+        assert [(p, r.next_offset) for p, r in first.items()] == [(0, 50)]
+        second = await follower.ask((0, 50), max_bytes=small, mark=0)
+        assert [(p, r.next_offset) for p, r in second.items()] == [(1, 50)]
 
     asyncio.run(scene())
 

@@ -1,0 +1,186 @@
+"""`sparklog cluster`: several brokers on this machine, what a cluster is like, and a directory that joins one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_pairs
+from sparklog.settings import Scope, settings_of
+
+RETENTION = {"topic.retention.ms": settings_of(Scope.TOPIC)["retention.ms"].default}
+"""As for brokers in earnest: `start_local` keeps records for ever."""
+
+app = typer.Typer(help="Start, describe and extend a cluster of brokers.", no_args_is_help=True)
+
+_START_EPILOG = """\
+**Examples**
+
+`sparklog cluster start --brokers 3 --data-dir ./cluster`
+
+`sparklog cluster start --brokers 3 --data-dir ./cluster --zookeeper zk1:2181,zk2:2181/dev --config default.replication.factor=2`
+
+For development: all brokers run on this machine, on loopback. A second start on the same directory goes on with the same
+cluster, on the same ports. Ctrl-C stops all, cleanly. ZooKeeper is started from PySpark's jars (Java 17 is needed) unless
+you name one.
+"""
+_DESCRIBE_EPILOG = """\
+**Examples**
+
+`sparklog cluster describe`
+
+`sparklog cluster describe --check || page-somebody`
+
+`sparklog cluster describe --json | jq .under_replicated`
+
+With --check the exit status is 1 if a partition is offline or lacks in-sync replicas, if a broker is missing that has
+replicas, or if there is no controller.
+"""
+
+
+@app.command("start", epilog=_START_EPILOG)
+def start(
+    data_dir: Annotated[Path, typer.Option(help="Where everything of the cluster is kept.")],
+    brokers: Annotated[
+        int | None, typer.Option(min=1, max=20, help="How many (default: as many as there are, or 3).")
+    ] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT,…/PATH", help="One that runs already (default: started here).")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A broker setting, for all; repeatable.")
+    ] = None,
+) -> None:
+    """Start brokers and a ZooKeeper on this machine, until Ctrl-C."""
+    from sparklog.client.local_cluster import start_cluster
+
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    settings: dict[str, object] = {**RETENTION, **parse_pairs(config or [], "--config")}
+    print("starting …", file=sys.stderr, flush=True)
+    with start_cluster(brokers, data_dir, settings=settings, zookeeper=zookeeper) as cluster:
+        for broker in cluster.brokers:
+            print(f"broker {broker.broker_id}   {broker.bootstrap_servers}   pid {broker.pid}   {broker.data_dir}")
+        print(f"zookeeper  {cluster.zookeeper_connect}")
+        print(f"\nexport SPARKLOG_BOOTSTRAP_SERVERS={cluster.bootstrap_servers}\n\nCtrl-C stops all of it", flush=True)
+        down: set[int] = set()
+        while not ended.wait(1.0):
+            for broker in cluster.brokers:
+                if not broker.running and broker.broker_id not in down:
+                    down.add(broker.broker_id)
+                    print(f"broker {broker.broker_id} has ended:\n{broker.log}", file=sys.stderr, flush=True)
+        print("stopping …", file=sys.stderr, flush=True)
+
+
+_ADOPT_EPILOG = """\
+**Example**
+
+`sparklog cluster adopt --data-dir /var/lib/sparklog --broker-id 1 --zookeeper zk1:2181,zk2:2181/sparklog`
+
+Stop the broker first; start it with the same --broker-id and --zookeeper afterwards. Its topics, offsets, groups,
+transactions, schemas, settings, users and ACLs become the cluster's. Nothing is copied, the files stay where they are.
+It is safe to run it again, also after a crash. It is refused, with nothing changed, if the cluster has anything of the
+same name.
+"""
+
+
+@app.command("adopt", epilog=_ADOPT_EPILOG)
+def adopt(
+    zookeeper: Annotated[str, typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster.")],
+    broker_id: Annotated[int, typer.Option(min=0, help="The broker's number in the cluster.")],
+    data_dir: Annotated[Path | None, typer.Option(help="The directory of the broker that was alone.")] = None,
+    config: Annotated[Path | None, typer.Option(help="The broker's configuration file (for log.dirs).")] = None,
+) -> None:
+    """Take the directory of a broker that was alone into a cluster."""
+    from sparklog_broker.cluster import adoption
+    from sparklog_broker.config import load_config
+
+    from sparklog.environment import real_environment
+    from sparklog.errors import StorageUnavailableError
+    from sparklog.metadata.coordination import CoordinationError
+    from sparklog.metadata.zookeeper import ZooKeeper
+
+    given = load_config(
+        config, data_dir=None if data_dir is None else str(data_dir), broker_id=broker_id, zookeeper_connect=zookeeper
+    )
+    try:
+        coordination = ZooKeeper.connect(zookeeper)
+    except CoordinationError as e:
+        raise StorageUnavailableError(str(e)) from e
+    try:
+        done = adoption.adopt(given, coordination, real_environment(int(given.data_file_mode, 8)))
+    finally:
+        coordination.close()
+    taken = len(done.topics) + len(done.there)
+    print(
+        f"{given.data_dir} belongs to cluster {done.cluster_id} now"
+        + (f", {taken} topics came with it" if taken else "")
+    )
+    print(f"start it: sparklog broker --data-dir {given.data_dir} --broker-id {broker_id} --zookeeper {zookeeper}")
+    print("give its topics more replicas: sparklog reassign plan --replication-factor 3", file=sys.stderr)
+
+
+@app.command("describe", epilog=_DESCRIBE_EPILOG)
+def describe(
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit status 1 if something is wrong.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show brokers, racks, the controller, and partitions that are offline or under-replicated."""
+    from sparklog.cli.cluster_summary import summarize
+
+    with open_admin(bootstrap_servers) as admin:
+        found = admin.describe_cluster()
+        topics = admin.describe_topics(admin.list_topics(include_internal=True))
+    summary = summarize(found, topics.values())
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        _show(summary)
+    if check and summary["problems"]:
+        raise typer.Exit(1)
+
+
+def _show(summary: dict[str, Any]) -> None:
+    from sparklog.cli import console
+
+    controller = summary["controller"]
+    print(f"cluster           {summary['cluster_id']}")
+    print(f"controller        {'broker ' + str(controller) if controller >= 0 else 'none at the moment'}")
+    print(f"partitions        {console.number(summary['partitions'])} of {console.number(summary['topics'])} topics")
+    for name in ("offline", "under_min_insync", "under_replicated", "not_preferred"):
+        print(f"{name.replace('_', ' '):<18}{_partitions(summary[name])}")
+    if summary["reassigning"]:
+        limit = f", at most {console.size(summary['throttle_bytes'])}/s per broker" if summary["throttle_bytes"] else ""
+        print(f"being reassigned  {_partitions(summary['reassigning'])}{limit}")
+    print(
+        f"skew              leaders {summary['leader_skew']:.2f}, replicas {summary['replica_skew']:.2f} (most over mean)"
+    )
+    print()
+    table = console.table(
+        "broker", "address", "rack", "state", "leads", "replicas", "in sync", right=("leads", "replicas", "in sync")
+    )
+    for broker in summary["brokers"]:
+        table.add_row(
+            f"{broker['broker_id']}{' *' if broker['broker_id'] == controller else ''}",
+            broker["address"] or "-",
+            broker["rack"] or "-",
+            broker["state"],
+            *(console.number(broker[name]) for name in ("leads", "replicas", "in_sync")),
+        )
+    console.stdout().print(table)
+    for problem in summary["problems"]:
+        print(f"problem: {problem}")
+
+
+def _partitions(names: list[str]) -> str:
+    """How many, and the first of them."""
+    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    return f"{len(names):,}" + (f"  ({shown})" if names else "")

@@ -1,0 +1,107 @@
+"""`sparklog broker decommission`: a broker gives its partitions to the others, and can then be stopped for good."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
+from sparklog.cli.reassign import Throttle, assignment
+from sparklog.cli.sizes import parse_size_bytes
+from sparklog.errors import InvalidReplicationFactorError
+from sparklog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from sparklog.client.admin.admin import Admin
+
+EPILOG = """\
+**Examples**
+
+`sparklog broker decommission 3 --throttle 50MB`
+
+`sparklog broker decommission 3 --cancel`
+
+The broker gets no new replicas from now on, all it has is copied to others and then deleted on it; what others have does
+not move. Run it again to go on after Ctrl-C. It is refused, before anything moves, if a topic's replication factor
+could not be held.
+"""
+
+ROUNDS_MAX = 100
+
+
+def decommission(
+    broker_id: Annotated[int, typer.Argument(min=0, help="The broker's number.")],
+    throttle: Throttle = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="It stays after all, and gets replicas again.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Move everything off a broker, so that it can be stopped for good."""
+    limit = None if throttle is None else parse_size_bytes(throttle, "--throttle")
+    with open_admin(bootstrap_servers) as admin:
+        if cancel:
+            _cancel(admin, broker_id)
+            return
+        moves = plan(admin, broker_id)  # refused, or it can be done
+        admin.cordon_broker(broker_id)
+        try:
+            _drain(admin, broker_id, moves, limit)
+        except KeyboardInterrupt:
+            print(f"\nit goes on: sparklog broker decommission {broker_id} follows it", file=sys.stderr)
+            raise
+    print(f"broker {broker_id} has no partitions left: it can be stopped")
+
+
+def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
+    """What has to move. Raises typer.BadParameter, InvalidReplicationFactorError."""
+    from sparklog.replication.controller.moves import plan_moves
+
+    cluster = admin.describe_cluster()
+    there = {b.broker_id for b in cluster.brokers}
+    if broker_id not in there and broker_id not in cluster.missing:
+        raise typer.BadParameter(f"there is no broker {broker_id}; there are {sorted(there)}")
+    others = {
+        b.broker_id: b.rack
+        for b in cluster.brokers
+        if b.broker_id != broker_id and not b.is_stopping and not b.is_cordoned
+    }
+    current = assignment(admin)
+    mine = {tp: replicas for tp, replicas in current.items() if broker_id in replicas}
+    only_here = [tp for tp, replicas in mine.items() if broker_id not in there and replicas == (broker_id,)]
+    if only_here:
+        raise typer.BadParameter(
+            f"broker {broker_id} is down, and nobody else has {', '.join(map(str, only_here[:5]))}: start it first, or "
+            f"delete the topics"
+        )
+    staying = {r for replicas in mine.values() for r in replicas if r != broker_id}
+    try:
+        moves = plan_moves(mine, others, staying=staying, balanced=False)
+    except InvalidReplicationFactorError as e:
+        raise InvalidReplicationFactorError(
+            f"broker {broker_id} cannot be taken away: {e}; start another broker, or lower the replication factor with "
+            f"sparklog reassign plan --replication-factor N"
+        ) from e
+    return moves
+
+
+def _drain(
+    admin: Admin, broker_id: int, moves: dict[TopicPartition, tuple[int, ...]], throttle_bytes: int | None
+) -> None:
+    from sparklog.cli.reassignment_progress import follow
+
+    for _ in range(ROUNDS_MAX):
+        if moves:
+            print(f"{len(moves)} partitions leave broker {broker_id}", file=sys.stderr)
+            admin.alter_partition_reassignments(moves, throttle_bytes=throttle_bytes)
+        follow(admin)
+        moves = plan(admin, broker_id)  # topics may have been made meanwhile, before it was cordoned
+        if not moves:
+            return
+
+
+def _cancel(admin: Admin, broker_id: int) -> None:
+    leaving = [r.topic_partition for r in admin.list_partition_reassignments() if broker_id in r.removing]
+    admin.cancel_partition_reassignments(leaving)
+    admin.cordon_broker(broker_id, cordoned=False)
+    print(f"broker {broker_id} stays; {len(leaving)} partitions that were leaving it stay, too")

@@ -1,0 +1,239 @@
+"""`sparklog reassign`: which brokers keep which partitions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_list
+from sparklog.cli.sizes import parse_size_bytes
+from sparklog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from sparklog.client.admin.admin import Admin
+
+app = typer.Typer(help="Move partitions between brokers.", no_args_is_help=True)
+
+FORMAT = 1
+_PLAN_EPILOG = """\
+**Examples**
+
+`sparklog reassign plan > moves.json`
+
+`sparklog reassign plan --brokers 1,2,3 --topics events,trips --output moves.json`
+
+`sparklog reassign plan --replication-factor 3 --topics events --output moves.json`
+
+The plan spreads replicas and leaders evenly over the brokers (racks alternate) and moves no more than that takes. It is
+a JSON file in the form of Kafka's tool: look at it, change it, then `sparklog reassign execute moves.json`.
+"""
+_EXECUTE_EPILOG = """\
+**Examples**
+
+`sparklog reassign execute moves.json --throttle 50MB`
+
+`sparklog reassign execute moves.json --no-wait`
+
+New replicas are copied while everything goes on; when all of a partition's are in sync, the old ones are deleted.
+--throttle is what each broker sends and takes for it per second, at most; it ends with the last reassignment. Ctrl-C ends
+only the display.
+"""
+
+Throttle = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="What a broker copies per second at most: 50MB, 10MiB; 0: no limit."),
+]
+Json = Annotated[bool, typer.Option("--json", help="As one JSON object.")]
+
+
+@app.command("plan", epilog=_PLAN_EPILOG)
+def plan(
+    topics: Annotated[str | None, typer.Option(metavar="A,B", help="Of these topics (default: all).")] = None,
+    brokers: Annotated[
+        str | None, typer.Option(metavar="1,2,3", help="Onto these brokers (default: all that take replicas).")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, max=100, help="How many replicas (default: as many as there are).")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write it (default: stdout).")] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Write down which partitions should move so that the load is even."""
+    from sparklog.replication.controller.moves import plan_moves
+
+    with open_admin(bootstrap_servers) as admin:
+        current = assignment(admin, parse_list(topics) or None)
+        moves = plan_moves(current, _onto(admin, brokers), replication_factor=replication_factor)
+    text = json.dumps(_as_json(moves), indent=1) + "\n"
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text, encoding="utf-8")
+    new = sum(len(set(replicas) - set(current[tp])) for tp, replicas in moves.items())
+    print(
+        f"{len(moves)} of {len(current)} partitions change, {new} replicas are to be copied"
+        + (f": sparklog reassign execute {output}" if output is not None and moves else ""),
+        file=sys.stderr,
+    )
+
+
+def _onto(admin: Admin, brokers: str | None) -> dict[int, str | None]:
+    """Brokers that may have replicas, with their racks. Raises typer.BadParameter."""
+    there = {b.broker_id: b.rack for b in admin.describe_cluster().brokers if not b.is_stopping and not b.is_cordoned}
+    if brokers is None:
+        return there
+    try:
+        wanted = [int(b) for b in parse_list(brokers)]
+    except ValueError as e:
+        raise typer.BadParameter(f"--brokers {brokers!r}: numbers with commas are needed") from e
+    unknown = [b for b in wanted if b not in there]
+    if unknown or not wanted:
+        raise typer.BadParameter(f"--brokers {brokers}: there are {sorted(there)} that take replicas")
+    return {b: there[b] for b in wanted}
+
+
+def assignment(admin: Admin, topics: list[str] | None = None) -> dict[TopicPartition, tuple[int, ...]]:
+    """The replicas of all partitions, as they are when reassignments under way are done; internal topics too. Raises
+    typer.BadParameter for a topic that does not exist."""
+    found = admin.describe_topics(admin.list_topics(include_internal=True) if topics is None else topics)
+    missing = [name for name in topics or () if name not in found]
+    if missing:
+        raise typer.BadParameter(f"there is no topic {', '.join(missing)}")
+    return {
+        TopicPartition(name, p.partition): tuple(r for r in p.replicas if r not in p.removing)
+        for name, topic in found.items()
+        for p in topic.partition_details
+    }
+
+
+def _as_json(moves: Mapping[TopicPartition, tuple[int, ...]]) -> dict[str, Any]:
+    partitions = [
+        {"topic": tp.topic, "partition": tp.partition, "replicas": list(replicas)} for tp, replicas in moves.items()
+    ]
+    return {"version": FORMAT, "partitions": partitions}
+
+
+def _read(path: Path) -> dict[TopicPartition, list[int]]:
+    """Raises typer.BadParameter for a file that is no plan."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        moves = {
+            TopicPartition(str(p["topic"]), int(p["partition"])): [int(r) for r in p["replicas"]]
+            for p in found["partitions"]
+        }
+    except (ValueError, KeyError, TypeError) as e:
+        raise typer.BadParameter(
+            f"{path}: no plan ({e!r}); as in "
+            '{"version": 1, "partitions": [{"topic": "events", "partition": 0, "replicas": [1, 2, 3]}]}'
+        ) from e
+    if len(moves) < len(found["partitions"]):
+        raise typer.BadParameter(f"{path}: a partition is in it twice")
+    return moves
+
+
+@app.command("execute", epilog=_EXECUTE_EPILOG)
+def execute(
+    plan: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The plan: a JSON file.")],
+    throttle: Throttle = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Show the progress until all is done.")] = True,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Begin what a plan says, and show how far it is."""
+    from sparklog.cli.reassignment_progress import follow
+
+    moves = _read(plan)
+    limit = None if throttle is None else parse_size_bytes(throttle, "--throttle")
+    with open_admin(bootstrap_servers) as admin:
+        admin.alter_partition_reassignments(moves, throttle_bytes=limit)
+        if not wait:
+            print(f"{len(moves)} partitions are on their way: sparklog reassign status")
+            return
+        try:
+            follow(admin)
+        except KeyboardInterrupt:
+            print("\nit goes on: sparklog reassign status shows it, cancel ends it", file=sys.stderr)
+            raise
+    print(f"{len(moves)} partitions are where the plan says")
+
+
+@app.command("status", epilog="**Example**\n\n`sparklog reassign status --watch`")
+def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Until all is done.")] = False,
+    as_json: Json = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show the reassignments that are under way."""
+    from sparklog.cli import console
+    from sparklog.cli.reassignment_progress import follow, summary
+
+    with open_admin(bootstrap_servers) as admin:
+        under_way = admin.list_partition_reassignments()
+        throttle_bytes = admin.describe_cluster().throttle_bytes
+        if as_json:
+            rows = [
+                {
+                    "topic": r.topic_partition.topic,
+                    "partition": r.topic_partition.partition,
+                    "leader": r.leader,
+                    "replicas": list(r.replicas),
+                    "isr": list(r.isr),
+                    "adding": list(r.adding),
+                    "removing": list(r.removing),
+                    "copied_bytes": r.copied_bytes,
+                    "total_bytes": r.total_bytes,
+                }
+                for r in under_way
+            ]
+            print(json.dumps({"throttle_bytes": throttle_bytes, "reassignments": rows}))
+            return
+        if not under_way:
+            print("no partition is being reassigned")
+            return
+        table = console.table("partition", "leader", "adding", "removing", "in sync", "copied", right=("copied",))
+        for r in under_way:
+            copied = f"{console.size(r.copied_bytes)} of {console.size(r.total_bytes)}" if r.total_bytes >= 0 else "?"
+            table.add_row(str(r.topic_partition), str(r.leader), *map(_ids, (r.adding, r.removing, r.isr)), copied)
+        console.stdout().print(table)
+        print(summary(under_way, throttle_bytes))
+        if watch:
+            follow(admin)
+            print("no partition is being reassigned")
+
+
+@app.command("throttle", epilog="**Example**\n\n`sparklog reassign throttle 20MB`")
+def throttle(
+    rate: Annotated[str, typer.Argument(metavar="SIZE", help="Per second and broker: 50MB, 10MiB; 0: no limit.")],
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change how fast the reassignments under way may be."""
+    with open_admin(bootstrap_servers) as admin:
+        admin.alter_partition_reassignments({}, throttle_bytes=parse_size_bytes(rate, "SIZE"))
+        now = admin.describe_cluster().throttle_bytes
+    from sparklog.cli import console
+
+    print(f"at most {console.size(now)}/s per broker" if now else "no limit")
+
+
+@app.command("cancel", epilog="**Examples**\n\n`sparklog reassign cancel`\n\n`sparklog reassign cancel moves.json`")
+def cancel(
+    plan: Annotated[
+        Path | None, typer.Argument(exists=True, dir_okay=False, help="Only the partitions of a plan (default: all).")
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Leave partitions where they were; what was copied is deleted."""
+    named = None if plan is None else set(_read(plan))
+    with open_admin(bootstrap_servers) as admin:
+        under_way = {r.topic_partition for r in admin.list_partition_reassignments()}
+        chosen = sorted(under_way if named is None else under_way & named)
+        count = admin.cancel_partition_reassignments(chosen)
+    print(f"{count} reassignment{'' if count == 1 else 's'} cancelled" if count else "no partition is being reassigned")
+
+
+def _ids(brokers: tuple[int, ...]) -> str:
+    return ",".join(map(str, brokers)) or "-"
