@@ -21,7 +21,6 @@ SEARCHED, SEARCHED_LONG = 25, 500
 REPLICA, CONTROLLER = "sparklog.replication.replica.model", "sparklog.replication.controller.model"
 FOUND_IN = {
     f"{REPLICA}:maximal_isr": ("cluster-links", 9),
-    f"{REPLICA}:min_insync": ("cluster-kills", 2),
     f"{REPLICA}:divergence_check": ("cluster-links", 0),
     f"{REPLICA}:epoch_truncation": ("cluster-transactions", 1),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 0),
@@ -31,6 +30,7 @@ FOUND_IN = {
 }
 """In which kind of life the loss of a safeguard shows, and from which seed on it is looked for."""
 FOUND_BY_RULES = {
+    f"{REPLICA}:min_insync": "test_replication",
     f"{REPLICA}:epoch_start_before_join": "test_replication",
     f"{REPLICA}:broker_epoch_check": "test_replication_scenarios",
     f"{REPLICA}:divergence_changes_nothing": "test_replication",
