@@ -114,6 +114,7 @@ _MAPPED: tuple[tuple[str, Where, str, Convert], ...] = (
     ("fetch.max.bytes", _READ, "sparklog.fetch.max.bytes", _NUMBER),
     ("max.partition.fetch.bytes", _READ, "sparklog.max.partition.fetch.bytes", _NUMBER),
     ("fetch.max.wait.ms", _READ, "sparklog.fetch.max.wait.ms", _NUMBER),
+    ("client.rack", _READ, "sparklog.client.rack", _as_it_stands),
     ("request.timeout.ms", _BOTH, "sparklog.request.timeout.ms", _NUMBER),
     ("acks", _WRITE, "sparklog.acks", _acks),
     ("compression.type", _WRITE, "sparklog.compression", _compression),
@@ -141,7 +142,6 @@ _TRANSACTIONS = "the sink has transactions of its own"
 
 _IGNORED: tuple[tuple[str, Where, str], ...] = (
     ("client.id", _BOTH, "brokers keep no names of clients"),
-    ("client.rack", _READ, "reads go to the leader, or to its files"),
     ("client.dns.lookup", _BOTH, _CONNECTIONS),
     ("send.buffer.bytes", _BOTH, _CONNECTIONS),
     ("receive.buffer.bytes", _BOTH, _CONNECTIONS),

@@ -78,6 +78,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("sparklog.check.crcs", _SRC, "true, false", "true", "Whether every batch's checksum is verified."),
     Option("sparklog.fetch.max.bytes", _SRC, "bytes", "4194304", "Most bytes of one fetch through the socket; a larger batch of the log comes alone."),
     Option("sparklog.max.partition.fetch.bytes", _SRC, "bytes", "4194304", "The same (a task reads one partition): the smaller one counts."),
+    Option("sparklog.client.rack", _SRC, "text", "", "Where the executors stand, as in the brokers' broker.rack: tasks read from an in-sync replica there, if the brokers have replica.selector.class."),
     Option("sparklog.fetch.max.wait.ms", _SRC, "ms", "500", "Longest wait of one fetch for records of a transaction that is still open."),
     Option("sparklog.broker.wait.ms", _ALL, "ms", "60000", "How long a running query waits for a broker that is gone."),
     Option("topic", _SINK, "topic", "", "Topic to write to; goes before a column named topic."),

@@ -106,6 +106,7 @@ class SourceOptions:
     broker_wait_ms: int
     fetch_max_bytes: int
     fetch_max_wait_ms: int
+    client_rack: str
     request_timeout_ms: int
     remarks: tuple[str, ...] = ()
 
@@ -169,6 +170,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
             _consumer(given, "fetch.max.bytes", FETCH_BYTES), _consumer(given, "max.partition.fetch.bytes", FETCH_BYTES)
         ),
         fetch_max_wait_ms=_consumer(given, "fetch.max.wait.ms", FETCH_WAIT_MS),
+        client_rack=given.get("sparklog.client.rack", ""),
         request_timeout_ms=_consumer(given, "request.timeout.ms", REQUEST_TIMEOUT_MS),
         remarks=remarks,
     )

@@ -114,7 +114,12 @@ class RangeRead:
                     check_crcs=self.options.check_crcs,
                     isolation=self.options.isolation,
                     retry_timeout_ms=min(QUIET_RETRY_MS, self.options.broker_wait_ms),
-                    fetching=Fetching(options.fetch_max_bytes, options.fetch_max_wait_ms, options.request_timeout_ms),
+                    fetching=Fetching(
+                        options.fetch_max_bytes,
+                        options.fetch_max_wait_ms,
+                        options.request_timeout_ms,
+                        options.client_rack,
+                    ),
                 ):
                     wait.reset()
                     yield from assembler.add(batch)

@@ -14,9 +14,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Add, list and remove users with passwords (SASL SCRAM and PLAIN).", no_args_is_help=True)
 
+
+class Mechanism(StrEnum):
+    """How a password is kept."""
+
+    sha_256 = "SCRAM-SHA-256"
+    sha_512 = "SCRAM-SHA-512"
+
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name; the principal is User:NAME.")]
 Mechanisms = Annotated[
-    list["Mechanism"] | None,
+    list[Mechanism] | None,
     typer.Option("--mechanism", help="SCRAM mechanism; repeatable. [default: both]", show_default=False),
 ]
 Iterations = Annotated[
@@ -24,13 +32,6 @@ Iterations = Annotated[
 ]
 
 _PASSWORD = "The password is asked for without being shown; where stdin is no terminal its first line is the password."
-
-
-class Mechanism(StrEnum):
-    """How a password is kept."""
-
-    sha_256 = "SCRAM-SHA-256"
-    sha_512 = "SCRAM-SHA-512"
 
 
 @app.command(

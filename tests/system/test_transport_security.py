@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
@@ -245,3 +247,26 @@ def test_peers_that_go_away_in_the_middle_of_large_frames_leave_nothing(secure: 
         until(lambda: secure.process.open_files() <= before, "the end of all connections")
         probe.request(Api.METADATA, MetadataRequest(), MetadataResponse)
     assert "Traceback" not in secure.process.stderr
+
+
+def test_users_on_the_command_line(secure: SecureBroker) -> None:
+    """A password comes from stdin (or a prompt), and stands in no argument and no output."""
+
+    def run(*arguments: str, stdin: str = "", code: int = 0) -> str:
+        command = [sys.executable, "-m", "sparklog.cli", "user", *arguments, "-b", secure.addresses["LOCAL"]]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    assert run("add", "erin", stdin="erin-first\nmore\n") == "added user erin\n"
+    listed = run("list")
+    assert "erin" in listed
+    assert "SCRAM-SHA-256, SCRAM-SHA-512" in listed
+    connect(secure, "SASL", settings_of(secure, WAYS[1][1], "erin", "erin-first")).close()
+    assert "set-password" in run("add", "erin", stdin="other\n", code=1)
+    assert run("set-password", "erin", "--mechanism", "SCRAM-SHA-256", stdin="erin-second\n").startswith("changed")
+    connect(secure, "SASL", settings_of(secure, WAYS[1][1], "erin", "erin-second")).close()
+    assert run("remove", "erin") == "removed user erin\n"
+    assert "no user 'erin'" in run("remove", "erin", code=1)
+    assert "no user 'erin'" in run("set-password", "erin", stdin="x\n", code=1)
+    assert "stdin" in run("add", "frank", code=2)

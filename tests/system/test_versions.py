@@ -27,6 +27,7 @@ from sparklog.protocol.group_messages import (
 from sparklog.protocol.topic_messages import (
     AlterSchemaRequest,
     AlterTopicRequest,
+    CreatePartitionsRequest,
     CreateTopicRequest,
     MetadataRequest,
     TopicState,
@@ -120,7 +121,7 @@ def test_the_new_client_uses_the_previous_broker(previous: Path, previous_broker
     assert found["topics"] == EXPECTED["topics"]
     assert found["told"] == (
         f"UNSUPPORTED_API: the broker at {previous_broker.address} (sparklog 0.1.0) has no CREATE_PARTITIONS, this client has "
-        "version 1 of it: upgrade the broker"
+        "versions 1 to 2 of it: upgrade the broker"
     )
     assert "Traceback" not in previous_broker.stderr
 
@@ -140,6 +141,8 @@ SCHEMA = pa.schema([pa.field("id", pa.int64())]).serialize().to_pybytes()
 COLUMN_TO_ADD = pa.schema([pa.field("more", pa.int64())]).serialize().to_pybytes()
 PARTS: dict[m.Api, tuple[str, type[Message]]] = {
     m.Api.METADATA: ("topics", TopicState),
+    m.Api.FETCH: ("results", m.FetchResult),
+    m.Api.LIST_OFFSETS: ("results", m.ListOffsetsResult),
     m.Api.DESCRIBE_GROUPS: ("groups", GroupDetails),
     m.Api.LIST_TRANSACTIONS: ("transactions", TransactionSummary),
 }
@@ -147,9 +150,13 @@ PARTS: dict[m.Api, tuple[str, type[Message]]] = {
 
 
 def questions(number: int, fencing_token: int) -> dict[m.Api, Message]:
-    """A request of each API that has two versions, but for the one that creates a topic, which is asked before."""
+    """A request of each API that has several versions, but for the one that creates a topic, which is asked before, and
+    the one that needs batches."""
     return {
         m.Api.METADATA: MetadataRequest(),
+        m.Api.FETCH: m.FetchRequest(0, 0, 0, 0, [m.FetchPartition(f"plain-{number}", 0, 0, 0)]),
+        m.Api.LIST_OFFSETS: m.ListOffsetsRequest([m.ListOffsetsPartition(f"plain-{number}", 0, -1)]),
+        m.Api.CREATE_PARTITIONS: CreatePartitionsRequest(f"plain-{number}", 2),
         m.Api.ALTER_TOPIC: AlterTopicRequest(f"plain-{number}", {"retention.ms": 1_000_000}),
         m.Api.ALTER_SCHEMA: AlterSchemaRequest(f"typed-{number}", COLUMN_TO_ADD),
         m.Api.JOIN_SHARED_TXN: JoinSharedTxnRequest("query", number, "run", fencing_token),
@@ -165,15 +172,17 @@ def questions(number: int, fencing_token: int) -> dict[m.Api, Message]:
 
 def test_an_answer_has_the_fields_of_the_requests_version(broker: BrokerProcess) -> None:
     changed = {api for api, spec in m.APIS.items() if spec.version_min < spec.version_max}
-    assert set(questions(0, 0)) == changed - {m.Api.CREATE_TOPIC}
+    assert set(questions(0, 0)) == changed - {m.Api.CREATE_TOPIC, m.Api.PRODUCE}
     with broker.connect() as raw:
-        for version in (0, 1):
+        for version in (0, 1, 2):
             for name, schema in ((f"plain-{version}", None), (f"typed-{version}", SCHEMA)):
                 header = answer(raw, m.Api.CREATE_TOPIC, version, CreateTopicRequest(name, 1, schema))
                 assert len(header[0]) == len(field_names(TopicState, version))
             answer(raw, m.Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest("orders", 60_000), retry=True)
             (fencing_token, _) = answer(raw, m.Api.INIT_PRODUCER_ID, 0, InitProducerIdRequest(), retry=True)
             for api, request in questions(version, fencing_token).items():
+                if not m.APIS[api].version_min <= version <= m.APIS[api].version_max:
+                    continue
                 header = answer(raw, api, version, request, retry=True)
                 assert len(header) == len(field_names(m.APIS[api].response, version)), (api, version)
                 field, part = PARTS.get(api, ("", Message))
@@ -204,12 +213,12 @@ def test_a_handshake_in_a_newer_version_is_told_what_there_is(broker: BrokerProc
 
 def test_another_request_in_a_version_that_there_is_not(broker: BrokerProcess) -> None:
     with broker.connect() as raw:
-        raw.sock.sendall(encode_request(m.Api.METADATA, 2, 1, b"\x90"))
+        raw.sock.sendall(encode_request(m.Api.METADATA, 3, 1, b"\x90"))
         prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)
         body = m.decode_error_body(bytes(raw._read(prefix.body_bytes)))
         assert prefix.error_code == UnsupportedVersionError.code
         assert (body.message, body.version_min, body.version_max) == (
-            "METADATA version 2: this broker speaks 0 to 1", 0, 1,
+            "METADATA version 3: this broker speaks 0 to 2", 0, 2,
         )  # fmt: skip
         with pytest.raises(EOFError):
             raw._read(1)

@@ -56,11 +56,17 @@ BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 
 
 class Fetching(NamedTuple):
-    """How the socket is used: most bytes of a fetch, its longest wait, and how long an answer may take."""
+    """How the socket is used: most bytes of a fetch, its longest wait, and how long an answer may take. `rack`: where
+    the reader stands; an in-sync replica there may serve it (KIP-392)."""
 
     max_bytes: int = FETCH_BYTES
     max_wait_ms: int = FETCH_WAIT_MS
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    rack: str = ""
+
+
+class _OtherReplica(Exception):  # noqa: N818 - it is none
+    """The leader has named a replica that is nearer."""
 
 
 def read_range(
@@ -146,6 +152,8 @@ class _RangeReader:
         self._isolation = isolation
         self._retry_s = retry_s
         self._fetching = fetching
+        self._replica: Endpoint | None = None
+        self._leader_only = not fetching.rack
         self._note_progress()
         self._offset = 0
         """Where reading goes on, also behind batches that have no row for it."""
@@ -160,7 +168,7 @@ class _RangeReader:
             try:
                 leader = self._cluster.leader(self._tp, timeout_ms=self._left_ms)
                 projection = self._projection = self._projection or self._project()
-                source = self._fetched(leader, offset, projection)
+                source = self._fetched(self._replica or leader, offset, projection)
                 direct = may_read_files and self._is_remote(leader, offset)
                 if direct:
                     source = self._remote(leader, offset, projection)
@@ -174,7 +182,13 @@ class _RangeReader:
             except (LocalReadUnavailableError, OSError) as e:
                 _log.debug("%s is read through the socket: %s", self._tp, e)
                 local = False
+            except _OtherReplica:
+                continue
             except SparklogError as e:
+                if self._replica is not None:  # its leader may have what it does not
+                    _log.debug("%s is read from its leader: %s", self._tp, e)
+                    self._replica, self._leader_only = None, True
+                    continue
                 if not e.retriable or self._retry_until.left_s <= backoff:
                     raise
                 self._cluster.expire(self._tp.topic)
@@ -308,10 +322,10 @@ class _RangeReader:
                 offset = self._offset = next_offset
 
     def _request(self, connection: Connection, offset: int) -> None:
-        most, wait_ms, timeout_ms = self._fetching
-        partition = FetchPartition(*self._tp, offset, most)
+        most, wait_ms, timeout_ms, rack = self._fetching
+        partition = FetchPartition(*self._tp, offset, most, leader_only=bool(rack) and self._leader_only)
         wait_ms = min(wait_ms, timeout_ms // 2)  # the answer must come before it is given up
-        request = FetchRequest(wait_ms, 1, most, self._isolation, [partition])
+        request = FetchRequest(wait_ms, 1, most, self._isolation, [partition], rack)
         connection.send(Api.FETCH, request, timeout_ms=timeout_ms)
 
     def _receive(self, connection: Connection, offset: int, stalled_until: float) -> tuple[Any, Aborted]:
@@ -320,6 +334,11 @@ class _RangeReader:
             connection.close()
             raise InvalidRequestError(f"the answer to a fetch of {self._tp} does not have the announced length")
         result = response.results[0]
+        if result.preferred_replica >= 0:
+            self._cluster.note_broker(result.preferred_replica, response.brokers)
+            self._replica = self._cluster.broker(result.preferred_replica)
+            self._leader_only = self._replica is None
+            raise _OtherReplica
         if result.error_code == OffsetOutOfRangeError.code:
             if offset < result.log_start_offset:
                 end = min(result.log_start_offset, self._end)

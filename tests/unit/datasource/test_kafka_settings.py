@@ -96,11 +96,13 @@ def test_settings_with_a_counterpart_are_taken_over() -> None:
         "kafka.max.partition.fetch.bytes": "50000",
         "kafka.fetch.max.wait.ms": "100",
         "kafka.request.timeout.ms": "1234",
+        "kafka.client.rack": "eu-1a",
     }
     source = parse_source_options(READ | read, streaming=True)
     assert source.remarks == ()
     assert (source.isolation, source.check_crcs, source.group_id) == (0, False, "g")
     assert (source.fetch_max_bytes, source.fetch_max_wait_ms, source.request_timeout_ms) == (50_000, 100, 1234)
+    assert source.client_rack == "eu-1a"
 
 
 @pytest.mark.parametrize(
