@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.ablation import CLUSTER_MODULES, safeguards, without
 from tests.simulation.cluster.life import live_cluster
 from tests.simulation.cluster.plans import CLUSTER_PLANS
 from tests.simulation.torture import main
@@ -15,6 +16,31 @@ from tests.simulation.torture import main
 SEEDS = 13
 """Of each kind of life; together more than 100."""
 TORTURE_SEEDS = 400
+SEARCHED, SEARCHED_LONG = 25, 500
+"""Seeds in which the loss of a safeguard has to show."""
+REPLICA, CONTROLLER = "sparklog.replication.replica.model", "sparklog.replication.controller.model"
+FOUND_IN = {
+    f"{REPLICA}:maximal_isr": ("cluster-links", 9),
+    f"{REPLICA}:divergence_check": ("cluster-links", 0),
+    f"{REPLICA}:epoch_truncation": ("cluster-transactions", 1),
+    f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 0),
+    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 3),
+    f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 19),
+    f"{CONTROLLER}:epoch_bump": ("cluster-kills", 0),
+}
+"""In which kind of life the loss of a safeguard shows, and from which seed on it is looked for."""
+FOUND_BY_RULES = {
+    f"{REPLICA}:min_insync": "test_replication",
+    f"{REPLICA}:epoch_start_before_join": "test_replication",
+    f"{REPLICA}:broker_epoch_check": "test_replication_scenarios",
+    f"{REPLICA}:divergence_changes_nothing": "test_replication",
+    f"{REPLICA}:stale_answer_drop": "test_replication",
+    f"{REPLICA}:pending_until_known": "test_replication",
+    f"{CONTROLLER}:proposal_epoch_check": "test_replication",
+    f"{CONTROLLER}:member_epoch_check": "test_replication_scenarios",
+}
+"""Those that these lives seldom or never miss, and the test of the rules' world that does: fetch sessions and streams
+keep an order that its network does not."""
 
 
 @pytest.mark.parametrize("kind", CLUSTER_PLANS)
@@ -54,6 +80,30 @@ def test_a_seed_gives_one_life() -> None:
 def test_a_campaign_counts_what_it_lives(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--count", "2", "--first", "3", "--worlds", "cluster"]) == 0
     assert "end: 2 lives" in capsys.readouterr().out
+
+
+def test_every_safeguard_is_accounted_for() -> None:
+    assert {*FOUND_IN, *FOUND_BY_RULES} == {*safeguards(CLUSTER_MODULES)}
+
+
+def _miss(safeguard: str, seeds: range) -> None:
+    kind, _ = FOUND_IN[safeguard]
+    with without(safeguard), pytest.raises(AssertionError, match=f"^seed [0-9]+ {kind}: "):
+        for seed in seeds:
+            live_cluster(seed, kind)
+
+
+@pytest.mark.parametrize("safeguard", FOUND_IN)
+def test_without_a_safeguard_a_promise_is_broken(safeguard: str) -> None:
+    first = FOUND_IN[safeguard][1]
+    _miss(safeguard, range(first, first + SEARCHED))
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("safeguard", FOUND_IN)
+def test_without_a_safeguard_other_seeds_notice_it_too(safeguard: str) -> None:
+    _miss(safeguard, range(50_000, 50_000 + SEARCHED_LONG))
 
 
 @pytest.mark.torture
