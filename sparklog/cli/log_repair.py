@@ -26,6 +26,7 @@ REPAIR_EPILOG = """\
 Bad bytes are moved to files beside the segment (`….arrow.POSITION.corrupt`); intact batches stay and keep their offsets,
 so offsets may be missing afterwards: they are listed. Without --yes nothing is written, and the exit status is 1 if
 there is something to repair. With --yes the broker has to be stopped.
+A broker of a cluster copies what is missing from the partition's leader when it is started again.
 """
 
 

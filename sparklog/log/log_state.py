@@ -16,6 +16,7 @@ from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.offsets import LogOffsets
 from sparklog.log.producers.files import LogBounds, ProducerFiles
 from sparklog.log.producers.partition_producers import PartitionProducers
+from sparklog.log.recovery.repaired_gaps import RepairedGaps
 from sparklog.log.recovery.truncation_mark import TruncationMark
 from sparklog.log.segments.segment import PlacedBatch
 from sparklog.log.segments.segment_list import SegmentList
@@ -44,6 +45,7 @@ class LogState(Struct, eq=False):
     handles: HandleCache
     tier: PartitionTier
     truncation_mark: TruncationMark
+    gaps: RepairedGaps
     writer: SegmentWriter
     offsets: LogOffsets
     epochs: LeaderEpochCache

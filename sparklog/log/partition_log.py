@@ -212,6 +212,11 @@ class PartitionLog:
         return self.flushed_offset if self.config.flush.at_append else self.log_end_offset
 
     @property
+    def first_gap(self) -> int | None:
+        """The first offset that a repair could not save; None: all that the log should have are there."""
+        return self._state.gaps.first_from(self._state.offsets.log_start)
+
+    @property
     def epochs(self) -> LeaderEpochs:
         """Which leader epoch began where."""
         return self._state.epochs

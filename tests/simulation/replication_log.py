@@ -32,6 +32,10 @@ class SimLog:
         return self.log_start_offset + len(self.records)
 
     @property
+    def first_gap(self) -> None:
+        """Nothing is damaged, nor repaired."""
+
+    @property
     def durable_end_offset(self) -> int:
         return self.flushed_end if self._flush_each else self.log_end_offset
 

@@ -10,7 +10,6 @@ from sparklog.environment.clock import Clock
 from sparklog.environment.files import TEMPORARY_SUFFIX, FileSystem, read_whole
 from sparklog.errors import LogCorruptError
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
-from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.log.appends.segment_writer import SegmentWriter
 from sparklog.log.leader_epochs import load_epochs
 from sparklog.log.log_state import LogState
@@ -20,6 +19,7 @@ from sparklog.log.producers.files import ProducerFiles, newest_snapshot_offset
 from sparklog.log.producers.partition_producers import PartitionProducers
 from sparklog.log.producers.states import Safeguards
 from sparklog.log.recovery.loading import LoadContext, load_log
+from sparklog.log.recovery.repaired_gaps import RepairedGaps
 from sparklog.log.recovery.truncation_mark import TruncationMark
 from sparklog.log.segments.segment_list import SegmentList
 from sparklog.log.segments.slices import HandleCache
@@ -71,18 +71,21 @@ def open_state(
         written_to=written_to,
     )
     loaded = load_log(context, clean=clean)
-    gaps = decode_gaps(read_whole(files, directory / GAPS_FILE))
-    remote_segments = tier.before(loaded.segments, log_start_offset, gaps, directory, expected=config.tiering.enabled)
+    gaps = RepairedGaps(files, directory)
+    remote_segments = tier.before(
+        loaded.segments, log_start_offset, gaps.all, directory, expected=config.tiering.enabled
+    )
     segments = [*remote_segments, *loaded.segments]
     writer = SegmentWriter(files, directory, owner, schema_of, handles)
     writer.segments = SegmentList.of(segments)
     for segment in loaded.dirty:
         writer.dirty.add(segment, made=True)
-    offsets = _offsets(directory, segments, points, gaps, clean=clean, written_to=written_to)
+    offsets = _offsets(directory, segments, points, gaps.all, clean=clean, written_to=written_to)
+    gaps.cut(offsets.written)
     epochs = load_epochs(files, directory, loaded.segments, (offsets.log_start, offsets.written))
     state = LogState(
         directory, owner, config.for_partition(owner), schema_of, newest_schema_id, files, clock, expiry_clock, handles,
-        tier, truncation, writer, offsets, epochs, PartitionProducers(safeguards), ProducerFiles(files, directory),
+        tier, truncation, gaps, writer, offsets, epochs, PartitionProducers(safeguards), ProducerFiles(files, directory),
         max((s.append_time_ms for s in segments), default=0),
     )  # fmt: skip
     state.load_producers()

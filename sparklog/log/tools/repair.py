@@ -8,6 +8,10 @@ taken out is then in ``<base offset>.arrow.<position>.corrupt``, byte by byte. T
 the last checkpoint says was on the disk: no offset is given twice. What producers have written behind the first loss
 is told again from the headers that are left, so that a lost batch can be sent again.
 
+In a cluster's broker the other replicas have what is lost here: as a follower it cuts the log to the first gap and
+copies the rest (`recovery/repaired_gaps.py`). Before anything is written, broker-epoch.json goes from the log
+directory, so that the broker leaves ISR and ELR (KIP-966) until it has copied what it lacks.
+
 `repair` plans first (`dry_run` stops there) and writes in this order: quarantine files, empty snapshots of producers,
 gaps, segments. Each step may be done again, so that a repair cut short is repeated.
 """
@@ -40,6 +44,7 @@ from sparklog.format.segment import (
     encode_seal,
     segment_name,
 )
+from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
 from sparklog.log.producers.files import empty_snapshots_above, newest_snapshot_offset
 from sparklog.log.recovery.truncation_mark import TruncationMark
 from sparklog.log.segments.indexes import remove_indexes
@@ -95,8 +100,15 @@ def repair(
     plan = _Plan(directory, files, schema_of)
     report = plan.make(dry_run=dry_run)
     if not dry_run and report.changed:
+        _leave_in_sync_replicas(directory, files)
         plan.apply()
     return report
+
+
+def _leave_in_sync_replicas(directory: Path, files: FileSystem) -> None:
+    """The broker of a cluster no longer vouches for what the log directory has."""
+    files.remove(directory.parent / BROKER_EPOCH_FILE)
+    files.sync_directory(directory.parent)
 
 
 def has_lost_everything(directory: Path, files: FileSystem) -> bool:
@@ -111,6 +123,7 @@ def _begin_anew(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairR
     gaps = [(0, end)] if end else []
     finding = RepairFinding(".", 0, 0, f"everything is gone: the partition begins anew, empty, at offset {end}")
     if not dry_run:
+        _leave_in_sync_replicas(directory, files)
         files.make_directory(directory)
         files.write_atomic(directory / GAPS_FILE, encode_gaps(gaps))
     return RepairReport(directory, dry_run, [finding], gaps, log_end_offset=end)

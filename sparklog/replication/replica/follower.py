@@ -3,6 +3,7 @@
 | event | effects |
 |---|---|
 | `become` | Fetch from the log end with the last epoch; nothing is cut before the leader has answered |
+| `become`, with a gap of a repair | TruncateTo its beginning, SetHighWatermark, Fetch: the leader has the rest |
 | FetchAnswer with batches | AppendReplica, SetHighWatermark (never beyond the own log end), SetLogStart, Fetch |
 | FetchAnswer, diverging | TruncateTo, perhaps SetHighWatermark, Fetch; several rounds after fast elections (KIP-279) |
 | FetchAnswer to another fetch than the last | nothing |
@@ -80,6 +81,9 @@ class Follower:
         if self._partition.leader == NO_LEADER:
             return []
         effects: list[FollowerEffect] = []
+        gap = self._log.first_gap
+        if gap is not None:
+            self._cut(gap, effects)
         if not self._guards.epoch_truncation:
             self._end = min(self._end, self._log.high_watermark)
             effects.append(TruncateTo(self._end))

@@ -22,7 +22,7 @@ from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 
 class ReplicaLog(Protocol):
     """What the rules read of the log. `durable_end_offset`: what may be acknowledged; with `flush.mode=group` it ends
-    where the last fsync did, else at the log end."""
+    where the last fsync did, else at the log end. `first_gap`: the first offset that a repair could not save."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -32,6 +32,8 @@ class ReplicaLog(Protocol):
     def durable_end_offset(self) -> int: ...
     @property
     def high_watermark(self) -> int: ...
+    @property
+    def first_gap(self) -> int | None: ...
     @property
     def epochs(self) -> LeaderEpochs: ...
 

@@ -38,6 +38,7 @@ class Log:
     log_end_offset: int = 0
     log_start_offset: int = 0
     high_watermark: int = 0
+    first_gap: int | None = None
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
 
     @property

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from sparklog.environment.files import RealFiles
 from sparklog.errors import NotLeaderError, RequestTimedOutError, StorageError, StorageFullError
+from sparklog.format.gaps import GAPS_FILE, decode_gaps, encode_gaps
+from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
 from sparklog.log.partition_log import PartitionLog
+from sparklog.log.tools.repair import repair
 from tests.unit.broker.cluster.replica_group import LAG_MS, Group, batches
 from tests.unit.log.compaction_support import keyed_batch, open_keyed, stored
 from tests.unit.log.support import LimitedFiles
@@ -178,3 +182,45 @@ def test_an_unclean_election_cuts_no_file_that_a_reader_may_have_mapped(tmp_path
     group.nodes[2].log.close()
     again = group.open(2)
     assert stored(again) == stored(group[3])
+
+
+def test_a_repaired_replica_copies_what_was_lost_and_is_not_in_sync_until_then(tmp_path: Path) -> None:
+    group = Group(tmp_path, DELETE)
+    filled(group)
+    group.sync()
+    group.leave(3)
+    log = group[3]
+    segment = next(s for s in log.local_segments if s.base_offset <= 4 < s.next_offset)
+    lost = segment.find(4)
+    log.close()
+    path, note = segment.path, tmp_path / "3" / BROKER_EPOCH_FILE
+    damaged = bytearray(path.read_bytes())
+    damaged[lost.position + 300] ^= 0x10
+    path.write_bytes(damaged)
+    note.write_bytes(b"{}")
+    assert repair(path.parent, RealFiles(), dry_run=True).gaps == [(4, 5)]
+    assert note.exists()
+    repair(path.parent, RealFiles(), dry_run=False)
+    assert not note.exists()  # its broker has lost something, which the controller must know
+    group.come_back(3, group.open(3))
+    assert group[3].first_gap is None  # it has been cut
+    group.sync()
+    assert batches(group[3]) == batches(group[1])
+    assert group.image.isr == (1, 2, 3)
+    group[3].close()
+    again = group.open(3)
+    assert (again.first_gap, again.log_end_offset) == (None, 10)
+
+
+def test_a_gap_is_forgotten_by_the_next_start_if_the_cut_was_not_finished(tmp_path: Path) -> None:
+    log = open_keyed(tmp_path, DELETE)
+    for i in range(5):
+        log.appender.append(keyed_batch([(b"k", b"%d" % i)]))
+    log.close()
+    gaps = log.directory / GAPS_FILE
+    gaps.write_bytes(encode_gaps([(2, 3), (5, 7)]))
+    log = open_keyed(tmp_path, DELETE)
+    assert log.first_gap == 2
+    assert decode_gaps(gaps.read_bytes()) == [(2, 3)]
+    log.truncation.truncate_to(2)
+    assert (log.first_gap, decode_gaps(gaps.read_bytes())) == (None, [])
