@@ -15,9 +15,8 @@ TESTS  ?= tests
 TORTURE ?=
 FUZZ_ARGS ?= run all --count 50
 PYTEST  = $(PY) -m pytest $(TESTS) $(PYTEST_ARGS)
-# All tests together have two workers: one takes what starts processes, the other the rest (PYTEST_ARGS=-n0: one after
-# the other).
-WORKERS = $(if $(filter tests,$(TESTS)),-n 2 --dist loadgroup)
+# All tests together have two workers (PYTEST_ARGS=-n0: one test after the other).
+WORKERS = $(if $(filter tests,$(TESTS)),-n 2)
 
 # Spark runs Python in processes of its own: they must be this Python
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)

@@ -37,17 +37,8 @@ settings.register_profile("torture", max_examples=2000, deadline=None, suppress_
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-_WITH_PROCESSES = ("tests/system/", "tests/spark/", "tests/notebooks/", "tests/torture/")
-"""Folders whose tests start processes and share a broker and a Spark session."""
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long campaigns run only when they are asked for by name (`-m torture`). Where several workers share the tests,
-    one of them has all that start processes, in their order."""
-    for item in items:
-        if item.nodeid.startswith(_WITH_PROCESSES):
-            item.add_marker(pytest.mark.xdist_group("processes"))
+    """Long campaigns run only when they are asked for by name (`-m torture`)."""
     if "torture" in (config.getoption("-m") or ""):
         return
     long = [item for item in items if item.get_closest_marker("torture")]

@@ -80,11 +80,13 @@ def test_a_port_that_is_in_use(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_host_that_is_not_known(start: Start) -> None:
-    failed_with(start(listen="no-such-host.invalid:0"), "no-such-host.invalid", "--listen")
+    failed_with(
+        start(listen="no-such-host.invalid:0", settings="allow.insecure = true"), "no-such-host.invalid", "--listen"
+    )
 
 
 def test_an_address_of_another_machine(start: Start) -> None:
-    failed_with(start(listen="192.0.2.1:0"), "no such address", "--listen")
+    failed_with(start(listen="192.0.2.1:0", settings="allow.insecure = true"), "no such address", "--listen")
 
 
 def test_a_data_directory_that_cannot_be_made(start: Start, tmp_path: Path) -> None:
