@@ -91,6 +91,7 @@ def judged(told: ClusterPlan, directory: Path) -> Outcome:
     return outcome
 
 
+@pytest.mark.torture
 @pytest.mark.timeout(600)
 def test_a_few_faults(tmp_path: Path) -> None:
     judged(plan(1, 6), tmp_path)
