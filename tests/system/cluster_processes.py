@@ -153,10 +153,12 @@ class ClusterProcesses:
 
     def in_sync(self, topic: str, brokers: int, *, asked: int) -> bool:
         """Whether all partitions have so many in-sync replicas, as their leaders say."""
-        for state in self.partitions(asked, topic):
-            if state.leader < 0 or len(self.partitions(state.leader, topic)[state.partition].isr) != brokers:
+        states = self.partitions(asked, topic)
+        for state in states:
+            told = self.partitions(state.leader, topic) if state.leader >= 0 else []  # none: it has not heard of it yet
+            if state.partition >= len(told) or len(told[state.partition].isr) != brokers:
                 return False
-        return True
+        return bool(states)
 
 
 def _forget(process: subprocess.Popen[str]) -> None:
