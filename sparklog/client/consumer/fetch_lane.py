@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 REPLICA_SHUN_S = 30.0
 """The leader serves a partition for so long after another replica has failed to."""
+UNKNOWN_TRIES = 4
+"""A topic that is not known where it is led is looked for again so often before it counts as deleted."""
 LANE_IDLE_S = 60.0
 """A lane without partitions ends after so long."""
 
@@ -466,8 +468,9 @@ class FetchLane:
             return
         if result.error_code:
             error = error_from_code(result.error_code, result.message)
-            # what a follower does not have, its leader may
-            raise BrokerNotAvailableError(str(error)) if position.replica >= 0 else error
+            # What a follower does not have, its leader may; a broker may hear of a new topic later than others.
+            is_new = isinstance(error, UnknownTopicOrPartitionError) and position.attempts < UNKNOWN_TRIES
+            raise BrokerNotAvailableError(str(error)) if position.replica >= 0 or is_new else error
         if not result.length_bytes:
             return
         batches: list[ConsumedBatch] = []

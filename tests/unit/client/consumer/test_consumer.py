@@ -202,6 +202,17 @@ def test_a_deleted_topic_is_raised(fake: FakeBroker) -> None:
                 consumer.poll(100)
 
 
+def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(fake: FakeBroker) -> None:
+    fill(fake, 1)
+    codes = [3, 3]
+    fake.hook = lambda api, message: codes.pop() if api is Api.FETCH and codes else None
+    with Consumer(fake.address, fetch_max_wait_ms=10) as consumer:
+        consumer.assign([TP0])
+        consumer.seek(TP0, 0)
+        assert len(drain(consumer, 10)) == 10
+    assert not codes
+
+
 def test_prefetch_is_bounded(fake: FakeBroker) -> None:
     fill(fake, 50, rows=100)
     size = len(fake.logs[("events", 0)][0])
