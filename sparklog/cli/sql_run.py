@@ -55,12 +55,15 @@ def cancellable(session: SqlSession, work: Callable[[], T]) -> T:
             ended.set()
 
     threading.Thread(target=run, name="sparklog-sql", daemon=True).start()
+    interrupted = False
     with _progress(session) as show:
         while not ended.is_set():
             try:
-                ended.wait(TICK_S)
+                if not ended.wait(TICK_S) and interrupted:
+                    session.interrupt()  # again: what comes before the statement has begun does not end it
                 show()
             except KeyboardInterrupt:
+                interrupted = True
                 session.interrupt()
     if failed:
         raise failed[0]
