@@ -61,10 +61,10 @@ class ControllerClient:
         node = await done(self._zk.get(znodes.CONTROLLER))
         if node is None:
             return
-        found = znodes.decode(node.data, type=znodes.ControllerNode).broker_id
+        found = znodes.decode(node.data, znodes.ControllerNode).broker_id
         registered = await done(self._zk.get(f"{znodes.BROKER_IDS}/{found}"))
         if registered is not None:
-            endpoints = znodes.decode(registered.data, type=znodes.Registration).endpoints
+            endpoints = znodes.decode(registered.data, znodes.Registration).endpoints
             self.controller_id, self._address = found, endpoints[0] if endpoints else ""
 
     async def request(self, purpose: str, api: Api, message: Message, response: type[M], *, timeout_s: float) -> M:
