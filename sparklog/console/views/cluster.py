@@ -64,7 +64,7 @@ def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> S
             leads[p.leader] = leads.get(p.leader, 0) + 1
             sizes[p.leader] = sizes.get(p.leader, 0) + size_bytes
     total = sum(sizes.values())
-    mean = total / len(sizes) if sizes else 0
+    mean = total / len(cluster.brokers) if cluster.brokers else 0
     brokers = [
         BrokerRow(
             b.broker_id,
