@@ -282,7 +282,8 @@ class ReplicaFetcher:
         """All that was asked is asked again, in a new session."""
         self._session_id = self._session_epoch = 0
         again_ms = self._now_ms() + (0 if isinstance(error, InvalidFetchSessionError) else self._limits.backoff_ms)
-        log.info("copying %d partitions from %s is begun again: %s", len(self._asked), self.address, error)
+        level = logging.INFO if self.address else logging.DEBUG  # a leader that is away is no news, ten times a second
+        log.log(level, "copying %d partitions from %s is begun again: %s", len(self._asked), self.address, error)
         for key, (following, fetch) in self._asked.items():
             self._due.setdefault(
                 key, (following, Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, again_ms))
