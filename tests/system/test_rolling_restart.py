@@ -19,7 +19,7 @@ from sparklog.client.local_cluster import _free_ports
 from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import LogTruncatedError
 from sparklog.types import Record, TopicPartition
-from tests.system.cluster_processes import until
+from tests.system.cluster_processes import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
@@ -173,7 +173,7 @@ def test_a_follower_in_the_readers_rack_serves_it(tmp_path: Path) -> None:
         assert [r.value for r in found] == [b"%d" % i for i in range(200)]
 
 
-@pytest.mark.torture
+@pytest.mark.timeout(900)
 def test_records_that_an_unclean_election_has_lost_are_told_of(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
         assert isinstance(cluster, sparklog.LocalCluster)
@@ -199,7 +199,7 @@ def test_records_that_an_unclean_election_has_lost_are_told_of(tmp_path: Path) -
 
             def read(consumer: sparklog.Consumer, count: int) -> list[int]:
                 found: list[int] = []
-                deadline = time.monotonic() + 60
+                deadline = time.monotonic() + PATIENCE_S
                 while len(found) < count and time.monotonic() < deadline:
                     found += [int(r.value or b"") for r in consumer.poll(200)]
                 return found

@@ -68,6 +68,9 @@ M = TypeVar("M", bound=Message)
 
 REPLICATION_FACTOR_MAX = 3
 """Of `default.replication.factor` = -1."""
+INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
+"""An internal topic with so many replicas needs so many in sync (Kafka's transaction.state.log.min.isr): what groups
+and transactions have been told outlives a broker, also when the others have just been away."""
 CHANGE_TIMEOUT_S = 30.0
 KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
 """Of FIND_COORDINATOR."""
@@ -111,10 +114,12 @@ class ClusterTopics(Topics):
             schema_id = ENVELOPE_SCHEMA_ID
             if spec.schema is not None:
                 schema_id = await self._storage.run(self._store.take_schema_id)
-            topic = new_topic(spec, schema_id, self._environment)
             factor = self._replication_factor(spec)
             if spec.assignment is not None:
                 factor = min(map(len, spec.assignment), default=factor)
+            if spec.name in INTERNAL_TOPICS and factor >= INTERNAL_REPLICAS:
+                spec = replace(spec, configs={MIN_INSYNC_SETTING: INTERNAL_MIN_INSYNC, **spec.configs})
+            topic = new_topic(spec, schema_id, self._environment)
             _check_min_insync(spec.name, topic.configs, factor)
             await self._decide(
                 lambda token: CreateTopic(
