@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import signal
+import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,8 +19,9 @@ import sparklog
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.errors import SparklogError
 from sparklog.metadata.cluster_znodes import CONTROLLER
-from tests.torture.network import Network
+from tests.torture.network import make_network
 from tests.torture.processes import Broker, CampaignError
+from tests.torture.proxied_network import ProxiedNetwork
 from tests.torture.workforce import wait_until
 
 IDS = (1, 2, 3)
@@ -35,6 +39,24 @@ SETTINGS: Mapping[str, object] = {
 }
 
 
+@functools.cache
+def can_mount() -> bool:
+    """Whether a disk of its own can be had for each broker."""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            return False
+        subprocess.run(["umount", place], check=True, capture_output=True)
+        return True
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
 def node_of(broker: int) -> str:
     return f"broker-{broker}"
 
@@ -49,15 +71,17 @@ class Machines:
         self._without = without
         self.up: set[int] = set()
         self._mounts: list[Path] = []
+        self._relays: dict[int, str] = {}
 
     @contextlib.contextmanager
     def run(self) -> Iterator[None]:
         """Everything is there, and this thread is where the clients are; in the end all is gone."""
-        self.network = Network([ZOOKEEPER, CLIENTS, *map(node_of, IDS)])
+        self.network = make_network([ZOOKEEPER, CLIENTS, *map(node_of, IDS)], CLIENTS)
         try:
             with self.network.inside(ZOOKEEPER):
                 host = self.network.addresses[ZOOKEEPER]
                 self.zookeeper = ZooKeeperProcess(self._directory / "zookeeper", host=host)
+            self._zookeeper_hosts = self.network.reached(ZOOKEEPER, self.zookeeper.hosts)
             self.brokers = {i: self._made(i) for i in IDS}
             with self.network.inside(CLIENTS):
                 self.start_zookeeper()
@@ -74,16 +98,21 @@ class Machines:
         directory = self._directory / node_of(broker)
         disk = directory / "disk"
         disk.mkdir(parents=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
-        subprocess.run(command, check=True, capture_output=True)
-        self._mounts.append(disk)
+        if can_mount():
+            command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
+            subprocess.run(command, check=True, capture_output=True)
+            self._mounts.append(disk)
         settings = {
             **SETTINGS,
             **self._settings,
             "broker.id": broker,
-            "zookeeper.connect": self.zookeeper.hosts + CHROOT,
+            "zookeeper.connect": self._zookeeper_hosts + CHROOT,
         }
         listen = f"{self.network.addresses[node_of(broker)]}:{PORT}"
+        if isinstance(self.network, ProxiedNetwork):
+            listen = f"127.0.0.1:{free_port()}"
+            settings["advertised.listeners"] = self._advertised(broker, listen)
+            settings["local.socket.enabled"] = False  # it would lead around the relay
         made = Broker(directory, settings, self._without, listen)
         made.data_dir = disk / "data"
         return made
@@ -104,9 +133,13 @@ class Machines:
             if (disk / "data").exists():
                 shutil.copytree(disk / "data", disk.parent / "data", symlinks=True, dirs_exist_ok=True)
 
+    def _advertised(self, broker: int, listen: str) -> str:
+        self._relays[broker] = self.network.reached(node_of(broker), listen)
+        return self._relays[broker]
+
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
+        return ",".join(self._relays.get(i, broker.bootstrap_servers) for i, broker in self.brokers.items())
 
     # -- processes
 
@@ -193,7 +226,7 @@ class Machines:
 
     def depose_controller(self) -> None:
         """As an operator does it: its node is deleted."""
-        client = KazooClient(self.zookeeper.hosts + CHROOT)
+        client = KazooClient(self._zookeeper_hosts + CHROOT)
         client.start(20)
         try:
             with contextlib.suppress(NoNodeError):
