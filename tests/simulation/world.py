@@ -102,6 +102,7 @@ class Scene:
         self.clients: list[Client] = []
         self.zombies: list[SimLoop] = []
         self.faults = 0
+        self.store: SimStore | None = None
         self._final: list[io.BytesIO] = []
 
     def connected(self, loop: SimLoop, host: str) -> Any:
