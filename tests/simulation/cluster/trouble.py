@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparklog.errors import SparklogError
 from sparklog.metadata.cluster_znodes import CONTROLLER
+from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import SimLoop
 from sparklog.testing.sim_machine import SimMachine
+from sparklog.types import TopicPartition
 from tests.simulation.cluster.node import Node
 from tests.simulation.cluster.plans import SESSION_MS
 from tests.simulation.shared_trouble import Disks, SharedTrouble, wake
@@ -170,27 +172,50 @@ class ClusterTrouble(SharedTrouble):
 
     def move_leaders(self) -> None:
         """An operator prefers another order of the replicas, and elects by it."""
-        controller = self.world.controller()
-        image = self.world.controller_image()
-        if controller is None or image is None or controller.is_paused or controller.cluster is None:
-            return
         targets = {}
-        for tp, partition in sorted(self.world.partitions_of(image)):
+        for tp, partition in self._partitions():
             if self.rng.random() < 0.5:
                 order = list(partition.replicas)
                 self.rng.shuffle(order)
                 targets[tp] = tuple(order)
-        if not targets:
+        if targets:
+            self.tell_controller(
+                lambda token: Reassign(token, targets),
+                lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)),
+            )
+
+    def reassign(self) -> None:
+        """An operator wants some partitions on other brokers, perhaps slowly."""
+        chosen = [tp for tp, _ in self._partitions() if self.rng.random() < 0.4]
+        ids = [node.id for node in self.world.nodes]
+        targets = {tp: tuple(self.rng.sample(ids, 3)) for tp in chosen}
+        throttle_bytes = self.rng.choice([-1, -1, 0, 20_000])
+        self.tell_controller(lambda token: Reassign(token, targets, throttle_bytes))
+
+    def cancel_reassignments(self) -> None:
+        targets = {tp: None for tp, partition in self._partitions() if partition.is_reassigned}
+        self.tell_controller(lambda token: Reassign(token, targets))
+
+    def _partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
+        """As a controller has them that can be told something; none: there is no such controller."""
+        controller, image = self.world.controller(), self.world.controller_image()
+        if controller is None or image is None or controller.is_paused or controller.cluster is None:
+            return []
+        return sorted(self.world.partitions_of(image))
+
+    def tell_controller(self, *asks: Callable[[int], Any]) -> None:
+        """One after the other; an operator may be refused."""
+        controller = self.world.controller()
+        if controller is None or controller.is_paused or controller.cluster is None or controller.loop is None:
             return
         membership = controller.cluster.membership
-        assert controller.loop is not None
 
-        async def move() -> None:
-            with contextlib.suppress(SparklogError):  # an operator may be refused
-                await membership.ask(lambda token: Reassign(token, targets))
-                await membership.ask(lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)))
+        async def tell() -> None:
+            with contextlib.suppress(SparklogError):
+                for ask in asks:
+                    await membership.ask(ask)
 
-        controller.loop.create_task(move())
+        controller.loop.create_task(tell())
 
     # --- the network
 
@@ -281,6 +306,8 @@ class ClusterTrouble(SharedTrouble):
         """Everything works again, and everybody is there."""
         self._zookeeper_back()
         self.world.net.heal()
+        if self.world.store is not None:
+            self.store_works()
         for client in self.world.clients:
             assert client.loop is not None
             client.loop.is_paused = False
