@@ -85,8 +85,9 @@ class ReplicaFetcher:
         deliver: Callable[[list[Arrived]], None],
         quota: Quota | None = None,
         throttled: Callable[[TopicPartition], bool] = lambda key: False,
+        copied: Callable[[TopicPartition, int], None] = lambda key, size_bytes: None,
     ) -> None:
-        """`quota`: of what is `throttled`."""
+        """`quota`: of what is `throttled`. `copied` is told how much of a partition has arrived."""
         self._peer = peer
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -95,6 +96,7 @@ class ReplicaFetcher:
         self._deliver = deliver
         self._quota = quota
         self._throttled = throttled
+        self._copied = copied
         self._asked: dict[TopicPartition, tuple[Following, Fetch]] = {}
         """Armed at the leader, in this session."""
         self._due: dict[TopicPartition, tuple[Following, Fetch]] = {}
@@ -268,6 +270,7 @@ class ReplicaFetcher:
             if asked is not None:
                 following, fetch = asked
                 self._delivered.add(following.key)
+                self._copied(following.key, len(piece))
                 if self._quota is not None and self._quota.rate_bytes and len(piece) and self._throttled(following.key):
                     self._quota.take(len(piece))
                 arrived.append(Arrived(following, event_of(fetch, result, piece)))
