@@ -212,12 +212,14 @@ class _Member:
         _note_assignment(self._life, {str(tp): -1 for tp in partitions})
 
     def poll(self, records_max: int) -> list[tuple[str, list[int], list[int]]]:
-        """(partition, offsets, values) of the next records, which are of one partition."""
-        records = self.client.poll(POLL_MS, max_records=records_max)
-        if not records:
-            return []
-        (tp,) = {str(TopicPartition(r.topic, r.partition)) for r in records}
-        return [(tp, [r.offset for r in records], [int(r.value) for r in records])]
+        """(partition, offsets, values) of the next records, partition by partition."""
+        found: dict[str, tuple[str, list[int], list[int]]] = {}
+        for record in self.client.poll(POLL_MS, max_records=records_max):
+            partition = str(TopicPartition(record.topic, record.partition))
+            _, offsets, values = found.setdefault(partition, (partition, [], []))
+            offsets.append(record.offset)
+            values.append(int(record.value))
+        return list(found.values())
 
     def poll_all(self) -> list[tuple[str, list[int], list[int]]]:
         """The same of all that is there, of several partitions."""
