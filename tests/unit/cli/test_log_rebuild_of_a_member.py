@@ -59,5 +59,5 @@ def test_a_broker_that_is_started_alone_there_is_told_where_it_belongs(directory
 
 def test_it_is_not_adopted_again(directory: Path) -> None:
     config = load_config(None, data_dir=str(directory), broker_id=0, zookeeper_connect="localhost:2181/sparklog")
-    with pytest.raises(AdoptionRefusedError, match="belongs to broker 0 of cluster .* already: start it"):
+    with pytest.raises(AdoptionRefusedError, match=r"belongs to broker 0 of cluster .* already: start it"):
         adopt(config, cast(Coordination, None), real_environment())  # ZooKeeper is not asked
