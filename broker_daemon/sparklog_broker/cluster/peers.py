@@ -29,7 +29,7 @@ Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.Str
 
 
 def is_due(connect: Connect, writer: asyncio.StreamWriter) -> bool:
-    """Whether the session of a connection that `connect` has made is about to end."""
+    """Whether a connection that `connect` has made is to be given up for another."""
     return isinstance(connect, SecureConnect) and connect.is_due(writer)
 
 

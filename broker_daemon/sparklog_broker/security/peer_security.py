@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 
 from sparklog.environment import Environment
@@ -36,7 +36,8 @@ def server_contexts(security: BrokerSecurity) -> dict[str, RenewedContext]:
 
 
 class PeerSecurity:
-    """Event-loop thread only. `contexts`: of `server_contexts`. Raises InvalidConfigError."""
+    """Event-loop thread only. `contexts`: of `server_contexts`; `renew_others`: looks whether what this broker
+    shows to other ones has changed, and raises InvalidConfigError if that is not valid. Raises InvalidConfigError."""
 
     def __init__(
         self,
@@ -45,11 +46,13 @@ class PeerSecurity:
         environment: Environment,
         users: Users,
         contexts: Mapping[str, RenewedContext],
+        renew_others: Callable[[], bool] | None = None,
     ) -> None:
         security = config.security
         self._security = security
         self._loop = loop
         self._contexts = contexts
+        self._renew_others = renew_others
         self._interval_s = int(str(security.settings["ssl.reload.interval.ms"])) / 1000
         self._tokens = {
             listener.name: TokenKeys(security.of(listener), environment.clock.monotonic_s, self._interval_s)
@@ -64,7 +67,9 @@ class PeerSecurity:
             executors.pool("authentication", config.num_network_threads) if authenticates else None
         )
         """Their own, so that who tries often to get in does not slow down those who are."""
-        self._renewing: Executor | None = executors.daemon("renew-keys") if contexts or self._tokens else None
+        self._renewing: Executor | None = (
+            executors.daemon("renew-keys") if contexts or self._tokens or renew_others else None
+        )
         """A server of keys may hang."""
         self._timer: asyncio.TimerHandle | None = None
         self.authenticator = Authenticator(
@@ -96,6 +101,11 @@ class PeerSecurity:
                     log.info("listener %s: new connections get the new certificates", name)
             except InvalidConfigError as e:
                 log.error("listener %s: the changed certificates are not used: %s", name, e)  # noqa: TRY400
+        try:
+            if self._renew_others is not None and self._renew_others():
+                log.info("connections to other brokers are made anew, with the new certificates")
+        except InvalidConfigError as e:
+            log.error("to other brokers: the changed certificates are not used: %s", e)  # noqa: TRY400
         for keys in self._tokens.values():
             keys.renew()
 
