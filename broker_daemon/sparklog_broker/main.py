@@ -143,7 +143,7 @@ async def _run(config: BrokerConfig) -> int:
         cluster = await _cluster(config, loop, environment, others) if config.zookeeper_connect else None
         # On a thread, so that a second signal can end a long recovery.
         broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
-        renew_others = others.renew if others is not None else None
+        renew_others = partial(_renew_others, others, loop) if others is not None else None
         peers = PeerSecurity(config, loop, environment, broker.users, contexts, renew_others)
         audit = broker.audit
         if audit is not None:
@@ -234,6 +234,14 @@ def _secure_connect(config: BrokerConfig, environment: Environment) -> SecureCon
         return None
     threads = environment.executors.pool("peer-authentication", 1)
     return SecureConnect(config.security.as_client(), threads, environment.clock.monotonic_s)
+
+
+def _renew_others(others: SecureConnect, loop: asyncio.AbstractEventLoop) -> bool:
+    """On a thread. Says whether anything has changed; raises InvalidConfigError."""
+    changed = others.renew()
+    if changed:
+        loop.call_soon_threadsafe(others.retire)
+    return changed
 
 
 async def _cluster(

@@ -34,7 +34,7 @@ _NAMES = (
     "allow.insecure",
     *_ZOOKEEPER,
 )
-_PREFIXES = ("ssl.", "sasl.", "connection.failed.", "connections.max.reauth.", "connections.authenticat")
+_PREFIXES = ("ssl.", "sasl.", "https.", "connection.failed.", "connections.max.reauth.", "connections.authenticat")
 LISTENER_PREFIX = "listener.name."
 _NOT_PER_LISTENER = ("ssl.reload.interval.ms", "connections.authenticating.max")
 PLAIN_NAME = SecurityProtocol.PLAINTEXT.value

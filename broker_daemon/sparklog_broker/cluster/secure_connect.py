@@ -73,11 +73,25 @@ class SecureConnect:
         self._context = RenewedContext(client_context, dict(security.tls)) if security.protocol.tls else None
         self._due: weakref.WeakKeyDictionary[asyncio.StreamWriter, float] = weakref.WeakKeyDictionary()
         self._made_with: weakref.WeakKeyDictionary[asyncio.StreamWriter, ssl.SSLContext] = weakref.WeakKeyDictionary()
+        self._idle: weakref.WeakKeyDictionary[asyncio.StreamWriter, weakref.WeakMethod[Callable[[], None]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def renew(self) -> bool:
         """Reads certificates and authorities anew, and says whether they have changed; on any thread, it blocks.
         Raises InvalidConfigError; those before stay."""
         return self._context is not None and self._context.renew()
+
+    def close_when_idle(self, writer: asyncio.StreamWriter, close_if_idle: Callable[[], None]) -> None:
+        """`close_if_idle`, a bound method, is called by `retire`; it is not kept alive."""
+        self._idle[writer] = weakref.WeakMethod(close_if_idle)
+
+    def retire(self) -> None:
+        """After `renew`: ends the connections from before that nobody uses; the others end with their request."""
+        for writer, reference in list(self._idle.items()):
+            close_if_idle = reference()
+            if close_if_idle is not None and self.is_due(writer):
+                close_if_idle()
 
     def is_due(self, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection is to be given up: see the class."""

@@ -54,11 +54,6 @@ class PeerSecurity:
         self._contexts = contexts
         self._renew_others = renew_others
         self._interval_s = int(str(security.settings["ssl.reload.interval.ms"])) / 1000
-        self._tokens = {
-            listener.name: TokenKeys(security.of(listener), environment.clock.monotonic_s, self._interval_s)
-            for listener in security.listeners.bound
-            if OAUTHBEARER in security.rules(listener).mechanisms
-        }
         executors = environment.executors
         self.threads: Executor | None = executors.pool("tls", config.num_network_threads) if contexts else None
         """For the data of connections with TLS."""
@@ -67,10 +62,15 @@ class PeerSecurity:
             executors.pool("authentication", config.num_network_threads) if authenticates else None
         )
         """Their own, so that who tries often to get in does not slow down those who are."""
-        self._renewing: Executor | None = (
-            executors.daemon("renew-keys") if contexts or self._tokens or renew_others else None
-        )
+        with_tokens = [one for one in security.listeners.bound if OAUTHBEARER in security.rules(one).mechanisms]
+        renewing = executors.daemon("renew-keys") if contexts or with_tokens or renew_others else None
+        self._renewing: Executor | None = renewing
         """A server of keys may hang."""
+        self._tokens = {
+            one.name: TokenKeys(security.of(one), environment.clock.monotonic_s, self._interval_s, renewing)
+            for one in with_tokens
+            if renewing is not None
+        }
         self._timer: asyncio.TimerHandle | None = None
         self.authenticator = Authenticator(
             security, loop, environment.clock, users, self._tokens, self.authentication_threads
