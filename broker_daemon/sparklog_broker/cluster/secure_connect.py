@@ -44,8 +44,9 @@ ANSWER_BYTES_MAX = 1024 * 1024
 STEPS_MAX = 8
 RENEWED_AFTER = 0.85
 """A connection whose session has a lifetime is given up after this part of it; the next request makes another."""
-LONGEST_WAIT_S = 2.0
-"""A request that is under way then may take so long, where the lifetime is twice as long at least."""
+LONGEST_WAIT_S = 12.0
+"""A request that is under way then may take so long, where the lifetime is twice as long at least: one for the
+controller's image waits for 10 s. It is repeated at once where sessions are shorter."""
 TOKEN_TIMEOUT_S = 5.0
 
 M = TypeVar("M", bound=Message)
@@ -87,7 +88,7 @@ class SecureConnect:
         self._idle[writer] = weakref.WeakMethod(close_if_idle)
 
     def retire(self) -> None:
-        """After `renew`: ends the connections from before that nobody uses; the others end with their request."""
+        """Ends the connections that are to be given up and that nobody uses; the others end with their request."""
         for writer, reference in list(self._idle.items()):
             close_if_idle = reference()
             if close_if_idle is not None and self.is_due(writer):
@@ -137,7 +138,9 @@ class SecureConnect:
             found = await exchange.ask(Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse)
             message = await loop.run_in_executor(self._threads, client.answer, found.auth_bytes)
             if found.session_lifetime_ms:
-                self._due[streams[1]] = began_s + due_after_s(found.session_lifetime_ms / 1000)
+                used_s = due_after_s(found.session_lifetime_ms / 1000)
+                self._due[streams[1]] = began_s + used_s
+                loop.call_later(used_s, self.retire)  # who is idle then leaves before the other side misses it
         raise SaslAuthenticationFailedError("the other broker does not end the authentication")
 
     def _client(self) -> SaslClient:
