@@ -300,9 +300,13 @@ def test_the_authority_is_replaced_under_load(cluster: LocalCluster, tmp_path: P
         cluster_setup.retire_authority(secure)
 
 
-def test_a_secured_directory_stays_so_and_an_open_one_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
-    again = LocalCluster(cluster.data_dir, temporary=False, brokers=None, settings={})
-    assert again.security == cluster.security
-    LocalCluster(tmp_path, temporary=False, brokers=3, settings={})
+def test_a_secured_directory_stays_so_and_an_open_one_is_refused(tmp_path: Path) -> None:
+    first = LocalCluster(tmp_path / "secured", temporary=False, brokers=2, settings={}, secure=True)
+    first.stop()
+    again = LocalCluster(tmp_path / "secured", temporary=False, brokers=3, settings={})
+    again.stop()
+    assert again.security == first.security is not None
+    assert (tmp_path / "secured" / SECURE / "broker-3" / "broker.pem").exists()
+    LocalCluster(tmp_path / "open", temporary=False, brokers=3, settings={}).stop()
     with pytest.raises(InvalidConfigError, match="not secured"):
-        LocalCluster(tmp_path, temporary=False, brokers=3, settings={}, secure=True)
+        LocalCluster(tmp_path / "open", temporary=False, brokers=3, settings={}, secure=True)
