@@ -20,8 +20,6 @@ from tests.unit.log.support import OWNER, SCHEMAS, LimitedFiles, ManualClock, ba
 HELD_MAX = 60
 STEPS = 60
 STEPS_BY_WEIGHT = ["append"] * 4 + ["commit"] * 4 + ["locate"] * 4 + ["cut"] * 3 + ["delete", "begin_anew", "restart"]
-    ["append"] * 4 + ["commit"] * 4 + ["locate"] * 4 + ["cut"] * 3 + ["delete", "begin_anew", "restart"]
-)
 
 
 class Replica:
