@@ -196,6 +196,10 @@ class SqliteStore:
                 self._db.execute("REPLACE INTO store VALUES (?, ?)", (name, str(number)))
             for topic in content.topics:
                 self._insert(topic)
+            self._db.executemany(
+                "REPLACE INTO security_records VALUES (?, ?, ?)",
+                [(*name, value) for name, value in content.security_records.items()],
+            )
 
     def _take_schema_id(self) -> None:
         self._db.execute("REPLACE INTO store VALUES ('next_schema_id', ?)", (str(self._next_schema_id + 1),))
