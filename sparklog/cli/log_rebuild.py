@@ -92,7 +92,8 @@ def rebuild_metadata(
 def _security(rebuilt: Rebuilt, path: Path, copy: Path | None, *, lost_is_fine: bool) -> str:
     """Enters the security records; says where they are from. Raises InvalidConfigError: the copy cannot be read."""
     from sparklog.errors import InvalidConfigError
-    from sparklog.metadata.lost_security import denies_everything, read_security_records
+    from sparklog.metadata.lost_security import denies_everything
+    from sparklog.metadata.sqlite_store import read_security_records
 
     found = read_security_records(copy or path)
     if found is None and copy is not None:

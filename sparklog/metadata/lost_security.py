@@ -7,28 +7,10 @@ past them, and see them in `sparklog acl list`.
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-from pathlib import Path
-
 from sparklog.security.acl_records import acl_record
 from sparklog.security.acls import ANY_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import ANY_USER
 from sparklog.security.records import RecordId
-
-
-def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
-    """All of a store's, also if other parts of it are damaged; None: not all of them can be read. Changes nothing."""
-    if not path.exists():
-        return None
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            if database.execute("PRAGMA quick_check(security_records)").fetchone() != ("ok",):
-                return None
-            rows = database.execute("SELECT kind, key, value FROM security_records").fetchall()
-    except sqlite3.Error:
-        return None
-    return {RecordId(str(kind), str(key)): bytes(value) for kind, key, value in rows}
 
 
 def denies_everything() -> dict[RecordId, bytes]:

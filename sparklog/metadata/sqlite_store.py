@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -350,6 +350,20 @@ def problem_with(path: Path, cluster_id: str) -> str | None:
     finally:
         store.close()
     return None
+
+
+def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
+    """All of a store's, also if other parts of it are damaged; None: not all of them can be read. Changes nothing."""
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            if database.execute("PRAGMA quick_check(security_records)").fetchone() != ("ok",):
+                return None
+            rows = database.execute("SELECT kind, key, value FROM security_records").fetchall()
+    except sqlite3.Error:
+        return None
+    return {RecordId(str(kind), str(key)): bytes(value) for kind, key, value in rows}
 
 
 def write_store(path: Path, content: Rebuilt, *, aside: str) -> Path | None:
