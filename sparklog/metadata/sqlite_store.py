@@ -357,11 +357,11 @@ def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
     if not path.exists():
         return None
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        with closing(real_environment().databases.open(path)) as database:
             if database.execute("PRAGMA quick_check(security_records)").fetchone() != ("ok",):
                 return None
             rows = database.execute("SELECT kind, key, value FROM security_records").fetchall()
-    except sqlite3.Error:
+    except (sqlite3.Error, StorageError):
         return None
     return {RecordId(str(kind), str(key)): bytes(value) for kind, key, value in rows}
 
