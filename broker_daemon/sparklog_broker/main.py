@@ -260,6 +260,7 @@ async def _cluster(
         session_timeout_ms=config.zookeeper_session_timeout_ms,
         login=config.security.zookeeper_login,
         set_acl=bool(config.security.settings["zookeeper.set.acl"]),
+        tls=config.security.zookeeper_tls,
     )
     try:
         coordination = await loop.run_in_executor(None, connect)

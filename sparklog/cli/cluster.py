@@ -108,7 +108,9 @@ def adopt(
     zookeeper: Annotated[str, typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster.")],
     broker_id: Annotated[int, typer.Option(min=0, help="The broker's number in the cluster.")],
     data_dir: Annotated[Path | None, typer.Option(help="The directory of the broker that was alone.")] = None,
-    config: Annotated[Path | None, typer.Option(help="The broker's configuration file (for log.dirs).")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The broker's configuration file (for log.dirs, and zookeeper.…).")
+    ] = None,
 ) -> None:
     """Take the directory of a broker that was alone into a cluster."""
     from sparklog_broker.cluster import adoption
@@ -123,7 +125,12 @@ def adopt(
         config, data_dir=None if data_dir is None else str(data_dir), broker_id=broker_id, zookeeper_connect=zookeeper
     )
     try:
-        coordination = ZooKeeper.connect(zookeeper)
+        coordination = ZooKeeper.connect(
+            zookeeper,
+            login=given.security.zookeeper_login,
+            set_acl=bool(given.security.settings["zookeeper.set.acl"]),
+            tls=given.security.zookeeper_tls,
+        )
     except CoordinationError as e:
         raise StorageUnavailableError(str(e)) from e
     try:
