@@ -139,10 +139,12 @@ async def _run(config: BrokerConfig) -> int:
         await metrics.start()
         if config.data_file_group:
             give_to_group(config, environment)
-        cluster = await _cluster(config, loop, environment) if config.zookeeper_connect else None
+        others = _secure_connect(config, environment)
+        cluster = await _cluster(config, loop, environment, others) if config.zookeeper_connect else None
         # On a thread, so that a second signal can end a long recovery.
         broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
-        peers = PeerSecurity(config, loop, environment, broker.users, contexts)
+        renew_others = partial(_renew_others, others, loop) if others is not None else None
+        peers = PeerSecurity(config, loop, environment, broker.users, contexts, renew_others)
         audit = broker.audit
         if audit is not None:
             peers.authenticator.on_failed = lambda peer, reason, text: audit.failed_authentication(
@@ -226,7 +228,25 @@ def give_to_group(config: BrokerConfig, environment: Environment) -> None:
             ) from e
 
 
-async def _cluster(config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment) -> Cluster:
+def _secure_connect(config: BrokerConfig, environment: Environment) -> SecureConnect | None:
+    """How this broker connects to others; None: in plain text, or there are none. Raises InvalidConfigError."""
+    if not config.zookeeper_connect or config.security.listeners.inter_broker.protocol is SecurityProtocol.PLAINTEXT:
+        return None
+    threads = environment.executors.pool("peer-authentication", 1)
+    return SecureConnect(config.security.as_client(), threads, environment.clock.monotonic_s)
+
+
+def _renew_others(others: SecureConnect, loop: asyncio.AbstractEventLoop) -> bool:
+    """On a thread. Says whether anything has changed; raises InvalidConfigError."""
+    changed = others.renew()
+    if changed:
+        loop.call_soon_threadsafe(others.retire)
+    return changed
+
+
+async def _cluster(
+    config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment, others: SecureConnect | None
+) -> Cluster:
     """Raises StorageUnavailableError, InvalidConfigError."""
     try:
         from sparklog.metadata.zookeeper import ZooKeeper
@@ -240,16 +260,13 @@ async def _cluster(config: BrokerConfig, loop: asyncio.AbstractEventLoop, enviro
         session_timeout_ms=config.zookeeper_session_timeout_ms,
         login=config.security.zookeeper_login,
         set_acl=bool(config.security.settings["zookeeper.set.acl"]),
+        tls=config.security.zookeeper_tls,
     )
     try:
         coordination = await loop.run_in_executor(None, connect)
     except CoordinationError as e:
         raise StorageUnavailableError(str(e)) from e
-    if config.security.listeners.inter_broker.protocol is SecurityProtocol.PLAINTEXT:
-        return await Cluster.connect(coordination, config, loop, environment)
-    threads = environment.executors.pool("peer-authentication", 1)
-    secure = SecureConnect(config.security.as_client(), threads, environment.clock.monotonic_s)
-    return await Cluster.connect(coordination, config, loop, environment, secure)
+    return await Cluster.connect(coordination, config, loop, environment, others or asyncio.open_connection)
 
 
 def _watched(broker: Broker, server: Server, authentication: AuthenticationCounters) -> Watched:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
+from sparklog.metadata.coordination import ZooKeeperTls
 from sparklog.security.client_security import ClientSecurity, client_security
 from sparklog.security.handshake import ListenerRules
 from sparklog.security.listeners import (
@@ -27,14 +28,21 @@ from sparklog.security.users import Credentials, parse_initial
 from sparklog.settings import Scope, Value, did_you_mean, settings_of
 
 _ZOOKEEPER = ("zookeeper.username", "zookeeper.password", "zookeeper.set.acl")
+_ZOOKEEPER_TLS = (
+    "zookeeper.ssl.client.enable",
+    "zookeeper.ssl.truststore.location",
+    "zookeeper.ssl.keystore.location",
+    "zookeeper.ssl.endpoint.identification.algorithm",
+)
 _NAMES = (
     "listeners",
     "listener.security.protocol.map",
     "inter.broker.listener.name",
     "allow.insecure",
     *_ZOOKEEPER,
+    *_ZOOKEEPER_TLS,
 )
-_PREFIXES = ("ssl.", "sasl.", "connection.failed.", "connections.max.reauth.", "connections.authenticat")
+_PREFIXES = ("ssl.", "sasl.", "https.", "connection.failed.", "connections.max.reauth.", "connections.authenticat")
 LISTENER_PREFIX = "listener.name."
 _NOT_PER_LISTENER = ("ssl.reload.interval.ms", "connections.authenticating.max")
 PLAIN_NAME = SecurityProtocol.PLAINTEXT.value
@@ -141,6 +149,16 @@ class BrokerSecurity(Struct, frozen=True):
         return (given, secret) if given else None
 
     @property
+    def zookeeper_tls(self) -> ZooKeeperTls | None:
+        """None: in plain text. Raises InvalidConfigError for files without `zookeeper.ssl.client.enable`."""
+        enabled, trusted, own, algorithm = (self.settings[name] for name in _ZOOKEEPER_TLS)
+        if not enabled and (trusted or own):
+            raise InvalidConfigError(
+                f"{_ZOOKEEPER_TLS[1 if trusted else 2]} is set, but {_ZOOKEEPER_TLS[0]} is not: nothing would be encrypted"
+            )
+        return ZooKeeperTls(str(trusted), str(own), algorithm == "https") if enabled else None
+
+    @property
     def initial_users(self) -> dict[str, Credentials]:
         """`sasl.scram.initial.credentials`. Raises InvalidConfigError."""
         text = self.settings["sasl.scram.initial.credentials"]
@@ -173,7 +191,11 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
             raise InvalidConfigError(f"{name}: there is no such listener{did_you_mean(owner, known)}")
     for listener in listeners.bound:
         security.rules(listener)
-    _ = security.zookeeper_login, security.initial_users  # what is wrong with them is said at once
+    _ = (
+        security.zookeeper_login,
+        security.zookeeper_tls,
+        security.initial_users,
+    )  # what is wrong with them is said at once
     return security
 
 

@@ -16,6 +16,7 @@ import typer
 from sparklog.cli import (
     acl,
     broker,
+    certificate,
     cluster,
     conf,
     consume,
@@ -69,6 +70,7 @@ app = typer.Typer(
 )
 app.add_typer(broker.app, name="broker")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(certificate.app, name="certificate")
 app.add_typer(topic.app, name="topic")
 app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)

@@ -21,6 +21,9 @@ EPILOG = """\
 
 `sparklog broker --secure-setup /etc/sparklog --hostname broker-1`
 
+`sparklog broker --secure-setup /etc/sparklog --brokers 3 --zookeeper zk1:2181,zk2:2181/sparklog --hostname broker-1
+--hostname broker-2 --hostname broker-3`
+
 When it is ready it prints one line, *listening on HOST:PORT*. Ctrl-C or SIGTERM stops it cleanly. Without --secure-setup
 everybody who reaches it may do everything: listen on 127.0.0.1, or set it up securely.
 """
@@ -72,7 +75,16 @@ def broker(
     ] = None,
     hostname: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="With --secure-setup: how clients name this broker; repeatable."),
+        typer.Option(
+            metavar="NAME",
+            help="With --secure-setup: how clients name this broker; repeatable. With --brokers: one for each, in order.",
+        ),
+    ] = None,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=100, help="With --secure-setup: so many brokers, which find one another at --zookeeper."
+        ),
     ] = None,
     super_user: Annotated[
         str, typer.Option(metavar="NAME", help="With --secure-setup: the first super user's name.")
@@ -82,11 +94,26 @@ def broker(
     if context.invoked_subcommand is not None:
         return
     if secure_setup is not None:
-        if config or zookeeper or rack or broker_id is not None:
+        if config or rack or broker_id is not None:
             raise typer.BadParameter("--secure-setup makes a configuration of its own: leave the other options out")
-        from sparklog.cli.secure_setup import make_secure_setup
+        if bool(zookeeper) != (brokers is not None):
+            raise typer.BadParameter(
+                "--secure-setup for several brokers needs --brokers N and --zookeeper HOST:PORT/PATH"
+            )
+        from sparklog.cli import secure_setup as setup
 
-        make_secure_setup(
+        if brokers is not None and zookeeper:
+            setup.make_secure_cluster(
+                secure_setup,
+                brokers,
+                zookeeper,
+                listen=listen,
+                hostnames=hostname or [],
+                data_dir=data_dir,
+                user=super_user,
+            )
+            return
+        setup.make_secure_setup(
             secure_setup,
             listen=listen,
             advertised=advertised_listener,

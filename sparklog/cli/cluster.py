@@ -26,6 +26,8 @@ _START_EPILOG = """\
 
 `sparklog cluster start --brokers 3 --data-dir ./cluster --zookeeper zk1:2181,zk2:2181/dev --config default.replication.factor=2`
 
+`sparklog cluster start --brokers 3 --data-dir ./cluster --secure-setup`
+
 For development: all brokers run on this machine, on loopback. A second start on the same directory goes on with the same
 cluster, on the same ports. Ctrl-C stops all, cleanly. ZooKeeper is started from PySpark's jars (Java 17 is needed) unless
 you name one.
@@ -56,6 +58,12 @@ def start(
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A broker setting, for all; repeatable.")
     ] = None,
+    secure_setup: Annotated[
+        bool,
+        typer.Option(
+            "--secure-setup", help="With TLS, SCRAM and ACLs: a new cluster's certificates, super user, settings."
+        ),
+    ] = False,
 ) -> None:
     """Start brokers and a ZooKeeper on this machine, until Ctrl-C."""
     from sparklog.client.local_cluster import start_cluster
@@ -65,11 +73,15 @@ def start(
         signal.signal(number, lambda *_: ended.set())
     settings: dict[str, object] = {**RETENTION, **parse_pairs(config or [], "--config")}
     print("starting …", file=sys.stderr, flush=True)
-    with start_cluster(brokers, data_dir, settings=settings, zookeeper=zookeeper) as cluster:
+    with start_cluster(brokers, data_dir, settings=settings, zookeeper=zookeeper, secure=secure_setup) as cluster:
         for broker in cluster.brokers:
             print(f"broker {broker.broker_id}   {broker.bootstrap_servers}   pid {broker.pid}   {broker.data_dir}")
         print(f"zookeeper  {cluster.zookeeper_connect}")
-        print(f"\nexport SPARKLOG_BOOTSTRAP_SERVERS={cluster.bootstrap_servers}\n\nCtrl-C stops all of it", flush=True)
+        if cluster.security is not None:
+            print(f"\nexport SPARKLOG_COMMAND_CONFIG={cluster.security}")
+        else:
+            print(f"\nexport SPARKLOG_BOOTSTRAP_SERVERS={cluster.bootstrap_servers}")
+        print("\nCtrl-C stops all of it", flush=True)
         down: set[int] = set()
         while not ended.wait(1.0):
             for broker in cluster.brokers:
@@ -96,7 +108,9 @@ def adopt(
     zookeeper: Annotated[str, typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster.")],
     broker_id: Annotated[int, typer.Option(min=0, help="The broker's number in the cluster.")],
     data_dir: Annotated[Path | None, typer.Option(help="The directory of the broker that was alone.")] = None,
-    config: Annotated[Path | None, typer.Option(help="The broker's configuration file (for log.dirs).")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The broker's configuration file (for log.dirs, and zookeeper.…).")
+    ] = None,
 ) -> None:
     """Take the directory of a broker that was alone into a cluster."""
     from sparklog_broker.cluster import adoption
@@ -111,7 +125,12 @@ def adopt(
         config, data_dir=None if data_dir is None else str(data_dir), broker_id=broker_id, zookeeper_connect=zookeeper
     )
     try:
-        coordination = ZooKeeper.connect(zookeeper)
+        coordination = ZooKeeper.connect(
+            zookeeper,
+            login=given.security.zookeeper_login,
+            set_acl=bool(given.security.settings["zookeeper.set.acl"]),
+            tls=given.security.zookeeper_tls,
+        )
     except CoordinationError as e:
         raise StorageUnavailableError(str(e)) from e
     try:

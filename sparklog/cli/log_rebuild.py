@@ -24,7 +24,13 @@ REBUILD_EPILOG = """\
 
 metadata.db says which topics there are. If it is lost, the partitions' directories say it, too: name, id, columns and, if a
 recent broker has written them, settings. What nothing says any more is listed; topics without known settings keep their
-records for ever until you set retention.ms. Without --yes nothing is written. With --yes the broker has to be stopped.
+records for ever until you set retention.ms.
+
+Users, ACLs and quotas are in metadata.db alone. They are taken from what is left of it, or from a copy of it that you
+name with --security-from. If there is neither, ACLs are written that deny everything to all but super.users: add users,
+ACLs and quotas again, then remove the five denials (`sparklog acl list` shows them).
+
+Without --yes nothing is written. With --yes the broker has to be stopped.
 A broker of a cluster has no metadata.db: its topics are in ZooKeeper. Should that be lost for good, --force makes its directory
 one of a broker that is alone, with what this replica has, also what was never acknowledged.
 """
@@ -35,6 +41,13 @@ def rebuild_metadata(
     log_dirs: Annotated[
         str, typer.Option(metavar="DIR,…", help="The broker's log.dirs, if it has any; else those it last had.")
     ] = "",
+    security_from: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A copy of metadata.db that has users, ACLs and quotas.", show_default=False),
+    ] = None,
+    no_security: Annotated[
+        bool, typer.Option("--no-security", help="There were no users, ACLs and quotas: deny nothing.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Really write.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also when metadata.db is sound (the old one is kept), or a cluster's.")
@@ -73,11 +86,13 @@ def rebuild_metadata(
             known_configs=dict(INTERNAL_CONFIGS),
             on_directory=lambda directory: print(f"reading {directory}", file=sys.stderr),
         )
+        security = _security(rebuilt, path, security_from, lost_is_fine=no_security)
         problem = problem_with(path, rebuilt.cluster_id)
         if problem is None and not force:
             report_error("not rebuilt", f"{path} is sound", "say --force to replace it all the same")
             raise typer.Exit(1)
         _print(rebuilt, problem)
+        print(security)
         if not yes:
             report_error("not rebuilt", "this was a dry run", "stop the broker, then say it again with --yes")
             raise typer.Exit(1)
@@ -85,6 +100,28 @@ def rebuild_metadata(
     if kept is not None:
         print(f"the old one is {kept}")
     print(f"{path}: {len(rebuilt.topics)} topics")
+
+
+def _security(rebuilt: Rebuilt, path: Path, copy: Path | None, *, lost_is_fine: bool) -> str:
+    """Enters the security records; says where they are from. Raises InvalidConfigError: the copy cannot be read."""
+    from sparklog.errors import InvalidConfigError
+    from sparklog.metadata.lost_security import denies_everything
+    from sparklog.metadata.sqlite_store import read_security_records
+
+    found = read_security_records(copy or path)
+    if found is None and copy is not None:
+        raise InvalidConfigError(f"--security-from {copy}: users, ACLs and quotas cannot be read from it")
+    if found is not None:
+        rebuilt.security_records = found
+        return f"users, ACLs and quotas: {len(found)} records from {copy or path}"
+    if lost_is_fine:
+        return "users, ACLs and quotas: none"
+    rebuilt.security_records = denies_everything()
+    return (
+        "users, ACLs and quotas: LOST. With authorizer = acl everything is denied to all but super.users, passwords are\n"
+        "  those of sasl.scram.initial.credentials again: change them, add users, ACLs and quotas, then\n"
+        "  sparklog acl remove --deny-principal 'User:*' (for each resource that sparklog acl list shows)"
+    )
 
 
 def _print(rebuilt: Rebuilt, problem: str | None) -> None:

@@ -21,7 +21,7 @@ def make_secure_setup(
     InvalidConfigError."""
     import datetime
 
-    from sparklog.security.authority import Place, secure_setup
+    from sparklog.security.secure_setup import Place, secure_setup
 
     host, port = _address(listen or "0.0.0.0:9292", "--listen")
     if advertised:
@@ -31,6 +31,46 @@ def make_secure_setup(
     place = Place("" if everywhere else host, port, tuple(names), advertised or "", data_dir)
     made = secure_setup(directory, place, datetime.datetime.now(datetime.UTC), user)
     _say(made.directory, made.user, names)
+
+
+def make_secure_cluster(
+    directory: Path,
+    brokers: int,
+    zookeeper: str,
+    *,
+    listen: str | None,
+    hostnames: list[str],
+    data_dir: Path | None,
+    user: str,
+) -> None:
+    """The same for several brokers, each at one of `hostnames`; none: all on this machine. `listen`: says the port of
+    clients. Raises InvalidConfigError."""
+    import datetime
+
+    from sparklog.security.cluster_setup import places, secure_cluster_setup
+
+    host, port = _address(listen or "0.0.0.0:9292", "--listen")
+    names = hostnames or ["127.0.0.1" if host in ("0.0.0.0", "::") else host] * brokers
+    if len(names) != brokers:
+        raise InvalidConfigError(
+            f"{len(names)} times --hostname, but {brokers} brokers: name the host of each, in order"
+        )
+    if "/" not in zookeeper:
+        raise InvalidConfigError(f"--zookeeper {zookeeper}: name a path, too, as in {zookeeper}/sparklog")
+    where = places(names, port, data_dir)
+    made = secure_cluster_setup(directory, where, zookeeper, datetime.datetime.now(datetime.UTC), user)
+    secured = f"--command-config {directory}/client.properties"
+    print(f"made in {directory}: an authority, the super user {user}, and for each broker a directory")
+    print("next: take each directory to its machine, to the same path, and start it there")
+    for name, place in zip(made, where, strict=True):
+        print(f"  sparklog broker --config {directory}/{name}/broker.toml   # at {place.name}:{place.port}")
+    print(
+        f"""then:
+  sparklog cluster describe {secured}
+  sparklog user add alice {secured}
+client.properties has {user}'s password: it is nowhere else. ca-key.pem signs further certificates (`sparklog certificate
+add-broker`): keep it elsewhere."""
+    )
 
 
 def _address(text: str, option: str) -> tuple[str, int]:

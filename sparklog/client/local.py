@@ -129,18 +129,18 @@ class _Log:
 
 def start_broker(
     data_dir: str | os.PathLike[str] | None = None,
-    listen: str = "127.0.0.1:0",
+    listen: str | None = "127.0.0.1:0",
     *,
     settings: Mapping[str, object] | None = None,
     timeout_s: float = START_TIMEOUT_S,
 ) -> LocalBroker:
-    """See `start_local`."""
+    """See `start_local`. `listen` None: `listeners` among the settings says where; the first one is the address."""
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
     given = KEEP_FOR_EVER | dict(settings or {})
     config = _write_config(given)
     command = [sys.executable, "-m", "sparklog_broker", "--config", str(config)]
-    command += ["--data-dir", str(directory), "--listen", listen]
+    command += ["--data-dir", str(directory), *(["--listen", listen] if listen is not None else [])]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

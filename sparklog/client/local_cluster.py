@@ -5,6 +5,8 @@ A directory is one process's at a time (`cluster.lock`): two ZooKeepers on the s
 `cluster.json` in its directory: `{"zookeeper": "", "zookeeper_port": 40123, "ports": {"1": 40124, …}}`. A second start
 on the directory goes on with the same brokers on the same ports. If it is lost, ports are new, and so are brokers that
 have no directory; `zookeeper` has to be named again.
+
+A secured one has `secure/` beside it (see `sparklog.security.cluster_setup`), and goes on as a secured one.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import shutil
 import socket
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -26,12 +29,14 @@ from types import TracebackType
 from sparklog.client.local import START_TIMEOUT_S, LocalBroker, start_broker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.errors import InvalidConfigError
+from sparklog.settings import flatten
 
 __all__ = ["ClusterBroker", "LocalCluster", "start_cluster"]
 
 BROKERS_MAX = 20
 BROKERS_DEFAULT = 3
 LAYOUT_FILE = "cluster.json"
+SECURE = "secure"
 LOCK_FILE = "cluster.lock"
 CHROOT = "/sparklog"
 SESSION_TIMEOUT_MS = 6_000
@@ -67,9 +72,8 @@ class ClusterBroker:
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Returns when the cluster knows it; nothing if it runs. Raises BrokerNotAvailableError with its own words."""
         if not self.running:
-            self._process = start_broker(
-                self.data_dir, self.bootstrap_servers, settings=self._settings, timeout_s=timeout_s
-            )
+            listen = None if "listeners" in self._settings else self.bootstrap_servers
+            self._process = start_broker(self.data_dir, listen, settings=self._settings, timeout_s=timeout_s)
 
     def stop(self) -> int:
         """Stops it cleanly: others lead its partitions first. The exit code; 0 if it did not run."""
@@ -96,11 +100,13 @@ class LocalCluster:
         brokers: int | None,
         settings: Mapping[str, object],
         zookeeper: str | None = None,
+        secure: bool = False,
     ) -> None:
-        """Starts nothing, but takes the directory until `stop`. `brokers`, `zookeeper`: see `start_cluster`. Raises
-        InvalidConfigError."""
+        """Starts nothing, but takes the directory until `stop`. `brokers`, `zookeeper`, `secure`: see `start_cluster`.
+        Raises InvalidConfigError."""
         self._lock = _lock(directory)
         try:
+            secure = _is_secured(directory, secure)
             layout = _layout(directory, brokers, zookeeper)
         except BaseException:
             self._unlock()
@@ -114,6 +120,9 @@ class LocalCluster:
         if not layout.zookeeper:
             self._zookeeper = ZooKeeperProcess(directory / "zookeeper", port=layout.zookeeper_port)
             self.zookeeper_connect = self._zookeeper.hosts + CHROOT
+        secured = _secure(directory / SECURE, layout.ports, self.zookeeper_connect) if secure else {}
+        self.security = str(directory / SECURE / "client.properties") if secure else None
+        """The super user's client settings, as the path of a file; None: nothing is secured."""
         self.brokers = [
             ClusterBroker(
                 i,
@@ -122,6 +131,7 @@ class LocalCluster:
                 {
                     "zookeeper.connect": self.zookeeper_connect,
                     "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
+                    **secured.get(i, {}),
                     **settings,
                     "broker.id": i,
                 },
@@ -183,17 +193,20 @@ def start_cluster(
     *,
     settings: Mapping[str, object] | None = None,
     zookeeper: str | None = None,
+    secure: bool = False,
     timeout_s: float = START_TIMEOUT_S,
 ) -> LocalCluster:
     """See `start_local`. `brokers` None: as many as the directory has, or 3; `zookeeper`: HOST:PORT,…/PATH of one that
-    runs already. Raises InvalidConfigError (too many brokers, no Java, no PySpark, a directory that is another
-    cluster's), BrokerNotAvailableError."""
+    runs already; `secure`: with TLS, SCRAM and ACLs (a directory that is secured stays so in any case).
+
+    Raises InvalidConfigError (too many brokers, no Java, no PySpark, a directory that is another cluster's, or that is
+    not secured and should be), BrokerNotAvailableError."""
     if brokers is not None and not 1 <= brokers <= BROKERS_MAX:
         raise InvalidConfigError(f"brokers = {brokers}: 1 to {BROKERS_MAX} can be started on one machine")
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
     cluster = LocalCluster(
-        directory, temporary=temporary, brokers=brokers, settings=settings or {}, zookeeper=zookeeper
+        directory, temporary=temporary, brokers=brokers, settings=settings or {}, zookeeper=zookeeper, secure=secure
     )
     try:
         cluster.start(timeout_s)
@@ -201,6 +214,37 @@ def start_cluster(
         cluster.stop()
         raise
     return cluster
+
+
+def _is_secured(directory: Path, wanted: bool) -> bool:
+    """Raises InvalidConfigError for a cluster that has begun without: what it has in ZooKeeper is open to all."""
+    there = (directory / SECURE).exists()
+    if wanted and not there and _read_layout(directory).ports:
+        raise InvalidConfigError(f"the cluster in {directory} is not secured: begin a secured one in another directory")
+    return wanted or there
+
+
+def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[int, dict[str, object]]:
+    """Settings of each broker, with all that they name; what is missing is made. Raises InvalidConfigError."""
+    import datetime
+
+    from sparklog.security import cluster_setup  # slow to import, and most do without
+
+    now = datetime.datetime.now(datetime.UTC)
+    if not directory.exists():
+        places = [cluster_setup.BrokerPlace("127.0.0.1", ports[i]) for i in sorted(ports)]
+        cluster_setup.secure_cluster_setup(directory, places, zookeeper, now)
+    found = {}
+    for i, port in ports.items():
+        path = directory / f"broker-{i}" / "broker.toml"
+        if not path.exists():
+            cluster_setup.add_broker(directory, i, cluster_setup.BrokerPlace("127.0.0.1", port), now)
+        found[i] = flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+        # on one machine any free port will do between brokers, and clients' ports may be new ones
+        found[i]["listeners"] = f"CLIENTS://127.0.0.1:{port},INTERNAL://127.0.0.1:0"
+        found[i].pop("advertised.listeners", None)
+        found[i]["zookeeper.connect"] = zookeeper
+    return found
 
 
 @dataclass

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
@@ -43,9 +44,17 @@ class ZooKeeperProcess:
     """Listens on a free port; keeps the port, and its data in `directory`, over `kill` and `start`. It ends with this
     process."""
 
-    def __init__(self, directory: Path, *, tick_ms: int = 200, host: str = "127.0.0.1", port: int = 0) -> None:
-        """`tick_ms`: sessions last 2 to 300 of them; `host`: an address of this machine; `port` 0: any free one. Raises
-        InvalidConfigError if there is no Java, or no PySpark."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tick_ms: int = 200,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        """`tick_ms`: sessions last 2 to 300 of them; `host`: an address of this machine; `port` 0: any free one;
+        `settings`: more of them for its zoo.cfg. Raises InvalidConfigError if there is no Java, or no PySpark."""
         self._jars = _jars()
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +64,7 @@ class ZooKeeperProcess:
         (directory / "zoo.cfg").write_text(
             f"tickTime={tick_ms}\ndataDir={directory / 'data'}\nclientPort={self.port}\nclientPortAddress={host}\n"
             f"admin.enableServer=false\nminSessionTimeout={2 * tick_ms}\nmaxSessionTimeout={300 * tick_ms}\n"
-            f"4lw.commands.whitelist=ruok\n"
+            f"4lw.commands.whitelist=ruok\n" + "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
         )
 
     @property

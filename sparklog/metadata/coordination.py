@@ -65,6 +65,15 @@ class SessionExpiredError(CoordinationError):
     """The session has ended."""
 
 
+class ZooKeeperTls(NamedTuple):
+    """How ZooKeeper is talked to. `authorities`: PEM file of whom its certificate has to be signed by, "": those of the
+    system; `identity`: PEM file of the own key and certificate, "": none."""
+
+    authorities: str = ""
+    identity: str = ""
+    check_hostname: bool = True
+
+
 class SessionState(Enum):
     """What a client knows of its session."""
 

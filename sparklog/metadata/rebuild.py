@@ -26,6 +26,7 @@ from sparklog.format.topic_record import TOPIC_FILE, TopicRecord, decode_topic
 from sparklog.log.directories.log_directory import is_moved_aside
 from sparklog.log.segments.header_walk import walk_headers
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic
+from sparklog.security.records import RecordId
 
 KEPT_FOR_EVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})
 """Settings of a topic whose own are not known: nothing is deleted that it would have kept."""
@@ -35,7 +36,7 @@ PRODUCER_IDS_SKIPPED = 1_000_000
 
 class Rebuilt(Struct):
     """What the directories say. `unknown`: per topic what nothing says; `left_out`: directories that make no topic,
-    and why."""
+    and why. `security_records`: users, ACLs, quotas, from elsewhere (`lost_security`)."""
 
     cluster_id: str
     topics: list[Topic] = field(default_factory=list)
@@ -43,6 +44,7 @@ class Rebuilt(Struct):
     next_producer_id: int = 0
     unknown: dict[str, list[str]] = field(default_factory=dict)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
+    security_records: Mapping[RecordId, bytes] = MappingProxyType({})
 
 
 class _Found(Struct):

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -196,6 +196,10 @@ class SqliteStore:
                 self._db.execute("REPLACE INTO store VALUES (?, ?)", (name, str(number)))
             for topic in content.topics:
                 self._insert(topic)
+            self._db.executemany(
+                "REPLACE INTO security_records VALUES (?, ?, ?)",
+                [(*name, value) for name, value in content.security_records.items()],
+            )
 
     def _take_schema_id(self) -> None:
         self._db.execute("REPLACE INTO store VALUES ('next_schema_id', ?)", (str(self._next_schema_id + 1),))
@@ -346,6 +350,20 @@ def problem_with(path: Path, cluster_id: str) -> str | None:
     finally:
         store.close()
     return None
+
+
+def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
+    """All of a store's, also if other parts of it are damaged; None: not all of them can be read. Changes nothing."""
+    if not path.exists():
+        return None
+    try:
+        with closing(real_environment().databases.open(path)) as database:
+            if database.execute("PRAGMA quick_check(security_records)").fetchone() != ("ok",):
+                return None
+            rows = database.execute("SELECT kind, key, value FROM security_records").fetchall()
+    except (sqlite3.Error, StorageError):
+        return None
+    return {RecordId(str(kind), str(key)): bytes(value) for kind, key, value in rows}
 
 
 def write_store(path: Path, content: Rebuilt, *, aside: str) -> Path | None:

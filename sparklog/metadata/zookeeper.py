@@ -39,6 +39,7 @@ from sparklog.metadata.coordination import (
     SessionState,
     SetData,
     Watch,
+    ZooKeeperTls,
 )
 from sparklog.security.secrets import Secret
 
@@ -80,10 +81,12 @@ class ZooKeeper:
         timeout_ms: int = 15_000,
         login: tuple[str, Secret] | None = None,
         set_acl: bool = False,
+        tls: ZooKeeperTls | None = None,
     ) -> ZooKeeper:
         """`hosts`: host:port, several with commas, behind them a path under which everything is (made if it is not
         there). `login`: name and password of ZooKeeper's scheme `digest`; with `set_acl` the nodes that are made are
-        for this login alone. Raises ConnectionLossError if none answers within `timeout_ms`."""
+        for this login alone. `tls` None: in plain text. Raises ConnectionLossError if none answers within
+        `timeout_ms`, or none has a certificate that is valid."""
         servers, slash, path = hosts.partition("/")
         secured: dict[str, Any] = {}
         if login is not None:
@@ -91,6 +94,10 @@ class ZooKeeper:
             secured["auth_data"] = [("digest", f"{name}:{password.reveal()}")]
             if set_acl:
                 secured["default_acl"] = [make_digest_acl(name, password.reveal(), all=True)]
+        if tls is not None:
+            secured |= {"use_ssl": True, "verify_certs": True, "check_hostname": tls.check_hostname}
+            secured |= {"ca": tls.authorities} if tls.authorities else {}
+            secured |= {"certfile": tls.identity, "keyfile": tls.identity} if tls.identity else {}
         client = KazooClient(servers, timeout=session_timeout_ms / 1_000, connection_retry=_RETRY, **secured)
         zookeeper = cls(client, session_timeout_ms)
         try:

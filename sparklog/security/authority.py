@@ -1,13 +1,4 @@
-"""A certificate authority of one's own, for a first secure cluster: `sparklog broker --secure-setup DIR`.
-
-Files of the directory (mode 0700), which has to be new or empty:
-
-    ca.pem             0644  the authority's certificate: what clients and brokers trust
-    ca-key.pem         0600  its private key: needed to make more certificates; keep it elsewhere
-    broker.pem         0600  private key and certificate of the broker, for its names and addresses
-    admin.pem          0600  private key and certificate of the first super user, for listeners with SSL
-    broker.toml        0600  the broker's settings, with the super user's salted credential
-    client.properties  0600  the super user's client settings, with the password
+"""A certificate authority of one's own: it signs for the brokers and clients of a first secure cluster.
 
 Keys are on the curve P-256. The library `cryptography` makes the certificates.
 """
@@ -16,19 +7,12 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import json
-import os
-import re
-import secrets as random
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparklog.errors import InvalidConfigError
 from sparklog.security.optional import require
 from sparklog.security.principals import check_name
-from sparklog.security.sasl import SCRAM_SHA_512
-from sparklog.security.scram import credential_text, make_credential
 from sparklog.security.secrets import Secret
 
 if TYPE_CHECKING:
@@ -37,8 +21,6 @@ if TYPE_CHECKING:
 
 AUTHORITY_DAYS = 3_650
 CERTIFICATE_DAYS = 825
-PASSWORD_BYTES = 24
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CLOCKS_DIFFER = datetime.timedelta(hours=1)
 
 
@@ -64,7 +46,46 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         self.identity = _signed(builder, self._key, self._key)
-        self._certificate = x509.load_pem_x509_certificate(self.identity.certificate.encode())
+
+    @classmethod
+    def load(cls, identity: Identity) -> Authority:
+        """One that was made before. Raises InvalidConfigError: not PEM, or the two do not belong together."""
+        require("cryptography.x509", "certificates")
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        try:
+            certificate = x509.load_pem_x509_certificate(identity.certificate.encode())
+            key = serialization.load_pem_private_key(identity.key.reveal().encode(), None)
+        except (ValueError, TypeError):
+            raise InvalidConfigError("the authority's certificate or its key cannot be read as PEM") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise InvalidConfigError("the authority's key is not the one of its certificate")
+        found = cls.__new__(cls)
+        found._key, found._name, found.identity = key, certificate.subject, identity
+        return found
+
+    def reissue(self, certificate: str, now: datetime.datetime) -> Identity:
+        """A new key and certificate with the name, hosts and purposes of `certificate` (PEM). Raises
+        InvalidConfigError."""
+        from cryptography import x509
+        from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+        try:
+            old = x509.load_pem_x509_certificate(certificate.encode())
+            (name,) = old.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+            extensions = {type(extension.value): extension.value for extension in old.extensions}
+        except ValueError:
+            raise InvalidConfigError("the certificate cannot be read, or does not have one name") from None
+        hosts = extensions.get(x509.SubjectAlternativeName, ())
+        usages = extensions.get(x509.ExtendedKeyUsage, ())
+        return self.issue(
+            str(name.value),
+            [str(host.value) for host in hosts],
+            now,
+            broker=ExtendedKeyUsageOID.SERVER_AUTH in usages,
+        )
 
     def issue(
         self, name: str, hosts: Iterable[str], now: datetime.datetime, days: float = CERTIFICATE_DAYS, *, broker: bool
@@ -145,102 +166,3 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host.encode("idna").decode())
     except UnicodeError:
         raise InvalidConfigError(f"{host!r} is neither an IP address nor a host name") from None
-
-
-class SecureSetup(NamedTuple):
-    """What `secure_setup` has made. `files`: their names, in the order of the module's table. `credential`: the super
-    user's, for SCRAM-SHA-512."""
-
-    directory: Path
-    user: str
-    credential: str
-    files: tuple[str, ...]
-
-
-class Place(NamedTuple):
-    """Where the broker will be. `host` "": it listens on all addresses; `names`: how clients name it, the first one
-    goes into the client's settings, localhost is always added; `advertised` "": as in `host`; `data_dir` None: where it
-    is started."""
-
-    host: str
-    port: int
-    names: tuple[str, ...]
-    advertised: str = ""
-    data_dir: Path | None = None
-
-
-def secure_setup(directory: Path, place: Place, now: datetime.datetime, user: str = "admin") -> SecureSetup:
-    """Makes everything that a first secure cluster needs.
-
-    Raises InvalidConfigError if the directory is not empty or cannot be written, or the user's name would have to be
-    quoted.
-    """
-    if not _PLAIN_NAME.fullmatch(user):
-        raise InvalidConfigError(
-            f"{user!r}: choose a name of letters, digits, '.', '_' and '-' for the first super user"
-        )
-    named = list(dict.fromkeys(place.names)) or ["localhost"]
-    authority = Authority("sparklog CA", now)
-    everywhere = list(dict.fromkeys([*named, "localhost", "127.0.0.1", "::1"]))
-    broker = authority.issue("broker", everywhere, now, broker=True)
-    admin = authority.issue(user, [], now, broker=False)
-    password = Secret(random.token_urlsafe(PASSWORD_BYTES))
-    credential = credential_text(make_credential(SCRAM_SHA_512, password))
-    files = {
-        "ca.pem": (0o644, authority.identity.certificate),
-        "ca-key.pem": (0o600, authority.identity.key.reveal()),
-        "broker.pem": (0o600, broker.key.reveal() + broker.certificate),
-        "admin.pem": (0o600, admin.key.reveal() + admin.certificate),
-        "broker.toml": (0o600, _broker_toml(directory, place, user, credential)),
-        "client.properties": (0o600, _client_properties(directory, named[0], place.port, user, password)),
-    }
-    _write_all(directory, files)
-    return SecureSetup(directory, user, credential, tuple(files))
-
-
-def _broker_toml(directory: Path, place: Place, user: str, credential: str) -> str:
-    where = directory.absolute()
-    host = f"[{place.host}]" if ":" in place.host else place.host
-    settings = {
-        "listeners": f"SASL_SSL://{host}:{place.port}",
-        **({"advertised.listeners": place.advertised} if place.advertised else {}),
-        **({"data.dir": str(place.data_dir.expanduser().absolute())} if place.data_dir else {}),
-        "sasl.enabled.mechanisms": SCRAM_SHA_512,
-        "sasl.scram.initial.credentials": f"{user}={SCRAM_SHA_512}:{credential}",
-        "ssl.keystore.location": str(where / "broker.pem"),
-        "ssl.truststore.location": str(where / "ca.pem"),
-        "ssl.client.auth": "requested",
-        "authorizer": "acl",
-        "super.users": f"User:{user};User:CN={user}",
-    }
-    head = f"# A secure broker: sparklog broker --config {where / 'broker.toml'}\n"
-    return head + "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
-
-
-def _client_properties(directory: Path, host: str, port: int, user: str, password: Secret) -> str:
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    return (
-        f"bootstrap.servers={address}\n"
-        "security.protocol=SASL_SSL\n"
-        f"sasl.mechanism={SCRAM_SHA_512}\n"
-        f'sasl.jaas.config={module} required username="{user}" password="{password.reveal()}";\n'
-        f"ssl.truststore.type=PEM\nssl.truststore.location={directory.absolute() / 'ca.pem'}\n"
-    )
-
-
-def _write_all(directory: Path, files: dict[str, tuple[int, str]]) -> None:
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if any(directory.iterdir()):
-            raise InvalidConfigError(f"{directory} is not empty: choose a directory that is")
-        directory.chmod(0o700)
-        for name, (mode, content) in files.items():
-            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)
-                file.write(content)
-                file.flush()
-                os.fchmod(descriptor, mode)  # whatever the umask is
-                os.fsync(descriptor)
-    except OSError as e:
-        raise InvalidConfigError(f"{directory} cannot be written: {e.strerror}") from e

@@ -35,7 +35,7 @@ from sparklog.security.secrets import (
 from sparklog.settings import Scope, Setting, did_you_mean, settings_of
 
 BOOTSTRAP = "bootstrap.servers"
-PREFIXES = ("security.", "sasl.", "ssl.")
+PREFIXES = ("security.", "sasl.", "ssl.", "https.")
 """A setting of a client whose name begins so is about security; a misspelt one is refused, not passed over."""
 CALLBACK_CLASS = "OAuthBearerLoginCallbackHandler"
 
@@ -92,18 +92,20 @@ _TOKEN = (
     "sasl.oauthbearer.client.secret",
     "sasl.oauthbearer.scope",
     "sasl.oauthbearer.token.endpoint.url",
+    "https.ca.location",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
     """Where OAUTHBEARER's tokens come from. `url`: https://… (asked with id and secret, RFC 6749 section 4.4) or
-    file:///path (holds a token)."""
+    file:///path (holds a token). `ca_location`: PEM file of whom the endpoint's certificate has to be signed by."""
 
     url: str
     client_id: str = ""
     client_secret: Secret = field(default_factory=lambda: Secret(""))
     scope: str = ""
+    ca_location: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +313,7 @@ def _checked(given: dict[str, object], jaas: Callable[[str], dict[str, object]] 
     given = {name: value for name, value in given.items() if _text(value) or name in _EMPTY_COUNTS}
     protocol = SecurityProtocol(_text(given.pop("security.protocol")))
     tls = tuple((n, v) for n, v in sorted(given.items()) if n.startswith("ssl.") and isinstance(v, str | Secret))
-    sasl = {name: value for name, value in given.items() if name.startswith("sasl.")}
+    sasl = {name: value for name, value in given.items() if name.startswith("sasl.") or name in _TOKEN}
     _check_used(protocol, [n for n, _ in tls if n not in _EMPTY_COUNTS], [*sasl, *([_JAAS] if jaas else [])])
     mechanism = _text(sasl.pop("sasl.mechanism", ""))
     if not protocol.sasl:
@@ -392,11 +394,11 @@ def _login(mechanism: str, sasl: Mapping[str, object], jaas: Mapping[str, object
 
 
 def _token_endpoint(login: Mapping[str, object]) -> TokenEndpoint:
-    client_id, client_secret, scope, url = (_text(login.get(name, "")) for name in _TOKEN)
+    client_id, client_secret, scope, url, ca_location = (_text(login.get(name, "")) for name in _TOKEN)
     if url.startswith("file:///"):
-        if client_id or client_secret or scope:
+        if client_id or client_secret or scope or ca_location:
             raise InvalidConfigError(
-                f"{_TOKEN[3]}: a file holds the token as it is: leave the client's id, secret and scope out"
+                f"{_TOKEN[3]}: a file holds the token as it is: leave the client's id, secret, scope and https.ca.location out"
             )
     elif not url.startswith("https://"):
         raise InvalidConfigError(
@@ -407,7 +409,7 @@ def _token_endpoint(login: Mapping[str, object]) -> TokenEndpoint:
             f"{_TOKEN[3]} asks who the client is: set {_TOKEN[0]} and {_TOKEN[1]}, or clientId and clientSecret in "
             "sasl.jaas.config"
         )
-    return TokenEndpoint(url, client_id, Secret(client_secret), scope)
+    return TokenEndpoint(url, client_id, Secret(client_secret), scope, ca_location)
 
 
 def _text(value: object) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -31,6 +31,10 @@ JWKS_CHARS_MAX = 1024 * 1024
 RSA_BITS_MIN = 2_048
 _SEPARATOR = "\x01"
 _KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+
+
+class UnknownKeyError(SaslAuthenticationFailedError):
+    """The token names a key that is not in the set: the issuer may have a new one."""
 
 
 class TokenRules(Struct, frozen=True):
@@ -126,8 +130,10 @@ class TokenVerifier:
             and (key_id is None or key.key_id == key_id)
             and key.algorithm in ("", algorithm)
         ]
+        if not fitting and key_id is not None and all(key.key_id != key_id for key in self._keys):
+            raise UnknownKeyError("the token's key is not in the set of keys")
         if len(fitting) != 1:
-            raise SaslAuthenticationFailedError("the token's key is not in the set of keys")
+            raise SaslAuthenticationFailedError("none of the keys in the set is meant for the token")
         return fitting[0].key
 
 
@@ -168,10 +174,16 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
     return int(value * 1000)
 
 
+class Verifier(Protocol):
+    """What says whether a token is good; see `TokenVerifier.verify`."""
+
+    def verify(self, token: str, now_ms: int) -> tuple[str, int]: ...
+
+
 class OAuthBearerServer:
     """One exchange; two messages if the token is refused."""
 
-    def __init__(self, verifier: TokenVerifier) -> None:
+    def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
         self._failure: SaslAuthenticationFailedError | None = None
         self._messages = 0

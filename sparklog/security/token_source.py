@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SaslAuthenticationFailedError
 from sparklog.security.client_security import TokenEndpoint
+from sparklog.security.https import fetch
 from sparklog.security.sasl import TOKEN_BYTES_MAX
 from sparklog.security.secrets import Secret, read_text_file
 
@@ -50,27 +51,33 @@ class TokenSource:
 
     def _ask(self, timeout_s: float) -> tuple[Secret, float]:
         import urllib.error  # slow to import
-        import urllib.request
+        import urllib.parse
+        from http.client import HTTPException
 
         one = self._endpoint
         quote = urllib.parse.quote_plus
         login = f"{quote(one.client_id)}:{quote(one.client_secret.reveal())}"
         fields = {"grant_type": "client_credentials"} | ({"scope": one.scope} if one.scope else {})
-        request = urllib.request.Request(
-            one.url,
-            urllib.parse.urlencode(fields).encode(),
-            {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}", "Accept": "application/json"},
-        )
         try:
-            with urllib.request.urlopen(request, timeout=max(timeout_s, 0.001)) as answer:
-                found = json.loads(answer.read(2 * TOKEN_BYTES_MAX))
+            answer = fetch(
+                one.url,
+                ca_location=one.ca_location,
+                timeout_s=timeout_s,
+                bytes_max=2 * TOKEN_BYTES_MAX,
+                data=urllib.parse.urlencode(fields).encode(),
+                headers={
+                    "Authorization": f"Basic {base64.b64encode(login.encode()).decode()}",
+                    "Accept": "application/json",
+                },
+            )
+            found = json.loads(answer)
             token = found["access_token"]
             lifetime_s = float(found.get("expires_in", 0))
             if not isinstance(token, str) or found.get("token_type", "bearer").lower() != "bearer":
                 raise TypeError
         except urllib.error.HTTPError as e:
             raise SaslAuthenticationFailedError(f"the token endpoint {one.url} refuses: HTTP {e.code}") from None
-        except OSError as e:
+        except (OSError, HTTPException) as e:
             reason = getattr(e, "reason", None) or e
             raise BrokerNotAvailableError(f"the token endpoint {one.url} does not answer: {reason}") from None
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -4,6 +4,7 @@ known everywhere."""
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from tests.system.secure_broker import now, write_identity
 MECHANISM = "SCRAM-SHA-512"
 PASSWORDS = {"broker": "between-us", "admin": "over-all", "brokers": "to-zookeeper"}
 LISTENERS = ("INTERNAL", "CLIENTS")
+LIFETIME_MS = 2_000
+"""Of a session between the brokers."""
 
 
 class SecureCluster:
@@ -59,6 +62,7 @@ class SecureCluster:
                 f'sasl.scram.initial.credentials = "{initial}"',
                 f'sasl.jaas.config = \'{module} required username="broker" '
                 f'password="${{file:{directory / "password"}}}";\'',
+                f"listener.name.internal.connections.max.reauth.ms = {LIFETIME_MS}",
                 'authorizer = "acl"',
                 'super.users = "User:broker;User:admin"',
                 SETTINGS,
@@ -115,6 +119,35 @@ def test_what_is_written_is_copied_and_read(cluster: SecureCluster) -> None:
         consumer.subscribe(["t"])
         found = [record.value for record in itertools.islice(consumer, len(values))]
     assert sorted(found) == sorted(values)
+
+
+def test_sessions_between_brokers_are_renewed_and_nobody_notices(cluster: SecureCluster) -> None:
+    """While it is written all the time, longer than two of their lifetimes: no fetch of a follower is interrupted."""
+    security = cluster.security("admin", PASSWORDS["admin"])
+    bootstrap = cluster.addresses[1, "CLIENTS"]
+    with Admin(bootstrap, security=security) as admin, Producer(bootstrap, security=security) as producer:
+        until(lambda: len(admin.describe_cluster().brokers) == 2, "two brokers")
+        admin.create_topic("renewed", partitions=2, replication_factor=2, configs={"min.insync.replicas": 2})
+        first = between_brokers(cluster)
+        seen = set(first)
+        deadline = time.monotonic() + 20
+        while len(seen - first) < 2 * len(first) or not first:
+            assert time.monotonic() < deadline, (first, seen)
+            for partition in (0, 1):
+                producer.send("renewed", b"x", partition=partition).result(20)
+            first = first or between_brokers(cluster)
+            seen |= between_brokers(cluster)
+        assert all(len(p.isr) == 2 for p in admin.describe_topic("renewed").partition_details)
+    for process in cluster.brokers.values():
+        failed = [line for line in process.stderr.splitlines() if "replica_fetcher" in line and "no connection" in line]
+        assert failed == []
+
+
+def between_brokers(cluster: SecureCluster) -> set[str]:
+    """Open TCP connections to the inter-broker listeners, by the ends that connected."""
+    ports = {f"{int(cluster.addresses[n, 'INTERNAL'].rsplit(':', 1)[1]):04X}" for n in cluster.brokers}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[1] for row in rows if row[3] == "01" and row[2].rsplit(":", 1)[1] in ports}
 
 
 def test_a_user_is_known_to_all_brokers_and_gone_from_all(cluster: SecureCluster) -> None:

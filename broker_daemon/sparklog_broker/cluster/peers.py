@@ -29,7 +29,7 @@ Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.Str
 
 
 def is_due(connect: Connect, writer: asyncio.StreamWriter) -> bool:
-    """Whether the session of a connection that `connect` has made is about to end."""
+    """Whether a connection that `connect` has made is to be given up for another."""
     return isinstance(connect, SecureConnect) and connect.is_due(writer)
 
 
@@ -74,7 +74,9 @@ class Peer:
                 self.close()
                 raise BrokerNotAvailableError(f"no connection to the broker at {self.address}: {e}") from e
             finally:
-                if self._is_torn:  # cut off in the middle of an exchange
+                if self._is_torn or (
+                    self._streams is not None and is_due(self._connect, self._streams[1])
+                ):  # cut off in the middle of an exchange
                     self.close()
 
     def close(self) -> None:
@@ -84,12 +86,18 @@ class Peer:
             self._streams = None
         self._is_torn = False
 
+    def _close_if_idle(self) -> None:
+        if not self._turn.locked():
+            self.close()
+
     async def _open(self) -> None:
         if not self.address:
             raise BrokerNotAvailableError("the broker is not registered: where it is reached is not known")
         host, port = parse_address(self.address, "endpoint")
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             self._streams = await self._connect(host, port)
+        if isinstance(self._connect, SecureConnect):
+            self._connect.close_when_idle(self._streams[1], self._close_if_idle)
         self._spoken = HANDSHAKE_ONLY
         hello = HandshakeRequest(CLIENT_NAME, __version__, "")
         answer, _ = await self._exchange(Api.HANDSHAKE, hello, HandshakeResponse)

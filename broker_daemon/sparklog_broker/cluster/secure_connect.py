@@ -44,14 +44,27 @@ ANSWER_BYTES_MAX = 1024 * 1024
 STEPS_MAX = 8
 RENEWED_AFTER = 0.85
 """A connection whose session has a lifetime is given up after this part of it; the next request makes another."""
+LONGEST_WAIT_S = 12.0
+"""A request that is under way then may take so long, where the lifetime is twice as long at least: one for the
+controller's image waits for 10 s. It is repeated at once where sessions are shorter."""
 TOKEN_TIMEOUT_S = 5.0
 
 M = TypeVar("M", bound=Message)
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+def due_after_s(lifetime_s: float) -> float:
+    """When a session of this length is given up: no request of it may still wait for its answer at its end."""
+    return min(lifetime_s * RENEWED_AFTER, max(lifetime_s - LONGEST_WAIT_S, lifetime_s / 2))
+
+
 class SecureConnect:
-    """In place of `asyncio.open_connection`. Event-loop thread only; `threads`: for what SCRAM computes."""
+    """In place of `asyncio.open_connection`. Event-loop thread only, but for `renew`; `threads`: for what SCRAM
+    computes.
+
+    A connection is given up between two requests when its session is about to end, or when it was made with
+    certificates or authorities that are no longer those on the disk: what was taken back is not used any longer.
+    """
 
     def __init__(self, security: ClientSecurity, threads: Executor, now_s: Callable[[], float]) -> None:
         """Raises InvalidConfigError: the certificates."""
@@ -60,13 +73,31 @@ class SecureConnect:
         self._now_s = now_s
         self._context = RenewedContext(client_context, dict(security.tls)) if security.protocol.tls else None
         self._due: weakref.WeakKeyDictionary[asyncio.StreamWriter, float] = weakref.WeakKeyDictionary()
+        self._made_with: weakref.WeakKeyDictionary[asyncio.StreamWriter, ssl.SSLContext] = weakref.WeakKeyDictionary()
+        self._idle: weakref.WeakKeyDictionary[asyncio.StreamWriter, weakref.WeakMethod[Callable[[], None]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def renew(self) -> bool:
-        """Certificates that have changed; blocks. Raises InvalidConfigError."""
+        """Reads certificates and authorities anew, and says whether they have changed; on any thread, it blocks.
+        Raises InvalidConfigError; those before stay."""
         return self._context is not None and self._context.renew()
 
+    def close_when_idle(self, writer: asyncio.StreamWriter, close_if_idle: Callable[[], None]) -> None:
+        """`close_if_idle`, a bound method, is called by `retire`; it is not kept alive."""
+        self._idle[writer] = weakref.WeakMethod(close_if_idle)
+
+    def retire(self) -> None:
+        """Ends the connections that are to be given up and that nobody uses; the others end with their request."""
+        for writer, reference in list(self._idle.items()):
+            close_if_idle = reference()
+            if close_if_idle is not None and self.is_due(writer):
+                close_if_idle()
+
     def is_due(self, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection's session is about to end."""
+        """Whether the connection is to be given up: see the class."""
+        if self._context is not None and self._made_with.get(writer) is not self._context.current:
+            return True
         due_s = self._due.get(writer)
         return due_s is not None and self._now_s() >= due_s
 
@@ -79,6 +110,8 @@ class SecureConnect:
             )
         except ssl.SSLError as e:
             raise handshake_error(e, f"the broker at {host}:{port}") from e
+        if context is not None:
+            self._made_with[streams[1]] = context
         try:
             if self._security.mechanism:
                 await self._authenticate(streams)
@@ -105,7 +138,9 @@ class SecureConnect:
             found = await exchange.ask(Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse)
             message = await loop.run_in_executor(self._threads, client.answer, found.auth_bytes)
             if found.session_lifetime_ms:
-                self._due[streams[1]] = began_s + found.session_lifetime_ms / 1000 * RENEWED_AFTER
+                used_s = due_after_s(found.session_lifetime_ms / 1000)
+                self._due[streams[1]] = began_s + used_s
+                loop.call_later(used_s, self.retire)  # who is idle then leaves before the other side misses it
         raise SaslAuthenticationFailedError("the other broker does not end the authentication")
 
     def _client(self) -> SaslClient:

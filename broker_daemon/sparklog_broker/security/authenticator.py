@@ -116,7 +116,7 @@ class Authenticator:
 
     def _make_server(self, mechanism: str, keys: TokenKeys | None) -> SaslServer:
         if mechanism == OAUTHBEARER and keys is not None:
-            return OAuthBearerServer(keys.current())
+            return OAuthBearerServer(keys)
         if mechanism == PLAIN:
             return PlainServer(self._users.lookup(SCRAM_SHA_256), self._users.secret)
         return ScramServer(mechanism, self._users.lookup(mechanism), self._users.secret)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 
 from sparklog.environment import Environment
@@ -36,7 +36,8 @@ def server_contexts(security: BrokerSecurity) -> dict[str, RenewedContext]:
 
 
 class PeerSecurity:
-    """Event-loop thread only. `contexts`: of `server_contexts`. Raises InvalidConfigError."""
+    """Event-loop thread only. `contexts`: of `server_contexts`; `renew_others`: looks whether what this broker
+    shows to other ones has changed, and raises InvalidConfigError if that is not valid. Raises InvalidConfigError."""
 
     def __init__(
         self,
@@ -45,17 +46,14 @@ class PeerSecurity:
         environment: Environment,
         users: Users,
         contexts: Mapping[str, RenewedContext],
+        renew_others: Callable[[], bool] | None = None,
     ) -> None:
         security = config.security
         self._security = security
         self._loop = loop
         self._contexts = contexts
+        self._renew_others = renew_others
         self._interval_s = int(str(security.settings["ssl.reload.interval.ms"])) / 1000
-        self._tokens = {
-            listener.name: TokenKeys(security.of(listener), environment.clock.monotonic_s, self._interval_s)
-            for listener in security.listeners.bound
-            if OAUTHBEARER in security.rules(listener).mechanisms
-        }
         executors = environment.executors
         self.threads: Executor | None = executors.pool("tls", config.num_network_threads) if contexts else None
         """For the data of connections with TLS."""
@@ -64,8 +62,15 @@ class PeerSecurity:
             executors.pool("authentication", config.num_network_threads) if authenticates else None
         )
         """Their own, so that who tries often to get in does not slow down those who are."""
-        self._renewing: Executor | None = executors.daemon("renew-keys") if contexts or self._tokens else None
+        with_tokens = [one for one in security.listeners.bound if OAUTHBEARER in security.rules(one).mechanisms]
+        renewing = executors.daemon("renew-keys") if contexts or with_tokens or renew_others else None
+        self._renewing: Executor | None = renewing
         """A server of keys may hang."""
+        self._tokens = {
+            one.name: TokenKeys(security.of(one), environment.clock.monotonic_s, self._interval_s, renewing)
+            for one in with_tokens
+            if renewing is not None
+        }
         self._timer: asyncio.TimerHandle | None = None
         self.authenticator = Authenticator(
             security, loop, environment.clock, users, self._tokens, self.authentication_threads
@@ -96,6 +101,11 @@ class PeerSecurity:
                     log.info("listener %s: new connections get the new certificates", name)
             except InvalidConfigError as e:
                 log.error("listener %s: the changed certificates are not used: %s", name, e)  # noqa: TRY400
+        try:
+            if self._renew_others is not None and self._renew_others():
+                log.info("connections to other brokers are made anew, with the new certificates")
+        except InvalidConfigError as e:
+            log.error("to other brokers: the changed certificates are not used: %s", e)  # noqa: TRY400
         for keys in self._tokens.values():
             keys.renew()
 

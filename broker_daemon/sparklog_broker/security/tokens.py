@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Executor, Future
+from http.client import HTTPException
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
-from sparklog.security.oauthbearer import JWKS_CHARS_MAX, TokenRules, TokenVerifier
-from sparklog.security.sasl import CREDENTIALS_WRONG
+from sparklog.security.https import fetch
+from sparklog.security.oauthbearer import JWKS_CHARS_MAX, TokenRules, TokenVerifier, UnknownKeyError
 from sparklog.security.secrets import read_text_file
 
 log = logging.getLogger(__name__)
@@ -16,14 +18,30 @@ log = logging.getLogger(__name__)
 FETCH_TIMEOUT_S = 10.0
 RETRY_S = 10.0
 """After a failure."""
+UNKNOWN_KEY_INTERVAL_S = 10.0
+"""A token with a key that is not known has the keys read again, at most so often: anybody can make up such tokens."""
+UNKNOWN_KEY_PATIENCE_S = 2.0
+"""So long an authentication waits for that."""
 _FILE = "file://"
 
 
 class TokenKeys:
     """The verifier of a listener's tokens. `renew` blocks: on a thread of its own."""
 
-    def __init__(self, settings: Mapping[str, object], now_s: Callable[[], float], file_interval_s: float) -> None:
-        """`settings`: as the listener has them. Raises InvalidConfigError that names what is wrong or missing."""
+    def __init__(
+        self,
+        settings: Mapping[str, object],
+        now_s: Callable[[], float],
+        file_interval_s: float,
+        threads: Executor,
+    ) -> None:
+        """`settings`: as the listener has them; `threads`: where keys are read again for a token with an unknown one.
+        Raises InvalidConfigError that names what is wrong or missing."""
+        self._threads = threads
+        self._asked = threading.Lock()
+        self._reading: Future[None] | None = None
+        self._asked_again_s = 0.0
+        self._ca_location = str(settings["https.ca.location"])
         self._url = str(settings["sasl.oauthbearer.jwks.endpoint.url"])
         if not self._url.startswith((_FILE + "/", "https://")):
             raise InvalidConfigError("OAUTHBEARER needs sasl.oauthbearer.jwks.endpoint.url: https://…, or file:///path")
@@ -44,16 +62,44 @@ class TokenKeys:
         if self._url.startswith(_FILE):
             self._verifier = TokenVerifier(self._read(), self._rules)
 
-    def current(self) -> TokenVerifier:
-        """Raises SaslAuthenticationFailedError while there are no keys."""
+    def verify(self, token: str, now_ms: int) -> tuple[str, int]:
+        """As a TokenVerifier's. For a token whose key is not known, or before there are keys at all, they are read
+        again, if that was not done just now; that may take a moment: for the threads of authentications."""
         if self._verifier is None:
-            raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
-        return self._verifier
+            self._wait_for(self._threads.submit(self.renew))
+        known = self._verifier
+        if known is None:
+            raise SaslAuthenticationFailedError("there are no keys yet")
+        try:
+            return known.verify(token, now_ms)
+        except UnknownKeyError:
+            self._wait_for(self._read_again_if_allowed())
+            newer = self._verifier
+            if newer is None or newer is known:
+                raise
+        return newer.verify(token, now_ms)
 
-    def renew(self) -> None:
+    def _read_again_if_allowed(self) -> Future[None]:
+        """Else the last time that was done."""
+        with self._asked:
+            if self._reading is None or self._now_s() - self._asked_again_s >= UNKNOWN_KEY_INTERVAL_S:
+                self._asked_again_s = self._now_s()
+                self._reading = self._threads.submit(self._read_again)
+            return self._reading
+
+    def _wait_for(self, reading: Future[None]) -> None:
+        try:
+            reading.result(UNKNOWN_KEY_PATIENCE_S)
+        except (TimeoutError, CancelledError):
+            log.warning("%s is slow: a token with an unknown key is refused meanwhile", self._url)
+
+    def _read_again(self) -> None:
+        self.renew(whether_due_or_not=True)
+
+    def renew(self, *, whether_due_or_not: bool = False) -> None:
         """Reads the keys if they are due; a failure is logged, and the old keys stay."""
         with self._lock:
-            if self._now_s() < self._due_s:
+            if self._now_s() < self._due_s and not whether_due_or_not:
                 return
             try:
                 text = self._read()
@@ -67,12 +113,11 @@ class TokenKeys:
     def _read(self) -> str:
         if self._url.startswith(_FILE):
             return read_text_file(self._url.removeprefix(_FILE))
-        import urllib.request  # slow to import
-
         try:
-            with urllib.request.urlopen(self._url, timeout=FETCH_TIMEOUT_S) as answer:
-                content: bytes = answer.read(JWKS_CHARS_MAX + 1)
-        except (OSError, ValueError) as e:
+            content = fetch(
+                self._url, ca_location=self._ca_location, timeout_s=FETCH_TIMEOUT_S, bytes_max=JWKS_CHARS_MAX + 1
+            )
+        except (OSError, ValueError, HTTPException) as e:
             raise InvalidConfigError(f"{self._url}: {getattr(e, 'reason', None) or e}") from None
         return content.decode("utf-8", "replace")
 

@@ -12,7 +12,7 @@ from sparklog.cli.main import BROKER_OPTIONS, is_plain_broker
 
 def test_the_options_are_the_commands() -> None:
     """But for those that run no broker."""
-    others = {"context", "secure_setup", "hostname", "super_user"}
+    others = {"context", "secure_setup", "hostname", "brokers", "super_user"}
     parameters = [name for name in inspect.signature(broker).parameters if name not in others]
     assert sorted(BROKER_OPTIONS) == sorted("--" + name.replace("_", "-") for name in parameters)
 

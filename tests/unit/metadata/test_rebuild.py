@@ -22,6 +22,11 @@ from sparklog.format.topic_record import TOPIC_FILE, decode_topic, encode_topic
 from sparklog.metadata.rebuild import KEPT_FOR_EVER, PRODUCER_IDS_SKIPPED, rebuild, topic_record
 from sparklog.metadata.sqlite_store import METADATA_FILE, SqliteStore
 from sparklog.metadata.store import Topic, TopicSpec
+from sparklog.security.acl_records import acl_of
+from sparklog.security.acls import CLUSTER_NAME, OPERATIONS, Resource, ResourceType
+from sparklog.security.authorizer import AclAuthorizer, Peer
+from sparklog.security.principals import user
+from sparklog.security.records import RecordId, RecordKind
 from tests.unit.log.support import records
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -173,3 +178,53 @@ def test_a_damaged_topic_json_does_not_count(lost: tuple[Path, dict[str, Topic],
     assert found == topic_record(topics["typed"])
     assert decode_topic(content.replace(b'"more"', b'"mire"').replace(b"typed", b"tiped")) is None
     assert decode_topic(b"{") is None
+
+
+SECURITY = {RecordId("acls", "a"): b"allows", RecordId("users", "alice"): b"salted"}
+
+
+def _security_of(data: Path) -> dict[RecordId, bytes]:
+    store = SqliteStore(data / METADATA_FILE)
+    try:
+        return store.security_records()
+    finally:
+        store.close()
+
+
+def test_users_and_acls_come_from_the_old_store_or_from_a_copy(
+    lost: tuple[Path, dict[str, Topic], str], tmp_path: Path
+) -> None:
+    data, _, _ = lost
+    copy = tmp_path / "copy.db"
+    store = SqliteStore(copy)
+    store.change_security_records(SECURITY)
+    store.close()
+    assert run(data, "--security-from", str(tmp_path / "none"), "--yes")[0] != 0
+    code, output = run(data, "--security-from", str(copy), "--yes")
+    assert (code, _security_of(data)) == (0, SECURITY)
+    assert "2 records" in output
+    assert run(data, "--yes", "--force")[0] == 0  # from the one that it replaces
+    assert _security_of(data) == SECURITY
+
+
+@pytest.mark.parametrize("damage", ["", "this is no database"])
+def test_lost_acls_leave_nothing_open(lost: tuple[Path, dict[str, Topic], str], damage: str) -> None:
+    """Not even where a resource without ACLs is for everybody."""
+    data, _, _ = lost
+    if damage:
+        (data / METADATA_FILE).write_text(damage * 100)
+    code, output = run(data, "--yes")
+    assert code == 0
+    assert "LOST" in output
+    acls = [acl_of(value) for name, value in _security_of(data).items() if name.kind == RecordKind.ACLS]
+    boss, other = user("boss"), user("other")
+    authorizer = AclAuthorizer(acls, frozenset({boss}), True)
+    for resource in ResourceType:
+        name = CLUSTER_NAME if resource is ResourceType.CLUSTER else "anything"
+        for operation in OPERATIONS[resource]:
+            asked = operation, Resource(resource, name)
+            assert authorizer.allowed(Peer(boss, "127.0.0.1"), *asked)
+            assert not authorizer.allowed(Peer(other, "127.0.0.1"), *asked)
+    (data / METADATA_FILE).unlink()
+    assert run(data, "--yes", "--no-security")[0] == 0
+    assert _security_of(data) == {}

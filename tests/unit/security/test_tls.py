@@ -19,10 +19,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from sparklog.errors import InvalidConfigError
-from sparklog.security.authority import Authority, Identity, Place, secure_setup
+from sparklog.security.authority import Authority, Identity
 from sparklog.security.principal_mapping import certificate_name
 from sparklog.security.scram import credential_matches, parse_credential
 from sparklog.security.secrets import Secret, parse_properties
+from sparklog.security.secure_setup import Place, secure_setup
 from sparklog.security.tls import RenewedContext, client_context, handshake_error, server_context
 from sparklog.settings import flatten
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.cluster.peers import Peer
+from sparklog_broker.cluster.secure_connect import LONGEST_WAIT_S, RENEWED_AFTER, due_after_s
 
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -157,6 +158,12 @@ def test_who_waits_for_a_turn_and_gives_up_takes_nothing_along() -> None:
         assert await ask(peer) == 3
 
     asyncio.run(play([good, good], scene))
+
+
+def test_a_session_is_given_up_early_enough_for_the_longest_wait() -> None:
+    assert due_after_s(2) == 1
+    assert due_after_s(30) == 30 - LONGEST_WAIT_S
+    assert due_after_s(3_600) == 3_600 * RENEWED_AFTER
 
 
 def test_a_broker_whose_address_is_not_known_is_away() -> None:

@@ -1,0 +1,229 @@
+"""Everything for a first secure cluster of several brokers, and for brokers that come later.
+
+Files of the directory (mode 0700), which has to be new or empty:
+
+    ca.pem             0644  the authority's certificate; while one replaces another, the new one and then the old one
+    ca-key.pem         0600  its private key: needed to make more certificates; keep it elsewhere
+    client.properties  0600  the super user's client settings, with the password
+    cluster.toml       0600  what all brokers have in common; a broker that comes later gets it, too
+    broker-N/          0700  what broker N needs, and all of it: take it to its machine, to the same path
+      broker.toml              0600  its settings
+      broker.pem               0600  private key and certificate, for its names and addresses
+      ca.pem                   0644  as above
+      zookeeper-password       0600  of the brokers' login at ZooKeeper, the same for all
+
+Each broker listens twice: CLIENTS (SASL_SSL, SCRAM) and INTERNAL (SSL), where it asks for a certificate whose name is
+broker-N. All brokers are the principal User:brokers, one of `super.users`; no other certificate gets in there. Nodes in
+ZooKeeper are for the brokers' login alone (scheme digest).
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sparklog.errors import InvalidConfigError
+from sparklog.security.authority import Authority
+from sparklog.security.listeners import is_local
+from sparklog.security.sasl import SCRAM_SHA_512
+from sparklog.security.secrets import Secret
+from sparklog.security.secure_setup import (
+    EVERY_LOCAL_HOST,
+    address,
+    client_properties,
+    load_authority,
+    new_password,
+    new_super_user,
+    renew_certificate,
+    replace_file,
+    toml,
+    write_new,
+)
+from sparklog.settings import flatten
+
+COMMON_FILE = "cluster.toml"
+PASSWORD_FILE = "zookeeper-password"
+ZOOKEEPER_USER = "sparklog"
+BROKERS = "brokers"
+CLIENTS, INTERNAL = "CLIENTS", "INTERNAL"
+FIRST_ID = 1
+_DIRECTORY = re.compile(r"broker-(\d{1,10})")
+_CERTIFICATE = "-----END CERTIFICATE-----\n"
+
+
+class BrokerPlace(NamedTuple):
+    """Where a broker will be. `name`: how clients and other brokers name its host; `port`: of its clients, the one
+    behind it is for the other brokers (0: any free ones); `data_dir` None: where it is started."""
+
+    name: str
+    port: int
+    data_dir: Path | None = None
+
+
+def places(names: Sequence[str], port: int, data_dir: Path | None = None) -> list[BrokerPlace]:
+    """A place for each name. Brokers of the same host have ports and directories of their own."""
+    seen: Counter[str] = Counter()
+    found = []
+    for broker_id, name in enumerate(names, FIRST_ID):
+        own = data_dir if data_dir is None or names.count(name) == 1 else data_dir / f"broker-{broker_id}"
+        found.append(BrokerPlace(name, port + 2 * seen[name], own))
+        seen[name] += 1
+    return found
+
+
+def secure_cluster_setup(
+    directory: Path, brokers: Sequence[BrokerPlace], zookeeper: str, now: datetime.datetime, user: str = "admin"
+) -> tuple[str, ...]:
+    """Makes everything for brokers 1, 2, … at `brokers`; the names of the directories. `zookeeper`: as in
+    `zookeeper.connect`.
+
+    Raises InvalidConfigError if the directory is not empty or cannot be written, or a name is none.
+    """
+    super_user = new_super_user(user)
+    if user == BROKERS:
+        raise InvalidConfigError(f"{user!r} is what the brokers are called: choose another name for the super user")
+    authority = Authority("sparklog CA", now)
+    common = {
+        "zookeeper.connect": zookeeper,
+        "zookeeper.username": ZOOKEEPER_USER,
+        "zookeeper.set.acl": True,
+        "listener.security.protocol.map": f"{CLIENTS}:SASL_SSL,{INTERNAL}:SSL",
+        "inter.broker.listener.name": INTERNAL,
+        "listener.name.internal.ssl.client.auth": "required",
+        "listener.name.internal.ssl.principal.mapping.rules": f"RULE:^CN=broker-[0-9]+$/{BROKERS}/",
+        "sasl.enabled.mechanisms": SCRAM_SHA_512,
+        "sasl.scram.initial.credentials": f"{user}={SCRAM_SHA_512}:{super_user.credential}",
+        "authorizer": "acl",
+        "super.users": f"User:{user};User:{BROKERS}",
+    }
+    servers = [address(one.name, one.port) for one in brokers]
+    password = new_password()
+    files = {
+        "ca.pem": (0o644, authority.identity.certificate),
+        "ca-key.pem": (0o600, authority.identity.key.reveal()),
+        "client.properties": (0o600, client_properties(directory, servers, super_user)),
+        COMMON_FILE: (0o600, toml(common)),
+    }
+    names = [f"broker-{broker_id}" for broker_id in range(FIRST_ID, FIRST_ID + len(brokers))]
+    for broker_id, place in enumerate(brokers, FIRST_ID):
+        made = _broker_files(directory, broker_id, place, common, authority, now, password)
+        files |= {f"broker-{broker_id}/{name}": content for name, content in made.items()}
+    write_new(directory, files)
+    return tuple(names)
+
+
+def add_broker(directory: Path, broker_id: int, place: BrokerPlace, now: datetime.datetime) -> Path:
+    """What one more broker needs, in a directory of its own, which is returned. Raises InvalidConfigError: the
+    authority's key is not there, the broker is, `directory` is of something else."""
+    path = directory / f"broker-{broker_id}"
+    if path.exists():
+        raise InvalidConfigError(f"{path} is there: another number, or `sparklog certificate renew` for this broker")
+    authority = load_authority(directory)
+    try:
+        common = flatten(tomllib.loads((directory / COMMON_FILE).read_text(encoding="utf-8")))
+        password = Secret((broker_directories(directory)[0] / PASSWORD_FILE).read_text(encoding="utf-8").strip())
+    except (OSError, ValueError, IndexError) as e:
+        raise InvalidConfigError(
+            f"{directory} is none that `sparklog broker --secure-setup DIR --brokers N` has made ({e})"
+        ) from e
+    write_new(path, _broker_files(directory, broker_id, place, common, authority, now, password))
+    return path
+
+
+def _broker_files(
+    directory: Path,
+    broker_id: int,
+    place: BrokerPlace,
+    common: Mapping[str, object],
+    authority: Authority,
+    now: datetime.datetime,
+    password: Secret,
+) -> dict[str, tuple[int, str]]:
+    where = directory.absolute() / f"broker-{broker_id}"
+    hosts = list(dict.fromkeys([place.name, *EVERY_LOCAL_HOST]))
+    identity = authority.issue(f"broker-{broker_id}", hosts, now, broker=True)
+    bound = place.name if is_local(place.name) else ""
+    ports = {CLIENTS: place.port, INTERNAL: place.port + 1 if place.port else 0}
+    told = {} if not place.port else {name: f"{name}://{address(place.name, port)}" for name, port in ports.items()}
+    settings = {
+        "broker.id": broker_id,
+        "listeners": ",".join(f"{name}://{address(bound, port)}" for name, port in ports.items()),
+        **({"advertised.listeners": ",".join(told.values())} if told else {}),
+        **({"data.dir": str(place.data_dir.expanduser().absolute())} if place.data_dir else {}),
+        "ssl.keystore.location": str(where / "broker.pem"),
+        "ssl.truststore.location": str(where / "ca.pem"),
+        "zookeeper.password": f"${{file:{where / PASSWORD_FILE}}}",
+        **common,
+    }
+    head = f"# A broker of a secure cluster: sparklog broker --config {where / 'broker.toml'}\n"
+    return {
+        "broker.toml": (0o600, head + toml(settings)),
+        "broker.pem": (0o600, identity.key.reveal() + identity.certificate),
+        "ca.pem": (0o644, authority.identity.certificate),
+        PASSWORD_FILE: (0o600, password.reveal() + "\n"),
+    }
+
+
+def broker_directories(directory: Path) -> list[Path]:
+    """Those of brokers, by their numbers; none, if there is no such directory."""
+    inside = directory.iterdir() if directory.is_dir() else ()
+    found = {int(m[1]): path for path in inside if (m := _DIRECTORY.fullmatch(path.name))}
+    return [found[number] for number in sorted(found)]
+
+
+def renew(directory: Path, now: datetime.datetime, broker_id: int | None = None) -> list[Path]:
+    """A new key and certificate for one broker, or for all; the files. They have the old ones' names and hosts. Raises
+    InvalidConfigError."""
+    authority = load_authority(directory)
+    paths = [path / "broker.pem" for path in broker_directories(directory)]
+    paths = paths or [directory / "broker.pem", directory / "admin.pem"]  # of a broker that is alone
+    if broker_id is not None:
+        paths = [directory / f"broker-{broker_id}" / "broker.pem"]
+    for path in paths:
+        renew_certificate(path, authority, now)
+    return paths
+
+
+def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
+    """A new authority beside the one before: both are trusted, the new one signs. The files that say whom to trust. The
+    old one's key is gone afterwards. Raises InvalidConfigError: there are two already."""
+    trusted = _trusted(directory)
+    if len(trusted) != 1:
+        raise InvalidConfigError(f"{directory / 'ca.pem'} has {len(trusted)} authorities: retire the old one first")
+    made = Authority("sparklog CA", now).identity
+    # trusted before it signs: a crash in between leaves an authority that nobody needs
+    paths = _trust(directory, made.certificate + trusted[0])
+    replace_file(directory / "ca-key.pem", 0o600, made.key.reveal())
+    return paths
+
+
+def retire_authority(directory: Path) -> list[Path]:
+    """Only the newest authority is trusted from now on. The files that say so. Raises InvalidConfigError: there is only
+    one."""
+    trusted = _trusted(directory)
+    if len(trusted) < 2:
+        raise InvalidConfigError(
+            f"{directory / 'ca.pem'} has one authority: `sparklog certificate new-authority` first"
+        )
+    return _trust(directory, trusted[0])
+
+
+def _trusted(directory: Path) -> list[str]:
+    """The newest one is the first."""
+    try:
+        text = (directory / "ca.pem").read_text(encoding="ascii")
+    except (OSError, ValueError) as e:
+        raise InvalidConfigError(f"{directory / 'ca.pem'} cannot be read: {e}") from e
+    return [part + _CERTIFICATE for part in text.split(_CERTIFICATE) if part.strip()]
+
+
+def _trust(directory: Path, authorities: str) -> list[Path]:
+    paths = [path / "ca.pem" for path in (directory, *broker_directories(directory))]
+    for path in paths:
+        replace_file(path, 0o644, authorities)
+    return paths

@@ -1,0 +1,169 @@
+"""OAUTHBEARER with a real https server that gives tokens and keys, and that has a certificate of its own authority."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+from sparklog_broker.security.tokens import UNKNOWN_KEY_INTERVAL_S
+
+from sparklog.client.net.addresses import parse_bootstrap
+from sparklog.client.net.connection import Connection
+from sparklog.errors import BrokerNotAvailableError, SaslAuthenticationFailedError
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
+from sparklog.security.authority import Authority
+from sparklog.security.client_security import TokenEndpoint, client_security
+from sparklog.security.secrets import Secret
+from sparklog.security.token_source import TokenSource
+from tests.system.secure_broker import SecureBroker, now, write_identity
+
+
+class Issuer:
+    """Gives tokens of its newest key at /token, its public keys at /jwks; /elsewhere leads to plain text."""
+
+    def __init__(self, directory: Path, authority: Authority) -> None:
+        self.asked: dict[str, int] = {}
+        self.keys: list[Any] = []
+        self.more: dict[str, object] = {}
+        self.new_key()
+        issuer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                issuer.count(self.path)
+                if self.path == "/elsewhere":
+                    self.send_response(302)
+                    self.send_header("Location", "http://127.0.0.1:1/jwks")
+                    self.end_headers()
+                else:
+                    self._answer(issuer.jwks())
+
+            def do_POST(self) -> None:
+                issuer.count(self.path)
+                self.rfile.read(int(self.headers["Content-Length"]))
+                if self.path == "/elsewhere" or self.headers["Authorization"] != "Basic bWU6cHN0":  # me:pst
+                    self.send_error(401)
+                else:
+                    self._answer({"access_token": issuer.token(), "token_type": "Bearer", "expires_in": 0})
+
+            def _answer(self, content: object) -> None:
+                data = json.dumps(content).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        own = write_identity(directory, "issuer", authority.issue("issuer", ["localhost"], now(), 1, broker=True))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(own["ssl.certificate.location"], own["ssl.key.location"])
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"https://localhost:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def new_key(self) -> None:
+        self.keys.append(rsa.generate_private_key(65537, 2048))
+
+    def count(self, path: str) -> None:
+        self.asked[path] = self.asked.get(path, 0) + 1
+
+    def jwks(self) -> object:
+        public = [json.loads(RSAAlgorithm.to_jwk(key.public_key())) for key in self.keys]
+        return {"keys": [key | {"kid": f"key-{i}", "alg": "RS256"} for i, key in enumerate(public)]}
+
+    def token(self, key: Any = None, kid: str = "") -> str:
+        claims = {"sub": "alice", "aud": "sparklog", "exp": time.time() + 300}
+        headers = {"kid": kid or f"key-{len(self.keys) - 1}"}
+        return jwt.encode(claims, key or self.keys[-1], "RS256", headers=headers)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Issuer, SecureBroker, Path]]:
+    directory = tmp_path_factory.mktemp("oauth")
+    authority = Authority("the issuer's CA", now())
+    ca = directory / "issuer-ca.pem"
+    ca.write_text(authority.identity.certificate)
+    issuer = Issuer(directory, authority)
+    more = f"""
+connection.failed.authentication.delay.ms = 1
+listener.name.both.sasl.enabled.mechanisms = "OAUTHBEARER"
+sasl.oauthbearer.expected.audience = "sparklog"
+sasl.oauthbearer.jwks.endpoint.url = "{issuer.url}/jwks"
+https.ca.location = "{ca}"
+"""
+    broker = SecureBroker(directory, more=more)
+    yield issuer, broker, ca
+    assert broker.stop() == 0, broker.process.stderr
+    issuer.close()
+
+
+def settings(issuer: Issuer, broker: SecureBroker, ca: Path) -> dict[str, str]:
+    login = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{login} required clientId="me" clientSecret="pst";',
+        "sasl.oauthbearer.token.endpoint.url": f"{issuer.url}/token",
+        "https.ca.location": str(ca),
+        "ssl.ca.location": str(broker.ca),
+    }
+
+
+def log_in(broker: SecureBroker, given: dict[str, str]) -> None:
+    endpoint = parse_bootstrap(broker.addresses["BOTH"])[0]
+    with closing(Connection(endpoint, timeout_ms=20_000, security=client_security(given))) as connection:
+        connection.request(Api.METADATA, MetadataRequest(), MetadataResponse)
+
+
+def test_a_new_key_is_known_at_once_and_made_up_ones_do_not_hammer_the_issuer(
+    world: tuple[Issuer, SecureBroker, Path], tmp_path: Path
+) -> None:
+    issuer, broker, ca = world
+    log_in(broker, settings(issuer, broker, ca))
+    asked, begun = issuer.asked["/jwks"], time.monotonic()
+    issuer.new_key()  # the next periodic look would be in an hour
+    log_in(broker, settings(issuer, broker, ca))
+    assert issuer.asked["/jwks"] == asked + 1
+    stranger = rsa.generate_private_key(65537, 2048)
+    token = tmp_path / "token"
+    hostile = {n: v for n, v in settings(issuer, broker, ca).items() if n.startswith(("security", "ssl", "sasl.mech"))}
+    hostile["sasl.oauthbearer.token.endpoint.url"] = token.as_uri()
+    for i in range(20):
+        token.write_text(issuer.token(stranger, f"made-up-{i}"))
+        with pytest.raises(SaslAuthenticationFailedError):
+            log_in(broker, hostile)
+    assert issuer.asked["/jwks"] <= asked + 2 + (time.monotonic() - begun) / UNKNOWN_KEY_INTERVAL_S
+    log_in(broker, settings(issuer, broker, ca))
+
+
+def test_whom_the_client_does_not_trust_gets_no_secret(world: tuple[Issuer, SecureBroker, Path]) -> None:
+    issuer, broker, ca = world
+    asked = dict(issuer.asked)
+    for wrong in ("", str(broker.ca)):
+        given = settings(issuer, broker, ca) | {"https.ca.location": wrong}
+        with pytest.raises(BrokerNotAvailableError, match="CERTIFICATE_VERIFY_FAILED"):
+            log_in(broker, given)
+    assert issuer.asked == asked
+    endpoint = TokenEndpoint(f"{issuer.url}/elsewhere", "me", Secret("pst"), ca_location=str(ca))
+    with pytest.raises(SaslAuthenticationFailedError, match="HTTP 401"):
+        TokenSource(endpoint).token(20)
