@@ -115,7 +115,7 @@ async def _check_owners(
     for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         if isinstance(verified.get(i), SparklogError):
             continue
-        found = owners.judge(context.principal, request.transactional_id, wanted.topic, piece)
+        found = owners.judge(context.principal, request.transactional_id, piece)
         if isinstance(found, SparklogError):
             verified[i] = found
         elif found is not None and request.transactional_id is not None:
