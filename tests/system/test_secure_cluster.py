@@ -114,7 +114,7 @@ class SecureCluster:
     def close(self) -> None:
         codes = [process.stop() for process in self.brokers.values()]
         self.zookeeper.kill()
-        assert codes == [0, 0], [process.stderr[-2000:] for process in self.brokers.values()]
+        assert set(codes) == {0}, [process.stderr[-2000:] for process in self.brokers.values()]
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,10 @@ def test_producer_ids_and_transactions_are_their_owners_after_a_failover(cluster
 
         def settled() -> bool:
             nonlocal code
-            code = ask(broker, who, Api.PRODUCE, request, ProduceResponse, data).results[0].error_code
+            try:
+                code = ask(broker, who, Api.PRODUCE, request, ProduceResponse, data).results[0].error_code
+            except TransactionalIdAuthorizationFailedError as e:  # of the whole request
+                code = e.code
             return not (code and error_from_code(code, "").retriable)
 
         until(settled, "an answer that stays")
@@ -283,4 +286,4 @@ def test_producer_ids_and_transactions_are_their_owners_after_a_failover(cluster
     ) as consumer:
         consumer.assign([TopicPartition("owned", 0)])
         consumer.seek_to_beginning()
-        assert [record.value for record in itertools.islice(consumer, 5)] == [b"0", b"1", b"0", b"0", b"1"]
+        assert [record.value for record in itertools.islice(consumer, 5)] == [b"0", b"0", b"1", b"0", b"1"]
