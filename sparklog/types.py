@@ -26,7 +26,8 @@ INTERNAL_PREFIX = "__"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 """Kept by the broker: clients may read them, nothing else."""
 PRODUCER_ID_END = 2**62
-"""Producer ids are given out one by one: none can be as large. One that is, wherever it is found, is an invention."""
+"""Producer ids are given out one by one: no number can be as large. Ids that are say whose they are
+(`sparklog.security.owned_ids`); a fencing token that is, wherever it is found, is an invention."""
 SHARED_PREFIX = "__shared:"
 """Transactional ids of shared transactions begin so; no other may."""
 UNNAMED_APP_PREFIX = "__unnamed:"

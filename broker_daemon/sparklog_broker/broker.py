@@ -30,7 +30,7 @@ from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 from sparklog_broker.security.access import Access
 from sparklog_broker.security.audit_log import AuditLog
-from sparklog_broker.security.producer_owners import ProducerOwners
+from sparklog_broker.security.producer_owners import OwnedIds, ProducerOwners
 from sparklog_broker.security.records import SecurityRecords
 from sparklog_broker.security.throttling import Throttling
 from sparklog_broker.security.users import SECRET_BYTES, Users
@@ -73,7 +73,8 @@ class Broker:
         self.security_records.watch(RecordKind.USERS, self.users.follow)
         self.access = Access.of(config, self.security_records)
         """None: everybody may do everything."""
-        self.producer_owners = None if self.access is None else ProducerOwners()
+        self.owned_ids = OwnedIds(self.security_records, environment.randomness.token_bytes)
+        self.producer_owners = None if self.access is None else ProducerOwners(self.owned_ids)
         self.throttling = Throttling(config, self.security_records, clock.monotonic_s)
         self.audit = AuditLog.of(config, environment, loop)
         self.offset_snapshots = OffsetSnapshots()

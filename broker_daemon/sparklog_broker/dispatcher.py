@@ -27,7 +27,7 @@ from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api, decode_request, older_version
 from sparklog.protocol.permissions import ADMINISTRATIVE, Verdict, resources_of
-from sparklog.security.acls import Operation, ResourceType
+from sparklog.security.acls import Operation, Resource, ResourceType
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.broker import Broker
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes
@@ -115,6 +115,13 @@ class RequestContext(Struct, frozen=True):
             return pieces
         return visibility.shown(api, pieces, partial(self.may, Operation.DESCRIBE))
 
+    def note_denial(
+        self, api: Api, error: SparklogError, operation: Operation | None, resource: Resource | None
+    ) -> None:
+        """Something is denied: a line in the audit log, if there is one."""
+        if self.broker.audit is not None:
+            self.broker.audit.denial(api, self.principal, self.peer_host, self.listener, error, operation, resource)
+
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
 """async def handle(request, payload, context) -> Response. `payload` is writable and stays valid while referenced."""
@@ -180,7 +187,7 @@ class Dispatcher:
         if isinstance(request, m.HandshakeRequest):
             connection.client_id = request.client_name
         if self._throttling is None or not self._throttling.is_needed:
-            response = await self._watched(prefix.api, request, payload, context)
+            response = await self._allowed(prefix.api, request, payload, context)
         else:
             response = await self._metered(self._throttling, prefix.api, request, payload, context, connection)
         field = RESULT_LISTS.get(type(response.message))
@@ -202,7 +209,7 @@ class Dispatcher:
     ) -> Response:
         """Counts what the request costs its user, and mutes the connection when that is too much."""
         request, begun = throttling.begin(request, context.principal, connection.client_id)
-        response = await self._watched(api, request, payload, context)
+        response = await self._allowed(api, request, payload, context)
         given_bytes = sum(part.length_bytes for part in response.payload)
         wait_s = context.times.wait_s
         throttle_ms = throttling.end(begun, request, response.message, len(payload), given_bytes, wait_s)
@@ -210,25 +217,9 @@ class Dispatcher:
             connection.mute(throttle_ms)
         return response
 
-    async def _watched(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
-        """Notes administrative acts, however they end."""
-        if self._audit is None or number not in ADMINISTRATIVE:
-            return await self._allowed(number, request, payload, context)
-        api, code = Api(number), UnknownServerError.code
-        try:
-            response = await self._allowed(number, request, payload, context)
-            code = 0
-        except SparklogError as e:
-            code = e.code
-            raise
-        finally:
-            about = resources_of(api, request)
-            self._audit.act(api, context.principal, context.peer_host, context.listener, about, code)
-        return response
-
     async def _allowed(self, api: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
         if self._access is None:
-            return await self._handlers[api](request, payload, context)
+            return await self._run(api, request, payload, context)
         return await self._guarded(self._access, Api(api), request, payload, context)
 
     async def _guarded(
@@ -238,13 +229,14 @@ class Dispatcher:
         found."""
         peer = peer_of(context.principal, context.peer_host)
         context = structs.replace(context, may=partial(access.may, peer))
+        is_noted = False
         while True:
             version = access.version
             verdict = access.judge(api, request, peer)
             error = verdict.error or verdict.item_error
-            if error is not None and self._audit is not None:
-                about = (verdict.operation, verdict.resource)
-                self._audit.denial(api, context.principal, context.peer_host, context.listener, error, *about)
+            if error is not None and not is_noted:
+                context.note_denial(api, error, verdict.operation, verdict.resource)
+                is_noted = True
             if verdict.error is not None:
                 raise verdict.error
             response = await self._handled(api, request, payload, context, verdict)
@@ -259,16 +251,32 @@ class Dispatcher:
     ) -> Response:
         error = verdict.item_error
         if error is None:
-            return await self._handlers[api](request, payload, context)
+            return await self._run(api, request, payload, context)
         if not denials.has_results_per_item(api):
             context = structs.replace(context, denied=dict.fromkeys(verdict.denied_names, error))
-            return await self._handlers[api](request, payload, context)
+            return await self._run(api, request, payload, context)
         rest, payload = denials.without(api, request, payload, verdict.denied_items)
-        response = Response(None) if rest is None else await self._handlers[api](rest, payload, context)
+        response = Response(None) if rest is None else await self._run(api, rest, payload, context)
         if isinstance(request, m.ProduceRequest) and request.acks == 0:
             response.close = True  # all that can be told
             return response
         response.message = denials.with_denials(api, request, response.message, verdict.denied_items, error)
+        return response
+
+    async def _run(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
+        """The handler's answer. Notes administrative acts, however they end; what was denied is none."""
+        if self._audit is None or number not in ADMINISTRATIVE:
+            return await self._handlers[number](request, payload, context)
+        api, code = Api(number), UnknownServerError.code
+        try:
+            response = await self._handlers[number](request, payload, context)
+            code = 0
+        except SparklogError as e:
+            code = e.code
+            raise
+        finally:
+            about = resources_of(api, request)
+            self._audit.act(api, context.principal, context.peer_host, context.listener, about, code)
         return response
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from sparklog.security.owned_ids import number_of
 from sparklog.types import PRODUCER_ID_END
 
 BLOCK_IDS = 1_000
@@ -100,12 +101,14 @@ class ProducerIds:
         self._reserved.discard(producer_id)
 
     def is_issued(self, producer_id: int) -> bool:
-        """Whether somebody has been given this id."""
-        return 0 <= producer_id < self._next and producer_id not in self._reserved
+        """Whether somebody has been given this id, owned or not."""
+        number = number_of(producer_id)
+        return 0 <= number < self._next and number not in self._reserved
 
     def found(self, producer_id: int) -> None:
         """The id is in use: a store that was restored from an older copy does not know that, and must not give it out
-        again."""
+        again. Owned ids do not count: one that is made up could be any, and the number of one that is given out again
+        makes the same id for the same principal only."""
         with self._lock:
             if not self._end <= producer_id < PRODUCER_ID_END:
                 return

@@ -34,7 +34,7 @@ from sparklog.metadata.store import (
     grown_topic,
     new_topic,
 )
-from sparklog.security.records import RecordChanges, RecordId, check_changes
+from sparklog.security.records import RecordChanges, RecordId, check_changes, settled
 
 METADATA_FILE = "metadata.db"
 _FORMAT = 1
@@ -293,6 +293,7 @@ class SqliteStore:
 
     def change_security_records(self, changes: RecordChanges) -> None:
         with self._lock:
+            changes = settled(self._security_records, changes)
             check_changes(self._security_records, changes)
             gone = [name for name, value in changes.items() if value is None]
             set_to = {name: value for name, value in changes.items() if value is not None}

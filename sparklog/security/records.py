@@ -54,6 +54,16 @@ def size_of(changes: Records | RecordChanges) -> int:
     return sum(len(name.key.encode("utf-8", "surrogatepass")) + len(value or b"") for name, value in changes.items())
 
 
+def settled(before: Records, changes: RecordChanges) -> RecordChanges:
+    """The changes without secrets that are there already: of brokers that make one at the same time the first has its
+    way, and what others have done with it stays good."""
+    return {
+        name: value
+        for name, value in changes.items()
+        if value is None or name.kind != RecordKind.SECRETS or name not in before
+    }
+
+
 def check_changes(before: Records, changes: RecordChanges) -> None:
     """Raises InvalidConfigError for a record that cannot be, PolicyViolationError if there would be too many."""
     if len(changes) > CHANGES_MAX or size_of(changes) > CHANGE_BYTES_MAX:

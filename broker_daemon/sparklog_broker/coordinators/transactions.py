@@ -48,6 +48,7 @@ from sparklog.replication.transactions import (
     TransactionLimits,
     is_shared,
 )
+from sparklog.security.owned_ids import number_of
 from sparklog.types import SHARED_PREFIX, ProducerIdAndEpoch, TopicPartition, shared_transactional_id
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
@@ -290,7 +291,8 @@ class TransactionCoordinator:
         """An identity to take part with. Raises InvalidProducerIdMappingError (the fencing token was not drawn),
         ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError,
         StorageError."""
-        request = Join(shared_transactional_id(app_id), version, run_id, fencing_token, timeout_ms, lease_ms)
+        number = number_of(fencing_token)
+        request = Join(shared_transactional_id(app_id), version, run_id, number, timeout_ms, lease_ms)
         found: Joined = await self._shard_of_run(request).request(request)
         return found
 
@@ -308,8 +310,9 @@ class TransactionCoordinator:
         """Whether the version is committed. Raises as `join` does, and InvalidProducerIdMappingError for a producer id
         that does not take part."""
         transactional_id = shared_transactional_id(app_id)
+        number = number_of(fencing_token)
         request = EndShared(
-            transactional_id, version, run_id, fencing_token, commit, frozenset(committed_participants), made_of
+            transactional_id, version, run_id, number, commit, frozenset(committed_participants), made_of
         )
         return bool(await self._shard_of_run(request).request(request))
 

@@ -10,7 +10,8 @@ from sparklog.log.appends.check import work_bytes
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.states import Guard, Issued
-from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
+from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
+from sparklog.security.acls import Operation, Resource, ResourceType
 from sparklog.types import TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.coordinators.internal_topics import check_not_internal
@@ -112,12 +113,16 @@ async def _check_owners(
     context: RequestContext,
 ) -> None:
     """Notes in `verified` why batches of somebody else's producers are not appended."""
+    is_noted = False
     for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         if isinstance(verified.get(i), SparklogError):
             continue
-        found = owners.judge(context.principal, request.transactional_id, wanted.topic, piece)
+        found = owners.judge(context.principal, request.transactional_id, piece)
         if isinstance(found, SparklogError):
             verified[i] = found
+            if not found.retriable and not is_noted:  # one line for a request
+                context.note_denial(Api.PRODUCE, found, Operation.WRITE, Resource(ResourceType.TOPIC, wanted.topic))
+                is_noted = True
         elif found is not None and request.transactional_id is not None:
             identity = request.transactional_id, found.producer_id, found.producer_epoch
             try:

@@ -5,50 +5,83 @@ to. That the producer id belongs to it is what the coordinator is asked before t
 partition. Later batches are not asked for, so a request that names another transactional id, or none, would slip into a
 transaction that is open there: `judge` remembers which pairs the coordinator has confirmed.
 
-A producer id without a transactional id belongs to the principal that got it from this broker; on other brokers, and
-after a restart, in each topic to the first that writes with it there. (Who may not write to a topic takes nothing from
-those who may.) This is remembered, not stored; the oldest are forgotten.
+A producer id without a transactional id belongs to the principal that got it, on every broker and for ever: the id
+proves it (`sparklog.security.owned_ids`). The secret for that is made once, before the first id, and is a security
+record, so leaders that take over have it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
 from sparklog.errors import (
+    CoordinatorLoadingError,
     CorruptBatchError,
     InvalidProducerIdMappingError,
     SparklogError,
     TransactionalIdAuthorizationFailedError,
 )
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader, iterate_batches
+from sparklog.security.owned_ids import SECRET_BYTES, SECRET_NAME, belongs_to, is_owned, owned_id
 from sparklog.security.principals import Principal
+from sparklog.security.records import RecordId, RecordKind
+from sparklog_broker.security.records import SecurityRecords
 
 REMEMBERED_MAX = 100_000
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+
+class OwnedIds:
+    """Makes ids that prove whose they are, and asks them. Event-loop thread only."""
+
+    def __init__(self, records: SecurityRecords, token_bytes: Callable[[int], bytes]) -> None:
+        """`token_bytes`: random ones, that many."""
+        self._records = records
+        self._token_bytes = token_bytes
+        self._secret = b""
+        records.watch(RecordKind.SECRETS, self._follow)
+
+    def _follow(self, changes: Mapping[str, bytes | None]) -> None:
+        self._secret = changes.get(SECRET_NAME) or self._secret
+
+    async def issue(self, number: int, principal: Principal) -> int:
+        """The principal's id of this number. The first time it makes the secret; raises as `SecurityRecords.change`,
+        CoordinatorLoadingError."""
+        if not self._secret:  # if somebody else makes one at this moment, the first one stays
+            new = self._token_bytes(SECRET_BYTES)
+            await self._records.change({RecordId(RecordKind.SECRETS, SECRET_NAME): new})
+        if not self._secret:
+            raise CoordinatorLoadingError("the secret of producer ids is not here yet: try again")
+        return owned_id(self._secret, number, principal)
+
+    def judge(self, producer_id: int, principal: Principal) -> SparklogError | None:
+        """Why the principal may not write with this id; None: it is its own."""
+        if is_owned(producer_id) and not self._secret:
+            return CoordinatorLoadingError("the secret of producer ids is not here yet: try again")
+        if is_owned(producer_id) and belongs_to(self._secret, producer_id, principal):
+            return None
+        return InvalidProducerIdMappingError(
+            f"the producer id {producer_id} is not yours: get one with INIT_PRODUCER_ID, without a transactional id"
+        )
 
 
 class ProducerOwners:
     """Event-loop thread only."""
 
-    def __init__(self) -> None:
-        self._issued: OrderedDict[int, Principal] = OrderedDict()
-        self._first: OrderedDict[tuple[str, int], Principal] = OrderedDict()
+    def __init__(self, ids: OwnedIds) -> None:
+        self._ids = ids
         self._confirmed: OrderedDict[tuple[str, int], None] = OrderedDict()
-
-    def issued(self, producer_id: int, principal: Principal) -> None:
-        """The principal has got this id."""
-        _remember(self._issued, producer_id, principal)
 
     def confirmed(self, transactional_id: str, producer_id: int) -> None:
         """The coordinator has said that the id belongs to the transactional id."""
-        _remember(self._confirmed, (transactional_id, producer_id), None)
+        pair = transactional_id, producer_id
+        self._confirmed[pair] = None
+        self._confirmed.move_to_end(pair)
+        if len(self._confirmed) > REMEMBERED_MAX:
+            self._confirmed.popitem(last=False)
 
     def judge(
-        self, principal: Principal, transactional_id: str | None, topic: str, piece: memoryview
+        self, principal: Principal, transactional_id: str | None, piece: memoryview
     ) -> SparklogError | BatchHeader | None:
         """Why the batches may not be appended, or a batch of which the coordinator has to be asked first. None: they
         are the principal's, or cannot be read, which the log says better."""
@@ -62,26 +95,7 @@ class ProducerOwners:
         if not headers or headers[0].producer_id < 0:
             return None
         if not any(header.attributes & ATTRIBUTE_TRANSACTIONAL for header in headers):
-            return self._judge_plain(principal, topic, headers[0].producer_id)
+            return self._ids.judge(headers[0].producer_id, principal)
         if transactional_id is None:
             return TransactionalIdAuthorizationFailedError("a transactional batch without a transactional id")
         return None if (transactional_id, headers[0].producer_id) in self._confirmed else headers[0]
-
-    def _judge_plain(self, principal: Principal, topic: str, producer_id: int) -> SparklogError | None:
-        owner = self._issued.get(producer_id)
-        if owner is None:
-            owner = self._first.get((topic, producer_id))
-        if owner is None:
-            _remember(self._first, (topic, producer_id), principal)
-        elif owner != principal:
-            return InvalidProducerIdMappingError(
-                f"the producer id {producer_id} is somebody else's: get one of your own"
-            )
-        return None
-
-
-def _remember(where: OrderedDict[K, V], key: K, value: V) -> None:
-    where[key] = value
-    where.move_to_end(key)
-    if len(where) > REMEMBERED_MAX:
-        where.popitem(last=False)

@@ -78,7 +78,7 @@ from sparklog.replication.controller.model import (
     Written,
 )
 from sparklog.replication.controller.write_parts import parts_of
-from sparklog.security.records import CHANGE_BYTES_MAX, CHANGES_MAX, check_changes, size_of
+from sparklog.security.records import CHANGE_BYTES_MAX, CHANGES_MAX, check_changes, settled, size_of
 from sparklog.types import TopicPartition
 
 WAITING_MAX = 100_000
@@ -287,6 +287,7 @@ class Controller:
             case AlterSchema():
                 return topics.alter_schema(draft, request)
             case AlterSecurity(_, changes):
+                changes = settled(draft.security(), changes)
                 check_changes(draft.security(), changes)
                 draft.change_security(changes)
                 return None

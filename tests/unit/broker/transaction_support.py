@@ -16,7 +16,14 @@ from sparklog_broker.handlers.produce import produce
 
 from sparklog.environment import Environment
 from sparklog.errors import SparklogError, TopicAlreadyExistsError, error_from_code
-from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, encode_batch, iterate_batches
+from sparklog.format.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    assign_producer,
+    decode_header,
+    encode_batch,
+    iterate_batches,
+)
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.store import TopicSpec
@@ -72,6 +79,19 @@ def rows(value: bytes, producer: tuple[int, int] = (-1, -1), sequence: int = -1,
             base_sequence=sequence,
         )
     )
+
+
+def plain(batch: bytes) -> bytes:
+    """The same batch, idempotent and in no transaction."""
+    data = bytearray(batch)
+    header = decode_header(memoryview(batch))
+    assign_producer(
+        memoryview(data),
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+    return bytes(data)
 
 
 async def send(

@@ -196,3 +196,16 @@ def test_many_changes_at_once_become_writes_that_zookeeper_takes(tmp_path: Path)
 def test_a_late_image_takes_no_record_back() -> None:
     image = ClusterImage().apply(ClusterDelta(security={rid("a"): b"2"}), Version(1, 5))
     assert image.apply(ClusterDelta(security={rid("a"): b"1"}), Version(1, 4)).security == {rid("a"): b"2"}
+
+
+def test_a_secret_that_is_there_stays(store: RecordStore) -> None:
+    """Two brokers make one at the same time: what the first has done with it stays good."""
+    secret, other = RecordId(RecordKind.SECRETS, "s"), RecordId(RecordKind.USERS, "u")
+    store.change({secret: b"first"})
+    store.change({secret: b"second", other: b"u"})
+    store.change({secret: b"third"})
+    assert store.records() == {secret: b"first", other: b"u"}
+    store.change({secret: None})
+    store.change({secret: b"new"})
+    store.reopen()
+    assert store.records() == {secret: b"new", other: b"u"}

@@ -25,6 +25,8 @@ from sparklog.format.schema_evolution import SchemaChange
 from sparklog.metadata.producer_ids import BLOCK_IDS, SHARED_BLOCK_IDS, ProducerIds
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, TopicSpec
+from sparklog.security.owned_ids import owned_id
+from sparklog.security.principals import user
 
 STORES: dict[str, Callable[[Path], MetadataStore]] = {
     "sqlite": lambda directory: SqliteStore(directory / "metadata.db"),
@@ -283,6 +285,17 @@ def test_only_ids_that_somebody_was_given_are_issued() -> None:
     assert restarted.is_issued(2)
     assert not restarted.is_issued(BLOCK_IDS)
     assert restarted.next() == BLOCK_IDS
+
+
+def test_an_owned_id_is_issued_if_its_number_is() -> None:
+    blocks = Blocks()
+    ids = ProducerIds(blocks.take)
+    number = ids.next()
+    alice = user("alice")
+    assert ids.is_issued(owned_id(b"secret", number, alice))
+    assert not ids.is_issued(owned_id(b"secret", number + 1, alice))
+    ids.found(owned_id(b"secret", 7_000_000, alice))
+    assert ids.next() == number + 1
 
 
 def test_ids_that_are_in_use_are_not_given_out_again() -> None:

@@ -63,9 +63,14 @@ class World:
 
     def __init__(self, directory: Path, **settings: object) -> None:
         given = {"data.dir": str(directory), "authorizer": "acl", "super.users": "User:admin", **settings}
-        self.broker = Broker.open(make_config(given), asyncio.get_running_loop())
-        self.broker.start()
+        self._config = make_config(given)
         self._local_host = "10.0.0.1"
+        self._open()
+        self.muted_ms: list[int] = []
+
+    def _open(self) -> None:
+        self.broker = Broker.open(self._config, asyncio.get_running_loop())
+        self.broker.start()
         self.dispatcher = Dispatcher(
             self.broker,
             HANDLERS,
@@ -74,7 +79,12 @@ class World:
             throttling=self.broker.throttling,
             audit=self.broker.audit,
         )
-        self.muted_ms: list[int] = []
+
+    async def restart(self) -> None:
+        """Another broker in the same directory, which answers once its coordinators do."""
+        await self.close()
+        self._open()
+        await self.broker.transactions.settled()
 
     def put_peers_on_its_host(self) -> None:
         """From now on peers are on the broker's host."""

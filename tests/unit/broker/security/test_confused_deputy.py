@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from sparklog.format.batch import assign_producer, decode_header
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import transaction_messages as txn
@@ -16,10 +15,10 @@ from sparklog.security.acls import Operation, Resource, ResourceType
 from sparklog.security.principals import Principal
 from sparklog.types import TopicPartition
 from tests.unit.broker.security.access_world import ADMIN, ALICE, MALLORY, World, item_codes
-from tests.unit.broker.transaction_support import rows, visible
+from tests.unit.broker.transaction_support import plain, rows, visible
 
 TP = TopicPartition("public", 1)
-WRONG_MAPPING, NO_RIGHT = 35, 105
+WRONG_MAPPING, NO_RIGHT, FENCED = 35, 105, 32
 
 
 def run(directory: Path, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
@@ -45,19 +44,6 @@ async def send(
     request = m.ProduceRequest(-1, 5_000, [m.ProducePartition(*TP, len(data))], transactional_id)
     answer = await world.ask(who, Api.PRODUCE, request, data)
     return answer.error_code or item_codes(answer.message)[0]
-
-
-def plain(batch: bytes) -> bytes:
-    """The same batch, idempotent and in no transaction."""
-    data = bytearray(batch)
-    header = decode_header(memoryview(batch))
-    assign_producer(
-        memoryview(data),
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )
-    return bytes(data)
 
 
 def test_nobody_writes_into_a_transaction_of_somebody_else(tmp_path: Path) -> None:
@@ -90,17 +76,11 @@ def test_nobody_writes_into_a_transaction_of_somebody_else(tmp_path: Path) -> No
 def test_a_producer_id_is_of_who_got_it(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         made = await world.do(ALICE, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest())
-
-        async def write(who: Principal, value: bytes, producer_id: int, sequence: int) -> int:
-            data = plain(rows(value, (producer_id, 0), sequence))
-            request = m.ProduceRequest(1, 5_000, [m.ProducePartition(*TP, len(data))])
-            return item_codes((await world.ask(who, Api.PRODUCE, request, data)).message)[0]
-
-        assert await write(ALICE, b"1", made.producer_id, 0) == 0
-        assert await write(MALLORY, b"evil", made.producer_id, 1) == WRONG_MAPPING
-        assert await write(ALICE, b"2", made.producer_id, 1) == 0
+        assert await write(world, ALICE, b"1", made.producer_id, 0) == 0
+        assert await write(world, MALLORY, b"evil", made.producer_id, 1) == WRONG_MAPPING
+        assert await write(world, ALICE, b"2", made.producer_id, 1) == 0
         unused = (await world.do(ALICE, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest())).producer_id
-        assert await write(MALLORY, b"evil", unused, 0) == WRONG_MAPPING, "before its owner has used it, too"
+        assert await write(world, MALLORY, b"evil", unused, 0) == WRONG_MAPPING, "before its owner has used it, too"
         assert visible(world.broker, TP) == [b"1", b"2"]
 
     run(tmp_path, scenario)
@@ -118,5 +98,81 @@ def test_groups_and_shared_transactions_are_their_owners(tmp_path: Path) -> None
         assert (await world.ask(MALLORY, Api.ABORT_TRANSACTION, aborts)).error_code == 106
         found = await world.do(ADMIN, Api.DESCRIBE_GROUPS, groups.DescribeGroupsRequest(["crew"]))
         assert [member.member_id for member in found.groups[0].members] == ["m1"]
+
+    run(tmp_path, scenario)
+
+
+async def write(world: World, who: Principal, value: bytes, producer_id: int, sequence: int) -> int:
+    """The error of a batch without a transaction."""
+    data = plain(rows(value, (producer_id, 0), sequence))
+    request = m.ProduceRequest(1, 5_000, [m.ProducePartition(*TP, len(data))])
+    return item_codes((await world.ask(who, Api.PRODUCE, request, data)).message)[0]
+
+
+def test_a_producer_id_is_of_who_got_it_after_a_restart_too(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        used, unused = [
+            (await world.do(ALICE, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest())).producer_id for _ in range(2)
+        ]
+        assert await write(world, ALICE, b"1", used, 0) == 0
+        await world.restart()
+        assert await write(world, MALLORY, b"evil", used, 1) == WRONG_MAPPING
+        assert await write(world, MALLORY, b"evil", unused, 0) == WRONG_MAPPING
+        assert await write(world, ALICE, b"2", used, 1) == 0
+        assert await write(world, ALICE, b"3", unused, 0) == 0
+        new = (await world.do(MALLORY, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest())).producer_id
+        assert new not in (used, unused)
+        assert await write(world, ALICE, b"evil", new, 0) == WRONG_MAPPING
+        assert visible(world.broker, TP) == [b"1", b"2", b"3"]
+
+    run(tmp_path, scenario)
+
+
+def test_nobody_writes_outside_a_transaction_as_its_producer(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        made = await world.do(ALICE, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest("till-a"))
+        for _ in range(2):
+            assert await write(world, MALLORY, b"evil", made.producer_id, 0) == WRONG_MAPPING
+            assert await write(world, MALLORY, b"evil", made.producer_id + 1_000_000, 0) == WRONG_MAPPING
+            await world.restart()
+        assert await send(world, ALICE, b"1", (made.producer_id, made.producer_epoch), 0, "till-a") == 0
+
+    run(tmp_path, scenario)
+
+
+def test_transactions_are_their_owners_after_a_restart(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        made = await world.do(ALICE, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest("till-a"))
+        alices = made.producer_id, made.producer_epoch
+        assert await send(world, ALICE, b"1", alices, 0, "till-a") == 0
+        await world.restart()
+        assert await send(world, MALLORY, b"evil", alices, 1, "till-a") == NO_RIGHT
+        assert await send(world, MALLORY, b"evil", alices, 1, "till-m") == WRONG_MAPPING
+        assert await send(world, MALLORY, b"evil", alices, 1, None) == NO_RIGHT
+        end = txn.EndTxnRequest("till-m", *alices, True)
+        assert (await world.ask(MALLORY, Api.END_TXN, end)).error_code == WRONG_MAPPING
+        assert await send(world, ALICE, b"2", alices, 1, "till-a") == 0
+        await world.do(ALICE, Api.END_TXN, txn.EndTxnRequest("till-a", *alices, True))
+        assert visible(world.broker, TP) == [b"1", b"2"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_token_of_ones_own_fences_ones_own_runs_as_before(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.grant(ALICE, [(Operation.WRITE, Resource(ResourceType.TRANSACTIONAL_ID, "alices"))])
+        tokens = []
+        for version in range(2):
+            drawn = (await world.do(ALICE, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest())).producer_id
+            tokens.append(drawn)
+            join = txn.JoinSharedTxnRequest("alices", version, f"run-{version}", drawn)
+            identity = await world.do(ALICE, Api.JOIN_SHARED_TXN, join)
+            commit = txn.EndSharedTxnRequest(
+                "alices", version, f"run-{version}", drawn, True, [identity.producer_id], ""
+            )
+            await world.do(ALICE, Api.END_SHARED_TXN, commit)
+            await world.restart()
+        zombie = txn.JoinSharedTxnRequest("alices", 2, "run-0", tokens[0])
+        assert (await world.ask(ALICE, Api.JOIN_SHARED_TXN, zombie)).error_code == FENCED
 
     run(tmp_path, scenario)

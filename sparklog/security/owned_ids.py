@@ -1,0 +1,59 @@
+"""Producer ids that prove whose they are.
+
+An id of a producer without transactions is remembered by nobody but its producer: batches have ids, not principals, so
+a leader that takes over, or starts again, cannot know whose they are. Therefore the id says it, to whoever has the
+cluster's secret:
+
+    bit 63         0
+    bit 62         1: an owned id; other ids are below PRODUCER_ID_END
+    bits 24 to 61  the number that the metadata store has given out, modulo 2^38
+    bits 0 to 23   tag: the first three bytes of BLAKE2b(number (i64, big-endian) + "kind:name"), keyed with the secret
+
+A principal cannot choose its tag. That the tag of another principal is the same for the same number, so that it could
+write with this id, happens for one id in 16 million. Whoever tries tags finds an id of its own, which nobody else has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+
+from sparklog.security.principals import Principal
+from sparklog.types import PRODUCER_ID_END
+
+SECRET_BYTES = 32
+SECRET_NAME = "producer-ids"
+"""Key of the secret among the records of secrets."""
+
+_TAG_BYTES = 3
+_TAG_BITS = 8 * _TAG_BYTES
+_NUMBER_MASK = (PRODUCER_ID_END - 1) >> _TAG_BITS
+_NUMBER = struct.Struct(">q")
+
+
+def owned_id(secret: bytes, number: int, principal: Principal) -> int:
+    """The id of `number` for the principal."""
+    number &= _NUMBER_MASK
+    return PRODUCER_ID_END | number << _TAG_BITS | int.from_bytes(_tag(secret, number, principal))
+
+
+def is_owned(producer_id: int) -> bool:
+    """Whether the id says whose it is."""
+    return producer_id >= PRODUCER_ID_END
+
+
+def number_of(producer_id: int) -> int:
+    """The number that was given out for an id. Larger ones are younger, whether an id is an owned one or not."""
+    return (producer_id >> _TAG_BITS) & _NUMBER_MASK if is_owned(producer_id) else producer_id
+
+
+def belongs_to(secret: bytes, producer_id: int, principal: Principal) -> bool:
+    """Whether an owned id is the principal's."""
+    given = (producer_id & (1 << _TAG_BITS) - 1).to_bytes(_TAG_BYTES)
+    return hmac.compare_digest(given, _tag(secret, number_of(producer_id), principal))
+
+
+def _tag(secret: bytes, number: int, principal: Principal) -> bytes:
+    text = _NUMBER.pack(number) + str(principal).encode()
+    return hashlib.blake2b(text, key=secret, digest_size=_TAG_BYTES).digest()
