@@ -29,6 +29,8 @@ from sparklog_broker.security_config import (
 )
 
 TOPIC_TABLE = "topic"
+_RENAMED = {"connections.max.per.ip": "max.connections.per.ip"}
+"""What earlier releases called settings that have Kafka's names now."""
 
 
 class BrokerConfig(Struct, frozen=True):
@@ -67,7 +69,9 @@ class BrokerConfig(Struct, frozen=True):
     num_io_threads: int
     num_network_threads: int
     max_connections: int
-    connections_max_per_ip: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: str
+    max_connection_creation_rate: int
     connections_max_idle_ms: int
     request_read_timeout_ms: int
     socket_request_max_bytes: int
@@ -152,7 +156,7 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     """The configuration of settings by their dotted names. Raises InvalidConfigError."""
     secret = resolve_secrets(given, os.environ)
     own = {name: parse_listener_setting(name, value) for name, value in secret.items() if _is_of_listener(name)}
-    common = {name: value for name, value in secret.items() if not _is_of_listener(name)}
+    common = {_RENAMED.get(name, name): value for name, value in secret.items() if not _is_of_listener(name)}
     check_names(Scope.BROKER, common)
     parsed = {name: parse_value(name, value) for name, value in common.items()}
     everything = {n: s.default for n, s in settings_of(Scope.BROKER).items()} | parsed

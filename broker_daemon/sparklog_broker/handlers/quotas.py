@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from sparklog.errors import InvalidConfigError
 from sparklog.protocol.quota_messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -20,7 +19,6 @@ from sparklog.security.records import RecordId
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.long_answers import NEWER_CLIENT, one_by_one
 from sparklog_broker.network.reply import Response
-from sparklog_broker.security.throttling import KEYS
 
 THROTTLED_MAX = 1_000
 
@@ -53,12 +51,10 @@ async def alter_client_quotas(
     now: dict[Entity, dict[QuotaKey, float]] = {e: dict(q) for e, q in context.broker.throttling.entries.values()}
     altered: dict[Entity, dict[QuotaKey, float]] = {}
     for alteration in request.alterations:
-        entity = Entity(alteration.user, alteration.client_id)
+        entity = Entity(alteration.user, alteration.client_id, alteration.ip)
         quotas = altered.setdefault(entity, now.get(entity, {}))
         for name, limit in alteration.changes.items():
             key = parse_key(name)
-            if limit is not None and key not in KEYS:
-                raise InvalidConfigError(f"{key} is not held yet: use one of {', '.join(KEYS)}")
             if limit is None:
                 quotas.pop(key, None)
             else:
@@ -69,4 +65,6 @@ async def alter_client_quotas(
 
 
 def _entry(entity: Entity, quotas: Mapping[QuotaKey, float]) -> QuotaEntry:
-    return QuotaEntry(entity.user, entity.client_id, {str(key): limit for key, limit in sorted(quotas.items())})
+    return QuotaEntry(
+        entity.user, entity.client_id, {str(key): limit for key, limit in sorted(quotas.items())}, entity.ip
+    )

@@ -18,7 +18,7 @@ from sparklog.protocol.quota_messages import (
     ThrottledGroup,
 )
 from sparklog.security.quota_records import quota_record
-from sparklog.security.quotas import Entity, QuotaKey
+from sparklog.security.quotas import Entity
 
 if TYPE_CHECKING:
     from sparklog.client.net.cluster import Cluster
@@ -42,7 +42,7 @@ def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescr
     def position(page: DescribeClientQuotasResponse) -> object:
         if not page.entries:
             return None
-        return quota_record(_entity(page.entries[-1]), {QuotaKey.PRODUCER_BYTE_RATE: 1.0})[0].key
+        return quota_record(_entity(page.entries[-1]), {})[0].key
 
     found = list(pages(ask, position))
     return QuotaDescription({_entity(e): e.quotas for page in found for e in page.entries}, found[0].throttled)
@@ -52,10 +52,10 @@ def alter_quotas(
     cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], *, timeout_ms: int = 30_000
 ) -> dict[str, float]:
     """See `Admin.alter_client_quotas`."""
-    request = AlterClientQuotasRequest([QuotaAlteration(entity.user, entity.client_id, dict(changes))])
+    request = AlterClientQuotasRequest([QuotaAlteration(entity.user, entity.client_id, dict(changes), entity.ip)])
     policy = RetryPolicy(timeout_ms)
     return request_until(cluster, Api.ALTER_CLIENT_QUOTAS, request, AlterClientQuotasResponse, policy).entries[0].quotas
 
 
 def _entity(entry: QuotaEntry) -> Entity:
-    return Entity(entry.user, entry.client_id)
+    return Entity(entry.user, entry.client_id, entry.ip)
