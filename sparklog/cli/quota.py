@@ -78,10 +78,11 @@ def describe(
         return
     from sparklog.cli import console
 
-    table = console.table("user", "client id", "address", "quota", "limit", right=("limit",))
+    table = console.table("user", "client id", "address", "quota", "limit", "used", right=("limit", "used"))
     for entity in sorted(shown, key=lambda e: (e.user or "", e.client_id or "", e.ip or "")):
         for name, limit in sorted(shown[entity].items()):
-            table.add_row(*map(_name, entity), name, f"{limit:.15g}")
+            used = found.used.get(entity, {}).get(name)
+            table.add_row(*map(_name, entity), name, f"{limit:.15g}", "" if used is None else str(used))
     console.stdout().print(table)
     for group in found.throttled:
         who = ", ".join(

@@ -14,7 +14,7 @@ from sparklog.protocol.quota_messages import (
     ThrottledGroup,
 )
 from sparklog.security.quota_records import parse_key, quota_record
-from sparklog.security.quotas import Entity, QuotaKey
+from sparklog.security.quotas import NUMBERS, Entity, QuotaKey
 from sparklog.security.records import RecordId
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.long_answers import NEWER_CLIENT, one_by_one
@@ -41,7 +41,7 @@ async def describe_client_quotas(
 
 def _entries(context: RequestContext, after: str) -> Iterator[QuotaEntry]:
     entries = dict(context.broker.throttling.entries)
-    return (_entry(*entries[key]) for key in sorted(entries) if key > after)
+    return (_entry(*entries[key], context) for key in sorted(entries) if key > after)
 
 
 async def alter_client_quotas(
@@ -61,10 +61,22 @@ async def alter_client_quotas(
                 quotas[key] = limit
     records: dict[RecordId, bytes | None] = dict(quota_record(entity, quotas) for entity, quotas in altered.items())
     await context.broker.security_records.change(records)
-    return Response(AlterClientQuotasResponse([_entry(entity, quotas) for entity, quotas in altered.items()]))
+    return Response(AlterClientQuotasResponse([_entry(entity, quotas, context) for entity, quotas in altered.items()]))
 
 
-def _entry(entity: Entity, quotas: Mapping[QuotaKey, float]) -> QuotaEntry:
-    return QuotaEntry(
-        entity.user, entity.client_id, {str(key): limit for key, limit in sorted(quotas.items())}, entity.ip
-    )
+def _entry(entity: Entity, quotas: Mapping[QuotaKey, float], context: RequestContext) -> QuotaEntry:
+    limits = {str(key): limit for key, limit in sorted(quotas.items())}
+    return QuotaEntry(entity.user, entity.client_id, limits, entity.ip, _used(entity, quotas, context))
+
+
+def _used(entity: Entity, quotas: Mapping[QuotaKey, float], context: RequestContext) -> dict[str, int]:
+    user, owners = entity.user, context.broker.topics.owners
+    if not user or owners is None or quotas.keys().isdisjoint(NUMBERS):
+        return {}
+    topics, partitions = owners.owned(user)
+    have = {
+        QuotaKey.MAX_CONNECTIONS: context.broker.throttling.connections.count(user=user),
+        QuotaKey.MAX_TOPICS: topics,
+        QuotaKey.MAX_PARTITIONS: partitions,
+    }
+    return {str(key): have[key] for key in NUMBERS if key in quotas}

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 
 class QuotaDescription(NamedTuple):
-    """`quotas` by entity. `throttled`: who has to wait at the moment, at the broker that was asked."""
+    """`quotas` by entity. `throttled`: who has to wait at the moment, at the broker that was asked. `used`: of numbers,
+    how many users that have a quota by name have now (connections: to that broker)."""
 
     quotas: dict[Entity, dict[str, float]]
     throttled: list[ThrottledGroup]
+    used: dict[Entity, dict[str, int]] = {}  # noqa: RUF012 - a default that nobody changes
 
 
 def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescription:
@@ -45,7 +47,8 @@ def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescr
         return quota_record(_entity(page.entries[-1]), {})[0].key
 
     found = list(pages(ask, position))
-    return QuotaDescription({_entity(e): e.quotas for page in found for e in page.entries}, found[0].throttled)
+    used = {_entity(e): e.used for page in found for e in page.entries if e.used}
+    return QuotaDescription({_entity(e): e.quotas for page in found for e in page.entries}, found[0].throttled, used)
 
 
 def alter_quotas(

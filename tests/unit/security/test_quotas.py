@@ -190,7 +190,9 @@ def test_connections_by_peer_and_user() -> None:
     )
     connections.opened("10.0.0.1", 0)
     connections.opened("10.0.0.1", 0)
-    with pytest.raises(TooManyConnectionsError, match=r"has 2 connections already \(max.connections.per.ip, all from 10\.0\.0\.1\)"):
+    with pytest.raises(
+        TooManyConnectionsError, match=r"has 2 connections already \(max.connections.per.ip, all from 10\.0\.0\.1\)"
+    ):
         connections.opened("10.0.0.1", 0)
     connections.opened("::1", 0)
     with pytest.raises(TooManyConnectionsError):
