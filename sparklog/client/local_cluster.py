@@ -1,5 +1,7 @@
 """`start_local(brokers=3)`: a cluster of brokers and a ZooKeeper on this machine, for development.
 
+A directory is one process's at a time (`cluster.lock`): two ZooKeepers on the same files would ruin them.
+
 `cluster.json` in its directory: `{"zookeeper": "", "zookeeper_port": 40123, "ports": {"1": 40124, …}}`. A second start
 on the directory goes on with the same brokers on the same ports. If it is lost, ports are new, and so are brokers that
 have no directory; `zookeeper` has to be named again.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -29,6 +32,7 @@ __all__ = ["ClusterBroker", "LocalCluster", "start_cluster"]
 BROKERS_MAX = 20
 BROKERS_DEFAULT = 3
 LAYOUT_FILE = "cluster.json"
+LOCK_FILE = "cluster.lock"
 CHROOT = "/sparklog"
 SESSION_TIMEOUT_MS = 6_000
 """Shorter than a broker's default: on one machine a broker that is killed is missed sooner."""
@@ -93,8 +97,14 @@ class LocalCluster:
         settings: Mapping[str, object],
         zookeeper: str | None = None,
     ) -> None:
-        """Starts nothing. `brokers`, `zookeeper`: see `start_cluster`. Raises InvalidConfigError."""
-        layout = _layout(directory, brokers, zookeeper)
+        """Starts nothing, but takes the directory until `stop`. `brokers`, `zookeeper`: see `start_cluster`. Raises
+        InvalidConfigError."""
+        self._lock = _lock(directory)
+        try:
+            layout = _layout(directory, brokers, zookeeper)
+        except BaseException:
+            self._unlock()
+            raise
         self.data_dir = directory
         self._temporary = temporary
         self._owner = os.getpid()
@@ -129,7 +139,10 @@ class LocalCluster:
         return self._zookeeper
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """ZooKeeper, then the brokers. Raises BrokerNotAvailableError."""
+        """ZooKeeper, then the brokers. Raises BrokerNotAvailableError, InvalidConfigError (another process has started
+        the cluster meanwhile)."""
+        if self._lock < 0:
+            self._lock = _lock(self.data_dir)
         _live.add(self)
         if self._zookeeper is not None:
             self._zookeeper.start()
@@ -145,6 +158,12 @@ class LocalCluster:
         _live.discard(self)
         if self._temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def __enter__(self) -> LocalCluster:
         return self
@@ -193,6 +212,20 @@ class _Layout:
     ports: dict[int, int] = field(default_factory=dict)
 
 
+def _lock(directory: Path) -> int:
+    """A descriptor; the directory is this process's while it is open. Raises InvalidConfigError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InvalidConfigError(
+            f"the cluster in {directory} runs already: stop it (Ctrl-C where it was started), or choose another directory"
+        ) from None
+    return descriptor
+
+
 def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Layout:
     """What the directory says, with what is new; written there. Raises InvalidConfigError."""
     layout = _read_layout(directory)
@@ -211,7 +244,6 @@ def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Lay
     free = iter(_free_ports(wanted + 1))
     layout.zookeeper_port = _kept(layout.zookeeper_port, free)
     layout.ports = {i: _kept(layout.ports.get(i, 0), free) for i in range(1, wanted + 1)}
-    directory.mkdir(parents=True, exist_ok=True)
     written = directory / f"{LAYOUT_FILE}.new"
     written.write_text(json.dumps(asdict(layout)) + "\n", encoding="utf-8")
     written.replace(directory / LAYOUT_FILE)

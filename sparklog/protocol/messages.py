@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
+from sparklog.format.decoders import msgpack_decoder
 from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
@@ -524,7 +525,7 @@ APIS: dict[Api, ApiSpec] = {
 }
 
 _ENCODER = msgspec.msgpack.Encoder()
-_ERROR_DECODER = msgspec.msgpack.Decoder(ErrorBody)
+_ERROR_DECODER = msgpack_decoder(ErrorBody)
 
 
 class _Decoders(dict[Api, msgspec.msgpack.Decoder[Any]]):
@@ -535,7 +536,7 @@ class _Decoders(dict[Api, msgspec.msgpack.Decoder[Any]]):
         self._type_of = type_of
 
     def __missing__(self, api: Api) -> msgspec.msgpack.Decoder[Any]:
-        decoder = self[api] = msgspec.msgpack.Decoder(self._type_of(APIS[api]))
+        decoder = self[api] = msgpack_decoder(self._type_of(APIS[api]))
         return decoder
 
 

@@ -99,10 +99,10 @@ class BrokerProcess:
 
     @property
     def metrics_url(self) -> str:
-        """Of a broker with `metrics.listen`."""
-        found = re.search(r"metrics on (http://\S+/metrics)", self.stderr)
+        """Of a broker with `metrics.listen`, in its present life."""
+        found = re.findall(r"metrics on (http://\S+/metrics)", self.stderr)
         assert found, self.stderr
-        return found[1]
+        return str(found[-1])
 
     @property
     def host(self) -> str:

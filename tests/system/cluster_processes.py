@@ -56,10 +56,17 @@ def until(condition: Callable[[], bool], what: str) -> None:
 class ClusterProcesses:
     """Brokers 1, 2 and 3; each keeps its port and its directory over `kill` and `start`."""
 
-    def __init__(self, directory: Path, settings: Mapping[int, str] | None = None) -> None:
-        """`settings`: lines for one broker's configuration."""
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[int, str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings`: lines for one broker's configuration; `env`: what brokers are started with from now on (None:
+        this process's)."""
         self._directory = directory
         self._settings = settings or {}
+        self.env = env
         self.zookeeper = ZooKeeperProcess(directory / "zookeeper")
         self.zookeeper.start()
         self.ports = {i: _free_port() for i in (1, 2, 3)}
@@ -78,6 +85,7 @@ class ClusterProcesses:
             listen=f"127.0.0.1:{port}",
             work_dir=work_dir,
             wait_for_address=wait,
+            env=self.env,
         )
 
     def start(self, broker: int) -> None:

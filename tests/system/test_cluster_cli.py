@@ -103,6 +103,14 @@ def test_partitions_are_moved_led_and_drained(started: Started, tmp_path: Path) 
     assert "there is no broker 9" in started.run("broker", "decommission", "9", status=2)
 
 
+def test_a_second_start_beside_the_first_is_refused(started: Started, directory: Path) -> None:
+    before = (directory / "cluster.json").read_text()
+    said = started.run("cluster", "start", "--data-dir", str(directory), status=1)
+    assert "runs already: stop it" in said
+    assert (directory / "cluster.json").read_text() == before
+    assert not started.describe()["problems"]
+
+
 def test_a_dead_broker_is_a_problem_and_a_second_start_goes_on(started: Started, directory: Path) -> None:
     started.run("topic", "create", "kept", "--replication-factor", "2")
     assert started.run("cluster", "describe", "--check")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import socket
@@ -11,12 +10,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from sparklog.errors import SparklogError
 from sparklog.protocol import group_messages as groups
@@ -24,15 +21,21 @@ from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from tests.benchmarks.broker_raw import envelope_batch
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, handshake, produce, until
+from tests.system.metrics_page import (
+    ONLY_IN_A_CLUSTER,
+    ROOT,
+    RULES,
+    exported,
+    get,
+    names_in,
+    of_the_alerts,
+    of_the_dashboard,
+    samples,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "conf" / "prometheus" / "sparklog-alerts.yml"
 PROMETHEUS = ROOT / "conf" / "prometheus" / "prometheus.yml"
-DASHBOARD = ROOT / "conf" / "grafana" / "sparklog.json"
 SETTINGS = 'metrics.listen = "127.0.0.1:0"\n'
 BATCH = envelope_batch(10, 100)
-NOT_OURS = {"up"}
-"""Prometheus makes it itself."""
 STRIMZI = """
 kafka_cluster_partition_atminisr kafka_cluster_partition_replicascount kafka_cluster_partition_underminisr
 kafka_controller_controllerstats_uncleanleaderelections_total kafka_controller_kafkacontroller_activecontrollercount
@@ -49,8 +52,6 @@ kafka_topic_partition_under_replicated_partition kafka_topic_partitions
 """
 """What Strimzi's dashboards of Kafka and of kafka_exporter read, but for the JVM's and what only Kafka has
 (docs/watching.md)."""
-_NAME = re.compile(r"\b[a-zA-Z_:][a-zA-Z0-9_:]*\b(?!\s*\()")
-_WORDS = {"by", "without", "and", "or", "unless", "on", "ignoring", "group_left", "group_right", "bool", "offset"}
 
 
 @pytest.fixture(scope="module")
@@ -72,33 +73,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     broker.stop()
 
 
-def get(url: str, accept: str = "") -> tuple[str, str]:
-    """Content type and body."""
-    request = urllib.request.Request(url, headers={"Accept": accept} if accept else {})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return answer.headers["Content-Type"], answer.read().decode()
-
-
 def is_ready(broker: BrokerProcess) -> bool:
     try:
         return "\nsparklog_ready 1.0\n" in get(broker.metrics_url)[1]
     except OSError:  # an HTTP error is one, too
         return False
-
-
-def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    return {(s.name, frozenset(s.labels.items())): s.value for family in parse_text(text) for s in family.samples}
-
-
-def exported(broker: BrokerProcess) -> set[str]:
-    return {name for name, _ in samples(get(broker.metrics_url)[1])}
-
-
-def names_in(expression: str) -> set[str]:
-    """The series that a PromQL expression reads."""
-    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\"[^\"]*\"", " ", expression)
-    bare = re.sub(r"\b(by|without|on|ignoring)\s*\([^)]*\)", " ", bare)
-    return set(_NAME.findall(bare)) - _WORDS
 
 
 def test_names_in_expressions() -> None:
@@ -107,17 +86,6 @@ def test_names_in_expressions() -> None:
         "y",
         "up",
     }
-
-
-def expressions(value: Any) -> Iterator[str]:
-    """All PromQL in a dashboard."""
-    if isinstance(value, dict):
-        yield from (value[key] for key in ("expr", "definition") if isinstance(value.get(key), str))
-        for inner in value.values():
-            yield from expressions(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from expressions(inner)
 
 
 def test_the_numbers_are_those_of_what_was_done(broker: BrokerProcess) -> None:
@@ -152,38 +120,28 @@ def test_openmetrics_says_the_same(broker: BrokerProcess) -> None:
     assert content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     assert text.endswith("# EOF\n")
     names = {sample.name for family in parse_openmetrics(text) for sample in family.samples}
-    assert names == exported(broker)
+    assert names == exported(broker.metrics_url)
 
 
 def test_kafkas_dashboards_find_their_series(broker: BrokerProcess) -> None:
-    assert set(STRIMZI.split()) - exported(broker) == set()
+    assert set(STRIMZI.split()) - exported(broker.metrics_url) == set()
 
 
-def test_every_series_of_the_dashboard_is_exported(broker: BrokerProcess) -> None:
-    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    used: set[str] = set()
-    for expression in expressions(dashboard):
-        found = re.match(r"label_values\((\w+)", expression)
-        used |= {found[1]} if found else names_in(expression)
-    assert len(used) > 30
-    assert used - exported(broker) == set()
-
-
-def test_every_series_of_the_alerts_is_exported(broker: BrokerProcess) -> None:
-    text = RULES.read_text(encoding="utf-8")
-    found = re.findall(r"(?m)^ +expr: (.+)$", text)
-    assert len(found) == text.count("- alert:") > 10
-    used = set().union(*map(names_in, found)) - NOT_OURS
-    assert used - exported(broker) == set()
+def test_every_series_of_the_dashboard_and_the_alerts_is_exported(broker: BrokerProcess) -> None:
+    """Those of a cluster: test_cluster_watched.py."""
+    assert len(of_the_dashboard()) > 40
+    used = of_the_dashboard() | of_the_alerts()
+    assert not {name for name in used - exported(broker.metrics_url) if not ONLY_IN_A_CLUSTER.search(name)}
 
 
 def test_the_guide_has_all_series_and_no_other(broker: BrokerProcess) -> None:
     guide = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8").partition("## All series")[2]
     told = set(re.findall(r"`((?:kafka|sparklog)_\w+)`", guide.partition("## How many series")[0]))
-    families = {re.sub(r"_(bucket|sum|count)$", "", n) if "_seconds_" in n else n for n in exported(broker)}
-    with_authentication = {name for name in told if "authentication" in name}
-    assert len(with_authentication) == 3  # where somebody has to say who he is
-    assert told - with_authentication == {name for name in families if not name.startswith("process_")}
+    named = exported(broker.metrics_url)
+    families = {re.sub(r"_(bucket|sum|count)$", "", n) if "_seconds_" in n else n for n in named}
+    elsewhere = {name for name in told if re.search("authentication|throttle|zookeeper", name)}
+    assert len(elsewhere) == 3 + 2 + 4  # where somebody has to say who he is, has quotas, or is one of several
+    assert told - elsewhere == {name for name in families if not name.startswith("process_")}
 
 
 def promtool() -> str:

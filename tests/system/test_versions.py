@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -44,11 +43,8 @@ from sparklog.protocol.transaction_messages import (
 from sparklog.protocol.versions import field_names
 from tests.benchmarks.broker_raw import RawClient
 from tests.system.broker_process import BrokerProcess, create_topic, handshake
+from tests.system.releases import PREVIOUS, ROOT, environment_of, files_of
 
-ROOT = Path(__file__).resolve().parents[2]
-PREVIOUS = "ed6ad01"
-"""The commit of the previous release."""
-PACKAGES = (".", "datasource", "broker_daemon")
 TIMEOUT_S = 240
 EXPECTED = {
     "plain": 403,
@@ -60,21 +56,10 @@ EXPECTED = {
 }
 
 
-def environment_of(release: Path) -> dict[str, str]:
-    """In which Python finds that release, whatever is installed."""
-    path = os.pathsep.join(str((release / p).resolve()) for p in PACKAGES)
-    return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-
-
 @pytest.fixture(scope="session")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The previous release's files, from git."""
-    where = tmp_path_factory.mktemp("previous")
-    archive = subprocess.run(["git", "archive", PREVIOUS], cwd=ROOT, capture_output=True, check=False)
-    if archive.returncode != 0:
-        pytest.skip(f"the previous release is taken from the history, and git has no commit {PREVIOUS} here")
-    subprocess.run(["tar", "-x", "-C", where], input=archive.stdout, check=True)
-    return where
+    return files_of(PREVIOUS, tmp_path_factory.mktemp("previous"))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from sparklog.protocol import frames
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
 from sparklog_broker.cluster.peers import Connect, Peer
+from sparklog_broker.config import format_address
 
 M = TypeVar("M", bound=Message)
 
@@ -33,7 +34,7 @@ class BrokerPeers:
         endpoint = self._endpoint_of(broker_id)
         if endpoint is None:
             raise BrokerNotAvailableError(f"broker {broker_id} is not registered")
-        peer = self._take(broker_id, "{}:{}".format(*endpoint))
+        peer = self._take(broker_id, format_address(*endpoint))
         self._busy.add(peer)
         try:
             answer, _ = await peer.request(api, message, response, timeout_s=timeout_s)

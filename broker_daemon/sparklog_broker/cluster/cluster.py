@@ -41,6 +41,7 @@ from sparklog_broker.cluster.replica_fetcher import FetchLimits
 from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.config import BrokerConfig, parse_address
+from sparklog_broker.counters.replication import SessionCounters
 from sparklog_broker.network.pace import Pace
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partitions import Partitions
@@ -74,6 +75,8 @@ class Cluster:
         self._environment = environment
         self._connect = connect
         self._first_image = image
+        self.session = SessionCounters()
+        coordination.listen(self.session.on_state)
         self._store = ImageStore(cluster_id, image, IdBlocks(coordination))
         self.metadata = SharedMetadata(self._store, is_here(image, config.broker_id))
         self.controller = ControllerClient(coordination, config.broker_id, connect)
@@ -127,7 +130,11 @@ class Cluster:
         """In place of those of a broker that is alone."""
         self._storage, self._partitions, self._background = storage, partitions, background
         self.server = ReplicaServer(
-            partitions, self.replicas.now_ms, self._config.fetch_max_bytes, storage.remote_reads
+            partitions,
+            self.replicas.now_ms,
+            self._config.fetch_max_bytes,
+            storage.remote_reads,
+            self.replicas.counters,
         )
         self._topics = ClusterTopics(
             self._config, self._environment, storage, self._store, partitions, background, pace, self.replicas

@@ -55,7 +55,7 @@ class Peer:
     async def request(self, api: Api, message: Message, response: type[M], *, timeout_s: float) -> tuple[M, bytes]:
         """The answer and its payload.
 
-        Raises the peer's error, BrokerNotAvailableError (nobody is there, or the connection broke),
+        Raises the peer's error, BrokerNotAvailableError (nobody is there, the connection broke, no address is known),
         RequestTimedOutError, UnsupportedVersionError, UnsupportedApiError, InvalidRequestError (what it sent is no
         answer).
         """
@@ -85,6 +85,8 @@ class Peer:
         self._is_torn = False
 
     async def _open(self) -> None:
+        if not self.address:
+            raise BrokerNotAvailableError("the broker is not registered: where it is reached is not known")
         host, port = parse_address(self.address, "endpoint")
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             self._streams = await self._connect(host, port)

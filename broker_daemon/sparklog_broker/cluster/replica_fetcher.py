@@ -85,8 +85,9 @@ class ReplicaFetcher:
         deliver: Callable[[list[Arrived]], None],
         quota: Quota | None = None,
         throttled: Callable[[TopicPartition], bool] = lambda key: False,
+        copied: Callable[[TopicPartition, int], None] = lambda key, size_bytes: None,
     ) -> None:
-        """`quota`: of what is `throttled`."""
+        """`quota`: of what is `throttled`. `copied` is told how much of a partition has arrived."""
         self._peer = peer
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -95,6 +96,7 @@ class ReplicaFetcher:
         self._deliver = deliver
         self._quota = quota
         self._throttled = throttled
+        self._copied = copied
         self._asked: dict[TopicPartition, tuple[Following, Fetch]] = {}
         """Armed at the leader, in this session."""
         self._due: dict[TopicPartition, tuple[Following, Fetch]] = {}
@@ -268,6 +270,7 @@ class ReplicaFetcher:
             if asked is not None:
                 following, fetch = asked
                 self._delivered.add(following.key)
+                self._copied(following.key, len(piece))
                 if self._quota is not None and self._quota.rate_bytes and len(piece) and self._throttled(following.key):
                     self._quota.take(len(piece))
                 arrived.append(Arrived(following, event_of(fetch, result, piece)))
@@ -279,7 +282,8 @@ class ReplicaFetcher:
         """All that was asked is asked again, in a new session."""
         self._session_id = self._session_epoch = 0
         again_ms = self._now_ms() + (0 if isinstance(error, InvalidFetchSessionError) else self._limits.backoff_ms)
-        log.info("copying %d partitions from %s is begun again: %s", len(self._asked), self.address, error)
+        level = logging.INFO if self.address else logging.DEBUG  # a leader that is away is no news, ten times a second
+        log.log(level, "copying %d partitions from %s is begun again: %s", len(self._asked), self.address, error)
         for key, (following, fetch) in self._asked.items():
             self._due.setdefault(
                 key, (following, Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, again_ms))

@@ -34,8 +34,9 @@ from sparklog.protocol.cluster_messages import (
 from sparklog.replication.replica.model import FetchAccepted, FetchDiverging, FetchRefused, FollowerFetch
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.remote_pieces import RemotePieces
-from sparklog_broker.cluster.replica import ClusterReplica
+from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
 from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
+from sparklog_broker.counters.replication import ReplicationCounters
 from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
@@ -82,8 +83,10 @@ class ReplicaServer:
         now_ms: Callable[[], int],
         answer_bytes_max: int,
         remote_reads: Executor | None = None,
+        counters: ReplicationCounters | None = None,
     ) -> None:
         """`remote_reads`: where the object store is waited for; None: the loop's executor."""
+        self._counters = counters if counters is not None else ReplicationCounters()
         self._remote_reads = remote_reads
         self._partitions = partitions
         self._now_ms = now_ms
@@ -231,10 +234,11 @@ class ReplicaServer:
             if wanted is None or session.pieces.is_reading(key):
                 del session.ready[key]
                 continue
-            is_slow = False
+            is_slow, image = False, UNKNOWN
             try:
                 partition = self._partitions.get(*key)
-                is_slow = bool(self.quota.rate_bytes) and is_throttled(_replica_of(partition).image, replica_id)
+                image = _replica_of(partition).image
+                is_slow = bool(self.quota.rate_bytes) and is_throttled(image, replica_id)
                 if is_slow and self.quota.wait_ms():
                     continue
                 del session.ready[key]
@@ -255,6 +259,7 @@ class ReplicaServer:
                 results.append(result)
                 slices += found
                 room -= result.length_bytes
+                self._counters.sent(result.length_bytes, replica_id, image)
                 if is_slow:
                     self.quota.take(result.length_bytes)
 

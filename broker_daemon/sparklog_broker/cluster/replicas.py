@@ -322,11 +322,15 @@ class Replicas:
             self._arrived,
             self._quota,
             self._is_throttled,
+            self._count_copied,
         )
         self._fetchers[leader] = fetcher, self._loop.create_task(fetcher.run())
         if found is not None:
             found[0].hand_over(fetcher)
         return fetcher
+
+    def _count_copied(self, key: TopicPartition, size_bytes: int) -> None:
+        self.counters.copied(size_bytes, self._broker_id, self.image.partition(key))
 
     def _is_throttled(self, key: TopicPartition) -> bool:
         """Whether this broker's replica is one that is being added."""

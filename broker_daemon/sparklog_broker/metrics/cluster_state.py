@@ -1,5 +1,6 @@
 """What a broker's page says about the cluster: the controller and partitions without a leader, in-sync replicas that
-change, and how far followers lag."""
+change, what is copied and how far followers lag, and the session with ZooKeeper. The names are those of Kafka's beans
+as Strimzi's rules write them."""
 
 from __future__ import annotations
 
@@ -11,24 +12,27 @@ from prometheus_client.core import Metric
 from sparklog.replication.cluster_image import NO_LEADER
 from sparklog.replication.replica.leader import Leader
 from sparklog_broker.cluster.replica import ClusterReplica
+from sparklog_broker.counters.replication import ReplicationCounters, SessionCounters
 from sparklog_broker.metrics.families import one_counter, one_gauge
 from sparklog_broker.metrics.slices import Slices
 from sparklog_broker.metrics.watched import Watched
 
 
 class ClusterState(NamedTuple):
-    """At one moment. `offline`: partitions that nobody leads, as the controller knows; of another broker 0.
-    `max_lag`: the most records that a follower of a partition led here does not have, `in_sync_lag`: one that is in
-    sync."""
+    """At one moment. `offline`, `away`: partitions that nobody leads, and that another one leads than the first of
+    their replicas, as the controller knows; of another broker 0. `reassigning`: partitions led here whose replicas are
+    being moved. `max_lag`: the most records that a follower of a partition led here does not have, `in_sync_lag`: one
+    that is in sync. `session`: with ZooKeeper; None: there is none."""
 
     is_controller: bool = True
     offline: int = 0
+    away: int = 0
     brokers: int = 1
-    isr_shrinks: int = 0
-    isr_expands: int = 0
-    unclean_elections: int = 0
+    counted: ReplicationCounters = ReplicationCounters()
+    reassigning: int = 0
     max_lag: int = 0
     in_sync_lag: int = 0
+    session: SessionCounters | None = None
 
 
 def read_cluster(watched: Watched, offline_here: int, slices: Slices) -> ClusterState:
@@ -38,15 +42,17 @@ def read_cluster(watched: Watched, offline_here: int, slices: Slices) -> Cluster
         return ClusterState(offline=offline_here)
     image, counted = cluster.image, cluster.replicas.counters
     is_controller = cluster.controller.controller_id == watched.config.broker_id
-    offline = 0
+    offline = away = 0
     if is_controller:
         for topic in slices.each(list(image.topics.values())):
             offline += sum(p.leader == NO_LEADER for p in topic.partitions)
-    lag = in_sync_lag = 0
+            away += sum(p.leader != p.replicas[0] for p in topic.partitions)
+    lag = in_sync_lag = reassigning = 0
     for partition in slices.each(watched.partitions.all()):
         replica, log = partition.replicas, partition.open_log
         if log is None or not isinstance(replica, ClusterReplica) or not isinstance(replica.state, Leader):
             continue
+        reassigning += replica.image.is_reassigned
         end, in_sync = log.log_end_offset, replica.isr
         for follower, progress in list(replica.state.followers.items()):
             behind = max(0, end - max(progress.log_end_offset, 0))
@@ -56,42 +62,55 @@ def read_cluster(watched: Watched, offline_here: int, slices: Slices) -> Cluster
     return ClusterState(
         is_controller,
         offline,
+        away,
         len(image.brokers),
-        counted.isr_shrinks,
-        counted.isr_expands,
-        counted.unclean_elections,
+        counted,
+        reassigning,
         lag,
         in_sync_lag,
+        cluster.session,
     )
 
 
 def cluster_families(state: ClusterState) -> Iterator[Metric]:
-    yield one_gauge(
-        "kafka_controller_kafkacontroller_activecontrollercount",
-        "Whether this is the controller.",
-        int(state.is_controller),
-    )
-    yield one_gauge(
-        "kafka_controller_kafkacontroller_offlinepartitionscount",
-        "Partitions that nobody can use; told by the controller.",
-        state.offline,
-    )
-    yield one_gauge("kafka_controller_kafkacontroller_activebrokercount", "Brokers that are registered.", state.brokers)
+    counted = state.counted
+    for name, doc, value in (
+        ("kafkacontroller_activecontrollercount", "Whether this is the controller.", int(state.is_controller)),
+        (
+            "kafkacontroller_offlinepartitionscount",
+            "Partitions that nobody can use; told by the controller.",
+            state.offline,
+        ),
+        (
+            "kafkacontroller_preferredreplicaimbalancecount",
+            "Partitions that another broker leads than the first of their replicas; told by the controller.",
+            state.away,
+        ),
+        ("kafkacontroller_activebrokercount", "Brokers that are registered.", state.brokers),
+    ):
+        yield one_gauge(f"kafka_controller_{name}", doc, value)
     yield one_counter(
         "kafka_controller_controllerstats_uncleanleaderelections",
         "Leaders that did not have all records; told by the leader.",
-        state.unclean_elections,
+        counted.unclean_elections,
     )
-    yield one_counter(
-        "kafka_server_replicamanager_isrshrinks",
-        "In-sync replicas have become fewer, of partitions led here.",
-        state.isr_shrinks,
+    for name, doc, value in (
+        ("isrshrinks", "In-sync replicas have become fewer, of partitions led here.", counted.isr_shrinks),
+        ("isrexpands", "In-sync replicas have become more, of partitions led here.", counted.isr_expands),
+    ):
+        yield one_counter(f"kafka_server_replicamanager_{name}", doc, value)
+    yield one_gauge(
+        "kafka_server_replicamanager_reassigningpartitions",
+        "Partitions led here whose replicas are being moved.",
+        state.reassigning,
     )
-    yield one_counter(
-        "kafka_server_replicamanager_isrexpands",
-        "In-sync replicas have become more, of partitions led here.",
-        state.isr_expands,
-    )
+    for name, doc, value in (
+        ("replicationbytesin", "Bytes copied from leaders.", counted.bytes_in),
+        ("replicationbytesout", "Bytes that followers were answered with.", counted.bytes_out),
+        ("reassignmentbytesin", "Bytes copied to replicas that are being added.", counted.reassignment_bytes_in),
+        ("reassignmentbytesout", "Bytes sent to replicas that are being added.", counted.reassignment_bytes_out),
+    ):
+        yield one_counter(f"kafka_server_brokertopicmetrics_{name}", doc, value)
     yield one_gauge(
         "kafka_server_replicafetchermanager_maxlag",
         "Most records that a follower of a partition led here does not have.",
@@ -102,3 +121,15 @@ def cluster_families(state: ClusterState) -> Iterator[Metric]:
         "Most records that an in-sync follower of a partition led here does not have.",
         state.in_sync_lag,
     )
+    if state.session is not None:
+        yield from _session_families(state.session)
+
+
+def _session_families(session: SessionCounters) -> Iterator[Metric]:
+    yield one_gauge("sparklog_zookeeper_connected", "Whether ZooKeeper can be reached.", int(session.is_connected))
+    for name, doc, value in (
+        ("disconnects", "Connections to ZooKeeper that broke.", session.disconnects),
+        ("expires", "Sessions that ended without this broker's doing.", session.expirations),
+        ("syncconnects", "Connections to ZooKeeper after the first one.", session.connects),
+    ):
+        yield one_counter(f"kafka_server_sessionexpirelistener_zookeeper{name}", doc, value)

@@ -12,12 +12,14 @@ import pyarrow as pa
 from sparklog.client.admin import acl_admin, cluster_admin, quota_admin, transaction_admin, user_admin
 from sparklog.client.admin.cluster_admin import BrokerDescription, ClusterDescription, PartitionReassignment
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
+from sparklog.client.admin.leader_states import with_figures
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
 from sparklog.client.admin.quota_admin import QuotaDescription
 from sparklog.client.admin.record_deletion import delete_records
 from sparklog.client.admin.transaction_admin import HangingTransaction
 from sparklog.client.admin.user_admin import UserDescription
 from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
@@ -66,9 +68,9 @@ __all__ = [
 class PartitionDescription:
     """A partition at one moment: [log_start_offset, high_watermark) can be read; `size_bytes` are bytes of batches,
     `remote_size_bytes` of them are only in the object store: what lies below `local_log_start_offset`. All are -1 while
-    it is offline (`error_code` says why). `write_error`: why nothing can be appended, or why the last append was not
-    taken (no descriptor left, a full disk); empty: it was. `replicas` are the brokers that keep the partition, `isr`
-    those of them that are in sync."""
+    it is offline (`error_code` says why) or its leader does not answer. `write_error`: why nothing can be appended, or
+    why the last append was not taken (no descriptor left, a full disk); empty: it was. `replicas` are the brokers that
+    keep the partition, `isr` those of them that are in sync."""
 
     partition: int
     leader: int
@@ -297,7 +299,9 @@ class Admin:
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Raises UnknownTopicOrPartitionError."""
-        return _description(self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms))
+        deadline = Deadline(self._timeout_ms)
+        info = self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
+        return _description(*with_figures(self._cluster, [info], deadline))
 
     def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Many topics with one question, at most 10,000; those that do not exist are left out. Raises
@@ -307,8 +311,10 @@ class Admin:
             raise InvalidRequestError(f"{len(wanted)} topics: at most {TOPICS_PER_REQUEST_MAX} at once")
         if not wanted:
             return {}
+        deadline = Deadline(self._timeout_ms)
         found = self._cluster.metadata(wanted, timeout_ms=self._timeout_ms).topics
-        return {t.name: _description(topic_info(t)) for t in found if t.error_code == 0}
+        infos = with_figures(self._cluster, [topic_info(t) for t in found if t.error_code == 0], deadline)
+        return {info.name: _description(info) for info in infos}
 
     def alter_schema(
         self,

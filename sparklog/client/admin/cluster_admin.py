@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sparklog.client.net.addresses import Endpoint
+from sparklog.client.admin.leader_states import states_at
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.errors import (
     ClusterAuthorizationFailedError,
     InvalidRequestError,
-    SparklogError,
     UnsupportedApiError,
     error_from_code,
 )
@@ -31,12 +30,9 @@ from sparklog.protocol.operation_messages import (
     PartitionOutcome,
     ReassignmentTarget,
 )
-from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.types import TopicPartition
 
 ELECTIONS = {"preferred": 0, "unclean": 1}
-TOPICS_ASKED = 200
-"""For their sizes, with one request."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,8 @@ def list_reassignments(
     for r in answer.reassignments if with_sizes else []:
         for broker in (r.leader, *r.adding):
             asked.setdefault(broker, set()).add(r.topic)
-    sizes = _sizes(cluster, asked, deadline)
+    cluster.metadata([], timeout_ms=deadline.left_ms())  # where the brokers are
+    sizes = {key: state.size_bytes for key, state in states_at(cluster, asked, deadline).items()}
     found = []
     for r in answer.reassignments:
         tp = TopicPartition(r.topic, r.partition)
@@ -155,31 +152,6 @@ def list_reassignments(
             )
         )
     return found
-
-
-def _sizes(
-    cluster: Cluster, asked: Mapping[int, set[str]], deadline: Deadline
-) -> dict[tuple[int, TopicPartition], int]:
-    """Bytes of each broker's own replicas of topics; those of brokers that do not answer are left out."""
-    brokers = {
-        b.broker_id: Endpoint(b.host, b.port) for b in cluster.metadata([], timeout_ms=deadline.left_ms()).brokers
-    }
-    sizes: dict[tuple[int, TopicPartition], int] = {}
-    for broker, names in asked.items():
-        endpoint = brokers.get(broker)
-        ordered = sorted(names)
-        for first in range(0, len(ordered) if endpoint is not None else 0, TOPICS_ASKED):
-            request = MetadataRequest(ordered[first : first + TOPICS_ASKED], with_schemas=False)
-            try:
-                answer = cluster.request(
-                    Api.METADATA, request, MetadataResponse, endpoint=endpoint, timeout_ms=deadline.left_ms()
-                )
-            except SparklogError:
-                break  # it may be the very one that is down: the others' progress is of use
-            for topic in answer.topics:
-                for p in topic.partitions:
-                    sizes[broker, TopicPartition(topic.name, p.partition)] = p.size_bytes
-    return sizes
 
 
 def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> int:

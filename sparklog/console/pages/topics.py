@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sparklog.client.admin.admin import TopicDescription
-from sparklog.console.views.cluster import problems_of
+from sparklog.console.views.cluster import problems_of, why_offline
 from sparklog.console.views.paging import Page, page_of
 from sparklog.console.views.topics import (
     column_rows,
@@ -59,6 +59,7 @@ def _topic(console: Console, name: str, number: int) -> dict[str, Any]:
         "rate": rate_of(console, found),
         "skew": partition_skew(found),
         "problems": problems_of(found),
+        "why_offline": why_offline,
         "readers": readers_of(name, console.groups.groups()),
         "columns": column_rows(found),
         "versions": schema_changes(found.schemas),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sparklog.client.admin.admin import ClusterDescription, TopicDescription
+from sparklog.client.admin.admin import ClusterDescription, PartitionDescription, TopicDescription
 from sparklog.console.views.transactions import TransactionRow, transaction_rows
 from sparklog.console.views.watched import WatchedGroup
+from sparklog.errors import error_from_code
 from sparklog.protocol.transaction_messages import TransactionSummary
 
 LARGEST_SHOWN = 10
@@ -64,7 +65,7 @@ def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> S
             leads[p.leader] = leads.get(p.leader, 0) + 1
             sizes[p.leader] = sizes.get(p.leader, 0) + size_bytes
     total = sum(sizes.values())
-    mean = total / len(sizes) if sizes else 0
+    mean = total / len(cluster.brokers) if cluster.brokers else 0
     brokers = [
         BrokerRow(
             b.broker_id,
@@ -91,15 +92,22 @@ def problems_of(topic: TopicDescription) -> list[str]:
     """In words, one per partition that is offline, lacks replicas or takes no records."""
     found = []
     for p in topic.partition_details:
-        if p.error_code:
-            found.append(f"{topic.name}-{p.partition} is offline (error {p.error_code})")
-        elif p.leader < 0:
-            found.append(f"{topic.name}-{p.partition} has no leader")
+        if offline := why_offline(p):
+            found.append(f"{topic.name}-{p.partition} is offline: {offline}")
         elif len(p.isr) < len(p.replicas):
             found.append(f"{topic.name}-{p.partition}: {len(p.isr)} of {len(p.replicas)} replicas are in sync")
         if p.write_error:
             found.append(f"{topic.name}-{p.partition} took no records: {p.write_error}")
     return found
+
+
+def why_offline(partition: PartitionDescription) -> str:
+    """In words; empty if it is not."""
+    if partition.leader < 0:
+        return "it has no leader"
+    if partition.error_code:
+        return error_from_code(partition.error_code, "").name
+    return "its leader does not answer" if partition.high_watermark < 0 else ""
 
 
 class Lagging(NamedTuple):

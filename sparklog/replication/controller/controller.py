@@ -245,7 +245,8 @@ class Controller:
                 or not crashed.isdisjoint(partition.elr)
             ):
                 is_flushed = draft.topic(tp.topic).configs.get(FLUSH_MODE_SETTING) == "group"
-                self._depart(draft, tp, partition, gone, emptied if is_flushed else crashed)
+                is_all_there_is = len(partition.replicas) == 1
+                self._depart(draft, tp, partition, gone, emptied if is_flushed or is_all_there_is else crashed)
 
     def _known(self, draft: Draft) -> dict[int, int]:
         return {**(self._image.known if self._image is not None else {}), **draft.known}

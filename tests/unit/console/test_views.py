@@ -97,8 +97,9 @@ def test_how_data_are_spread() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"error_code": 56}, "is offline (error 56)"),
-        ({"leader": -1}, "has no leader"),
+        ({"error_code": 15}, "is offline: STORAGE"),
+        ({"leader": -1}, "is offline: it has no leader"),
+        ({"high_watermark": -1}, "is offline: its leader does not answer"),
         ({"write_error": "disk is full"}, "took no records: disk is full"),
     ],
 )

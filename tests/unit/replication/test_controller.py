@@ -199,10 +199,22 @@ def test_the_last_replica_standing_does_not_lead_after_a_crash_another_that_has_
 @pytest.mark.parametrize(("configs", "leads"), [({}, False), ({"flush_mode": "group"}, True)])
 def test_after_a_crash_only_flushed_data_are_trusted(configs: dict[str, Any], leads: bool) -> None:
     cluster = Cluster()
-    cluster.create([[1]], **configs)
+    cluster.create([[1, 2]], **configs)
+    cluster.stop(2)
     cluster.stop(1)
     cluster.start(1, clean=False)
     assert (cluster.partition().leader == 1) is leads
+
+
+def test_the_only_replica_leads_after_a_crash() -> None:
+    """Nobody else has more than it."""
+    cluster = Cluster()
+    cluster.create([[1]])
+    cluster.stop(1)
+    epoch = cluster.partition().leader_epoch
+    cluster.start(1, clean=False)
+    assert (cluster.partition().leader, cluster.partition().isr) == (1, (1,))
+    assert cluster.partition().leader_epoch > epoch
 
 
 @pytest.mark.parametrize("configs", [{}, {"flush_mode": "group"}])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
+from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.cluster.peers import Peer
 
 from sparklog.errors import (
@@ -155,3 +157,30 @@ def test_who_waits_for_a_turn_and_gives_up_takes_nothing_along() -> None:
         assert await ask(peer) == 3
 
     asyncio.run(play([good, good], scene))
+
+
+def test_a_broker_whose_address_is_not_known_is_away() -> None:
+    async def scene() -> None:
+        with pytest.raises(BrokerNotAvailableError, match="is not registered"):
+            await Peer("", answer_bytes_max=1 << 20).request(
+                Api.CONTROLLED_SHUTDOWN, ASKED, ControlledShutdownResponse, timeout_s=5
+            )
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("host", "address"), [("::1", "[::1]:9292"), ("10.0.0.1", "10.0.0.1:9292")])
+def test_brokers_are_reached_by_either_kind_of_address(host: str, address: str) -> None:
+    asked: list[tuple[str, int]] = []
+
+    async def connect(to: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        asked.append((to, port))
+        raise ConnectionRefusedError
+
+    async def scene() -> None:
+        peers = BrokerPeers(lambda _: (host, 9292), connect)
+        with pytest.raises(BrokerNotAvailableError, match=re.escape(address)):
+            await peers.request(2, Api.CONTROLLED_SHUTDOWN, ASKED, ControlledShutdownResponse, timeout_s=5)
+
+    asyncio.run(scene())
+    assert asked == [(host, 9292)]

@@ -1,0 +1,64 @@
+"""What only the brokers that have a partition know of it: another one tells who leads, and no figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.errors import SparklogError
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, PartitionState
+from sparklog.types import TopicPartition
+
+TOPICS_ASKED = 200
+"""Of one broker, with one request."""
+BROKER_MS = 5_000
+"""A broker that does not answer for so long is given up: what the others say is of use."""
+
+
+def states_at(
+    cluster: Cluster, asked: Mapping[int, Iterable[str]], deadline: Deadline
+) -> dict[tuple[int, TopicPartition], PartitionState]:
+    """How each broker sees the partitions of the topics that it is asked for. Brokers that do not answer are left
+    out."""
+    found: dict[tuple[int, TopicPartition], PartitionState] = {}
+    for broker, names in asked.items():
+        endpoint = cluster.broker(broker)
+        ordered = sorted(names)
+        for first in range(0, len(ordered) if endpoint is not None else 0, TOPICS_ASKED):
+            request = MetadataRequest(ordered[first : first + TOPICS_ASKED], with_schemas=False)
+            try:
+                answer = cluster.request(
+                    Api.METADATA,
+                    request,
+                    MetadataResponse,
+                    endpoint=endpoint,
+                    timeout_ms=min(BROKER_MS, deadline.left_ms()),
+                )
+            except SparklogError:
+                break  # it may be the very one that is down
+            for topic in answer.topics:
+                for state in topic.partitions:
+                    found[broker, TopicPartition(topic.name, state.partition)] = state
+    return found
+
+
+def with_figures(cluster: Cluster, topics: Sequence[TopicInfo], deadline: Deadline) -> list[TopicInfo]:
+    """The topics, and what the answering broker has no replica of, or cannot read, as its leader sees it."""
+    asked: dict[int, set[str]] = {}
+    for topic in topics:
+        for state in topic.partition_states:
+            if state.high_watermark < 0 <= state.leader:
+                asked.setdefault(state.leader, set()).add(topic.name)
+    if not asked:
+        return list(topics)
+    found = states_at(cluster, asked, deadline)
+
+    def best(topic: TopicInfo, state: PartitionState) -> PartitionState:
+        told = found.get((state.leader, TopicPartition(topic.name, state.partition)))
+        return state if state.high_watermark >= 0 or told is None or told.leader != state.leader else told
+
+    return [replace(t, partition_states=tuple(best(t, s) for s in t.partition_states)) for t in topics]

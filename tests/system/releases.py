@@ -1,0 +1,31 @@
+"""Earlier releases, from the history, for tests of releases side by side."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PREVIOUS = "ed6ad01"
+"""The commit of the previous release."""
+PREVIOUS_CLUSTER = "839f2bd"
+"""The commit that clusters are upgraded from; the previous release had none."""
+PACKAGES = (".", "datasource", "broker_daemon")
+
+
+def environment_of(release: Path) -> dict[str, str]:
+    """In which Python finds that release, whatever is installed."""
+    path = os.pathsep.join(str((release / p).resolve()) for p in PACKAGES)
+    return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+def files_of(commit: str, where: Path) -> Path:
+    """The release's files, in `where`. Skips the test if git does not have them."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode != 0:
+        pytest.skip(f"an earlier release is taken from the history, and git has no commit {commit} here")
+    subprocess.run(["tar", "-x", "-C", where], input=archive.stdout, check=True)
+    return where

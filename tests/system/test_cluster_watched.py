@@ -1,0 +1,186 @@
+"""Three brokers and what one sees of them while one dies that was the controller: their metrics, and the console in a
+real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.support.ui import WebDriverWait
+
+import sparklog
+from sparklog.client.local_zookeeper import has_java
+from tests.system.cluster_processes import ClusterProcesses, until
+from tests.system.console_browser import console_process, open_browser, require_browser
+from tests.system.metrics_page import exported, get, of_the_alerts, of_the_dashboard, samples
+
+pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
+
+BROKERS = (1, 2, 3)
+METRICS = 'metrics.listen = "127.0.0.1:0"\n'
+PAGE_S = 30
+UNDER_REPLICATED = "kafka_server_replicamanager_underreplicatedpartitions"
+OF_A_CLUSTER = re.compile("replica|controller|zookeeper|reassign|isr")
+CONTROLLER = "kafka_controller_kafkacontroller_activecontrollercount"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    made = ClusterProcesses(tmp_path, dict.fromkeys(BROKERS, METRICS))
+    yield made
+    made.close()
+
+
+def value(cluster: ClusterProcesses, broker: int, name: str) -> float:
+    return samples(get(cluster.processes[broker].metrics_url)[1])[name, frozenset()]
+
+
+def total(cluster: ClusterProcesses, name: str, brokers: tuple[int, ...] = BROKERS) -> float:
+    """The sum over the pages of `brokers`."""
+    return sum(value(cluster, broker, name) for broker in brokers)
+
+
+def controller(cluster: ClusterProcesses, asked: int) -> int:
+    with sparklog.Admin(cluster.processes[asked].address) as admin:
+        return admin.describe_cluster().controller_id
+
+
+def fill(cluster: ClusterProcesses) -> None:
+    """A topic of all three brokers, and one of each that nobody else has."""
+    with sparklog.Admin(cluster.processes[1].address) as admin:
+        admin.create_topic("shared", 6, configs={"min.insync.replicas": 2})
+        for broker in BROKERS:
+            admin.create_topic(f"only-{broker}", replica_assignment=[[broker]])
+    for topic, replicas in {"shared": 3, **{f"only-{broker}": 1 for broker in BROKERS}}.items():
+        until(lambda t=topic, n=replicas: cluster.in_sync(t, n, asked=1), f"{topic} in sync")  # type: ignore[misc]
+    with sparklog.Producer(cluster.processes[1].address) as producer:
+        for partition in range(6):
+            producer.send("shared", b"x" * 100, partition=partition).result(20)
+        for broker in BROKERS:
+            for _ in range(5 * broker):
+                producer.send(f"only-{broker}", Random(broker).randbytes(100_000)).result(20)
+
+
+def test_a_topic_has_its_leaders_figures_whoever_is_asked(cluster: ClusterProcesses) -> None:
+    fill(cluster)
+    for asked in BROKERS:
+        with sparklog.Admin(cluster.processes[asked].address) as admin:
+            many = admin.describe_topics([f"only-{broker}" for broker in BROKERS])
+            one = admin.describe_topic("only-1").partition_details[0]
+        assert one.high_watermark == 5
+        for broker in BROKERS:
+            (found,) = many[f"only-{broker}"].partition_details
+            assert (found.leader, found.high_watermark, found.error_code) == (broker, 5 * broker, 0)
+            assert found.size_bytes > 500_000 * broker
+
+
+def test_the_pages_tell_of_replication_and_of_who_is_missing(cluster: ClusterProcesses) -> None:
+    fill(cluster)
+    used = {name for name in of_the_dashboard() | of_the_alerts() if OF_A_CLUSTER.search(name)}
+    assert len(used) > 15
+    for broker in BROKERS:
+        assert not used - exported(cluster.processes[broker].metrics_url)
+        assert value(cluster, broker, "sparklog_zookeeper_connected") == 1
+    assert total(cluster, CONTROLLER) == 1
+    assert total(cluster, "kafka_server_brokertopicmetrics_replicationbytesin_total") > 1_200
+    copied = "kafka_server_brokertopicmetrics_replicationbytesin_total"
+    sent = "kafka_server_brokertopicmetrics_replicationbytesout_total"
+    until(lambda: total(cluster, copied) == total(cluster, sent), "what is copied is what was sent")
+    assert total(cluster, UNDER_REPLICATED) == 0
+    killed = controller(cluster, asked=1)
+    left = tuple(broker for broker in BROKERS if broker != killed)
+    cluster.kill(killed)
+    until(lambda: total(cluster, CONTROLLER, left) == 1, "another controller")
+    until(lambda: total(cluster, UNDER_REPLICATED, left) >= 6, "partitions that lack a replica")
+    offline = "kafka_controller_kafkacontroller_offlinepartitionscount"
+    until(lambda: total(cluster, offline, left) == 1, "the partition that nobody else has")
+    assert total(cluster, "kafka_server_replicamanager_isrshrinks_total", left) > 0
+    until(lambda: value(cluster, left[0], "kafka_controller_kafkacontroller_activebrokercount") == 2, "two are left")
+    cluster.start(killed)
+    until(lambda: total(cluster, UNDER_REPLICATED) == 0, "all in sync again")
+    until(lambda: total(cluster, offline) == 0, "all can be used again")
+
+
+def test_reassignment_and_zookeeper_are_told_of(cluster: ClusterProcesses) -> None:
+    fill(cluster)
+    with sparklog.Admin(cluster.processes[1].address) as admin:
+        admin.alter_partition_reassignments({sparklog.TopicPartition("only-3", 0): [2]})
+        until(lambda: cluster.leader_of("only-3", 0, asked=1) == 2, "the partition has moved")
+    assert value(cluster, 2, "kafka_server_brokertopicmetrics_reassignmentbytesin_total") > 1_500_000
+    assert value(cluster, 3, "kafka_server_brokertopicmetrics_reassignmentbytesout_total") > 1_500_000
+    assert total(cluster, "kafka_server_brokertopicmetrics_reassignmentbytesin_total", (1, 3)) == 0
+    until(lambda: total(cluster, "kafka_server_replicamanager_reassigningpartitions") == 0, "it is done")
+    cluster.zookeeper.kill()
+    until(lambda: total(cluster, "sparklog_zookeeper_connected") == 0, "nobody reaches ZooKeeper")
+    assert total(cluster, "kafka_server_sessionexpirelistener_zookeeperdisconnects_total") >= 3
+    cluster.zookeeper.start()
+    until(lambda: total(cluster, "sparklog_zookeeper_connected") == 3, "all do again")
+    assert total(cluster, "kafka_server_sessionexpirelistener_zookeepersyncconnects_total") >= 3
+
+
+# --- the console
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Chrome]:
+    driver, browser = require_browser()
+    with open_browser(tmp_path / "profile", driver, browser) as made:
+        made.set_page_load_timeout(PAGE_S)
+        yield made
+
+
+def text_of(browser: Chrome, selector: str = "body") -> str:
+    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
+
+
+def shows(browser: Chrome, url: str, *expected: str) -> None:
+    """The page is opened until it has all that is expected; each time it has to come within PAGE_S."""
+
+    def there(browser: Chrome) -> bool:
+        browser.get(url)
+        return all(text in text_of(browser) for text in expected)
+
+    WebDriverWait(browser, 2 * PAGE_S, 0.2).until(there, f"{url}: {expected}")
+
+
+def test_the_console_while_the_controller_dies(cluster: ClusterProcesses, browser: Chrome) -> None:
+    fill(cluster)
+    killed = controller(cluster, asked=1)
+    left = [broker for broker in BROKERS if broker != killed]
+    addresses = ",".join(process.address for process in cluster.processes.values())
+    with (
+        sparklog.Consumer(addresses, group_id="readers", auto_offset_reset="earliest") as consumer,
+        console_process(addresses) as console,
+    ):
+        consumer.subscribe(["shared"])
+        until(lambda: bool(consumer.poll(500)), "a record")
+        consumer.commit()
+        shows(browser, console + "/", f"Controller\n{killed}", "Brokers\n3")
+        shows(browser, console + "/cluster/sizes", *(process.address for process in cluster.processes.values()))
+        assert "1.50" in text_of(browser), "broker 3 leads half of all bytes: 1.5 times the mean"
+        assert "are in sync" not in text_of(browser)
+
+        cluster.kill(killed)
+        until(lambda: controller(cluster, asked=left[0]) in left, "another controller")
+        new = controller(cluster, asked=left[0])
+        shows(browser, console + "/", f"Controller\n{new}", "Brokers\n2")
+        problems = [f"only-{killed}-0 ", *(f"shared-{n}: 2 of 3 replicas are in sync" for n in range(6))]
+        shows(browser, console + "/cluster/sizes", *problems)
+        assert cluster.processes[killed].address not in text_of(browser, "main")
+        shows(browser, f"{console}/topics/only-{killed}", "offline: it has no leader")
+        shows(browser, console + "/topics/shared", " of ", *(f"{n}" for n in left))
+        for page in ("/topics", "/groups", "/group?id=readers", "/transactions", "/spark", "/sql"):
+            shows(browser, console + page, "Cluster")
+            assert "That did not work" not in text_of(browser)
+        shows(browser, f"{console}/topics/shared/messages", "xxx")
+
+        cluster.start(killed)
+        until(lambda: cluster.in_sync("shared", 3, asked=left[0]), "all in sync again")
+        shows(browser, console + "/", "Brokers\n3")
+        shows(browser, console + "/cluster/sizes", cluster.processes[killed].address)
+        WebDriverWait(browser, PAGE_S, 0.2).until(lambda b: [b.refresh(), "are in sync" not in text_of(b)][1])
+    assert browser.get_log("browser") == []

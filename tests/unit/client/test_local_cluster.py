@@ -1,0 +1,38 @@
+"""The directory of a local cluster: one process's at a time, with the same ports every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparklog.client.local_cluster import LocalCluster
+from sparklog.errors import InvalidConfigError
+
+ELSEWHERE = "127.0.0.1:2181/somewhere"
+
+
+def cluster(directory: Path, brokers: int | None = 3) -> LocalCluster:
+    return LocalCluster(directory, temporary=False, brokers=brokers, settings={}, zookeeper=ELSEWHERE)
+
+
+def test_a_directory_is_one_clusters_at_a_time(tmp_path: Path) -> None:
+    first = cluster(tmp_path)
+    layout = (tmp_path / "cluster.json").read_text()
+    with pytest.raises(InvalidConfigError, match="runs already: stop it"):
+        cluster(tmp_path, brokers=5)
+    assert (tmp_path / "cluster.json").read_text() == layout, "what runs keeps its ports"
+    first.stop()
+    second = cluster(tmp_path, brokers=None)
+    assert second.bootstrap_servers == first.bootstrap_servers
+    with pytest.raises(InvalidConfigError, match="runs already"):
+        first.start()
+    second.stop()
+    second.stop()
+
+
+def test_what_is_refused_leaves_the_directory_free(tmp_path: Path) -> None:
+    cluster(tmp_path).stop()
+    with pytest.raises(InvalidConfigError, match="has 3 brokers: start them all"):
+        cluster(tmp_path, brokers=2)
+    cluster(tmp_path).stop()
