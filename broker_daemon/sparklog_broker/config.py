@@ -7,6 +7,7 @@ that do not set them. Dotted names may be written as they are (`log.flush.interv
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from sparklog_broker.security_config import (
 )
 
 TOPIC_TABLE = "topic"
+_DOTTED_KEY = re.compile(r"^([ \t]*)([\w-]+(?:\.[\w-]+)+)([ \t]*=)", re.MULTILINE)
 _RENAMED = {"connections.max.per.ip": "max.connections.per.ip"}
 """What earlier releases called settings that have Kafka's names now."""
 
@@ -246,11 +248,23 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _parse(text: str) -> dict[str, Any]:
+    """A file's table. In TOML `max.connections` cannot be a number beside `max.connections.per.ip`; such names, which
+    are Kafka's, are taken as they stand. Raises TOMLDecodeError."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        try:
+            return tomllib.loads(_DOTTED_KEY.sub(r'\1"\2"\3', text))
+        except tomllib.TOMLDecodeError:
+            pass
+        raise
+
+
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Broker settings and topic defaults of a file. Raises InvalidConfigError."""
     try:
-        with path.open("rb") as f:
-            table = tomllib.load(f)
+        table = _parse(path.read_text("utf-8"))
     except OSError as e:
         raise InvalidConfigError(f"the configuration file {path} cannot be read: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:

@@ -18,9 +18,9 @@ from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import OWNER, SCHEMAS, LimitedFiles, ManualClock, batch
 
 HELD_MAX = 60
-STEPS = 60
-STEPS_BY_WEIGHT = ["append"] * 4 + ["commit"] * 4 + ["locate"] * 4 + ["cut"] * 3 + ["delete", "begin_anew", "restart"]
-    ["append"] * 4 + ["commit"] * 4 + ["locate"] * 4 + ["cut"] * 3 + ["delete", "begin_anew", "restart"]
+STEPS = 80
+STEPS_BY_WEIGHT = (
+    ["append"] * 4 + ["commit"] * 4 + ["locate"] * 4 + ["cut"] * 3 + ["restart"] * 2 + ["delete", "begin_anew"]
 )
 
 

@@ -45,8 +45,9 @@ class Throttling:
         self._monotonic_s = monotonic_s
         self.connections = Connections(_limits(config), QuotaTable())
         """Who has how many connections, and how fast new ones may come."""
-        protected = config.security.listeners
-        self.protected_listener = protected.inter_broker.name if len(protected.bound) > 1 else None
+        listeners = config.security.listeners
+        has_own = bool(config.zookeeper_connect) and len(listeners.bound) > 1
+        self.protected_listener = listeners.inter_broker.name if has_own else None
         """The brokers' own, if they have one: their connections are not held to numbers and rates."""
         self._by_key: dict[str, tuple[Entity, dict[QuotaKey, float]]] = {}
         self.throttled: dict[QuotaKey, tuple[int, int]] = {}
