@@ -97,6 +97,7 @@ class Api(IntEnum):
     ELECT_LEADERS = 72
     CORDON_BROKER = 73
     DESCRIBE_CLUSTER = 74
+    DESCRIBE_LOG_DIRS = 75
     DIRECTORY_FAILED = 80
     ALTER_SECURITY_RECORDS = 65
     CREATE_ACLS = 66
@@ -514,6 +515,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.ELECT_LEADERS: ApiSpec(operation.ElectLeadersRequest, operation.ElectLeadersResponse, 2, 2),
     Api.CORDON_BROKER: ApiSpec(operation.CordonBrokerRequest, operation.CordonBrokerResponse, 2, 2),
     Api.DESCRIBE_CLUSTER: ApiSpec(operation.DescribeClusterRequest, operation.DescribeClusterResponse, 2, 2),
+    Api.DESCRIBE_LOG_DIRS: ApiSpec(operation.DescribeLogDirsRequest, operation.DescribeLogDirsResponse, 2, 2),
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
     ),
