@@ -20,12 +20,12 @@ SEARCHED, SEARCHED_LONG = 25, 500
 """Seeds in which the loss of a safeguard has to show."""
 REPLICA, CONTROLLER = "sparklog.replication.replica.model", "sparklog.replication.controller.model"
 FOUND_IN = {
-    f"{REPLICA}:maximal_isr": ("cluster-links", 9),
+    f"{REPLICA}:maximal_isr": ("cluster-links", 15),
     f"{REPLICA}:divergence_check": ("cluster-links", 0),
     f"{REPLICA}:epoch_truncation": ("cluster-transactions", 1),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 0),
-    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 3),
-    f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 19),
+    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 5),
+    f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 62),
     f"{CONTROLLER}:epoch_bump": ("cluster-kills", 0),
 }
 """In which kind of life the loss of a safeguard shows, and from which seed on it is looked for."""
