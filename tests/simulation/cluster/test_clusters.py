@@ -73,6 +73,11 @@ def test_a_partition_whose_disk_fails_acknowledges_nothing_that_others_lack(seed
     live_cluster(seed, "cluster-disks")
 
 
+def test_who_says_that_he_is_a_broker_of_a_later_life_does_not_keep_it_out() -> None:
+    """Found here: its own fetches were refused as long as the leader stayed the same."""
+    live_cluster(7009, "cluster-intruders")
+
+
 def test_a_seed_gives_one_life() -> None:
     for seed, kind in enumerate(CLUSTER_PLANS):
         assert live_cluster(seed, kind) == live_cluster(seed, kind)
