@@ -264,7 +264,10 @@ class Leader:
             return UnknownTopicOrPartitionError(
                 f"broker {fetch.replica_id} is no follower, the replicas are {self._committed.replicas}"
             )
-        known = max(self._eligible.get(fetch.replica_id, NO_EPOCH), progress.broker_epoch)
+        registered = self._eligible.get(fetch.replica_id, NO_EPOCH)
+        if fetch.broker_epoch == registered:
+            return None  # what a larger epoch has said before is not confirmed: it may have been nobody's
+        known = max(registered, progress.broker_epoch)
         if self._guards.broker_epoch_check and fetch.broker_epoch < known:
             return StaleBrokerEpochError(
                 f"broker {fetch.replica_id} has registered with epoch {known}, the fetch has {fetch.broker_epoch}"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sparklog.errors import SparklogError
 from sparklog.format.batch import iterate_batches
 from sparklog.log.partition_log import PartitionLog
+from sparklog.replication.cluster_image import ClusterImage
 from sparklog.replication.replica.leader import Leader
 from sparklog.testing.sim_files import PowerCut
 from sparklog.types import TopicPartition
@@ -56,6 +57,8 @@ class Promises:
     def look(self, nodes: Iterable[Node]) -> None:
         """Below the high watermarks all logs agree, for ever; the end that consumers are told of never goes back."""
         for node in nodes:
+            if (image := node.controller_image()) is not None:
+                _look_at_image(image)
             broker = node.broker
             if broker is None or node.machine.files.is_off:
                 continue
@@ -121,6 +124,14 @@ class Promises:
                 for offset, batch in self._committed.get(tp, {}).items():
                     if start <= offset and batch not in set(mine):
                         raise AssertionError(f"{tp}: {batch} was shown, and is not in the log of {node.host}")
+
+
+def _look_at_image(image: ClusterImage) -> None:
+    """Who leads is in sync."""
+    for name, topic in image.topics.items():
+        for number, partition in enumerate(topic.partitions):
+            if partition.leader >= 0 and partition.leader not in partition.isr:
+                raise AssertionError(f"{name}-{number}: its leader is not in sync: {partition}")
 
 
 def batches_of(log: PartitionLog, offset: int, end: int) -> list[Copied]:

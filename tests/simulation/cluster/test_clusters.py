@@ -20,12 +20,12 @@ SEARCHED, SEARCHED_LONG = 25, 500
 """Seeds in which the loss of a safeguard has to show."""
 REPLICA, CONTROLLER = "sparklog.replication.replica.model", "sparklog.replication.controller.model"
 FOUND_IN = {
-    f"{REPLICA}:maximal_isr": ("cluster-links", 9),
+    f"{REPLICA}:maximal_isr": ("cluster-links", 15),
     f"{REPLICA}:divergence_check": ("cluster-links", 0),
     f"{REPLICA}:epoch_truncation": ("cluster-transactions", 1),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 0),
-    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 3),
-    f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 19),
+    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 5),
+    f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 62),
     f"{CONTROLLER}:epoch_bump": ("cluster-kills", 0),
 }
 """In which kind of life the loss of a safeguard shows, and from which seed on it is looked for."""
@@ -71,6 +71,11 @@ def test_a_session_that_ends_twice_while_there_is_no_controller_is_no_crash(seed
 def test_a_partition_whose_disk_fails_acknowledges_nothing_that_others_lack(seed: int) -> None:
     """Found here: those who waited for replicas were told that all is well."""
     live_cluster(seed, "cluster-disks")
+
+
+def test_who_says_that_he_is_a_broker_of_a_later_life_does_not_keep_it_out() -> None:
+    """Found here: its own fetches were refused as long as the leader stayed the same."""
+    live_cluster(7009, "cluster-intruders")
 
 
 def test_a_seed_gives_one_life() -> None:
