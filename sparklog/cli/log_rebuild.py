@@ -25,6 +25,8 @@ REBUILD_EPILOG = """\
 metadata.db says which topics there are. If it is lost, the partitions' directories say it, too: name, id, columns and, if a
 recent broker has written them, settings. What nothing says any more is listed; topics without known settings keep their
 records for ever until you set retention.ms. Without --yes nothing is written. With --yes the broker has to be stopped.
+A broker of a cluster has no metadata.db: its topics are in ZooKeeper. Should that be lost for good, --force makes its directory
+one of a broker that is alone, with what this replica has, also what was never acknowledged.
 """
 
 
@@ -35,7 +37,7 @@ def rebuild_metadata(
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Really write.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also when metadata.db is sound; the old one is kept.")
+        bool, typer.Option("--force", help="Also when metadata.db is sound (the old one is kept), or a cluster's.")
     ] = False,
 ) -> None:
     """Write metadata.db anew from the partitions' directories."""
@@ -43,6 +45,7 @@ def rebuild_metadata(
 
     from sparklog.cli.errors import report as report_error
     from sparklog.environment.files import RealFiles
+    from sparklog.log.directories.broker_epoch import member_of_cluster
     from sparklog.log.directories.known import read_known_directories
     from sparklog.metadata.rebuild import rebuild
     from sparklog.metadata.sqlite_store import METADATA_FILE, problem_with, write_store
@@ -51,6 +54,16 @@ def rebuild_metadata(
     directories = [Path(p.strip()) for p in log_dirs.split(",") if p.strip()]
     directories = directories or read_known_directories(files, data_dir) or [data_dir]
     path = data_dir / METADATA_FILE
+    member = member_of_cluster(files, data_dir)
+    if member is not None and not force and not files.exists(path):
+        report_error(
+            "not rebuilt",
+            f"{data_dir} is the directory of broker {member.broker_id} of cluster {member.cluster_id}: its topics are in "
+            "ZooKeeper, and no metadata.db is missing",
+            f"start it with --broker-id {member.broker_id} --zookeeper HOST:PORT,…/PATH; is all of ZooKeeper lost for good, "
+            "--force makes it a broker that is alone",
+        )
+        raise typer.Exit(1)
     with ExitStack() as locks:
         for directory in dict.fromkeys((data_dir.absolute(), *(d.absolute() for d in directories))):
             locks.enter_context(locked(directory, wanted=yes))

@@ -28,6 +28,7 @@ from sparklog.environment import Environment
 from sparklog.environment.files import FileSystem, read_whole
 from sparklog.errors import AdoptionRefusedError, InvalidConfigError, StorageUnavailableError
 from sparklog.format.checkpoint import META_FILE, DataDirMeta, decode, encode
+from sparklog.log.directories.broker_epoch import member_of_cluster
 from sparklog.log.directories.directory_set import DirectorySet
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import (
@@ -71,6 +72,12 @@ def adopt(config: BrokerConfig, coordination: Coordination, environment: Environ
     paths = [path.absolute() for path in config.log_dirs] or [config.data_dir]
     has_store = files.exists(config.data_dir / METADATA_FILE)
     was_adopted = files.exists(config.data_dir / ADOPTED_FILE)
+    member = member_of_cluster(files, config.data_dir)
+    if not has_store and not was_adopted and member is not None:
+        raise AdoptionRefusedError(
+            f"{config.data_dir} belongs to broker {member.broker_id} of cluster {member.cluster_id} already: start it with "
+            f"--broker-id {member.broker_id} and the ZooKeeper of that cluster"
+        )
     if not has_store and not was_adopted:
         raise AdoptionRefusedError(
             f"{config.data_dir} is no directory of a broker that was alone: it has no {METADATA_FILE}"

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from sparklog.environment import Environment
 from sparklog.environment.files import FileSystem
 from sparklog.errors import StorageError
+from sparklog.log.directories.broker_epoch import member_of_cluster
 from sparklog.log.log_manager import LogManager
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
@@ -99,6 +100,7 @@ class Storage:
                 _check_adopted(config, environment.files)
                 store = shared.store
             else:
+                _check_alone(config, environment.files)
                 store = SqliteStore(config.data_dir / METADATA_FILE, environment, create=not logs.was_used)
             topics = store.topics()
             unfinished = store.unfinished_topics()
@@ -180,6 +182,16 @@ class Storage:
             return self.logs.close()
         finally:
             self._store.close()
+
+
+def _check_alone(config: BrokerConfig, files: FileSystem) -> None:
+    """Raises StorageError for the directory of a cluster's broker: its topics are in ZooKeeper."""
+    member = member_of_cluster(files, config.data_dir)
+    if member is not None and not files.exists(config.data_dir / METADATA_FILE):
+        raise StorageError(
+            f"{config.data_dir} is the directory of broker {member.broker_id} of cluster {member.cluster_id}: start it with "
+            f"--broker-id {member.broker_id} --zookeeper HOST:PORT,…/PATH, or choose another directory"
+        )
 
 
 def _check_adopted(config: BrokerConfig, files: FileSystem) -> None:

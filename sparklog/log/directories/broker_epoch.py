@@ -13,12 +13,13 @@ No checksum: what cannot be read counts as lost.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from sparklog.environment.files import read_whole
-from sparklog.format.checkpoint import decode, encode
+from sparklog.environment.files import FileSystem, read_whole
+from sparklog.format.checkpoint import META_FILE, DataDirMeta, decode, encode
 from sparklog.log.directories.log_directory import LogDirectory
 
 BROKER_EPOCH_FILE = "broker-epoch.json"
@@ -63,6 +64,14 @@ def _noted(directory: LogDirectory) -> Lives:
     data = read_whole(directory.files, directory.path / BROKER_EPOCH_FILE)
     content = None if data is None else decode(data, _Content)
     return Lives() if content is None else Lives(content.clean, content.flushed)
+
+
+def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
+    """Whose directory it is, if it is one of a cluster's broker. Raises StorageError."""
+    if not files.exists(directory / BROKER_EPOCH_FILE):
+        return None
+    data = read_whole(files, directory / META_FILE)
+    return None if data is None else decode(data, DataDirMeta)
 
 
 def note_lives(directories: Iterable[LogDirectory], lives: Lives) -> None:
