@@ -20,8 +20,8 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-import sparklog
-from sparklog import Producer, TopicPartition
+from sparklog import Admin, Producer, TopicPartition
+from sparklog.client.local_cluster import start_cluster
 from tests.system.console_browser import console_process, open_browser, require_browser
 from tests.system.console_world import SCRIPT, TRIPS_SCHEMA, World, world
 
@@ -65,8 +65,8 @@ def main() -> int:
 def _picture_of_a_cluster(chrome: Chrome) -> None:
     """Three brokers, one of which has been killed."""
     with (
-        sparklog.start_local(brokers=3) as cluster,
-        sparklog.Admin(cluster.bootstrap_servers) as admin,
+        start_cluster(3) as cluster,
+        Admin(cluster.bootstrap_servers) as admin,
         Producer(cluster.bootstrap_servers) as producer,
     ):
         for name, partitions in {"trips": 6, "payments": 3}.items():
