@@ -29,7 +29,7 @@ from sparklog.protocol.topic_messages import PartitionState
 from tests.system.broker_process import BrokerProcess
 from tests.unit.log.support import batch
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SESSION_MS = 2_000
 SETTINGS = f"""
 zookeeper.session.timeout.ms = {SESSION_MS}

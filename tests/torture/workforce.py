@@ -18,7 +18,7 @@ from tests.torture import shared
 from tests.torture.client import Assignment, partition_of
 from tests.torture.processes import CampaignError, Client
 
-PROGRESS_S = 120.0
+PROGRESS_S = 300.0
 LONG_S = 10.0
 LOOK_S = 0.01
 REPLACED = frozenset({"transactional", "pipeline", "member", "shared"})
